@@ -125,13 +125,13 @@ def _nothing_around(
             here = tensor.span()
             for span in _around(tensor, owned):
                 side = "before" if span.offset < here.offset else "behind"
-                gaps.append((f"{side} the {here.nbytes:,} of {what}", span, _bytes_at(span, context)))
+                gaps.append((f"{side} the {here.nbytes:,} of {what}", span, transfer.bytes_at(span, context)))
     for _, span, value in gaps:
         context.copy_in(span, (~value).data)
     found: list[Bytes] = []
     try:
         yield
-        found = [_bytes_at(span, context) for _, span, _ in gaps]
+        found = [transfer.bytes_at(span, context) for _, span, _ in gaps]
     finally:
         for _, span, value in gaps:
             context.copy_in(span, value.data)
@@ -249,14 +249,7 @@ def _share(one: Tensor, other: Tensor) -> bool:
 def _read(tensor: Tensor, context: Context) -> Bytes:
     if tensor.allocation is None:
         return np.zeros(0, np.uint8)
-    return _bytes_at(tensor.span(), context)
-
-
-def _bytes_at(span: Span, context: Context) -> Bytes:
-    found = np.empty(span.nbytes, np.uint8)
-    context.copy_out(found.data, span)
-    context.wait()
-    return found
+    return transfer.bytes_at(tensor.span(), context)
 
 
 def _equal(one: Bytes, other: Bytes, tensor: Tensor) -> np.ndarray[Any, np.dtype[np.bool_]]:

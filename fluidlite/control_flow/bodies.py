@@ -123,12 +123,6 @@ class Body:
         variable = self.scope.find_var(name)
         return variable.tensor if variable is not None and variable.tensor.allocation is not None else None
 
-    def forget(self, name: str) -> None:
-        """Take away what an earlier run left under a name."""
-        variable = self.scope.find_var(name)
-        if variable is not None:
-            self.scope.erase([name])
-
     def begin(self, frame: Frame) -> None:
         """Begin a run of it within another."""
         self.busy = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,11 +168,8 @@ class PlaceMemory:
         """
         source = self.arena_source
         if source is not None and (self.limit is None or self.held_bytes + nbytes <= self.limit):
-            try:
-                handle = source(nbytes)
-            except MemoryError:
-                return self.alloc(nbytes, context)
-            return self.adopt(handle, nbytes, context)
+            with suppress(MemoryError):
+                return self.adopt(source(nbytes), nbytes, context)
         return self.alloc(nbytes, context)
 
     def free(self, allocation: Allocation) -> None:

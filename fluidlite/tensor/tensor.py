@@ -122,16 +122,13 @@ class Tensor(TensorLod, TensorElements):
         assert where is not None
         if self.allocation is None or self.place != where or self._known() != spec or self._strides is not None:
             if self._strides is not None and self.spec is not None and self.spec.dims == spec.dims:
-                return self._assign_strided(other)
+                self[...] = other
+                return self
             made = self._sibling(spec, where)
             copy_into(made, other)
             self._replace(lambda: made)
             return self
         copy_into(self, other)
-        return self
-
-    def _assign_strided(self, other: Tensor) -> Tensor:
-        self[...] = other
         return self
 
     def __getitem__(self, key: Any) -> Tensor:

@@ -32,6 +32,14 @@ def bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
+def bytes_at(span: Span, context: Context) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """A copy of a range of a place's memory."""
+    found = np.empty(span.nbytes, np.uint8)
+    context.copy_out(found.data, span)
+    context.wait()
+    return found
+
+
 def is_host(context: Context) -> bool:
     """Whether the context's place is host memory."""
     return context.unit.info.host
@@ -106,10 +114,7 @@ def _transfer(source: Tensor, owner: Context, context: Context, into: Tensor | N
     elif is_host(owner):
         context.copy_in(dst, _host_bytes(src))
     elif not owner.copy_peer(dst, context, src):
-        bounce = np.empty(spec.nbytes, np.uint8)
-        owner.copy_out(bounce.data, src)
-        owner.wait()
-        context.copy_in(dst, bounce.data)
+        context.copy_in(dst, bytes_at(src, owner).data)
     return target
 
 
@@ -151,9 +156,7 @@ def _write(target: Tensor, array: np.ndarray[Any, Any], spec: Spec, context: Con
     if target._strides is None:
         context.copy_in(span, bytes_of(array))
         return
-    whole = np.empty(span.nbytes, np.uint8)  # a strided view: what lies between its elements must stay
-    context.copy_out(whole.data, span)
-    context.wait()
+    whole = bytes_at(span, context)  # a strided view: what lies between its elements must stay
     _strided(whole, spec, target._strides)[...] = array.reshape(spec.dims)
     context.copy_in(span, whole.data)
 
@@ -210,11 +213,7 @@ def read_host(source: Tensor, copied: bool = False) -> np.ndarray[Any, Any]:
             out = begin_read(source, context)
             context.wait()
             return out
-        span = source.span()
-        whole = np.empty(span.nbytes, np.uint8)
-        context.copy_out(whole.data, span)
-        context.wait()
-        return np.array(_strided(whole, spec, source._strides))
+        return np.array(_strided(bytes_at(source.span(), context), spec, source._strides))
 
 
 def borrow(array: np.ndarray[Any, Any], spec: Spec, context: Context) -> Tensor:

@@ -13,20 +13,14 @@ class SimplePrune(PeepholeGraphPass):
     """
 
     @visit.on_type(Add)
-    def _add(self, op: GraphOp) -> None:
-        self._neutral(op, 0, both=True)
-
-    @visit.on_type(Multiply)
-    def _multiply(self, op: GraphOp) -> None:
-        self._neutral(op, 1, both=True)
-
     @visit.on_type(Subtract)
-    def _subtract(self, op: GraphOp) -> None:
+    def _zero(self, op: GraphOp) -> None:
         self._neutral(op, 0)
 
+    @visit.on_type(Multiply)
     @visit.on_type(Divide)
     @visit.on_type(Power)
-    def _by_one(self, op: GraphOp) -> None:
+    def _one(self, op: GraphOp) -> None:
         self._neutral(op, 1)
 
     @visit.on_type("scale")
@@ -34,12 +28,12 @@ class SimplePrune(PeepholeGraphPass):
         if op.attrs["scale"] == 1 and op.attrs["bias"] == 0:
             self._same(op, op.args[0])
 
-    def _neutral(self, op: GraphOp, number: int, both: bool = False) -> None:
+    def _neutral(self, op: GraphOp, number: int) -> None:
         x, y = op.args
-        if y.is_scalar and y.is_constant and y.const == number:
-            self._same(op, x)
-        elif both and x.is_scalar and x.is_constant and x.const == number:
-            self._same(op, y)
+        for value, other in ((x, y), (y, x)) if op.type in (Add.type, Multiply.type) else ((x, y),):
+            if other.is_scalar and other.is_constant and other.const == number:
+                self._same(op, value)
+                return
 
     def _same(self, op: GraphOp, value: GraphValue) -> None:
         if op.value.spec == value.spec:

@@ -80,12 +80,6 @@ class Choice:
         )
         return f"{self.library} ({where})" if where else self.library
 
-    def whose(self, call: Call) -> str:
-        """The kernel as errors name it."""
-        if self.kernel is not None:
-            return self.kernel.whose
-        return f"the kernel for {call.op.type!r} that was generated for {self.place} ({self.capability})"
-
     @property
     def guarded(self) -> bool:
         """Whether its kernel itself writes nothing once the status word is set."""

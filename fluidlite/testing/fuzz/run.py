@@ -27,21 +27,11 @@ from fluidlite.testing.fuzz.reference import evaluate
 from fluidlite.testing.fuzz.tolerance import Array, Bounded
 
 
-def check(recipe: Recipe, place: Place, gradients: bool = True) -> Outcome:
-    """Run a recipe both ways and compare.
-
-    Parameters
-    ----------
-    recipe : Recipe
-    place : Place
-    gradients : bool
-        Whether gradients are run and compared.
-    """
+def check(recipe: Recipe, place: Place) -> Outcome:
+    """Run a recipe both ways and compare."""
     from fluidlite.executor import Executor
 
     outcome = Outcome()
-    if not gradients:
-        recipe = replace(recipe, targets=(), wanted=())
     try:
         try:
             built = build(recipe)

@@ -84,25 +84,10 @@ class _Step:
         source, target = io.address(self.added.slot), io.address(self.added.out)
         return (target, source, self.out_nbytes) if source != target else None
 
-    def run(self, context: Context, io: IO) -> None:
-        """Multiply."""
-        a, b, out = map(io.address, self.slots)
-        if self.product is None or not self.offsets:  # a contraction of nothing
-            ctypes.memset(out, 0, self.out_nbytes)
-            return
-        copied = self.begin(io)
-        if copied is not None:
-            ctypes.memmove(*copied)
-        if self.batch is not None:
-            self.batch.bind(a, b, out)()
-            return
-        for a_offset, b_offset, out_offset, add in self.offsets:
-            self.product(a + a_offset, b + b_offset, out + out_offset, add)
-
     def bind(self, context: Context, io: IO) -> list[Callable[[], Any]]:
         """Return the calls for buffers that stay."""
         a, b, out = map(io.address, self.slots)
-        if self.product is None or not self.offsets:
+        if self.product is None or not self.offsets:  # a contraction of nothing
             nbytes = self.out_nbytes
             return [lambda: ctypes.memset(out, 0, nbytes)]
         calls: list[Callable[[], Any]]
@@ -128,7 +113,8 @@ def _products(call: Call, context: Context) -> Any:
 
     def run(context: Context, io: IO) -> None:
         for step in steps:
-            step.run(context, io)
+            for bound in step.bind(context, io):
+                bound()
 
     if added is None and len(steps) == 1 and steps[0].product is not None and len(steps[0].offsets) == 1:
         product, (a, b, out) = steps[0].product, steps[0].slots

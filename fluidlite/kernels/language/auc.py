@@ -8,9 +8,7 @@ from typing import Any
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, compute_dtype, register_kernel
 
 from .counting import counter
-from .source import HEAVY, Buffer, build, ctype, load
-
-_STATUS = Buffer("status", "int64", True)
+from .source import HEAVY, STATUS, Buffer, build, ctype, load, scratch
 
 _ROW = """
     const $T p = $score;
@@ -63,7 +61,7 @@ def auc(call: Call, context: Context) -> Any:
     counted = counter(
         context,
         f"auc_counts{width}_{dtype}",
-        [Buffer("predict", dtype), Buffer("label", call.dtype("Label")), _STATUS],
+        [Buffer("predict", dtype), Buffer("label", call.dtype("Label")), STATUS],
         ["thresholds", "op_id"],
         _ROW,
         {"T": ctype(context, compute_dtype(dtype)), "score": score},
@@ -86,7 +84,7 @@ def auc(call: Call, context: Context) -> Any:
         f"auc_{layout}",
         [
             Buffer("counts", "int32"),
-            _STATUS,
+            STATUS,
             *(Buffer(name, "int64") for name in kinds.values()),
             *(Buffer(f"{kinds[kind]}_out", "int64", True) for kind in wanted),
             *([Buffer("auc", "float64", True)] if call.has("AUC") else []),
@@ -99,8 +97,7 @@ def auc(call: Call, context: Context) -> Any:
     slots = ["StatNeg", "StatPos", *(f"Stat{kind}Out" for kind in wanted), *(["AUC"] if call.has("AUC") else [])]
 
     def run(context: Context, io: IO) -> None:
-        assert io.workspace is not None
-        counts, status = io.workspace.span(), context.status_span()
+        counts, status = scratch(io), context.status_span()
         counted.run(context, (io.span("Predict"), io.span("Label"), status), counts, (thresholds, io.op_id))
         last(context, 1, [counts, status, *map(io.span, slots)], (thresholds, steps), HEAVY)
 

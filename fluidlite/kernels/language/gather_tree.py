@@ -6,7 +6,7 @@ from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, KernelOptions, register_kernel
 
-from .source import Buffer, build, group_size
+from .source import STATUS, Buffer, build, group_size
 
 # From a bad parent on, the beam is its own parent.
 _TREE = """
@@ -30,10 +30,9 @@ def gather_tree(call: Call, context: Context) -> Any:
     kernel = build(
         context,
         f"gather_tree_{dtype}",
-        [Buffer("ids", dtype), Buffer("parents", dtype), Buffer("out", dtype, True), Buffer("status", "int64", True)],
+        [Buffer("ids", dtype), Buffer("parents", dtype), Buffer("out", dtype, True), STATUS],
         ["steps", "batch", "beams", "op_id"],
         _TREE,
-        {},
     )
     items = batch * beams
 

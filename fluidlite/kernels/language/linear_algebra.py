@@ -5,6 +5,7 @@ The products take any epilogue, where they are stored.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -13,7 +14,7 @@ from fluidlite.kernel_support import ITEMSIZE, Gemm, Kernel, epilogue_refusal, e
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, Span, compute_dtype, register_kernel
 
 from .gemm import gemm, pack, shape_of, tiles, width_of
-from .source import HEAVY, Packing, part
+from .source import HEAVY, Packing, Workspace, part, scratch
 from .strided import Mover, filler, steps_of
 
 Step = Callable[[Context, IO], None]
@@ -22,13 +23,11 @@ MANY = 64
 LARGE, FEWEST = 1 << 22, 32
 """Multiplications, and rows and columns, of a product that outruns BLAS."""
 WIDE = ("float32", "float64")
-_ALIGN = 256
-"""Bytes to which parts of the workspace are aligned."""
 
 
 def _products(call: Call, context: Context) -> Any:
     """Run the GEMMs of a call one after the other, in one workspace."""
-    packings: dict[str, Packing] = {}
+    packings: defaultdict[str, Packing] = defaultdict(Packing)
     made = [_product(product, call, context, packings) for product in gemms_of(call)]
     steps = [step for step, _ in made]
     packed = {slot: packing.form() for slot, packing in packings.items()}
@@ -40,7 +39,7 @@ def _products(call: Call, context: Context) -> Any:
     return Prepared(run, max((need for _, need in made), default=0), packed=packed)
 
 
-def _product(product: Gemm, call: Call, context: Context, packings: dict[str, Packing]) -> tuple[Step, int]:
+def _product(product: Gemm, call: Call, context: Context, packings: defaultdict[str, Packing]) -> tuple[Step, int]:
     """Return the step that computes one product, and the bytes of workspace it takes.
 
     ``packings`` are those of operands that it would rather find converted or transposed, by slot.
@@ -58,20 +57,22 @@ def _product(product: Gemm, call: Call, context: Context, packings: dict[str, Pa
         return (lambda context, io: zeros(context, io.span(out), size)), 0
     rows, lanes = shape_of(context, dtype)
     width = width_of(context, dtype, n)
-    need, a_size, b_size = 0, m * k, n * k
+    space, a_size, b_size = Workspace(), m * k, n * k
     a_steps = (1, m, rows) if product.a_transposed else (k, 1, rows * k)
     b_steps, turned = (n, width), product.b_transposed and n > 1 and k > 1
     pack_a, a_start, a_at, pack_b, b_start, b_at = None, 0, 0, None, 0, 0
     if stored != dtype or (product.a_transposed and n >= MANY):
         count = prod(product.a_dims[:-2])
         pack_a, a_size = pack(context, stored, dtype, rows, m, k, count, not product.a_transposed)
-        a_steps, need = (1, rows, rows * k), _room(count * a_size, dtype)
-        a_at = _packing(packings, a).add(need, ("rows", m, k, product.a_transposed, rows, dtype), pack_a)
+        a_steps, nbytes = (1, rows, rows * k), count * a_size * ITEMSIZE[dtype]
+        a_start = space.take(nbytes)
+        a_at = packings[a].add(nbytes, ("rows", m, k, product.a_transposed, rows, dtype), pack_a)
     if stored != dtype or turned or m >= MANY:
         count = prod(product.b_dims[:-2])
         pack_b, b_size = pack(context, stored, dtype, width, n, k, count, product.b_transposed)
-        b_steps, b_start, need = (width, k * width), need, need + _room(count * b_size, dtype)
-        b_at = _packing(packings, b).add(need - b_start, ("columns", n, k, product.b_transposed, width, dtype), pack_b)
+        b_steps, nbytes = (width, k * width), count * b_size * ITEMSIZE[dtype]
+        b_start = space.take(nbytes)
+        b_at = packings[b].add(nbytes, ("columns", n, k, product.b_transposed, width, dtype), pack_b)
     kept, summed = _batches(product)
     what = dtype, stored, width // lanes, len(kept), len(summed), epilogue
     kernel, updates = gemm(context, *what), call.epilogue is not None and bool(call.op.must_alias)
@@ -84,13 +85,12 @@ def _product(product: Gemm, call: Call, context: Context, packings: dict[str, Pa
     items = tiles(context, dtype, m, n, [axis[0] for axis in kept])
 
     def step(context: Context, io: IO) -> None:
-        if not need:
+        if not space.need:
             left, right = io.span(a), io.span(b)
         else:
-            assert io.workspace is not None
-            scratch: Span = io.workspace.span()
-            left = _form(context, io, a, pack_a, part(scratch, a_start), a_at)
-            right = _form(context, io, b, pack_b, part(scratch, b_start), b_at)
+            made = scratch(io)
+            left = _form(context, io, a, pack_a, part(made, a_start), a_at)
+            right = _form(context, io, b, pack_b, part(made, b_start), b_at)
         spans = [left, right, *map(io.span, slots)]
         if updates and getattr(context, "suspect", True):  # what is written may be state
             guard = gemm(io.context, *what, True)
@@ -98,11 +98,7 @@ def _product(product: Gemm, call: Call, context: Context, packings: dict[str, Pa
         else:
             kernel(context, items, spans, numbers, HEAVY)
 
-    return step, need
-
-
-def _packing(packings: dict[str, Packing], slot: str) -> Packing:
-    return packings.setdefault(slot, Packing())
+    return step, space.need
 
 
 def _form(context: Context, io: IO, slot: str, make: Mover | None, scratch: Span, kept_at: int) -> Span:
@@ -114,10 +110,6 @@ def _form(context: Context, io: IO, slot: str, make: Mover | None, scratch: Span
         return part(kept, kept_at)
     make(context, io.span(slot), scratch)
     return scratch
-
-
-def _room(size: int, dtype: str) -> int:
-    return -(-size * ITEMSIZE[dtype] // _ALIGN) * _ALIGN
 
 
 def _batches(product: Gemm) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:

@@ -131,8 +131,7 @@ class MergeSort:
 def pairs(span: Span, start: int, size: int, itemsize: int) -> tuple[Pairs, int]:
     """Return the pairs of ``size`` elements in a span from byte ``start`` (a multiple of 8) on, and where they end."""
     places, keys = start, start + 8 * size
-    end = keys + -(-size * itemsize // 8) * 8
-    return Pairs(part(span, keys), part(span, places)), end
+    return Pairs(part(span, keys), part(span, places)), start + pairs_bytes(size, itemsize)
 
 
 def pairs_bytes(size: int, itemsize: int) -> int:

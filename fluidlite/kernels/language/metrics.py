@@ -9,9 +9,8 @@ from typing import Any
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, register_kernel
 
 from .counting import counter
-from .source import HEAVY, Buffer, build, ctype
+from .source import HEAVY, STATUS, Buffer, build, ctype, scratch
 
-_STATUS = Buffer("status", "int64", True)
 _KNOWN = """
     const index_t p = found[i], l = label[i];
     if (p < 0 || p >= classes) bad_index(status, op_id, p, classes);
@@ -45,7 +44,7 @@ def mean_iou(call: Call, context: Context) -> Any:
     counted = counter(
         context,
         "mean_iou_counts",
-        [Buffer("found", dtype), Buffer("label", dtype), _STATUS],
+        [Buffer("found", dtype), Buffer("label", dtype), STATUS],
         ["classes", "op_id"],
         _IOU_ROW,
         {},
@@ -74,7 +73,7 @@ def mean_iou(call: Call, context: Context) -> Any:
         "mean_iou",
         [
             Buffer("counts", "int32"),
-            _STATUS,
+            STATUS,
             *(Buffer(f"{lists[s]}{i}", kinds.get(s, "int32")) for s, i in given),
             *(Buffer(name, "float32" if slot == "OutMeanIou" else "int32", True) for slot, name in wanted.items()),
         ],
@@ -85,8 +84,7 @@ def mean_iou(call: Call, context: Context) -> Any:
     )
 
     def run(context: Context, io: IO) -> None:
-        assert io.workspace is not None
-        counts, status = io.workspace.span(), context.status_span()
+        counts, status = scratch(io), context.status_span()
         counted.run(context, (io.span("Predictions"), io.span("Labels"), status), counts, (n, io.op_id))
         spans = [counts, status, *(io.span(slot, i) for slot, i in given), *map(io.span, wanted)]
         last(context, 1, spans, (n,), HEAVY)
@@ -145,7 +143,7 @@ def precision_recall(call: Call, context: Context) -> Any:
     counted = counter(
         context,
         "precision_counts",
-        [*reads, _STATUS],
+        [*reads, STATUS],
         ["classes", "op_id"],
         _PRECISION_ROW,
         {"weight": "weight[i]" if call.has("Weights") else "1"},
@@ -180,7 +178,7 @@ def precision_recall(call: Call, context: Context) -> Any:
         f"precision_recall_{dtype}",
         [
             Buffer("counts", dtype),
-            _STATUS,
+            STATUS,
             *([Buffer("states", dtype)] if states else []),
             *(Buffer(name, dtype if name == "out_states" else "float64", True) for name in wanted.values()),
         ],
@@ -191,8 +189,7 @@ def precision_recall(call: Call, context: Context) -> Any:
     )
 
     def run(context: Context, io: IO) -> None:
-        assert io.workspace is not None
-        counts, status = io.workspace.span(), context.status_span()
+        counts, status = scratch(io), context.status_span()
         counted.run(context, [*map(io.span, slots), status], counts, (n, io.op_id))
         spans = [counts, status, *([io.span("StatesInfo")] if states else []), *map(io.span, wanted)]
         last(context, 1, spans, (n,), HEAVY)

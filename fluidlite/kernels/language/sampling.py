@@ -10,7 +10,7 @@ import numpy as np
 from fluidlite.kernel_support import ITEMSIZE, random_windows
 from fluidlite.plugin import IO, Call, Context, Prepared, compute_dtype, register_kernel
 
-from .source import MOVED, Buffer, build, ctype, group_size, load
+from .source import MOVED, Buffer, build, ctype, group_size, load, scratch
 
 _SAMPLE = """
   $U32 words[4];
@@ -85,8 +85,7 @@ def random_crop(call: Call, context: Context) -> Any:
     def run(context: Context, io: IO) -> None:
         windows, following = random_windows(int(io.tensor("Seed").numpy().reshape(-1)[0]), count, rooms)
         if io.has("Out") and count:
-            assert io.workspace is not None
-            starts = io.workspace.span()
+            starts = scratch(io)
             context.copy_in(starts, np.asarray(windows, np.int64).data.cast("B"))
             kernel(context, count * runs, (io.span("X"), starts, io.span("Out")), numbers, group_size(count * runs))
         if io.has("SeedOut"):

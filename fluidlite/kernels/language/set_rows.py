@@ -8,7 +8,7 @@ from typing import Any
 from fluidlite.kernel_support import ITEMSIZE
 from fluidlite.plugin import IO, Call, Context, KernelOptions, register_kernel
 
-from .source import MOVED, Buffer, build, group_size
+from .source import MOVED, STATUS, Buffer, build, group_size
 
 _CHECK = """
   const index_t row = rows[gid];
@@ -30,10 +30,9 @@ def set_rows(call: Call, context: Context) -> Any:
     check = build(
         context,
         "set_rows_check",
-        [Buffer("rows", "int64"), Buffer("status", "int64", True)],
+        [Buffer("rows", "int64"), STATUS],
         ["height", "op_id"],
         _CHECK,
-        {},
     )
     write = build(
         context,
@@ -41,7 +40,6 @@ def set_rows(call: Call, context: Context) -> Any:
         [Buffer("rows", "int64"), Buffer("values", moved), Buffer("out", moved, True), Buffer("status", "int64")],
         ["width"],
         _WRITE,
-        {},
     )
 
     def run(context: Context, io: IO) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, Prepared, register_kernel
 
-from .source import HEAVY, Buffer, build
+from .source import HEAVY, Buffer, build, scratch
 
 # taken: for each sample its rows and its columns that have a cell.
 _FOCUS = """
@@ -52,8 +52,7 @@ def similarity_focus(call: Call, context: Context) -> Any:
     numbers = (dims[axis], dims[rows], dims[columns], steps[axis], steps[rows], steps[columns])
 
     def run(context: Context, io: IO) -> None:
-        assert io.workspace is not None
-        spans = (io.span("X"), io.workspace.span(), io.span("Out"))
+        spans = (io.span("X"), scratch(io), io.span("Out"))
         for first, plane in enumerate(call.attr("indexes")):
             kernel(context, dims[0], spans, (*numbers, plane, int(first == 0)), HEAVY)
 

@@ -9,7 +9,7 @@ from fluidlite.kernel_support import ITEMSIZE
 from fluidlite.plugin import IO, Call, Context, Prepared, compute_dtype, register_kernel
 
 from .merge_sort import MergeSort, Pairs, pairs, pairs_bytes
-from .source import Buffer, build, ctype, group_size, load, part
+from .source import Buffer, build, ctype, group_size, load, part, scratch
 from .strided import mover
 
 FEW = 16
@@ -49,8 +49,7 @@ def argsort(call: Call, context: Context) -> Any:
     ]
 
     def run(context: Context, io: IO) -> None:
-        assert io.workspace is not None
-        space = io.workspace.span()
+        space = scratch(io)
         spare, used = pairs(space, 0, size, width)
         mine = pairs(space, used, size, width)[0] if not both else None
         keys = io.span("Out") if io.has("Out") else mine.keys if mine else space

@@ -26,6 +26,9 @@ function = kernel_source.function
 load = kernel_source.load
 store = kernel_source.store
 
+STATUS = Buffer("status", "int64", True)
+"""The status word, for what records an index that is out of range."""
+
 
 def once_a_context(
     make: Callable[Concatenate[Context, Given], Kernel],
@@ -44,6 +47,13 @@ def once_a_context(
 def part(span: Span, start: int) -> Span:
     """The span from byte ``start`` on."""
     return Span(span.handle, span.offset + start, span.nbytes - start)
+
+
+def scratch(io: IO) -> Span:
+    """The workspace, of a kernel that has one in any case."""
+    assert io.workspace is not None
+    span: Span = io.workspace.span()
+    return span
 
 
 class Workspace:
@@ -96,10 +106,9 @@ def in_turn(steps: Sequence[tuple[Step, int]], filter: str = "", packing: Packin
     """
 
     def run(context: Context, io: IO) -> None:
-        assert io.workspace is not None
-        scratch: Span = io.workspace.span()
+        space = scratch(io)
         for step, _ in steps:
-            step(context, io, scratch)
+            step(context, io, space)
 
     packed = {filter: packing.form()} if packing is not None and packing.need else {}
     return Prepared(run, max(need for _, need in steps), packed=packed)

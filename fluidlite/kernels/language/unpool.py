@@ -8,9 +8,7 @@ from typing import Any
 from fluidlite.kernel_support import ITEMSIZE
 from fluidlite.plugin import IO, Call, Context, KernelOptions, register_kernel
 
-from .source import HEAVY, MOVED, Buffer, build
-
-_STATUS = Buffer("status", "int64", True)
+from .source import HEAVY, MOVED, STATUS, Buffer, build
 
 # A plane an item: the last of several elements for one place stays.
 _UNPOOL = """
@@ -31,7 +29,7 @@ def unpool(call: Call, context: Context) -> Any:
     kernel = build(
         context,
         f"unpool_{moved}",
-        [Buffer("x", moved), Buffer("places", call.dtype("Indices")), Buffer("out", moved, True), _STATUS],
+        [Buffer("x", moved), Buffer("places", call.dtype("Indices")), Buffer("out", moved, True), STATUS],
         ["size", "count", "op_id"],
         _UNPOOL,
     )

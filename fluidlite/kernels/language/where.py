@@ -11,7 +11,7 @@ from fluidlite.plugin import IO, Call, Context, Prepared, Span, register_kernel
 
 from .merge_sort import MergeSort, pairs, pairs_bytes
 from .selecting import Selector
-from .source import Buffer, build, load, part, store
+from .source import Buffer, build, load, part, scratch, store
 
 
 @register_kernel("where_index", "language")
@@ -35,13 +35,11 @@ def where_index(call: Call, context: Context) -> Any:
     )
 
     def run(context: Context, io: IO) -> None:
-        assert io.workspace is not None
-
         def outputs(count: int) -> Sequence[Span]:
             io.resize("Out", (count, rank))
             return (io.span("Out"),)
 
-        selector(context, io.workspace.span(), (io.span("Condition"),), outputs)
+        selector(context, scratch(io), (io.span("Condition"),), outputs)
 
     return Prepared(run, selector.workspace)
 
@@ -96,8 +94,7 @@ def _unique(call: Call, context: Context) -> Any:
     )
 
     def run(context: Context, io: IO) -> None:
-        assert io.workspace is not None
-        space = io.workspace.span()
+        space = scratch(io)
         ranked, used = pairs(space, 0, n, width)
         spare, used = pairs(space, used, n, width)
         sums = part(space, used)

@@ -206,9 +206,8 @@ class ProcessProducer(Producer):
 
     def stop(self) -> None:
         """End the child, whatever it does; its worker's thread sees the end of the pipe."""
-        if self._stopped or self._stays():
-            return
-        self._stop()
+        if not self._stays():
+            self._stop()
 
     def _stop(self) -> None:
         if self._stopped:

@@ -48,10 +48,10 @@ class _Inside(Writer):
 
     given = ""
 
-    def _text(self, i: int, instr: Instr, index: Mapping[str, str], element: str) -> str:
+    def _text(self, instr: Instr, index: Mapping[str, str], element: str) -> str:
         if instr.op == "input" and instr.value == self.given:
             return GIVEN
-        return super()._text(i, instr, index, element)
+        return super()._text(instr, index, element)
 
 
 def epilogue_refusal(call: Call, columns: int) -> Union[str, None]:

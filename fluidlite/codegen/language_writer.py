@@ -98,7 +98,7 @@ class Writer:
                 continue
             instr = self.code.instrs[i]
             if instr.op not in ("const", "scalar"):
-                lines.append(f"const {self.ctype(instr.dtype)} v{i} = {self._text(i, instr, index, element)};")
+                lines.append(f"const {self.ctype(instr.dtype)} v{i} = {self._text(instr, index, element)};")
         return lines
 
     def name(self, i: int) -> str:
@@ -108,7 +108,7 @@ class Writer:
             return literal(instr.value, instr.dtype)
         return f"s{instr.value}" if instr.op == "scalar" else f"v{i}"
 
-    def _text(self, i: int, instr: Instr, index: Mapping[str, str], element: str) -> str:
+    def _text(self, instr: Instr, index: Mapping[str, str], element: str) -> str:
         if instr.op == "input":
             slot = instr.value
             loaded = f"p_{slot_word(slot)}[{index[slot]}]"

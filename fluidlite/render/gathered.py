@@ -132,12 +132,12 @@ def _product(x: Any, axis: int, elements: Elements, count: int, into: Any, known
             return None
         bands = found
     made = output_buffer((*x.shape[:axis], count, *x.shape[axis + 1 :]), x, into)
-    _multiply(x, bands, made, axis, before, behind)
+    _multiply(x, bands, made, before, behind)
     few = made if made.size < x.size else x  # what is not finite in one is not in the other
     return made if np.isfinite(few.sum()) else None
 
 
-def _multiply(x: Any, bands: list[Band], out: Any, axis: int, before: int, behind: int) -> None:
+def _multiply(x: Any, bands: list[Band], out: Any, before: int, behind: int) -> None:
     """Write the products of blocks of a matrix and an axis."""
     if behind != 1:
         source, target = x.reshape(before, -1, behind), out.reshape(before, -1, behind)

@@ -77,6 +77,8 @@ class Expressions:
         text, of = self.where(node)
         return Value(text, pointer(of.of)) if of.kind == "array" and of.of is not None else self.writer.load(text, of)
 
+    _arrayref = _structref = _read
+
     def _id(self, node: Any) -> Value:
         if node.name in CONSTANTS:
             return CONSTANTS[node.name]
@@ -88,12 +90,6 @@ class Expressions:
             return number(node.value)
         except ValueError:
             raise CError(f"{node.value} is no number") from None
-
-    def _arrayref(self, node: Any) -> Value:
-        return self._read(node)
-
-    def _structref(self, node: Any) -> Value:
-        return self._read(node)
 
     def _cast(self, node: Any) -> Value:
         kind = self.module.type_of(node.to_type)

@@ -9,11 +9,13 @@ from fluidlite.compiler.body_executors import MakeExecutor
 from fluidlite.compiler.planning.plan import Control, Plan
 from fluidlite.memory.sharing import Use
 from fluidlite.platform.context import Context
+from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.scope import Scope
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
+from fluidlite.tensor.transfer import copy_into, transfer
 from fluidlite.tensor.written import Written
 
 
@@ -78,9 +80,22 @@ class Frame:
                     "\n  Do: set the tensor there, or declare the slot with on_host=True"
                 )
             if out.state:
-                variable = self.scope.find_var(out.key) or self.scope.var(out.key)
-                tensor = variable.hold(tensor)
+                tensor = self.store(out.key, tensor, self.contexts.get(wanted) or get_context(wanted))
             self.values[out.key] = tensor
+
+    def store(self, key: str, value: Tensor, context: Context, alone: bool = True) -> Tensor:
+        """Store a value as state: in its memory, if that fits, for others may look at it; else in new memory.
+
+        An array of tensors is held as it is. ``alone``: the value's memory is nobody else's, and may be the new one.
+        """
+        variable = self.scope.find_var(key) or self.scope.var(key)
+        held = variable.tensor
+        memory = held.allocation
+        there = memory is not None and memory.block is not None and held.contiguous and held.place == context.place
+        if there and held.spec == value.spec and value.allocation is not None:
+            copy_into(held, value)
+            return held
+        return variable.hold(value if alone else transfer(value, context))
 
     def _place_of(self, step: Control, slot: str) -> Place:
         """Where an output slot lies: on the host, if it says so; else where the first input does."""

@@ -194,9 +194,7 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
             tensor.allocate(context)  # of no bytes, but a reader may ask for its array
         values[out.key] = tensor
         if out.state and out.shares < 0:
-            variable = frame.scope.find_var(out.key) or frame.scope.var(out.key)
-            variable.tensor.share_data_with(tensor)
-            values[out.key] = variable.tensor
+            values[out.key] = frame.store(out.key, tensor, context)
     if watching:
         seen = observation(step, tensors)
         for observer in watching:
@@ -213,13 +211,7 @@ def run_move(step: Move, frame: Frame) -> None:
         source.move_to(step.target)
         return
     before_state(frame, None)
-    variable = frame.scope.find_var(step.to_key) or frame.scope.var(step.to_key)
-    held = variable.tensor
-    if held.allocation is not None and held.contiguous and held.place == step.target and held.spec == source.spec:
-        transfer.transfer(source, context, into=held)
-    else:
-        held.share_data_with(transfer.transfer(source, context))
-    frame.values[step.to_key] = held
+    frame.values[step.to_key] = frame.store(step.to_key, source, context, alone=False)
 
 
 def run_control(step: Control, frame: Frame) -> None:

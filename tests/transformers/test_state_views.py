@@ -90,3 +90,66 @@ def test_state_that_becomes_one_between_plan_and_run(place: str, front: str, mon
     view = whole.numpy()[:, ::2]
     assert not left
     np.testing.assert_array_equal(found, view @ view.T)
+
+
+def _in_loop(w: Any) -> None:
+    step, end = layers.fill_constant([1], "int64", 0), layers.fill_constant([1], "int64", 3)
+    running = layers.less_than(step, end)
+    loop = layers.While(running)
+    with loop.block():
+        layers.assign(layers.scale(w, 1.0, 1.0), w)
+        layers.increment(step)
+        layers.less_than(step, end, cond=running)
+
+
+def _in_case(w: Any) -> None:
+    with (
+        layers.Switch() as switch,
+        switch.case(layers.less_than(layers.reduce_sum(w), layers.fill_constant([1], "float32", 1e6))),
+    ):
+        layers.assign(layers.scale(w, 1.0, 1.0), w)
+
+
+def _trained(optimizer: Any) -> Callable[[Any], None]:
+    def build(w: Any) -> None:
+        optimizer.minimize(layers.reduce_sum(w))
+
+    return build
+
+
+WRITERS: dict[str, Callable[[Any], Any]] = {
+    "assign": lambda w: layers.assign(layers.scale(w, 1.0, 1.0), w),
+    "twice": lambda w: [layers.assign(layers.exp(layers.scale(w, 0.1)), w), layers.assign(w + 1.0, w)],
+    "constant": lambda w: layers.assign(layers.fill_constant([4, 3], "float32", 7.0), w),
+    "loop": _in_loop,
+    "case": _in_case,
+    "sgd": _trained(fluid.optimizer.SGD(0.1)),
+    "adam": _trained(fluid.optimizer.Adam(0.1)),
+}
+
+
+@pytest.mark.parametrize("front", ["compiled", "interpreted"])
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_looks_at_state_sees_what_is_written(place: str, front: str, name: str) -> None:
+    """Another variable over its memory, and an array, where the place's memory is the host's."""
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.program_guard(main, startup):
+        w = layers.create_parameter([4, 3], "float32", "w", default_initializer=fluid.initializer.Constant(0.5))
+        other = layers.create_global_var([4, 3], 0.0, "float32", persistable=True, name="other")
+        WRITERS[name](w)
+        seen = layers.scale(other, 1.0)
+    exe = fluid.Executor(place, fallback="allow", mode=front)
+    exe.run(startup, scope=scope)
+    exe.run(main, scope=scope)
+    array = tensor_of(scope).numpy()
+    for tied in (False, True, True):
+        if tied:
+            scope.find_var("other").get_tensor().share_data_with(tensor_of(scope))
+        for _ in range(3):
+            (found,) = exe.run(main, fetch_list=[seen], scope=scope)
+            assert np.isfinite(found).all()
+            held = np.array(tensor_of(scope))
+            if tied:
+                np.testing.assert_array_equal(found, held)
+            if place == "cpu:0":
+                np.testing.assert_array_equal(array, held)

@@ -29,6 +29,7 @@ from fluidlite.program.codegen_registry import generator_capability
 from fluidlite.program.program import Program, default_main_program
 from fluidlite.program.reader import fed_by_readers
 from fluidlite.program.scope import Scope, global_scope
+from fluidlite.program.state import written_together
 from fluidlite.program.variable import Variable
 from fluidlite.render.loops.kept_answers import cache_info as answers_info
 from fluidlite.tensor.tensor import Tensor
@@ -257,6 +258,8 @@ class Executor:
         passes = self._executables is not None and (key is not None or not one_by_one())
         with self._lock:
             graph = self._graphs.get(program, names, wanted, passes)
+            if passes and written_together(scope, graph.state):  # as written: passes take each variable for itself
+                graph, key = self._graphs.get(program, names, wanted, False), None
 
         return self._runner.run(graph, feeds, scope, wanted, key, fast_path, lambda: check_read(graph, feeds))
 

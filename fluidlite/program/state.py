@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from fluidlite.platform.place import Place
@@ -29,3 +29,13 @@ def state_of(scope: Scope, names: Iterable[str]) -> dict[str, tuple[Spec, Place]
         if spec is not None and place is not None:
             found[name] = spec, place
     return found
+
+
+def written_together(scope: Scope, state: Mapping[str, bool]) -> bool:
+    """Whether variables of a scope lie in one allocation that is written; ``state`` says of each whether it is."""
+    holders: dict[int, list[bool]] = {}
+    for name, writes in state.items():
+        variable = scope.find_var(name)
+        if variable is not None and variable.tensor.allocation is not None:
+            holders.setdefault(id(variable.tensor.allocation), []).append(writes)
+    return any(len(writes) > 1 and any(writes) for writes in holders.values())

@@ -153,3 +153,29 @@ def test_what_looks_at_state_sees_what_is_written(place: str, front: str, name: 
                 np.testing.assert_array_equal(found, held)
             if place == "cpu:0":
                 np.testing.assert_array_equal(array, held)
+
+
+def test_variables_over_one_memory_are_read_and_written_in_order(place: str) -> None:
+    """Passes take each for itself, and would join a read of one with what follows a write of the other."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
+        x = layers.data("x", [4, 4], append_batch_size=False)
+        a, b = (layers.create_global_var([4, 4], 0.5, "float32", persistable=True, name=name) for name in "ab")
+        before = layers.scale(b, 2.0)
+        layers.assign(layers.scale(x, 0.5), a)
+        result = layers.reduce_sum(layers.elementwise_mul(before, x), 1)
+        layers.assign(layers.matmul(b, x), a)
+    found = []
+    for front in ("interpreted", "compiled"):
+        exe, scope = fluid.Executor(place, fallback="allow", mode=front), fluid.Scope()
+        exe.run(startup, scope=scope)
+        feed = {"x": np.linspace(-1, 1, 16, dtype="float32").reshape(4, 4)}
+        other = scope.find_var("b").get_tensor()
+        results = []
+        for tensor in (other, scope.find_var("a").get_tensor(), fluid.Tensor().set(feed["x"], place)):
+            other.share_data_with(tensor)
+            results += [exe.run(main, feed, [result, a, b], scope=scope) for _ in range(3)]
+        found.append(results)
+    for step, (one, two) in enumerate(zip(*found, strict=True)):
+        for value, expected in zip(two, one, strict=True):
+            np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6, err_msg=f"run {step}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.registry import ops
 from fluidlite.program.source_location import NOWHERE
 
-CASES = [
+SMALL = [
     ("conv2d", (3, 4, 9, 8), (4, 2, 3, 3), {"groups": 2, "paddings": [1, 2], "strides": [2, 1], "dilations": [1, 2]}),
     ("conv2d", (2, 3, 9, 8), (4, 3, 1, 1), {}),
     ("conv2d", (2, 9, 8, 3), (4, 3, 3, 2), {"data_format": "NHWC", "paddings": [2, 0]}),
@@ -22,6 +23,16 @@ CASES = [
     ("conv2d_transpose", (2, 3, 5, 6), (3, 4, 4, 3), {"strides": [2, 3], "paddings": [1, 1]}),
     ("conv3d_transpose", (1, 2, 3, 4, 3), (2, 3, 3, 2, 3), {"strides": [2, 1, 2]}),
 ]
+"""Array calls compute them."""
+LARGER = [
+    ("conv2d", (3, 16, 9, 8), (16, 8, 3, 3), {"groups": 2, "paddings": [1, 2], "strides": [2, 1], "dilations": [1, 2]}),
+    ("conv2d", (2, 8, 9, 8), (9, 8, 1, 1), {}),
+    ("conv2d", (2, 9, 8, 8), (9, 8, 3, 2), {"data_format": "NHWC", "paddings": [2, 0]}),
+    ("conv3d", (2, 8, 4, 5, 6), (9, 8, 2, 3, 3), {"paddings": [1, 1, 1], "strides": [1, 2, 1]}),
+    ("conv2d_transpose", (2, 8, 5, 6), (8, 9, 4, 3), {"strides": [2, 3], "paddings": [1, 1]}),
+    ("conv3d_transpose", (1, 8, 3, 4, 3), (8, 9, 3, 2, 3), {"strides": [2, 1, 2]}),
+]
+"""With enough channels and filters for BLAS."""
 
 
 def values(type: str, x: Any, w: Any, attrs: dict[str, Any], place: str, library: str = "") -> list[Any]:
@@ -37,11 +48,16 @@ def values(type: str, x: Any, w: Any, attrs: dict[str, Any], place: str, library
         loss = fluid.layers.reduce_sum(fluid.layers.square(out))
         fetched: list[Any] = [out, *fluid.gradients([loss], inputs)]
         executor = fluid.Executor(place, libraries={"cpu": [library]} if library else None)
-        return list(executor.run(fluid.default_main_program(), feed={"x": x, "w": w}, fetch_list=fetched))
+        found = list(executor.run(fluid.default_main_program(), feed={"x": x, "w": w}, fetch_list=fetched))
+        report = str(executor.explain_last())
+        assert library != "blas" or len(re.findall(r"conv\S+ +native +cpu:0 +blas", report)) == 2, report
+        return found
 
 
-@pytest.mark.parametrize(("library", "bound"), [("blas", "UNROLLED"), ("plain", "COPIED")])
-@pytest.mark.parametrize(("type", "x", "w", "attrs"), CASES)
+@pytest.mark.parametrize(
+    ("type", "x", "w", "attrs", "library", "bound"),
+    [(*case, "blas", "UNROLLED") for case in LARGER] + [(*case, "plain", "COPIED") for case in SMALL],
+)
 def test_rows_at_a_time(
     type: str, x: Any, w: Any, attrs: dict[str, Any], library: str, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

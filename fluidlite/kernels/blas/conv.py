@@ -23,8 +23,8 @@ UNROLLED = 8 << 20
 """Bytes of an unrolled part of an image; a row of windows of one image may take more."""
 ENOUGH = 4096
 """Columns up to which images are joined: products that are wider are no faster."""
-MERGED = 4
-"""Channels up to which neighbouring groups are merged."""
+FEWEST = 8
+"""Channels and filters of a group; products of fewer take longer than kernels of the kernel language."""
 _ONCE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
 
 Array = Any
@@ -32,7 +32,11 @@ Step = Callable[[Context, IO], None]
 
 
 def _supports(call: Call) -> str | None:
-    return unsuitable(str(call.key_dtype)) or nothing_fused(call)
+    reason = unsuitable(str(call.key_dtype)) or nothing_fused(call)
+    if reason is not None or any(-1 in spec.dims[1:] for specs in call.ins.values() for spec in specs):
+        return reason
+    fewest = min(min(one.channels, one.filters) for one in convolutions_of(call))
+    return f"a group has {fewest} channels or filters; from {FEWEST} on products pay" if fewest < FEWEST else None
 
 
 class _Gemm:
@@ -171,7 +175,7 @@ def convolve(call: Call, context: Context) -> Any:
         if one.kind == "filter":
             steps.append(_filter_step(one, routine))
         else:
-            steps.append(_correlations(one, routine))
+            steps += [_correlation(one, lines, routine) for lines in one.correlations()]
 
     def run(context: Context, io: IO) -> None:
         for step in steps:
@@ -180,63 +184,9 @@ def convolve(call: Call, context: Context) -> Any:
     return run
 
 
-def _joined(one: Convolution) -> int:
-    """Return how many neighbouring groups are done as one: products of a few numbers are slow."""
-    width = max(one.channels, one.filters)
-    return max((b for b in range(1, one.groups + 1) if one.groups % b == 0 and b * width <= MERGED), default=1)
-
-
-def _merged(one: Convolution, merge: int) -> Convolution:
-    """Return the computation with so many groups as one; its filter is a block, only whose diagonal is not zero."""
-    channels, filters = one.channels * merge, one.filters * merge
-    return one._replace(groups=one.groups // merge, channels=channels, filters=filters)
-
-
-def _blocks(w: Array, merge: int) -> Array:
-    """Return [groups, filters, channels, ...] as that of merged groups."""
-    if merge == 1:
-        return w
-    groups, filters, channels, *kernel = w.shape
-    w = w.reshape(groups // merge, merge, filters, channels, *kernel)
-    made = np.zeros((groups // merge, merge, filters, merge, channels, *kernel), w.dtype)
-    for i in range(merge):
-        made[:, i, :, i] = w[:, i]
-    return made.reshape(groups // merge, merge * filters, merge * channels, *kernel)
-
-
-def _diagonal(made: Array, merge: int) -> Array:
-    """Return [merged groups, filters, channels, ...] of the groups."""
-    groups, filters, channels, *kernel = made.shape
-    blocks = made.reshape(groups, merge, filters // merge, merge, channels // merge, *kernel)
-    found = np.stack([blocks[:, i, :, i] for i in range(merge)], 1)
-    return found.reshape(groups * merge, filters // merge, channels // merge, *kernel)
-
-
-def _correlations(one: Convolution, routine: Routine) -> Step:
-    """Return the step that computes the windows, or an image.
-
-    Groups that would be done as one are not where NaN or infinity is about: times zero it would reach other groups.
-    """
-
-    def steps(merge: int) -> list[Step]:
-        return [_correlation(one, merge, lines, routine) for lines in one.correlations()]
-
-    merge = _joined(one)
-    together, apart = steps(merge), steps(1) if merge > 1 else []
-    read = (one.image if one.kind == "windows" else one.windows, one.filter)
-
-    def run(context: Context, io: IO) -> None:
-        finite = not apart or all(np.isfinite(np.sum(io.array(slot))) for slot in read)
-        for step in together if finite else apart:
-            step(context, io)
-
-    return run
-
-
-def _correlation(one: Convolution, merge: int, lines: tuple[Line, ...], routine: Routine) -> Step:
+def _correlation(one: Convolution, lines: tuple[Line, ...], routine: Routine) -> Step:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach."""
     grouped = (one.groups, one.filters, one.channels, *(1,) * (3 - len(lines)), *one.shape.kernel)
-    one = _merged(one, merge)
     forward, groups = one.kind == "windows", one.groups
     source, inner, m = (one.image, one.channels, one.filters) if forward else (one.windows, one.filters, one.channels)
     lines = (_ONCE,) * (3 - len(lines)) + lines
@@ -256,7 +206,7 @@ def _correlation(one: Convolution, merge: int, lines: tuple[Line, ...], routine:
 
     def run(context: Context, io: IO) -> None:
         x, out = _as_3d(io.array(source), dims, one.last), _as_3d(io.array(one.out), out_dims, one.last)
-        w = _blocks(io.array(one.filter).reshape(grouped)[(..., *taps)], merge)
+        w = io.array(one.filter).reshape(grouped)[(..., *taps)]
         packed = np.ascontiguousarray((w if forward else w.swapaxes(1, 2)).transpose(3, 4, 0, 1, 2, 5))
         size = x.itemsize
         for part in unroll.parts(one.images, size):
@@ -292,8 +242,6 @@ def _place(line: Line, low: int, high: int) -> slice:
 
 def _filter_step(one: Convolution, routine: Routine) -> Step:
     """Return the step that computes the gradient of a filter: a sum over images and rows, in a fixed order."""
-    merge = _joined(one)
-    one = _merged(one, merge)
     groups, m, inner = one.groups, one.filters, one.channels
     unroll = _Unroll(one.lines(), one.sizes, groups * inner)
     depth, height, width = unroll.counts
@@ -320,7 +268,7 @@ def _filter_step(one: Convolution, routine: Routine) -> Step:
                 rows, to = base + o * a_slice * size, total[t, s].ctypes.data
                 for g in range(groups):
                     gemm(rows + g * m * a_row * size, at + g * n * b_row * size, to + g * m * n * size, True)
-        whole = _diagonal(total.transpose(2, 3, 4, 0, 1, 5), merge)
+        whole = total.transpose(2, 3, 4, 0, 1, 5)
         out.reshape(whole.shape)[...] = whole
 
     return run

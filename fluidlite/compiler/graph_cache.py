@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fluidlite.base.collection import paused
@@ -86,7 +87,7 @@ class GraphCache:
 
 def sizes(program: Program) -> tuple[int, ...]:
     """Operators of each block: they tell of edits of ``block.ops`` itself."""
-    return tuple([len(block.ops) for block in program.blocks])
+    return tuple(map(len, map(attrgetter("ops"), program.blocks)))
 
 
 def check_places(program: Program) -> None:

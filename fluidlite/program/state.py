@@ -33,9 +33,13 @@ def state_of(scope: Scope, names: Iterable[str]) -> dict[str, tuple[Spec, Place]
 
 def written_together(scope: Scope, state: Mapping[str, bool]) -> bool:
     """Whether variables of a scope lie in one allocation that is written; ``state`` says of each whether it is."""
-    holders: dict[int, list[bool]] = {}
+    writes_of: dict[int, bool] = {}
     for name, writes in state.items():
         variable = scope.find_var(name)
         if variable is not None and variable.tensor.allocation is not None:
-            holders.setdefault(id(variable.tensor.allocation), []).append(writes)
-    return any(len(writes) > 1 and any(writes) for writes in holders.values())
+            held = id(variable.tensor.allocation)
+            before = writes_of.get(held)
+            if before is not None and (before or writes):
+                return True
+            writes_of[held] = writes
+    return False

@@ -75,7 +75,7 @@ def test_a_plan_is_close_to_its_lower_bound(net: Net) -> None:
     _, exe, _ = runs(net, "cpu", "compiled", 1)
     plan = bound_by(exe).memory
     assert len(plan.buffers) > 10
-    assert plan.lower_bound <= plan.planned <= 1.02 * plan.lower_bound + 64 * len(plan.buffers)
+    assert plan.lower_bound <= plan.planned <= 1.05 * plan.lower_bound + 64 * len(plan.buffers)
     assert plan.unshared > 1.2 * plan.planned
 
 

@@ -10,9 +10,11 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.conformance.samples import reference_of
+from fluidlite.program.op_call import Call
 from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.registry import ops
 from fluidlite.program.source_location import NOWHERE
+from fluidlite.tensor.tensor_spec import Spec
 
 SMALL = [
     ("conv2d", (3, 4, 9, 8), (4, 2, 3, 3), {"groups": 2, "paddings": [1, 2], "strides": [2, 1], "dilations": [1, 2]}),
@@ -87,3 +89,18 @@ def test_images_at_a_time(type: str, w: tuple[int, ...], place: str) -> None:
     x, kernel = rng.standard_normal((5, 32, 96, 90)), rng.standard_normal(w)
     for a, b in zip(values(type, x, kernel, {}, place), values(type, x, kernel, {}, "cpu"), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(("filters", "channels", "groups"), [(7, 64, 1), (64, 7, 1), (64, 2, 32), (8, 8, 1)])
+def test_blas_leaves_few_channels_or_filters_of_a_group(filters: int, channels: int, groups: int) -> None:
+    from fluidlite.kernels.blas.conv import conv2d
+
+    x, w = Spec.of((2, channels * groups, 9, 9), "float32"), Spec.of((filters, channels, 3, 3), "float32")
+    attrs, _ = check_attrs(ops.get("conv2d"), {"groups": groups}, NOWHERE)
+    out = Spec.of((2, filters, 7, 7), "float32")
+    call = Call(ops.get("conv2d"), {"Input": (x,), "Filter": (w,)}, {"Output": (out,)}, attrs)
+    assert conv2d.supports is not None
+    refused = conv2d.supports(call)
+    fewest = min(filters // groups, channels)
+    assert (refused is None) == (fewest >= 8), refused
+    assert refused is None or f"a group has {fewest} channels or filters" in refused

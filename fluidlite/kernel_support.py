@@ -36,12 +36,14 @@ from fluidlite.geometry import (
     pool_axes as pool_axes,
     pool_planes as pool_planes,
     random_windows as random_windows,
+    unknown_dims as unknown_dims,
 )
 from fluidlite.platform.device_context import DoneEvent as DoneEvent
 from fluidlite.platform.threads import available_processors as available_processors
 from fluidlite.program.epilogue import product_call as product_call
 from fluidlite.program.kernel_registry import Kernel as Kernel
 from fluidlite.program.rules import GradRule as GradRule
+from fluidlite.render.loops.accumulators import SUM_BLOCK as SUM_BLOCK
 
 philox_uniform = _philox.uniform
 _export(__name__)

@@ -6,6 +6,7 @@ from fluidlite.geometry.convolving import (
     Line as Line,
     convolutions_of as convolutions_of,
     nothing_fused as nothing_fused,
+    unknown_dims as unknown_dims,
 )
 from fluidlite.geometry.pooling import PoolAxis as PoolAxis, pool_axes as pool_axes, pool_planes as pool_planes
 from fluidlite.geometry.product import Gemm as Gemm, gemms_of as gemms_of

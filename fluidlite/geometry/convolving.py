@@ -36,6 +36,11 @@ def nothing_fused(call: Call) -> str | None:
     return f"{', '.join(slots + fused)}: operators of their own" if slots or fused else None
 
 
+def unknown_dims(call: Call) -> bool:
+    """Whether channels, or sizes of images or filters, are not known yet: they decide who takes a call."""
+    return any(-1 in spec.dims[1:] for specs in call.ins.values() for spec in specs)
+
+
 @dataclass(frozen=True)
 class Line:
     """One spatial dim of a correlation.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.kernel_support import Convolution, Kernel, Line, convolutions_of, nothing_fused
+from fluidlite.kernel_support import Convolution, Kernel, Line, convolutions_of, nothing_fused, unknown_dims
 from fluidlite.plugin import IO, Call, Context, register_kernel
 
 from .cblas import FLOATS, PLAIN, ROW_MAJOR, TRANSPOSED, Routine, find, unsuitable
@@ -33,7 +33,7 @@ Step = Callable[[Context, IO], None]
 
 def _supports(call: Call) -> str | None:
     reason = unsuitable(str(call.key_dtype)) or nothing_fused(call)
-    if reason is not None or any(-1 in spec.dims[1:] for specs in call.ins.values() for spec in specs):
+    if reason is not None or unknown_dims(call):
         return reason
     fewest = min(min(one.channels, one.filters) for one in convolutions_of(call))
     return f"a group has {fewest} channels or filters; from {FEWEST} on products pay" if fewest < FEWEST else None

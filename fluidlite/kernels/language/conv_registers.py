@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convolutions_of, nothing_fused
+from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convolutions_of, nothing_fused, unknown_dims
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, Span, register_kernel
 
 from .conv_vectors import SIDE, Tile, filter_kernel, pack_kernel, planes_kernel, tile_of, unpack_kernel, windows_kernel
@@ -275,15 +275,10 @@ def convolve(call: Call, context: Context) -> Any:
     return prepared(call, context, windows_step, filter_step)
 
 
-def unknown(call: Call) -> bool:
-    """Whether dims are not known yet that decide."""
-    return any(-1 in spec.dims[1:] for specs in call.ins.values() for spec in specs)
-
-
 def supports(call: Call) -> str | None:
     """Return why a call is left to other kernels."""
     reason = nothing_fused(call)
-    if reason is not None or unknown(call):
+    if reason is not None or unknown_dims(call):
         return reason
     for one in convolutions_of(call):
         if 0 in (one.images, *one.sizes, *one.counts):

@@ -11,14 +11,13 @@ from math import prod
 from string import Template
 from typing import Any, NamedTuple
 
+from fluidlite.kernel_support import SUM_BLOCK
 from fluidlite.plugin import IO, Call, Context, KernelOptions, compute_dtype, register_kernel
 
 from .source import LANES, Buffer, Kernel, build, ctype, function, group_size, load, store, tree
 
 _GRADS = {"dx": "X@GRAD", "dscale": "Scale@GRAD", "dbias": "Bias@GRAD"}
 """Output slots by the names that kernels give them."""
-BLOCK = 128
-"""So many numbers of a column are added up before they join its sum."""
 
 # Row r begins at r / groups * major + r % groups * minor; its scale at r % groups * hop.
 _ROWS = """
@@ -189,7 +188,7 @@ class _Writer:
         """That of channels that are last: ``lanes`` an item, with a ``single`` mean and variance or their own."""
         inverse = self._inverse("row")
         words = {"T": self.kind, "dy": self._element("dy", "at + v"), "x": self._element("x", "at + v")}
-        words |= {"block": str(BLOCK), "join": _JOIN}
+        words |= {"block": str(SUM_BLOCK), "join": _JOIN}
         if single:
             words |= {"m": "m", "inv": "inv", "own": ""}
             words["statistics"] = f"const index_t row = n; const {self.kind} m = mean[row], inv = {inverse};"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convolutions_of
+from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convolutions_of, unknown_dims
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, register_kernel
 
 from . import conv_registers as registers, winograd_texts as texts
@@ -203,7 +203,7 @@ def convolve(call: Call, context: Context) -> Any:
 def supports(call: Call) -> str | None:
     """Return why a call is left to other kernels."""
     reason = registers.supports(call)
-    if reason is not None or registers.unknown(call):
+    if reason is not None or unknown_dims(call):
         return reason
     lines = (
         (one, each)

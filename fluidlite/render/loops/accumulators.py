@@ -15,7 +15,7 @@ from fluidlite.render.loops.rules import STEPS
 from fluidlite.render.loops.schedule import Schedule
 from fluidlite.render.loops.sizes import Sizes, size_of
 
-BLOCK = 128
+SUM_BLOCK = 128
 """So many numbers are added up one after the other, and then to what was added up before: rounding stays small."""
 
 

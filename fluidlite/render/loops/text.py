@@ -15,7 +15,7 @@ from fluidlite.codegen.language_text import literal
 from fluidlite.expr.generic_sizes import parts_of
 from fluidlite.expr.number import Number, number, product
 from fluidlite.expr.reductions import of_nothing
-from fluidlite.render.loops.accumulators import BLOCK, Accumulators, stepped
+from fluidlite.render.loops.accumulators import SUM_BLOCK, Accumulators, stepped
 from fluidlite.render.loops.affine import step_is_one, with_axes
 from fluidlite.render.loops.element_text import STATUS, ElementWriter, Scope, blocks_of
 from fluidlite.render.loops.elements import Axis, Element, Source, elements_behind, numbers_in
@@ -408,7 +408,7 @@ class NestWriter(ElementWriter):
         (begin, end), lines, name = bounds, scope.lines, axis.name
         if not partial:
             kept = [line for each in summed for line in each.kept()]
-            counted = [f"if (++{summed[0].name}_count == {BLOCK}) {{", *kept, "}"] if summed else []
+            counted = [f"if (++{summed[0].name}_count == {SUM_BLOCK}) {{", *kept, "}"] if summed else []
             step = f"++{name}"
             if together:
                 begin, step = f"{begin} + member", f"{name} += {self.schedule.members}"
@@ -443,8 +443,8 @@ class NestWriter(ElementWriter):
         kept = [line for each in summed for line in each.kept()]
         stop, block = f"{name}_stop", f"{name}_block"
         return [
-            f"for (index_t {block} = {begin}; {block} < {end}; {block} += {BLOCK * TILE}) {{",
-            f"const index_t {stop} = {end} - {block} < {BLOCK * TILE} ? {end} : {block} + {BLOCK * TILE};",
+            f"for (index_t {block} = {begin}; {block} < {end}; {block} += {SUM_BLOCK * TILE}) {{",
+            f"const index_t {stop} = {end} - {block} < {SUM_BLOCK * TILE} ? {end} : {block} + {SUM_BLOCK * TILE};",
             *both(block, stop),
             *kept,
             "}",

@@ -3,7 +3,7 @@
 # make quick: lint, types, units, and the tests of what changed since git's merge base (BASE=branch)
 # make test-torch: PyTorch's tensors as a place, in an environment of its own (200 MB)
 # make docs: the reference, written from the code, and the whole documentation as a site in site/
-# make lint: ruff, mypy, import-linter, and whether api.txt lists the public names
+# make lint: ruff, mypy, import-linter, whether api.txt lists the public names, whether the picture shows the imports
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -32,12 +32,13 @@ test-torch: .venv-torch/ready
 		pytest pytest-timeout
 	touch $@
 
-lint: env
+lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/api_text.py --check
+	$(BIN)/python tools/architecture_picture.py --check
 
 # the reference of operators shows their kernels on the places of the fpga plugin and of OpenCL too
 REFERENCE := operator_reference layer_reference module_reference primitive_rules tensor_primitives array_namespace docs_index

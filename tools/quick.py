@@ -1,4 +1,4 @@
-"""The quick check of a change: lint, types, imports, a core of unit tests, and the tests of what the change touches.
+"""The quick check of a change: ``make lint``, a core of unit tests, and the tests of what the change touches.
 
 ``python tools/quick.py [--base BRANCH]`` compares with git's merge base of HEAD and the base (default: origin/main,
 else main), uncommitted and new files included. Static checks run one after the other, beside the tests.
@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BIN = Path(sys.executable).parent
 CORE = (
     "test_program.py", "test_scope.py", "test_place.py", "test_place_names.py", "test_tensor.py", "test_lod.py",
     "test_planner.py", "test_backward.py", "test_op.py", "test_distribution.py", "test_quick.py",
@@ -23,7 +22,6 @@ CORE = (
 """Unit tests of a few seconds, that run with every change."""
 BUDGET = 30
 """Seconds after which no further file of touched tests is begun; those that are left are named."""
-STATIC = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"], ["mypy"])
 
 
 def git(*arguments: str) -> list[str]:
@@ -106,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     tests = {str(p.relative_to(ROOT)): p.read_text(encoding="utf-8") for p in sorted(ROOT.glob("tests/**/test_*.py"))}
     touched = tests_of(files, tests)
     static = subprocess.Popen(
-        ["sh", "-c", " && ".join(f"{BIN}/{' '.join(command)}" for command in STATIC)],
+        ["make", "--no-print-directory", "--silent", "lint"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     good = pytest(*(f"tests/unit/{name}" for name in CORE))

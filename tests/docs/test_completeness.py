@@ -78,10 +78,6 @@ def tool(name: str, option: str) -> str:
     return done.stdout
 
 
-def test_the_architecture_picture_is_up_to_date() -> None:
-    tool("architecture_picture.py", "--check")
-
-
 def test_everything_of_the_plugin_api_has_a_docstring() -> None:
     assert tool("module_reference.py", "--missing").split() == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from fluidlite.expr.number import Number, number as as_number
 from fluidlite.expr.tensor import Tensor
@@ -11,10 +12,18 @@ from fluidlite.render.readers import unspread
 
 
 class ArrayText:
-    """Text of tensors, numbers and places in memory; ``users`` says who reads a tensor (None: it is a result)."""
+    """Text of tensors, numbers and places in memory; ``users`` says who reads a tensor (None: it is a result).
 
-    def __init__(self, users: Mapping[Tensor, Sequence[Tensor | None]], buffers: Buffers | None) -> None:
-        self.users, self.buffers = users, buffers
+    ``stored``: the dtypes of the arrays that are written, as far as they are known.
+    """
+
+    def __init__(
+        self,
+        users: Mapping[Tensor, Sequence[Tensor | None]],
+        buffers: Buffers | None,
+        stored: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.users, self.buffers, self.stored = users, buffers, stored
         self.lines: list[str] = []
         self.parts: dict[str, str] = {}
         self.names: dict[Tensor, str] = {}
@@ -53,9 +62,9 @@ class ArrayText:
         like = "a0" if self.operands else "out0"
         return f"H.full(xp, (), {self.number(x.params[0], x.dtype)}, {x.dtype!r}, {like})"
 
-    @staticmethod
-    def target(array: str, x: Tensor) -> str:
-        return f"H.target({array}, {x.dtype!r})"
+    def target(self, array: str, x: Tensor) -> str:
+        """What NumPy writes of an elementwise tensor: the array, if it has the tensor's dtype."""
+        return array if self.stored.get(array) == x.dtype else f"H.target({array}, {x.dtype!r})"
 
     def _part(self, text: str) -> str:
         if text not in self.parts:

@@ -120,7 +120,8 @@ class ArrayWriter(ArrayCalls):
             self.lines.append(f"H.pad_into(xp, {target}, {self._padding(x)})")
         elif x.op == "map" or x.op in WRITING:
             self.writing = x, target
-            self.lines.append(f"H.store(xp, {target}, {ARRAY_CALLS[x.op](self, x)})")
+            text = ARRAY_CALLS[x.op](self, x)
+            self.lines.append(text if text.endswith(f"out={target})") else f"H.store(xp, {target}, {text})")
         elif x.op == "reshape":
             self.store(x.args[0], self._part(f"H.view(xp, {target}, {self.sizes(x.args[0].dims)})"), direct)
         else:
@@ -150,17 +151,25 @@ class ArrayWriter(ArrayCalls):
             return
         for each in (*views[1:], made) if views else ():
             target = self._part(f"H.view(xp, {target}, {self.sizes(each.dims)})")
-        self.targets[target] = f"t{target}"
-        self.lines.append(f"t{target} = {self.target(target, made)}")
-        self.buffers.lend(begun, f"t{target}", begun in direct)
+        place = self.target(target, made)
+        if place != target:
+            self.lines.append(f"t{target} = {place}")
+            place = f"t{target}"
+        self.targets[target] = place
+        self.buffers.lend(begun, place, begun in direct)
 
 
 def array_code(
-    traced: Traced, slots: Sequence[str] | None = None, host: bool = False, shared: Mapping[str, str] | None = None
+    traced: Traced,
+    slots: Sequence[str] | None = None,
+    host: bool = False,
+    shared: Mapping[str, str] | None = None,
+    stored: Mapping[str, Sequence[str]] | None = None,
 ) -> ArrayCode:
     """The array calls that compute the outputs of the slots (None: all).
 
-    ``host``: on NumPy. ``shared``: for output slots the input slot whose memory they may have.
+    ``host``: on NumPy. ``shared``: for output slots the input slot whose memory they may have. ``stored``: the dtypes
+    of the arrays of output slots, if they are known.
 
     Half types are stored only: what is computed of them is float32, and rounded by whoever stores it.
     """
@@ -189,7 +198,9 @@ def array_code(
     first = [x for x in order if x.op in ("input", "number")]  # before counts, which are made where operands are
     constant = _constants(order, direct | by_reader)
     order = [*dict.fromkeys([*first, *constant, *order])]
-    writer = ArrayWriter(users, Buffers(order, users, results, stored_with(results, direct), within) if host else None)
+    buffers = Buffers(order, users, results, stored_with(results, direct), within) if host else None
+    dtypes = {f"out{k}": stored[slot][i] for k, (slot, i, _) in enumerate(wanted)} if stored else {}
+    writer = ArrayWriter(users, buffers, dtypes)
     for k, (slot, _, x) in enumerate(wanted):
         if slot not in shared:
             writer.lend(x, f"out{k}", direct)

@@ -34,7 +34,7 @@ class ArrayKernels:
 
     def __init__(self, scalars: Generator) -> None:
         self.scalars = scalars
-        self.codes: WeakKeyDictionary[Any, dict[tuple[tuple[str, ...], bool], tuple[ArrayCode, Callable[..., Any]]]]
+        self.codes: WeakKeyDictionary[Traced, dict[tuple[bool, str], tuple[ArrayCode, Callable[..., Any]]]]
         self.codes = WeakKeyDictionary()
 
     def refuse(self, call: Call, unit: Any) -> str | None:
@@ -54,11 +54,13 @@ class ArrayKernels:
 
     def _code(self, call: Call, context: Any) -> tuple[ArrayCode, Callable[..., Any]]:
         slots, host = _written(call), _on_host(context)
+        stored = {slot: [spec.dtype for spec in call.outs[slot]] for slot in slots}
         known = self.codes.setdefault(traced_of(call), {})
-        if (slots, host) not in known:
-            code = array_code(traced_of(call), slots, host, _shared(call))
-            known[slots, host] = code, code.function()
-        return known[slots, host]
+        key = host, repr(stored)
+        if key not in known:
+            code = array_code(traced_of(call), slots, host, _shared(call), stored)
+            known[key] = code, code.function()
+        return known[key]
 
     def in_blocks(self, call: Call, unit: Any) -> bool:
         """Whether array calls write nothing large but results."""
@@ -83,8 +85,8 @@ class ArrayKernels:
         code, compute = self._code(call, context)
         xp, values = context.array.xp, leaves(call)
         numbers, arrays = code.values(values), (*code.operands, *code.outputs)
-        blocks = None
-        if _on_host(context) and largest(traced_of(call), values) > MOST and self._makes_large(call, context):
+        blocks, host = None, _on_host(context)
+        if host and largest(traced_of(call), values) > MOST and self._makes_large(call, context):
             blocks = _blocks(call)
         whole = list[Any]()
 
@@ -109,7 +111,7 @@ class ArrayKernels:
         def function(name: str) -> tuple[str, list[int]]:
             return code.text(name, numbers), [call.index[slot] + i for slot, i in arrays]
 
-        return Prepared(run, bind=bind if _on_host(context) else None, source=code.source, function=function)
+        return Prepared(run, bind=bind if host else None, source=code.source, function=function)
 
 
 @once

@@ -180,3 +180,13 @@ def test_a_result_that_others_read_is_computed_in_its_own_memory() -> None:
     out, middle = _compute(made, {"X": x}, True)
     np.testing.assert_array_equal(middle, x + 1)
     np.testing.assert_allclose(out, np.exp(2 * (x + 1)) + x + 1)
+
+
+def test_a_result_of_the_dtype_that_is_stored_is_computed_there() -> None:
+    def function(given: Any, _: Any) -> dict[str, e.Tensor]:
+        return {"Out": given["X"][0] + 1}
+
+    made = trace(function, GIVEN, (), values_of(GIVEN))
+    alike, rounded = (array_code(made, None, True, stored={"Out": [dtype]}).source for dtype in ("float64", "float32"))
+    assert alike.splitlines()[1:] == ["    xp.add(a0, N[0], out=out0)"]
+    assert "H.store(xp, out0, xp.add(" in rounded

@@ -251,3 +251,31 @@ def test_threads_and_rows_beside_it_change_no_bit() -> None:
         context.threads = before
     np.testing.assert_array_equal(*results)
     np.testing.assert_array_equal(results[0][100:230], multiplied(x[100:230]))
+
+
+@pytest.mark.parametrize("place", [*PLACES, "fpga:0"])
+def test_no_sum_is_long(place: str, require: Any) -> None:
+    """Numbers of one sign are lost when they are added one by one to what is much larger: 80 units at 20,000."""
+    require(place.split(":")[0])
+    count, wide = 20_000, 300
+    a, b = (np.random.default_rng(k).uniform(0.9, 1.1, (2, 40, count)).astype("float32") for k in range(2))
+    images, upstream = (x[:, :, : count // wide * wide].reshape(2, 40, -1, wide) for x in (a, b))
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        given = {"a": a, "b": b, "c": np.ascontiguousarray(images), "d": np.ascontiguousarray(upstream)}
+        x, y, image, d = (layers.data(name, list(v.shape), append_batch_size=False) for name, v in given.items())
+        w = layers.create_parameter([40, 40, 1, 1], "float32", name="w")
+        product = layers.matmul(x, y, transpose_y=True)
+        convolved = layers.conv2d(image, 40, 1, param_attr="w", bias_attr=False)
+        (of_filter,) = fluid.gradients([layers.reduce_sum(convolved * d)], [w])
+        summed = layers.matmul(layers.reshape(x, [80, count]), layers.reshape(y, [80, count]), transpose_y=True)
+        exe = fluid.Executor(place)
+        exe.run(fluid.default_startup_program())
+        found = exe.run(feed=given, fetch_list=[product, of_filter, summed])
+    wide_a, wide_b, c, e = (x.astype("float64") for x in given.values())
+    wanted = (
+        wide_a @ wide_b.transpose(0, 2, 1),
+        np.einsum("nfhw,nchw->fc", e, c).reshape(40, 40, 1, 1),
+        wide_a.reshape(80, count) @ wide_b.reshape(80, count).T,
+    )
+    for mine, exact in zip(found, wanted, strict=True):
+        assert (np.abs(mine - exact) / np.spacing(exact.astype("float32"))).max() < 20

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fluidlite.kernel_support import ITEMSIZE
 from fluidlite.plugin import Context
 
-from .source import Buffer, Kernel, build, ctype, once_a_context
+from .source import BLOCK, Buffer, Kernel, build, ctype, once_a_context
 
 SIDE = 64
 """Channels that are packed at a time."""
@@ -269,17 +269,29 @@ _FILTER = """
   const index_t h = rest % h_taps, gt = rest / h_taps, g = gt / tiles, i0 = (gt - g * tiles) * $width;
   const index_t k = kt * $rows + $rows <= run ? kt * $rows : run - $rows, skip = kt * $rows - k;
   const index_t step = w_stride * channels, pitch = groups * m;
+  $buffer $T* const to = total + (((gt * h_taps + h) * w_outer + t) * run + k) * $width;
   $declare
+  int added = add != 0;
+  index_t left = $block;
   for (index_t r = r0; r < r1; ++r) {
     const index_t n = r / h_count, at = h_least + (r - n * h_count) * h_stride + h * h_reach;
     if (at < 0 || at >= rows) continue;
     $buffer const $T* p = image + first + ((n * rows + at) * columns + t * w_reach) * channels + g * inner + k;
     $buffer const $T* y = windows + r * w_count * pitch + g * m + i0;
-    for (index_t o = 0; o < w_count; ++o, p += step, y += pitch) {
-      $multiply
+    for (index_t o = 0; o < w_count;) {
+      const index_t end = o + left < w_count ? o + left : w_count;
+      left -= end - o;
+      for (; o < end; ++o, p += step, y += pitch) {
+        $multiply
+      }
+      if (left == 0) {
+        $store
+        $again
+        added = 1;
+        left = $block;
+      }
     }
   }
-  $buffer $T* const to = total + (((gt * h_taps + h) * w_outer + t) * run + k) * $width;
   $store
 """
 
@@ -293,8 +305,9 @@ def filter_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
         lines.append(_multiply(context, kind, tile, p, f"p[{p}]"))
         for v, lanes, first in tile.vectors():
             place = f"0, to + {p * tile.width + first}"
+            a = f"a{p}_{v}"
             stores.append(
-                f"if ({p} >= skip) {{ if (add) a{p}_{v} += vload{lanes}({place}); vstore{lanes}(a{p}_{v}, {place}); }}"
+                f"if ({p} >= skip) {{ if (added) {a} += vload{lanes}({place}); vstore{lanes}({a}, {place}); }}"
             )
     words = {
         "T": kind,
@@ -304,6 +317,10 @@ def filter_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
         "declare": _sums(kind, tile),
         "multiply": "\n      ".join(lines),
         "store": "\n  ".join(stores),
+        "again": " ".join(
+            f"a{p}_{v} = ({kind}{lanes})(0);" for p in range(tile.rows) for v, lanes, _ in tile.vectors()
+        ),
+        "block": str(BLOCK),
     }
     numbers = [
         *("groups", "channels", "inner", "m", "first", "rows", "h_least", "columns", "h_count", "w_count"),

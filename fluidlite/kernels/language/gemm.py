@@ -21,7 +21,7 @@ from string import Template
 from fluidlite.kernel_support import HALVES, ITEMSIZE, EpilogueText
 from fluidlite.plugin import Context, Span
 
-from .source import Buffer, Kernel, build, ctype, decode, group_size, load, once_a_context, store
+from .source import BLOCK, Buffer, Kernel, build, ctype, decode, group_size, load, once_a_context, store
 from .strided import Mover
 
 PART = 64
@@ -36,22 +36,29 @@ _BODY = """
   index_t a_at = row_tile * a_tile, b_at = j / $columns * b_tile, c_at = batch * m * n + j;
   $batches
   const index_t room = (k - 1) * b_row + n - j - $columns;
+  $T total[$tile];
+  if ($several) for (int v = 0; v < $tile; ++v) total[v] = 0;
   const index_t safe = whole || b_row == $columns ? k : room < 0 ? 0 : room / b_row + 1;
   $declare
   $loops
   $rows_of_a
   $buffer const $T* row = b + b_at$b_steps;
-  for (index_t x = 0; x < k; ++x, row += b_row) {
-    $vectors
-    if (x < safe) { $load }
-    else {
-      $T edge[$columns];
-      for (int v = 0; v < $columns; ++v) edge[v] = j + v < n ? row[v] : 0;
-      $load_edge
+  for (index_t x = 0; x < k;) {
+    const index_t end = x + $block < k ? x + $block : k;
+    for (; x < end; ++x, row += b_row) {
+      $vectors
+      if (x < safe) { $load }
+      else {
+        $T edge[$columns];
+        for (int v = 0; v < $columns; ++v) edge[v] = j + v < n ? row[v] : 0;
+        $load_edge
+      }
+      $multiply
     }
-    $multiply
+    if ($several) { $keep }
   }
   $ends
+  if ($several) { $total }
   $store
 """
 
@@ -103,7 +110,12 @@ def gemm(
         )
         if batches
         else "",
+        "tile": str(rows * width),
+        "block": str(BLOCK),
+        "several": "1" if sums else f"k > {BLOCK}",
         "declare": text.declare(),
+        "keep": text.keep(),
+        "total": text.total(),
         "vectors": text.vectors(),
         "load": text.load("row"),
         "load_edge": text.load("edge"),
@@ -203,13 +215,24 @@ class _Vectors:
             lines.append("}")
         return "\n    ".join(lines)
 
+    def keep(self) -> str:
+        """The sums so far, in memory; those in registers begin anew."""
+        return " ".join(
+            f"vstore{self.lanes}(vload{self.lanes}({at}, total) + {c}, {at}, total); {c} = ({self.kind})(0);"
+            for at, c in self._tile()
+        )
+
+    def total(self) -> str:
+        return " ".join(f"{c} = vload{self.lanes}({at}, total);" for at, c in self._tile())
+
+    def _tile(self) -> list[tuple[int, str]]:
+        """The tile's vectors, with their numbers."""
+        count = len(self.columns)
+        return [(r * count + v, f"c{r}_{v}") for r in range(self.rows) for v in self.columns]
+
     def spill(self) -> str:
         width = self.lanes * len(self.columns)
-        stores = " ".join(
-            f"vstore{self.lanes}(c{r}_{v} * alpha, {r * len(self.columns) + v}, tile);"
-            for r in range(self.rows)
-            for v in self.columns
-        )
+        stores = " ".join(f"vstore{self.lanes}({c} * alpha, {at}, tile);" for at, c in self._tile())
         return f"{self.element} tile[{self.rows * width}]; {stores}"
 
     def spilled(self, row: str, column: str) -> str:
@@ -248,6 +271,13 @@ class _Arrays:
             f"{{ const {self.element} y = p{r}[x * a_column]; {self._each(f'tile[{r}][v] += y * b_row_values[v];')} }}"
             for r in range(self.rows)
         )
+
+    def keep(self) -> str:
+        sums = self._each(f"total[r * {self.width} + v] += tile[r][v]; tile[r][v] = 0;")
+        return f"for (int r = 0; r < {self.rows}; ++r) {sums}"
+
+    def total(self) -> str:
+        return f"for (int r = 0; r < {self.rows}; ++r) {self._each(f'tile[r][v] = total[r * {self.width} + v];')}"
 
     def spill(self) -> str:
         return ""

@@ -10,6 +10,8 @@ from fluidlite.plugin import IO, Context, Prepared, Span, kernel_source
 
 Given = ParamSpec("Given")
 _ALIGN = 256
+BLOCK = 512
+"""Products that are added up in registers, before their sum is added to those in memory: one long sum rounds more."""
 HEAVY = 1
 """Group hint of items that are long enough to be scheduled one by one."""
 

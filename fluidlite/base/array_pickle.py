@@ -104,17 +104,9 @@ class _Array:
 def load_arrays(content: bytes, most: int = 10_000_000) -> Any:
     """Read a pickle of arrays and plain values; texts of Python 2 come as ``str``, byte by byte (latin-1).
 
-    Parameters
-    ----------
-    content : bytes
-        The whole pickle, of any protocol.
-    most : int
-        How many opcodes and values are read at most.
-
-    Raises
-    ------
-    SavedModelError
-        It is truncated, malformed, too large, or holds anything else.
+    ``content``: the whole pickle, of any protocol.
+    ``most``: how many opcodes and values are read at most.
+    Raises SavedModelError: it is truncated, malformed, too large, or holds anything else.
     """
     try:
         budget = _Budget(most, 8 * len(content) + (1 << 20))

@@ -28,15 +28,8 @@ ALL = ("bool", *ALL_INTS, *ALL_FLOATS)
 def dtype_name(dtype: Any) -> str:
     """Return the canonical text of ``dtype``.
 
-    Parameters
-    ----------
-    dtype : str, numpy.dtype, type or ``VarType`` value
-        Anything that names one of fluidlite's data types.
-
-    Raises
-    ------
-    DtypeError
-        If it names none of them.
+    ``dtype``: anything that names one of fluidlite's data types.
+    Raises DtypeError if it names none of them.
     """
     if isinstance(dtype, str):
         if dtype in NUMPY:

@@ -9,12 +9,8 @@ from inspect import ismodule
 def export(module: str, *more: str) -> None:
     """Give a module its ``__all__``: its names without a leading underscore.
 
-    Parameters
-    ----------
-    module : str
-        ``__name__`` of the module, which calls this last.
-    *more : str
-        Modules that it exports, since others are left out, and names that its ``__getattr__`` knows.
+    ``module``: ``__name__`` of the module, which calls this last.
+    ``*more``: modules that it exports, since others are left out, and names that its ``__getattr__`` knows.
     """
     names = vars(sys.modules[module])
     own = (name for name, value in names.items() if name[0] != "_" and not ismodule(value))

@@ -11,11 +11,8 @@ from __future__ import annotations
 class CacheVersion:
     """The present version of all that calls depend on, in this process.
 
-    Attributes
-    ----------
-    current : object
-        Another object in each version. An object, not a number: making a new one needs no lock, and who kept an old
-        one never takes a later one for it.
+    ``current``: another object in each version. An object, not a number: making a new one needs no lock, and who kept
+    an old one never takes a later one for it.
     """
 
     __slots__ = ("current",)

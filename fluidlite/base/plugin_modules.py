@@ -33,12 +33,8 @@ def _within(module: str, package: str) -> bool:
 class PluginModules:
     """Modules by the plugin that owns them, and what they declared while they were imported.
 
-    Attributes
-    ----------
-    loaded : set of str
-        Plugins whose hooks were called.
-    version : int
-        Another number after each change.
+    ``loaded``: plugins whose hooks were called.
+    ``version``: another number after each change.
     """
 
     def __init__(self) -> None:

@@ -135,10 +135,8 @@ def written_state(plan: Plan, scope: Scope) -> Written:
 def take_state(plan: Plan, scope: Scope, values: dict[str, Tensor]) -> None:
     """Take the state that a plan reads, while it is the run's turn.
 
-    Raises
-    ------
-    StateMovedError
-        If it is not as the plan was told: another thread has moved it since, set it to other dims or to a strided view.
+    Raises StateMovedError if it is not as the plan was told: another thread has moved it since, set it to other dims or
+    to a strided view.
     """
     for name, read in plan.state.items():
         if not read:

@@ -28,12 +28,8 @@ class GraphCache:
 
     A program is known by its serial and by how often it was edited, which is its fingerprint: a clone has its own.
 
-    Parameters
-    ----------
-    place : Place
-        Where they are to run.
-    make_passes : callable, optional
-        Returns the passes; default: those of transformers.
+    ``place``: where they are to run.
+    ``make_passes``: returns the passes; default: those of transformers.
     """
 
     def __init__(self, place: Place, make_passes: Callable[[], PassList] | None = None) -> None:
@@ -44,17 +40,9 @@ class GraphCache:
     def get(self, program: Program, fetches: tuple[str, ...], preferences: Policy, passes: bool = True) -> Graph:
         """Return the graph that computes the fetches.
 
-        Parameters
-        ----------
-        preferences : Policy
-            Of who runs it: which kernels there will be decides what passes do.
-        passes : bool
-            After the passes; False: as the program is written.
-
-        Raises
-        ------
-        ProgramError
-            If a pass breaks it; the pass is named.
+        ``preferences``: of who runs it: which kernels there will be decides what passes do.
+        ``passes``: after the passes; False: as the program is written.
+        Raises ProgramError if a pass breaks it; the pass is named.
         """
         known = (program.serial, program.edits, sizes(program), fetches)
         # the graph keeps its program alive: the serial is the key
@@ -93,10 +81,7 @@ def sizes(program: Program) -> tuple[int, ...]:
 def check_places(program: Program) -> None:
     """See that each ``device_guard`` names a place that can be used, before passes ask what it can.
 
-    Raises
-    ------
-    PlaceError, DeviceUnavailable
-        With the operator, and the user's line.
+    Raises PlaceError or DeviceUnavailable with the operator, and the user's line.
     """
     for op in program.global_block().ops:
         where = op.hints.get("op_device")

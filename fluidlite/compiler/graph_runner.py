@@ -40,19 +40,9 @@ _MOST_PLANS = 64
 class GraphRunner:
     """Runs graphs on one place; the last 64 plans are kept.
 
-    Parameters
-    ----------
-    place : Place
-    executables : ExecutableCache, optional
-        Where plans are bound to memory; None: all are interpreted.
-    bodies : callable, optional
-        What makes the executors of sub-blocks, where plans are interpreted.
-
-    Attributes
-    ----------
-    plans : LRUCache
-    last : Plan or None
-        What ran last.
+    ``executables``: where plans are bound to memory; None: all are interpreted.
+    ``bodies``: what makes the executors of sub-blocks, where plans are interpreted.
+    ``last``: what ran last.
     """
 
     def __init__(
@@ -88,12 +78,8 @@ class GraphRunner:
     ) -> Fetched | None:
         """Run what ran under a key before, if it is bound and its state is where it was; None: it has to be planned.
 
-        Parameters
-        ----------
-        key : hashable
-            All that chose the plan, but ``scope``, its state, and ``policy``.
-        sign : callable, optional
-            Returns the signature of a fast path that later calls may take.
+        ``key``: all that chose the plan, but ``scope``, its state, and ``policy``.
+        ``sign``: returns the signature of a fast path that later calls may take.
         """
         if self.executables is None:
             return None
@@ -115,17 +101,9 @@ class GraphRunner:
     ) -> Fetched:
         """Run a graph once; feeds are borrowed until it returns.
 
-        Parameters
-        ----------
-        key : hashable, optional
-            Under which :meth:`again` finds it.
-        check : callable, optional
-            Raises where the graph cannot be run with such feeds; it is asked before a plan is made.
-
-        Returns
-        -------
-        list of (array, Spec)
-            What was fetched.
+        ``key``: under which :meth:`again` finds it.
+        ``check``: raises where the graph cannot be run with such feeds; it is asked before a plan is made.
+        Returns what was fetched.
         """
         stamp = generation(), policy
         for left in reversed(range(MOST_TRIES)):

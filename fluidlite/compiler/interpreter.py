@@ -51,12 +51,8 @@ def run_plan(
 
     ``bodies`` makes the executors of sub-blocks.
 
-    Raises
-    ------
-    FluidError
-        With the operator and the user's line. The next run works.
-    StateMovedError
-        If state is not as the plan was told; nothing was done.
+    Raises FluidError with the operator and the user's line. The next run works.
+    Raises StateMovedError if state is not as the plan was told; nothing was done.
     """
     frame = Frame(plan, scope, {})
     frame.bodies = bodies

@@ -48,19 +48,10 @@ class CheckKernels:
     ) -> None:
         """Run a kernel.
 
-        Parameters
-        ----------
-        inputs, outputs : sequences of Tensor
-            As the kernel sees them. Outputs that share memory with an input are not filled.
-        workspace : Tensor or None
-            What it may write, too.
-        run : callable
-            Launches it, and takes the arrays that it returns.
-
-        Raises
-        ------
-        KernelError
-            Naming the slot, and how much of it is unwritten, or was changed, or beside it.
+        ``inputs``, ``outputs``: as the kernel sees them. Outputs that share memory with an input are not filled.
+        ``workspace``: what it may write, too.
+        ``run``: launches it, and takes the arrays that it returns.
+        Raises KernelError naming the slot, and how much of it is unwritten, or was changed, or beside it.
         """
         here = [(at, t) for at, t in enumerate(inputs) if t.allocation is not None and t.place == context.place]
         fresh = [

@@ -28,12 +28,8 @@ Runs = dict[tuple[int, int], int]
 class BodyScope(Scope):
     """Holds what a body shares with the block around it; random numbers are counted in the run's scope.
 
-    Attributes
-    ----------
-    outer : Scope or None
-        That of the run.
-    runs : dict or None
-        The run numbers that random streams have next, where a step is computed once more.
+    ``outer``: that of the run.
+    ``runs``: the run numbers that random streams have next, where a step is computed once more.
     """
 
     outer: Scope | None = None
@@ -63,16 +59,9 @@ UNKNOWN = object()
 class Body:
     """A sub-block that can be run.
 
-    Attributes
-    ----------
-    program : Program
-    scope : BodyScope
-    inputs : sequence of str
-        Of the gradient of a step: the names whose gradients it makes.
-    busy : bool
-        A run of it is under way.
-    trips : object
-        How a loop's number of iterations depends on counters, or None; UNKNOWN before somebody asked.
+    ``inputs``: of the gradient of a step: the names whose gradients it makes.
+    ``busy``: a run of it is under way.
+    ``trips``: how a loop's number of iterations depends on counters, or None; UNKNOWN before somebody asked.
     """
 
     def __init__(self, program: Program, inputs: Sequence[str], executor: Any, context: Context) -> None:
@@ -229,11 +218,8 @@ def is_random(program: Program) -> bool:
 class Steps(Tensor):
     """What the gradient of an operator with sub-blocks needs: the values at the start of each step.
 
-    Attributes
-    ----------
-    started : list of (block index, values by name, random run numbers or None)
-    before, after : dict of name to Spec
-        What it read, and what it wrote.
+    ``started``: (block index, values by name, random run numbers or None) of each step.
+    ``before``, ``after``: what it read, and what it wrote.
     """
 
     def __init__(self) -> None:

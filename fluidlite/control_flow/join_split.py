@@ -52,13 +52,7 @@ def join_rows(tensors: Sequence[Tensor], context: Context) -> Tensor:
 
 
 def join(frame: Frame, op: Operator, tensors: Sequence[Tensor], axis: int, stacked: bool) -> Tensor:
-    """Tensors one after another along an axis, or along a new one.
-
-    Raises
-    ------
-    ShapeError
-        If their dims do not fit one another.
-    """
+    """Tensors one after another along an axis, or along a new one; ShapeError if their dims do not fit one another."""
     context, dims = frame.context, tensors[0].dims
     rank = len(dims) + stacked
     axis %= rank

@@ -26,22 +26,10 @@ def run_operator(
 ) -> list[Tensor]:
     """Run an operator on the place of a run.
 
-    Parameters
-    ----------
-    frame : Frame
-    op : Operator
-        For which it runs: errors name that, and what is prepared is kept with it.
-    type : str
-    inputs : mapping of slot to tensors
-        They lie on the place; they are copied.
-    attrs : mapping, optional
-    count : int
-        How many variables its Out has.
-
-    Returns
-    -------
-    list of Tensor
-        With memory of their own.
+    ``op``: for which it runs: errors name that, and what is prepared is kept with it.
+    ``inputs``: they lie on the place; they are copied.
+    ``count``: how many variables its Out has.
+    Returns tensors with memory of their own.
     """
     definition = ops.get(type)
     counts = tuple((name, len(tensors)) for name, tensors in inputs.items())

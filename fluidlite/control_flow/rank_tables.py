@@ -34,14 +34,9 @@ from fluidlite.tensor.tensor_spec import Lod, Spec
 class RankTable:
     """What a table says.
 
-    Attributes
-    ----------
-    order : indices
-        Of the sequences, the longest first.
-    lengths : indices
-        In that order.
-    above : Lod
-        The levels above that of the sequences.
+    ``order``: of the sequences, the longest first.
+    ``lengths``: in that order.
+    ``above``: the levels above that of the sequences.
     """
 
     def __init__(self, tensor: Tensor) -> None:

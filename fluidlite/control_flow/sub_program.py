@@ -83,15 +83,11 @@ class _Making:
 class StepGradient:
     """A program that takes the gradient of one step of a block.
 
-    Attributes
-    ----------
-    program : Program
-        Computes the block once more from the values at its start, and then the gradient. The state ``name@STEP@GRAD``
-        of a name that the block writes becomes the gradient of its value before; that of another grows by it.
-    inputs : list of str
-        Names whose gradients it makes: those that are wanted, and those that the block writes.
-    reached : list of str
-        Those of them that have an influence on the targets.
+    ``program``: computes the block once more from the values at its start, and then the gradient. The state
+    ``name@STEP@GRAD`` of a name that the block writes becomes the gradient of its value before; that of another grows
+    by it.
+    ``inputs``: names whose gradients it makes: those that are wanted, and those that the block writes.
+    ``reached``: those of them that have an influence on the targets.
     """
 
     program: Program
@@ -111,19 +107,10 @@ def step_gradient(
 ) -> StepGradient:
     """Make the gradient of one step of a block.
 
-    Parameters
-    ----------
-    targets : names
-        Whose gradients after the step are known.
-    wanted : names
-        Outer variables whose gradients are asked for.
-    before : names
-        What has a value before the step.
-
-    Raises
-    ------
-    GradientError
-        If an operator of the block has no derivative with respect to what is wanted.
+    ``targets``: whose gradients after the step are known.
+    ``wanted``: outer variables whose gradients are asked for.
+    ``before``: what has a value before the step.
+    Raises GradientError if an operator of the block has no derivative with respect to what is wanted.
     """
     making = _Making(block)
     now: dict[str, str] = {}

@@ -31,12 +31,8 @@ class Sum(NamedTuple):
 class TripCount(NamedTuple):
     """A condition that is (X - Y) * sign below 0.
 
-    Attributes
-    ----------
-    x, y : Sum
-        In the first iteration.
-    change : int
-        What each iteration adds to X - Y.
+    ``x``, ``y``: in the first iteration.
+    ``change``: what each iteration adds to X - Y.
     """
 
     x: Sum

@@ -21,10 +21,7 @@ def resolved(place: PlaceLike) -> Place:
 def host_runs_on(place: PlaceLike) -> Iterator[None]:
     """Make executors for a place that are made for the host inside the block, in whichever thread.
 
-    Raises
-    ------
-    PlaceError, DeviceUnavailable
-        If the place cannot be used.
+    Raises PlaceError or DeviceUnavailable if the place cannot be used.
     """
     _instead.append(devices.unit(place).place)
     try:

@@ -21,10 +21,7 @@ from fluidlite.tensor.var_type import dtype_of
 def feed_tensors(block: Block, feed: Mapping[str, Any], host: Context) -> dict[str, Tensor]:
     """Check feeds and borrow their memory.
 
-    Raises
-    ------
-    FeedError
-        For an unknown variable, wrong dims, wrong dtype, or a missing LoD.
+    Raises FeedError for an unknown variable, wrong dims, wrong dtype, or a missing LoD.
     """
     found: dict[str, Tensor] = {}
     for name, value in feed.items():
@@ -88,10 +85,7 @@ def _borrowed(variable: Variable, value: Any, host: Context) -> Tensor:
 def _known_dtype(variable: Variable, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The array in this machine's byte order, and in the declared dtype where that holds every number.
 
-    Raises
-    ------
-    FeedError
-        For a dtype that no variable has, and that the declared one does not hold.
+    Raises FeedError for a dtype that no variable has, and that the declared one does not hold.
     """
     declared = variable.spec
     if declared is not None and array.dtype is NUMPY[declared.dtype]:

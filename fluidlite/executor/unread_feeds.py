@@ -14,10 +14,7 @@ def check_read(graph: Graph, feeds: Iterable[str]) -> None:
 
     State may be: the scope keeps what is written.
 
-    Raises
-    ------
-    FeedError
-        With the variable, and the operator that computes it.
+    Raises FeedError with the variable, and the operator that computes it.
     """
     known = {name: graph.block.find_var(name) for name in feeds}
     unread = {name for name, variable in known.items() if variable is None or not variable.persistable}

@@ -15,14 +15,9 @@ _LARGE = 2**31
 class ImageRun(NamedTuple):
     """Images one behind the other that give sequences of one length.
 
-    Attributes
-    ----------
-    first, images : int
-        The first image, and how many.
-    height, width : int
-        Windows of each image, row by row.
-    row : int
-        The row of Out at which the first image's windows begin.
+    ``first``, ``images``: the first image, and how many.
+    ``height``, ``width``: windows of each image, row by row.
+    ``row``: the row of Out at which the first image's windows begin.
     """
 
     first: int

@@ -53,15 +53,9 @@ def explicit_pads(call: Call, spatial: int) -> Pads:
 def windows_of(call: Call, sizes: Sequence[int], kernel: Sequence[int], dilations: Sequence[int] = ()) -> Windows:
     """Return the windows that ``strides``, ``paddings`` and ``padding_algorithm`` of the call say.
 
-    Parameters
-    ----------
-    call : Call
-    sizes : ints
-        Spatial dims of the image.
-    kernel : ints
-        Size of a window.
-    dilations : ints
-        Empty: 1 each. SAME makes them 1, as Fluid does.
+    ``sizes``: spatial dims of the image.
+    ``kernel``: size of a window.
+    ``dilations``: empty: 1 each. SAME makes them 1, as Fluid does.
     """
     spatial, strides, algorithm = len(kernel), call.attr("strides"), call.attr("padding_algorithm")
     steps = tuple(dilations) or (1,) * spatial

@@ -59,12 +59,8 @@ _first = new_lock()
 class Outside:
     """Who may write memory without saying so: arrays that were handed out.
 
-    Attributes
-    ----------
-    live : set
-        One entry for each array that still lives; what is never taken back has one for good.
-    ended : object
-        Another one after each that ended.
+    ``live``: one entry for each array that still lives; what is never taken back has one for good.
+    ``ended``: another one after each that ended.
     """
 
     __slots__ = ("ended", "live")

@@ -49,16 +49,10 @@ class Piece(Allocation):
 class Bump:
     """Cuts pieces off one block, and knows who has some.
 
-    Attributes
-    ----------
-    size, used : int
-        Bytes of the block, and up to which it is given away.
-    payload : int
-        Bytes that were asked for: ``used`` without what alignment put between the pieces.
-    generation : int
-        How often it was reset.
-    holders : WeakObjects
-        What lets go of pieces when they are taken back: they have an ``allocation`` and ``release()``.
+    ``size``, ``used``: bytes of the block, and up to which it is given away.
+    ``payload``: bytes that were asked for: ``used`` without what alignment put between the pieces.
+    ``generation``: how often it was reset.
+    ``holders``: what lets go of pieces when they are taken back: they have an ``allocation`` and ``release()``.
     """
 
     def __init__(self, size: int, alignment: int) -> None:
@@ -111,10 +105,7 @@ class Bump:
 
         Runs of other threads end first.
 
-        Raises
-        ------
-        AllocationError
-            If this thread is in the middle of a run, as what it computes on would be taken away.
+        Raises AllocationError if this thread is in the middle of a run, as what it computes on would be taken away.
         """
         others = [context for context in contexts if not context.closed]
         while True:

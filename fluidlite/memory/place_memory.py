@@ -67,10 +67,7 @@ class PlaceMemory:
     def alloc(self, nbytes: int, context: Context) -> Allocation:
         """Return memory for ``nbytes`` (0 is fine) that belongs to ``context``.
 
-        Raises
-        ------
-        OutOfMemoryError
-            After the pool was emptied and the device asked once more.
+        Raises OutOfMemoryError after the pool was emptied and the device asked once more.
         """
         size = self._sizes.get(nbytes)
         if size is None:
@@ -162,9 +159,7 @@ class PlaceMemory:
     def alloc_arena(self, nbytes: int, context: Context) -> Allocation:
         """Return memory for the arena of a compiled program; from ``arena_source``, where there is one that has it.
 
-        Raises
-        ------
-        OutOfMemoryError
+        Raises OutOfMemoryError.
         """
         source = self.arena_source
         if source is not None and (self.limit is None or self.held_bytes + nbytes <= self.limit):

@@ -68,11 +68,7 @@ def hold(contexts: Collection[Context], uses: Callable[[], Iterable[Use]]) -> No
 
     The caller lets go of the locks of ``contexts``.
 
-    Parameters
-    ----------
-    contexts : collection of Context
-    uses : callable
-        Asked again once the queues are held: memory may have been replaced before.
+    ``uses``: asked again once the queues are held: memory may have been replaced before.
     """
     mine = set(contexts)
     others: set[Context] = set()

@@ -306,10 +306,7 @@ class StrategyRegistry:
     def make(self, name: str, raw: RawMemory, options: dict[str, Any]) -> Strategy:
         """Make the strategy of that name for a place.
 
-        Raises
-        ------
-        AllocationError
-            If there is none, or it does not take these options.
+        Raises AllocationError if there is none, or it does not take these options.
         """
         known = self._known.get(name)
         if known is None:

@@ -42,10 +42,7 @@ class _PerThread(dict[Place, Context]):
 def get_context(place: PlaceLike) -> Context:
     """The calling thread's default context of a place.
 
-    Raises
-    ------
-    PlaceError, DeviceUnavailable, DeviceLost, DeviceError
-        If the place cannot be used.
+    Raises PlaceError, DeviceUnavailable, DeviceLost or DeviceError if the place cannot be used.
     """
     if type(place) is not Place:
         place = Place.parse(place)
@@ -76,16 +73,8 @@ def using(context: Context) -> Iterator[None]:
 def new_context(place: PlaceLike, queue: int | None = None) -> Context:
     """Make a further context of a place.
 
-    Parameters
-    ----------
-    place : Place or str
-    queue : int, optional
-        The device's queue that it works on, from 0; contexts that are not told one share the queues in turn.
-
-    Raises
-    ------
-    PlaceError
-        If the device has no such queue.
+    ``queue``: the device's queue that it works on, from 0; contexts that are not told one share the queues in turn.
+    Raises PlaceError if the device has no such queue.
     """
     unit = devices.unit(place)
     unit.raise_if_lost()

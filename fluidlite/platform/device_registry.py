@@ -30,19 +30,10 @@ from fluidlite.platform.place import FLUID_PLACES, Place, PlaceLike
 class Unit:
     """One usable device: its facts and capabilities, asked for once.
 
-    Attributes
-    ----------
-    place : Place
-    device : Device
-    info : DeviceInfo
-    array : ArrayNamespace or None
-    language : KernelLanguage or None
-    lacks : mapping of str to set of str
-        By capability, the dtypes in which it does not compute. In kernel languages half types are 16-bit integers.
-    array_dtypes : tuple of str
-        In which the array namespace computes.
-    supports : callable or None
-        ``Device.supports``; None where the device refuses nothing.
+    ``lacks``: by capability, the dtypes in which it does not compute. In kernel languages half types are 16-bit
+    integers.
+    ``array_dtypes``: in which the array namespace computes.
+    ``supports``: ``Device.supports``; None where the device refuses nothing.
     """
 
     def __init__(self, place: Place, device: Any, info: DeviceInfo) -> None:
@@ -130,10 +121,7 @@ _TYPES = ("int32", "int64", "uint8", "uint32", "uint64", "float32")
 def returned(what: str, thing: Any, *names: str) -> Any:
     """What a function of a plugin returned.
 
-    Raises
-    ------
-    DeviceError
-        It lacks what is asked of it by these names: a return was forgotten, or it is something else.
+    Raises DeviceError: it lacks what is asked of it by these names: a return was forgotten, or it is something else.
     """
     lacks = [name for name in names if not hasattr(thing, name)]
     if lacks:
@@ -226,12 +214,8 @@ class DeviceTable:
     def unit(self, place: PlaceLike) -> Unit:
         """The usable device of a place.
 
-        Raises
-        ------
-        PlaceError
-            No device of that kind is registered, or the index is too high.
-        DeviceUnavailable
-            The kind is known, but cannot be used here; the message is the reason.
+        Raises PlaceError: no device of that kind is registered, or the index is too high.
+        Raises DeviceUnavailable: the kind is known, but cannot be used here; the message is the reason.
         """
         found = self._units.get(place) if isinstance(place, (Place, str)) else None
         if found is not None:
@@ -345,15 +329,8 @@ def places() -> list[Place]:
 def named_place(name: str, module: str) -> Callable[[int], Place]:
     """What makes places of the device whose ``place_name`` is ``name``, for a module's ``__getattr__``.
 
-    Returns
-    -------
-    callable
-        ``AcmePlace(index=0)`` returns ``Place(kind, index)``; whether such a device is there shows when it is used.
-
-    Raises
-    ------
-    AttributeError
-        No plugin that is loaded has a device of that name.
+    It gives ``Place(kind, index)``; whether such a device is there shows when it is used.
+    Raises AttributeError: no plugin that is loaded has a device of that name.
     """
     if not _PLACE_NAME.fullmatch(name):
         raise absent(module, name)

@@ -40,14 +40,9 @@ def available_processors() -> int:
 def each_part(context: Any, parts: int, worker: Callable[[], Callable[[int], None]]) -> None:
     """Call ``worker()(part)`` for every part.
 
-    Parameters
-    ----------
-    context : Context
-        Its ``threads`` limits how many take part.
-    parts : int
-        What a part is does not depend on the number of threads: results repeat bit for bit.
-    worker : callable
-        Makes one thread's function, with scratch memory of its own.
+    ``context``: its ``threads`` limits how many take part.
+    ``parts``: what a part is does not depend on the number of threads: results repeat bit for bit.
+    ``worker``: makes one thread's function, with scratch memory of its own.
     """
     count = min(parts, context.threads or available_processors(), MOST) if parts > 1 else parts
 

@@ -16,13 +16,8 @@ HOST = 0
 def chrome_trace(timeline: Timeline, began: int, notes: dict[str, Any]) -> dict[str, Any]:
     """Make the object to be written as JSON.
 
-    Parameters
-    ----------
-    timeline : Timeline
-    began : int
-        The time that becomes 0, in nanoseconds.
-    notes : dict
-        Goes into ``otherData``.
+    ``began``: the time that becomes 0, in nanoseconds.
+    ``notes``: goes into ``otherData``.
     """
     rows = _Rows()
     events: list[dict[str, Any]] = []

@@ -84,10 +84,7 @@ class _Run:
 class Recording:
     """The timer of one profile.
 
-    Parameters
-    ----------
-    host_only : bool
-        Take the time for which calls keep the host, and do not wait for queues.
+    ``host_only``: take the time for which calls keep the host, and do not wait for queues.
     """
 
     def __init__(self, host_only: bool = False) -> None:

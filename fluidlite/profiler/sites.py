@@ -19,26 +19,15 @@ OPERATOR, CONTROL, TRANSFER, CHECK, STORE = "operator", "control flow", "transfe
 class Site:
     """Where in a plan a launch comes from.
 
-    Attributes
-    ----------
-    kind : str
-        "operator", "control flow" (it runs sub-blocks or calls the host), "transfer" (a copy between places), "error
-        check" (a look for deferred errors before state is written) or "store" (a copy of a result into state).
-    name : str
-        The operator's type, or what is copied where.
-    kernel : str
-        How the kernel was chosen, and whose it is.
-    place : str
-    context : Context
-        The queue.
-    nbytes : int
-        Bytes of all operands and results; 0 where their dims are not known before the run.
-    line : str
-        The line of the program.
-    made_of : tuple of str
-        Operators that passes fused into this one.
-    output : str
-        The first variable that it writes.
+    ``kind``: "operator", "control flow" (it runs sub-blocks or calls the host), "transfer" (a copy between places),
+    "error check" (a look for deferred errors before state is written) or "store" (a copy of a result into state).
+    ``name``: the operator's type, or what is copied where.
+    ``kernel``: how the kernel was chosen, and whose it is.
+    ``context``: the queue.
+    ``nbytes``: bytes of all operands and results; 0 where their dims are not known before the run.
+    ``line``: the line of the program.
+    ``made_of``: operators that passes fused into this one.
+    ``output``: the first variable that it writes.
     """
 
     kind: str

@@ -17,16 +17,10 @@ MAX_TIMELINE_EVENTS = 500_000
 class Row:
     """The launches of one operator type by one kernel on one place, or the spans of one name. Times are nanoseconds.
 
-    Attributes
-    ----------
-    kind, name, kernel, place : str
-        As of :class:`Site`; spans have the kind "run" or "event", and the place "host".
-    calls : int
-    total, max, min : int
-    own : int
-        ``total`` without the launches of sub-blocks that ran inside.
-    nbytes : int
-        Of operands and results.
+    ``kind``, ``name``, ``kernel``, ``place``: as of :class:`Site`; spans have the kind "run" or "event", and the place
+    "host".
+    ``own``: ``total`` without the launches of sub-blocks that ran inside.
+    ``nbytes``: of operands and results.
     """
 
     kind: str
@@ -62,11 +56,7 @@ COPIES = ("copy_in", "copy_out", "copy_within", "copy_peer", "bytes_in", "bytes_
 class Timings(NamedTuple):
     """Times of some passes over the same launches.
 
-    Attributes
-    ----------
-    durations : array of int64, [passes, launches]
-    inner : dict of int to int
-        By launch, the time of the launches inside of it.
+    ``inner``: by launch, the time of the launches inside of it.
     """
 
     durations: Any
@@ -134,10 +124,7 @@ class Span(NamedTuple):
 class Timeline:
     """What happened when, up to so many events.
 
-    Attributes
-    ----------
-    dropped : int
-        Events that came later.
+    ``dropped``: events that came later.
     """
 
     blocks: list[Block] = field(default_factory=list)

@@ -108,10 +108,7 @@ class Backward(GradientParts):
 
         What an operator beside the forward ones overwrites later (an update of state, say) is copied before it.
 
-        Raises
-        ------
-        GradientError
-            If a forward operator overwrites it.
+        Raises GradientError if a forward operator overwrites it.
         """
         given = slot in op.inputs
         after = [

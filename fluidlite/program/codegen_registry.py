@@ -79,10 +79,7 @@ def generator_names(unit: Unit) -> dict[str, str]:
 def generator_capability(unit: Unit, name: str) -> str:
     """Return the capability of a generator that a device has.
 
-    Raises
-    ------
-    PlaceError
-        If it has none of that name; the message lists those that it has, and what to install for another.
+    Raises PlaceError if it has none of that name; the message lists those that it has, and what to install for another.
     """
     names = generator_names(unit)
     if isinstance(name, str) and name in names:

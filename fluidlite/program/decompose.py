@@ -139,10 +139,7 @@ class Build:
     ) -> Call | None:
         """The call that a part would be; None if it is being decomposed itself: such a part would have no end.
 
-        Raises
-        ------
-        ShapeError, DtypeError, AttributeValueError
-            If the operator does not take these operands.
+        Raises ShapeError, DtypeError or AttributeValueError if the operator does not take these operands.
         """
         call = self._part_call(op, ins, counts, attrs)
         check_inputs(call)

@@ -18,18 +18,11 @@ THEN = "then."
 class Epilogue:
     """What an operator with an epilogue is made of.
 
-    Attributes
-    ----------
-    product : OpDef
-        Its inputs and attributes keep their names.
-    out : str
-        The slot of its result, which is stored nowhere.
-    then : OpDef
-        Elementwise, of the result and others; it has an expression.
-    given : str
-        The slot in which it reads the result.
-    inputs, outputs : mapping of slot of ``then`` to slot of the whole
-        All but ``given``.
+    ``product``: its inputs and attributes keep their names.
+    ``out``: the slot of its result, which is stored nowhere.
+    ``then``: elementwise, of the result and others; it has an expression.
+    ``given``: the slot in which it reads the result.
+    ``inputs``, ``outputs``: all but ``given``.
     """
 
     product: OpDef

@@ -18,14 +18,9 @@ Callback = Callable[..., None]
 class GradientParts:
     """The gradients of variables of a block, by parts, and the operators that make them.
 
-    Parameters
-    ----------
-    block : Block
-        Where operators are appended.
-    keep : set of str
-        Variables whose gradients are asked for.
-    callbacks : sequence of callable
-        Called with the block and the names of gradients, after each operator.
+    ``block``: where operators are appended.
+    ``keep``: variables whose gradients are asked for.
+    ``callbacks``: called with the block and the names of gradients, after each operator.
     """
 
     def __init__(self, block: Block, keep: set[str], callbacks: Sequence[Callback] = ()) -> None:

@@ -29,12 +29,8 @@ Origins = Mapping[str, str]
 class Paths:
     """What the wanted inputs reach.
 
-    Attributes
-    ----------
-    reached : dict of variable name to wanted input
-        Every variable that depends on a wanted input.
-    inputs : dict of Operator to slot to Origins
-        The reached inputs of each operator, by slot; slots that stop derivatives are left out.
+    ``reached``: every variable that depends on a wanted input.
+    ``inputs``: the reached inputs of each operator, by slot; slots that stop derivatives are left out.
     """
 
     reached: dict[str, str]
@@ -88,12 +84,8 @@ def _takes_part(block: Block, name: str, blocked: set[str]) -> bool:
 def refuse_missing(op: Operator, into: Mapping[str, Origins], differentiated: Iterable[str]) -> None:
     """Raise NoDerivativeError if an operator's gradient leaves out an input that lies on a path.
 
-    Parameters
-    ----------
-    into : mapping of slot to Origins
-        The reached inputs of the operator.
-    differentiated : slots
-        Inputs whose gradients it gives.
+    ``into``: the reached inputs of the operator.
+    ``differentiated``: inputs whose gradients it gives.
     """
     known = set(differentiated)
     for slot, origins in into.items():

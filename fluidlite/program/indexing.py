@@ -35,17 +35,9 @@ class _Cut:
 def indexed(variable: Variable, key: Any) -> Variable:
     """Return the part of a variable that an index names.
 
-    Parameters
-    ----------
-    variable : Variable
-    key : int, slice, Variable, ``...`` or None, or a tuple of these
-        A variable is an integer [1]. None puts a dim of 1 in. Ints and variables drop their dim; a tensor of
-        which all dims are dropped is [1].
-
-    Raises
-    ------
-    ProgramError
-        If the index is something else, or has more items than the variable has dims.
+    ``key``: a variable is an integer [1]. None puts a dim of 1 in. Ints and variables drop their dim; a tensor of which
+    all dims are dropped is [1].
+    Raises ProgramError if the index is something else, or has more items than the variable has dims.
     """
     keys = key if isinstance(key, tuple) else (key,)
     cut, added = _Cut(), []

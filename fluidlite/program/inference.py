@@ -43,12 +43,9 @@ def check_inputs(call: Call) -> None:
 def inferred(call: Call) -> dict[str, tuple[Spec, ...]]:
     """What the definition's inference says of a call, by output slot.
 
-    Raises
-    ------
-    ProgramError
-        What the inference raises; an exception of another kind means that attributes and dims make no sense together.
-    ShapeError
-        An output that no memory can hold.
+    Raises ProgramError: what the inference raises; an exception of another kind means that attributes and dims make no
+    sense together.
+    Raises ShapeError: an output that no memory can hold.
     """
     infer = call.op.infer
     assert infer is not None

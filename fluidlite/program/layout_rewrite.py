@@ -20,12 +20,7 @@ LAYOUT = "op_layout"
 class Relaid(NamedTuple):
     """How an operator is said on memory in a layout.
 
-    Attributes
-    ----------
-    op : OpDef
-    attrs : mapping
-    slots : frozenset of str
-        Inputs and outputs that lie in the layout; others are plain.
+    ``slots``: inputs and outputs that lie in the layout; others are plain.
     """
 
     op: OpDef

@@ -319,18 +319,9 @@ def _plain(kind: type[Kind]) -> Kind:
 class Options:
     """The options of one declaration, by class.
 
-    Parameters
-    ----------
-    what : str
-        The operator, as an error names it.
-    options : sequence of options
-    taken : tuple of classes
-        Those that the declaration takes.
-
-    Raises
-    ------
-    RegistryError
-        If one is no option, or a class is there twice.
+    ``what``: the operator, as an error names it.
+    ``taken``: those that the declaration takes.
+    Raises RegistryError if one is no option, or a class is there twice.
     """
 
     def __init__(self, what: str, options: Sequence[Any], *taken: type) -> None:

@@ -21,10 +21,7 @@ class PassRegistry:
     def add(self, item: Any, plugin: str = "") -> None:
         """Register a pass (it has ``name``, ``phase`` and ``do_pass(graph)``), or a factory (``name``, ``make``).
 
-        Raises
-        ------
-        RegistryError
-            If it is neither, or the name is taken.
+        Raises RegistryError if it is neither, or the name is taken.
         """
         name, phase = getattr(item, "name", None), getattr(item, "phase", None)
         if isinstance(name, str) and callable(getattr(item, "make", None)):

@@ -60,16 +60,9 @@ class Prepared:
 def as_prepared(prepared: Any, call: Call, whose: str) -> Prepared:
     """Return what a kernel's ``prepare`` gave for a call as :class:`Prepared`.
 
-    Parameters
-    ----------
-    whose : str
-        The kernel, as an error names it.
-
-    Raises
-    ------
-    DeviceError
-        If it is neither, or a function that carries ``workspace`` or ``bind``, which nobody would look at; or a
-        number of bytes below 0, or a packed input that is none, or has no function.
+    ``whose``: the kernel, as an error names it.
+    Raises DeviceError if it is neither, or a function that carries ``workspace`` or ``bind``, which nobody would look
+    at; or a number of bytes below 0, or a packed input that is none, or has no function.
     """
     if isinstance(prepared, Prepared):
         if isinstance(prepared.workspace, bool) or not isinstance(prepared.workspace, int) or prepared.workspace < 0:

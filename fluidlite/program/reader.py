@@ -12,13 +12,8 @@ from fluidlite.platform.place import Place
 class ProgramReader(Protocol):
     """Gives the values of some variables, batch by batch.
 
-    Attributes
-    ----------
-    name : str
-    feed_names : sequence of str
-        The variables.
-    started : bool
-        Whether it has batches to give.
+    ``feed_names``: the variables.
+    ``started``: whether it has batches to give.
     """
 
     @property
@@ -33,12 +28,8 @@ class ProgramReader(Protocol):
     def next_feed(self, place: Place) -> Mapping[str, Any]:
         """The next batch, for a run on a place.
 
-        Raises
-        ------
-        EOFException
-            If there are no more.
-        ProgramError
-            If it was not started.
+        Raises EOFException if there are no more.
+        Raises ProgramError if it was not started.
         """
         ...
 
@@ -48,10 +39,7 @@ def fed_by_readers(program: Any, feed: Any, place: Place) -> Any:
 
     A reader that was not started, and whose variables the user feeds, is left alone.
 
-    Raises
-    ------
-    FeedError
-        If the user feeds a variable of a reader that was started.
+    Raises FeedError if the user feeds a variable of a reader that was started.
     """
     if isinstance(feed, (list, tuple)):
         if len(feed) > 1:

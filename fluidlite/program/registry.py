@@ -106,13 +106,7 @@ class OpRegistry:
         return found
 
     def get(self, type: str) -> OpDef:
-        """The definition of that type.
-
-        Raises
-        ------
-        OperatorNotFoundError
-            With the closest names.
-        """
+        """The definition of that type; OperatorNotFoundError with the closest names."""
         found = self.find(type)
         if found is None:
             near = did_you_mean(type, self._ops, 3)

@@ -63,21 +63,15 @@ AS_COMPUTED = ""
 class ExpressionRule:
     """An operator as a function of tensors, which :mod:`fluidlite.expr` traces.
 
-    Attributes
-    ----------
-    function : callable
-        ``function(symbols by input slot, attributes)`` returns tensors by output slot. Float attributes that are not
-        static are numbers of the trace, all others are Python's values.
-    stored : mapping of output slot to dtype
-        Outputs that are not stored in the dtype in which they are computed; those computed in float32 of a half type
-        are stored in that, without being named here, unless it is :data:`AS_COMPUTED`.
-    inferred : bool
-        Whether outputs are inferred otherwise, so that the function may ask for their dims.
-    library : bool
-        A library behind the array namespace computes most of it, such as a product of matrices: array calls come before
-        kernels of a kernel language.
-    operators : int
-        Of how many operators' expressions it is put together: where no kernel is generated for it, these compute it.
+    ``function``: ``function(symbols by input slot, attributes)`` returns tensors by output slot. Float attributes that
+    are not static are numbers of the trace, all others are Python's values.
+    ``stored``: outputs that are not stored in the dtype in which they are computed; those computed in float32 of a half
+    type are stored in that, without being named here, unless it is :data:`AS_COMPUTED`.
+    ``inferred``: whether outputs are inferred otherwise, so that the function may ask for their dims.
+    ``library``: a library behind the array namespace computes most of it, such as a product of matrices: array calls
+    come before kernels of a kernel language.
+    ``operators``: of how many operators' expressions it is put together: where no kernel is generated for it, these
+    compute it.
     """
 
     function: Callable[[Mapping[str, Sequence[Any]], Mapping[str, Any]], Mapping[str, Any]]
@@ -91,13 +85,8 @@ class ExpressionRule:
 class StepsRule:
     """An operator that runs another one for each step of sequences, whose rows lie by step.
 
-    Attributes
-    ----------
-    step : OpDef
-        One step: states S, inputs X, parameters P; what it makes is O, new states first.
-    states : int
-    backward : bool
-        From the last step to the first.
+    ``step``: one step: states S, inputs X, parameters P; what it makes is O, new states first.
+    ``backward``: from the last step to the first.
     """
 
     step: OpDef

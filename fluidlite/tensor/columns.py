@@ -17,12 +17,8 @@ Array = np.ndarray[Any, Any]
 class Column:
     """One variable's values over a batch.
 
-    Parameters
-    ----------
-    name : str
-    spec : Spec, optional
-        What is declared: dtype, dims with the batch's first, and the number of LoD levels. Without one the samples'
-        own dims and dtype count.
+    ``spec``: what is declared: dtype, dims with the batch's first, and the number of LoD levels. Without one the
+    samples' own dims and dtype count.
     """
 
     def __init__(self, name: str, spec: Spec | None = None) -> None:
@@ -34,10 +30,7 @@ class Column:
     def take(self, value: Any, number: int) -> None:
         """Add one sample's field: a row, or with LoD levels a list of rows (of lists of rows, ..., by levels).
 
-        Raises
-        ------
-        FeedError
-            If the field of a sequence is no list.
+        Raises FeedError if the field of a sequence is no list.
         """
         if self.lengths:
             self._take(value, self.lengths, number)
@@ -60,10 +53,8 @@ class Column:
     def values(self) -> tuple[Array, Lod]:
         """The array of all that was taken, in the declared dims and dtype, and its LoD.
 
-        Raises
-        ------
-        FeedError
-            If the samples differ in dims, hold something else than numbers, or do not fit what is declared.
+        Raises FeedError if the samples differ in dims, hold something else than numbers, or do not fit what is
+        declared.
         """
         array = self._array()
         if self.spec is not None:
@@ -103,19 +94,10 @@ class Column:
 def fitted(name: str, spec: Spec, array: Array, rows: int) -> Array:
     """Return an array in the dims and the dtype that are declared.
 
-    Parameters
-    ----------
-    name : str
-    spec : Spec
-        Its first dim is that of the batch. A flat row is folded into the other dims, which must agree.
-    array : ndarray
-    rows : int
-        Of the batch.
-
-    Raises
-    ------
-    FeedError
-        If it holds what the dtype cannot (fractions for an integer, numbers beyond its limits), or has other dims.
+    ``spec``: its first dim is that of the batch. A flat row is folded into the other dims, which must agree.
+    ``rows``: of the batch.
+    Raises FeedError if it holds what the dtype cannot (fractions for an integer, numbers beyond its limits), or has
+    other dims.
     """
     wanted = NUMPY[spec.dtype]
     if array.dtype != wanted and array.size:

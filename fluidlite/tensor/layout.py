@@ -59,13 +59,7 @@ _LAYOUTS = {layout.name: layout for layout in (PLAIN, NHWC, NDHWC)}
 
 
 def layout_named(name: str) -> Layout:
-    """Return the layout that a kernel names in ``layouts=``.
-
-    Raises
-    ------
-    RegistryError
-        If there is none of that name.
-    """
+    """Return the layout that a kernel names in ``layouts=``; RegistryError if there is none of that name."""
     found = _LAYOUTS.get(name)
     if found is None:
         raise RegistryError(f"no layout is called {name!r}; there are {', '.join(_LAYOUTS)}")

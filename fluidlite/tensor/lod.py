@@ -22,10 +22,8 @@ def _levels(levels: Any, what: str) -> list[list[int]]:
 def lod_from_offsets(levels: Any, rows: int | None = None) -> Lod:
     """Check offsets, coarsest level first, and return them as a Lod.
 
-    Raises
-    ------
-    TensorError
-        If a level does not start with 0, falls, or does not cover the next level (the last one: the rows).
+    Raises TensorError if a level does not start with 0, falls, or does not cover the next level (the last one: the
+    rows).
     """
     clean = _levels(levels, "lod")
     for number, level in enumerate(clean):

@@ -23,10 +23,7 @@ def array_spec(dtype: str, dims: Sequence[int] = (), lod_level: int = 0) -> Spec
 def joined_spec(array: Spec, element: Spec) -> Spec:
     """The metadata of an array with one more element, or with the elements of another array.
 
-    Raises
-    ------
-    DtypeError, ShapeError
-        If the element has another dtype or rank than those that are there, or no dim.
+    Raises DtypeError or ShapeError if the element has another dtype or rank than those that are there, or no dim.
     """
     is_array = element.kind == TENSOR_ARRAY
     if is_array and not element.dims:

@@ -15,10 +15,7 @@ from fluidlite.tensor.transfer import transfer
 class Written:
     """The allocations that a run writes.
 
-    Parameters
-    ----------
-    tensors : iterable of Tensor
-        What lies in them.
+    ``tensors``: what lies in them.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:

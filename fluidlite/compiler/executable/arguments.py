@@ -24,10 +24,7 @@ class Argument(NamedTuple):
 def argument(variable: Variable, value: Any) -> Argument:
     """Return an argument of a computation as an array that fits, with the LoD that a tensor has.
 
-    Raises
-    ------
-    FeedError
-        If it does not fit, or has no LoD where the program declares some.
+    Raises FeedError if it does not fit, or has no LoD where the program declares some.
     """
     array = fitted(variable, value)
     lod = value.spec.lod if isinstance(value, Tensor) and value.spec is not None else ()
@@ -44,10 +41,7 @@ def fitted(variable: Variable, value: Any, what: str = "argument") -> np.ndarray
 
     Python numbers and arrays of integers or wider floats take the variable's dtype where it can hold them.
 
-    Raises
-    ------
-    FeedError
-        For no numbers, numbers that the dtype cannot hold, or other dims.
+    Raises FeedError for no numbers, numbers that the dtype cannot hold, or other dims.
     """
     spec = variable._spec()
     try:

@@ -29,30 +29,18 @@ CHAIN, MARKING, CALL = "chain", "marking chain", "call"
 class CallSignature:
     """What the text depends on.
 
-    Attributes
-    ----------
-    feeds : tuple of (variable, loose)
-        The arguments in order, and whether each is read where the caller has it.
-    results : tuple of str
-        How each leaves.
-    state : tuple of (variable, written)
-    actions : tuple of str
-        What each is.
-    fetched : tuple of str or None
-        None: the function takes a tuple of arguments. Else it takes what ``Executor.run`` does, and these are the
-        names that are fetched.
-    blocks : int
-        Of an executor's program.
-    alone : bool
-        The one result comes by itself, not in a list.
-    locked : bool
-        The caller has a lock of its own.
-    queued : bool
-        The queue is held though nothing is written: memory may be taken back by who holds it.
-    timed : bool
-        A timer reads clocks between the actions.
-    writes : bool
-        It writes state, so that what is fed from that is copied.
+    ``feeds``: the arguments in order, and whether each is read where the caller has it.
+    ``results``: how each leaves.
+    ``state``: variables, and whether each is written.
+    ``actions``: what each is.
+    ``fetched``: None: the function takes a tuple of arguments. Else it takes what ``Executor.run`` does, and these are
+    the names that are fetched.
+    ``blocks``: of an executor's program.
+    ``alone``: the one result comes by itself, not in a list.
+    ``locked``: the caller has a lock of its own.
+    ``queued``: the queue is held though nothing is written: memory may be taken back by who holds it.
+    ``timed``: a timer reads clocks between the actions.
+    ``writes``: it writes state, so that what is fed from that is copied.
     """
 
     feeds: tuple[tuple[str, bool], ...]

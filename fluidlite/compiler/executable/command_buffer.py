@@ -64,14 +64,9 @@ class Recorder:
 class Launches:
     """An action: launches on memory that stays.
 
-    Attributes
-    ----------
-    context : Context
-    launches : list of (kernel, items, args, group)
-    marks : bool
-        Whether one of them may set the status word.
-    calls : int
-        How many of them are calls of native functions, which no launch is counted for.
+    ``launches``: (kernel, items, args, group) of each.
+    ``marks``: whether one of them may set the status word.
+    ``calls``: how many of them are calls of native functions, which no launch is counted for.
     """
 
     def __init__(self, context: Context, launches: list[Any], marks: bool, calls: int = 0) -> None:
@@ -101,10 +96,7 @@ class Launches:
 def recorded(step: Launch, prepared: Prepared, context: Context, io: IO, suspect: bool) -> Launches | None:
     """Note the launches of a kernel, or return None if they may be others at the next call.
 
-    Parameters
-    ----------
-    suspect : bool
-        Whether a kernel before it may have set the status word: those that write state look at it then.
+    ``suspect``: whether a kernel before it may have set the status word: those that write state look at it then.
     """
     language = context.language
     kernel = step.choice.kernel

@@ -32,12 +32,7 @@ Fetched = list[tuple[Any, Spec]]
 
 
 class Latest:
-    """What ran last.
-
-    Attributes
-    ----------
-    executable : Executable or None
-    """
+    """What ran last."""
 
     __slots__ = ("executable",)
 

@@ -61,22 +61,13 @@ class ExecutableCache:
 
     All that is bound here on one context lies in one arena, as large as the largest needs: one runs at a time.
 
-    Attributes
-    ----------
-    copy : bool
-        Results are copies. False: those on the host are views of where they were computed, where that stays.
-    binds : int
-        How often a plan was bound.
-    hits : int
-        How often a bound one was found.
-    allocate : callable
-        Has room for what each of some buffers needs.
-    seconds : float
-        Spent on binding, without memory.
-    fast_paths : FastPathCache
-        Of the executables, by call signature.
-    bodies : callable or None
-        What makes the executors of sub-blocks; None: such as executors are by default.
+    ``copy``: results are copies. False: those on the host are views of where they were computed, where that stays.
+    ``binds``: how often a plan was bound.
+    ``hits``: how often a bound one was found.
+    ``allocate``: has room for what each of some buffers needs.
+    ``seconds``: spent on binding, without memory.
+    ``fast_paths``: of the executables, by call signature.
+    ``bodies``: what makes the executors of sub-blocks; None: such as executors are by default.
     """
 
     def __init__(
@@ -119,10 +110,7 @@ class ExecutableCache:
     ) -> tuple[Fetched, Plan]:
         """Run a plan once; arguments and results are those of the interpreter's ``run_plan``.
 
-        Parameters
-        ----------
-        sign : callable, optional
-            Returns the signature of a fast path that later calls may take.
+        ``sign``: returns the signature of a fast path that later calls may take.
         """
         if observers():
             return self._watched(plan, feeds, scope)
@@ -170,12 +158,8 @@ class ExecutableCache:
     def remember(self, key: Hashable, stamp: Any, plan: Plan, scope: Scope) -> None:
         """Note under which key a plan ran, so that :meth:`again` needs no plan.
 
-        Parameters
-        ----------
-        key : hashable
-            All that chose the plan, but ``scope``, its state, and ``stamp``.
-        stamp : object
-            What must be equal, and seldom changes: the registry's generation, the policy.
+        ``key``: all that chose the plan, but ``scope``, its state, and ``stamp``.
+        ``stamp``: what must be equal, and seldom changes: the registry's generation, the policy.
         """
         timed = timer() is not None
         entry = stamp, (plan, ref(scope), get_context(plan.place), _around(plan), timed)

@@ -43,11 +43,7 @@ from fluidlite.tensor.transfer import borrow
 class Guards:
     """What a fast path asks where a look at the cache version is not enough.
 
-    Attributes
-    ----------
-    executable : Executable
-    version : object
-        In which all was seen to be as it was when the fast path was made.
+    ``version``: in which all was seen to be as it was when the fast path was made.
     """
 
     def __init__(self, executable: Executable, scope: Scope) -> None:
@@ -92,24 +88,11 @@ class Guards:
 class FastPath:
     """A function made for one executable on the host's memory, which looks at nothing that did not change.
 
-    Parameters
-    ----------
-    executable : Executable
-        One for which :func:`direct` has no objection.
-    form : CallSignature
-    names : dict of str to object
-        What the text names.
-
-    Attributes
-    ----------
-    executable : Executable
-    form : CallSignature
-    call : callable
-        Runs it; returns None, and has done nothing, where a guard fails; the caller takes the slow path.
-    source : str
-        The text of ``call``.
-    key : hashable
-        Under which it is kept.
+    ``executable``: one for which :func:`direct` has no objection.
+    ``names``: what the text names.
+    ``call``: runs it; returns None, and has done nothing, where a guard fails; the caller takes the slow path.
+    ``source``: the text of ``call``.
+    ``key``: under which it is kept.
     """
 
     def __init__(self, executable: Executable, form: CallSignature, names: dict[str, Any], key: Any) -> None:
@@ -147,21 +130,13 @@ NO_FAST_PATH: FastPath = _NoFastPath()
 class Signature:
     """How a fast path is called, and what it gives.
 
-    Attributes
-    ----------
-    key : hashable
-        Under which ways that are called alike are kept.
-    arguments : tuple of str
-        The feeds, in the order of a call's arguments.
-    lock : lock, optional
-        Held during a call.
-    alone : bool
-        The one result comes by itself, not in a list.
-    program : Program, optional
-        An executor's, before passes: it is called with a program, feed, fetch_list and scope. Without one it is
-        called with a tuple of arguments.
-    fetches : tuple of str
-        What is fetched of that.
+    ``key``: under which ways that are called alike are kept.
+    ``arguments``: the feeds, in the order of a call's arguments.
+    ``lock``: held during a call.
+    ``alone``: the one result comes by itself, not in a list.
+    ``program``: an executor's, before passes: it is called with a program, feed, fetch_list and scope. Without one it
+    is called with a tuple of arguments.
+    ``fetches``: what is fetched of that.
     """
 
     key: Any
@@ -177,15 +152,8 @@ def direct(
 ) -> FastPath | None:
     """Return the fast path of an executable, or None where each call has to look something up.
 
-    Parameters
-    ----------
-    executable : Executable
-    scope : Scope
-    called : Signature
-    latest : Latest
-        Is told when it runs.
-    copy : bool
-        Results are copies, not views.
+    ``latest``: is told when it runs.
+    ``copy``: results are copies, not views.
     """
     plan, program = executable.plan, called.program
     if executable.stage or plan.pending is not None or len(executable.contexts) != 1 or not executable.attached:

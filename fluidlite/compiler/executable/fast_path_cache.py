@@ -12,12 +12,8 @@ from fluidlite.compiler.executable.fast_path import NO_FAST_PATH, FastPath
 class FastPathEntry:
     """Fast paths with the same key.
 
-    Attributes
-    ----------
-    first : FastPath
-        The one used last: try it before the others.
-    fast_paths : tuple of FastPath
-        All, the one used last first.
+    ``first``: the one used last: try it before the others.
+    ``fast_paths``: all, the one used last first.
     """
 
     __slots__ = ("fast_paths", "first", "kept")

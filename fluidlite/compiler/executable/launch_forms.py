@@ -30,12 +30,7 @@ _APART, _ALIGN = 1 << 40, 256
 class Spot(NamedTuple):
     """Where an operand lies: so many bytes behind the begin of a tensor.
 
-    Attributes
-    ----------
-    base : (handle, offset, address)
-        Of the tensor's begin; without an address where the place has none.
-    behind : int
-    whole : Tensor
+    ``base``: (handle, offset, address) of the tensor's begin; without an address where the place has none.
     """
 
     base: tuple[Any, int, int]
@@ -89,12 +84,8 @@ class _Nowhere:
 class LaunchForm:
     """The launches of one kernel; ``at(spots)`` are those on operands that lie there.
 
-    Attributes
-    ----------
-    marks : bool
-        Whether one of them may set the status word.
-    calls : int
-        How many are calls of native functions.
+    ``marks``: whether one of them may set the status word.
+    ``calls``: how many are calls of native functions.
     """
 
     def __init__(
@@ -120,12 +111,8 @@ class LaunchForm:
 def form_of(call: Call, specs: Sequence[Spec], workspace: int, note: Note, context: Context) -> LaunchForm | None:
     """The form of a kernel's launches, or None.
 
-    Parameters
-    ----------
-    specs : sequence of Spec
-        Of its operands, outputs behind inputs.
-    workspace : int
-        Bytes, or 0; it is the operand behind the others.
+    ``specs``: of its operands, outputs behind inputs.
+    ``workspace``: bytes, or 0; it is the operand behind the others.
     """
     count = len(specs) + (workspace > 0)
     both = []

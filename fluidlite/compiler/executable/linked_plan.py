@@ -39,14 +39,9 @@ NO_SCOPE = Scope()
 class Storages(Protocol):
     """Where an executable asks for its memory.
 
-    Attributes
-    ----------
-    copy : bool
-        Whether results are copies.
-    bodies : callable or None
-        What makes the executors of sub-blocks.
-    allocate : callable
-        Has room for what each of some storages needs.
+    ``copy``: whether results are copies.
+    ``bodies``: what makes the executors of sub-blocks.
+    ``allocate``: has room for what each of some storages needs.
     """
 
     copy: bool
@@ -83,34 +78,17 @@ def refusal(plan: Plan, scope: Scope) -> str | None:
 class LinkedPlan:
     """A plan that is bound to memory, that of the state in a scope included, and to the contexts of this thread.
 
-    Parameters
-    ----------
-    plan : Plan
-    feeds : mapping of name to Tensor
-        Of the call that it is bound for; later ones have the same specs and places.
-    storages : Storages
-    make_tensor : callable
-        ``make_tensor(storage, spec, offset)``.
-    before : LinkedPlan or None
-        The stage that it goes on from.
-    timed : bool
-        It is linked for a timer: each operator is a call of its own, between reads of a clock.
-
-    Attributes
-    ----------
-    memory : MemoryPlan
-    attached : int
-        How often its steps were bound: once, and again whenever memory of state or of an arena became another.
-    arenas : tuple
-        What :func:`arenas_of` said of its places when it was bound: its memory is there.
-    begun : DeviceBufferStorage
-        The storage that is busy while it runs.
-    fast_path : weak reference to FastPath, or None
-        Its fast path, if one was made.
-    tried : int
-        How often it had been bound when a fast path was last tried.
-    written : Written
-        The memory of the state that it writes.
+    ``feeds``: of the call that it is bound for; later ones have the same specs and places.
+    ``make_tensor``: ``make_tensor(storage, spec, offset)``.
+    ``before``: the stage that it goes on from.
+    ``timed``: it is linked for a timer: each operator is a call of its own, between reads of a clock.
+    ``attached``: how often its steps were bound: once, and again whenever memory of state or of an arena became
+    another.
+    ``arenas``: what :func:`arenas_of` said of its places when it was bound: its memory is there.
+    ``begun``: the storage that is busy while it runs.
+    ``fast_path``: its fast path, if one was made.
+    ``tried``: how often it had been bound when a fast path was last tried.
+    ``written``: the memory of the state that it writes.
     """
 
     def __init__(

@@ -56,14 +56,9 @@ class StateStore:
 class Linker:
     """Binds one plan to memory; of one that is timed, launches of several operators do not become one call.
 
-    Attributes
-    ----------
-    actions : list of callable
-        What a call does, in order.
-    owners : list of Step
-        The step of each.
-    fixed : dict of key to Tensor
-        Values at fixed addresses.
+    ``actions``: what a call does, in order.
+    ``owners``: the step of each.
+    ``fixed``: values at fixed addresses.
     """
 
     def __init__(self, linked: LinkedPlan) -> None:

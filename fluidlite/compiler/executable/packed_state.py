@@ -49,10 +49,7 @@ _forms: WeakValueDictionary[Any, _Form] = WeakValueDictionary()
 class PackedState:
     """An action: makes the forms that one executable reads again, where state was written since.
 
-    Parameters
-    ----------
-    state : mapping of name to Tensor
-        What the program reads and does not write.
+    ``state``: what the program reads and does not write.
     """
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:

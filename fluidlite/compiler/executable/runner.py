@@ -28,11 +28,7 @@ class Runner:
 
     Other dims of the arguments are planned and bound again; the last 64 plans are kept.
 
-    Attributes
-    ----------
-    executables : ExecutableCache
-    sign : callable or None
-        Returns the signature of the fast paths that the cache keeps for its caller.
+    ``sign``: returns the signature of the fast paths that the cache keeps for its caller.
     """
 
     def __init__(
@@ -72,23 +68,14 @@ class Runner:
 
     @property
     def memory_plan(self) -> MemoryPlan:
-        """Where the temporaries of the last call lie.
-
-        Raises
-        ------
-        ProgramError
-            If nothing was bound yet.
-        """
+        """Where the temporaries of the last call lie; ProgramError if nothing was bound yet."""
         return self.executables.bound().memory
 
     @property
     def pieces(self) -> Pieces:
         """What the last call did: launches that are one call or one captured graph, and why other steps are alone.
 
-        Raises
-        ------
-        ProgramError
-            If nothing was bound yet.
+        Raises ProgramError if nothing was bound yet.
         """
         return pieces(self.executables.bound())
 

@@ -16,12 +16,7 @@ _memory = attrgetter("allocation.block", "allocation", "_byte_offset", "_strides
 
 
 class StateBinding:
-    """The tensors of a scope that an executable reads and writes, and how they were when it was bound.
-
-    Attributes
-    ----------
-    tensors : dict of name to Tensor
-    """
+    """The tensors of a scope that an executable reads and writes, and how they were when it was bound."""
 
     def __init__(
         self,

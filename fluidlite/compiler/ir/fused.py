@@ -43,17 +43,10 @@ RUNTIME = object()
 class Part(NamedTuple):
     """One of the operators that a fused one is made of.
 
-    Attributes
-    ----------
-    op : OpDef
-    attrs : tuple of (name, value)
-        In the definition's order; a float that is an argument of kernels is RUNTIME, and an attribute of the fused
-        operator.
-    sources : tuple of (input slot, Source)
-        What is given, metadata too.
-    outs : tuple of output slots
-    dtypes : tuple of str
-        As what each of these is stored; (): as they are computed.
+    ``attrs``: names and values in the definition's order; a float that is an argument of kernels is RUNTIME, and
+    an attribute of the fused operator.
+    ``sources``: what each input slot is given, metadata too.
+    ``dtypes``: as what each of these is stored; (): as they are computed.
     """
 
     op: OpDef
@@ -75,16 +68,10 @@ class Part(NamedTuple):
 class Structure:
     """What a fused operator is, whatever its variables, sizes and float attributes.
 
-    Attributes
-    ----------
-    parts : tuple of Part
-        In an order in which they can run.
-    reads : tuple of bool
-        For each input (``X0``, ``X1``, ...) whether a part reads it; else its dims alone count.
-    numbers : tuple of Number
-    outputs : tuple of Source
-        Which values are stored, as ``Out0``, ``Out1``, ...
-    must_alias, may_alias : tuple of (output slot, input slot)
+    ``parts``: in an order in which they can run.
+    ``reads``: for each input (``X0``, ``X1``, ...) whether a part reads it; else its dims alone count.
+    ``outputs``: which values are stored, as ``Out0``, ``Out1``, ...
+    ``must_alias``, ``may_alias``: pairs of output slot and input slot.
     """
 
     parts: tuple[Part, ...]
@@ -215,10 +202,7 @@ class _FusedOp:
     def tensors(self, inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> dict[str, Tensor]:
         """The expression of all parts: each computes of what others make, rounded as these would store it.
 
-        Raises
-        ------
-        ProgramError
-            If a part is no function of tensors.
+        Raises ProgramError if a part is no function of tensors.
         """
         values = {Source(OUTSIDE, slot): found[0] for slot, found in inputs.items() if found}
         for k, constant in enumerate(self.structure.numbers):
@@ -258,10 +242,7 @@ class _FusedOp:
     def domain(self, call: Call) -> Domain:
         """The elements that all parts work on, and where operands lie among them, as each part says.
 
-        Raises
-        ------
-        ProgramError
-            If the parts do not work on the same elements.
+        Raises ProgramError if the parts do not work on the same elements.
         """
         found = _domain_of_parts(call)
         if isinstance(found, str):

@@ -20,15 +20,9 @@ from fluidlite.program.variable import Variable
 class Lowered:
     """A program of its own for a computation.
 
-    Attributes
-    ----------
-    program : Program
-    names : list of str or None
-        The variable that holds each result; None for an action.
-    state : list of Variable
-        Persistable variables that it reads or writes, as the user's program declares them.
-    unset : list of str
-        State that it reads before it writes it.
+    ``names``: the variable that holds each result; None for an action.
+    ``state``: persistable variables that it reads or writes, as the user's program declares them.
+    ``unset``: state that it reads before it writes it.
     """
 
     program: Program
@@ -40,11 +34,8 @@ class Lowered:
 def lower(block: Block, roots: Sequence[Root], arguments: Sequence[Variable], seed: int | None) -> Lowered:
     """Make the program of a computation; the user's stays as it is.
 
-    Raises
-    ------
-    ProgramError
-        If a placeholder is used and not given, a temporary is read before it is assigned, or the orders that
-        ``sequential`` asks for contradict each other.
+    Raises ProgramError if a placeholder is used and not given, a temporary is read before it is assigned, or the orders
+    that ``sequential`` asks for contradict each other.
     """
     names = {variable.name for variable in arguments if not variable.persistable}
     ordered = Order(block, roots, names).ordered()

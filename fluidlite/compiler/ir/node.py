@@ -97,13 +97,7 @@ class Action(Node):
 
 
 def _read(block: Block, name: str, spec: Spec | None, flags: Mapping[str, bool], facts: Mapping[str, Any]) -> Node:
-    """Make a node of what a saved program says of it.
-
-    Raises
-    ------
-    SavedModelError, ValueError
-        If that is nonsense.
-    """
+    """Make a node of what a saved program says of it; SavedModelError or ValueError if that is nonsense."""
     kind = Action if facts.get("action") else Node
     made = kind(block, name, spec, flags["persistable"], flags["stop_gradient"], flags["is_data"])
     made.is_input, made.is_cell = facts.get("is_input") is True, facts.get("is_cell") is True

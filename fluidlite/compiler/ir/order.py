@@ -70,10 +70,7 @@ def least_first(after: Mapping[int, Iterable[int]], numbers: Iterable[int]) -> l
 class Order:
     """The operators that roots need, found by their places in the block.
 
-    Parameters
-    ----------
-    arguments : set of str
-        Values that are arguments: what makes them does not run.
+    ``arguments``: values that are arguments: what makes them does not run.
     """
 
     def __init__(self, block: Block, roots: Iterable[Root], arguments: Set[str]) -> None:
@@ -114,10 +111,7 @@ class Order:
     def ordered(self) -> list[Operator]:
         """The operators in the order in which they run.
 
-        Raises
-        ------
-        ProgramError
-            If ``sequential`` asks for two orders that contradict each other.
+        Raises ProgramError if ``sequential`` asks for two orders that contradict each other.
         """
         after: dict[int, set[int]] = defaultdict(set)
         for index, needed in self.needs.items():

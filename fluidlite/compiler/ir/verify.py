@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 def inferred(op: GraphOp) -> dict[str, tuple[Spec, ...]] | None:
     """What the definition of an operator says that it makes of its inputs; None where that is not known.
 
-    Raises
-    ------
-    ProgramError
-        If the definition refuses the inputs.
+    Raises ProgramError if the definition refuses the inputs.
     """
     definition = op.definition
     if definition.infer is None:
@@ -62,10 +59,7 @@ def place_of(op: GraphOp) -> str:
 def check_operator(op: GraphOp) -> None:
     """See that the type of an operator is its own, and that slots and attributes are as its definition declares.
 
-    Raises
-    ------
-    ProgramError
-        That names the operator, and the user's line.
+    Raises ProgramError that names the operator, and the user's line.
     """
     definition = op.definition
     if op.type != definition.type and op.type != "write_state":
@@ -123,13 +117,7 @@ class Verifier:
                 self.effects.append(op)
 
     def check(self, graph: Graph) -> None:
-        """Compare.
-
-        Raises
-        ------
-        ProgramError
-            That names the operator that is wrong, and the user's line.
-        """
+        """Compare; ProgramError that names the operator that is wrong, and the user's line."""
         results = [op.results for op in graph.ops]
         there = {id(value) for values in results for value in values}
         self._dropped(graph, there)

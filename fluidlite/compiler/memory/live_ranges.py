@@ -21,21 +21,13 @@ LARGE_FETCH = 65536
 class LiveRange:
     """Memory of a value, and of those that share it, from the step that makes it to the one that reads it last.
 
-    Attributes
-    ----------
-    keys : list of str
-        The values: several, where one is written over another or is a view of it.
-    kind : str
-        "value", "feed" (a copy of one), "state" (what becomes state when its operator is done), "workspace", or
-        "earlier" (by the stage before).
-    start, end : int
-        Steps; -1 is before the first, and the number of steps behind the last.
-    written : list of int
-        The steps that write it in place.
-    loose : bool
-        Its memory is another at each call: no part of the arena.
-    handed_over : bool
-        Nothing else has that memory: the caller gets it as the result.
+    ``keys``: the values: several, where one is written over another or is a view of it.
+    ``kind``: "value", "feed" (a copy of one), "state" (what becomes state when its operator is done), "workspace", or
+    "earlier" (by the stage before).
+    ``start``, ``end``: steps; -1 is before the first, and the number of steps behind the last.
+    ``written``: the steps that write it in place.
+    ``loose``: its memory is another at each call: no part of the arena.
+    ``handed_over``: nothing else has that memory: the caller gets it as the result.
     """
 
     keys: list[str]
@@ -52,30 +44,16 @@ class LiveRange:
 class LiveRanges:
     """The lives of one plan.
 
-    Parameters
-    ----------
-    plan : Plan
-    workspaces : mapping of step to bytes
-    fed : mapping of name to Place
-        Where feeds are; empty for a later stage.
-    earlier : mapping of key to bool
-        Values of earlier stages; whether their memory is another at each call.
-    hand_over : bool
-        Large results on the host get memory of their own at each call, which the caller then has.
-
-    Attributes
-    ----------
-    lives : list of LiveRange
-        Those in the arenas, in the order in which they begin.
-    of : dict of key to LiveRange
-        Of every value that is no state.
-    state : set of str
-        Keys of state variables.
-    copied : dict of (step, output) to LiveRange
-        State outputs that are written aside, since their operator reads the old value, and copied then.
-    workspaces : dict of step to LiveRange
-    views : set of int
-        Steps with nothing to do: their outputs are views of what they read.
+    ``workspaces``: bytes by step.
+    ``fed``: where feeds are; empty for a later stage.
+    ``earlier``: values of earlier stages; whether their memory is another at each call.
+    ``hand_over``: large results on the host get memory of their own at each call, which the caller then has.
+    ``lives``: those in the arenas, in the order in which they begin.
+    ``of``: of every value that is no state.
+    ``state``: keys of state variables.
+    ``copied``: by (step, output): state outputs that are written aside, since their operator reads
+    the old value, and copied then.
+    ``views``: steps with nothing to do: their outputs are views of what they read.
     """
 
     def __init__(

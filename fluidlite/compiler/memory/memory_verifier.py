@@ -52,13 +52,8 @@ class _Arena:
 class MemoryVerifier:
     """Walks a plan over its buffers.
 
-    Parameters
-    ----------
-    plan : Plan
-    buffers : sequence of Buffer
-    arenas : mapping of Place to bytes
-    views : set of int
-        Steps that are not run, since their output is the memory of an input.
+    ``arenas``: bytes by place.
+    ``views``: steps that are not run, since their output is the memory of an input.
     """
 
     def __init__(
@@ -97,10 +92,8 @@ class MemoryVerifier:
     def verify(self) -> None:
         """Walk all steps.
 
-        Raises
-        ------
-        ProgramError
-            At the first step that would read what another value was written over, or write where it reads.
+        Raises ProgramError at the first step that would read what another value was written over, or write where it
+        reads.
         """
         for key in self.plan.feed_keys.values():
             self._write(key, "the feed")

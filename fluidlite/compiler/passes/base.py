@@ -83,10 +83,7 @@ class Visitor:
 
         A method that is decorated several times sees the operators of several types.
 
-        Parameters
-        ----------
-        kind : class or str
-            Such as ``Add``, or ``"elementwise_add"``.
+        ``kind``: such as ``Add``, or ``"elementwise_add"``.
         """
         text = kind if isinstance(kind, str) else getattr(kind, "type", None)
         if not isinstance(text, str):

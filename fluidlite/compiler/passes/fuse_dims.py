@@ -182,11 +182,7 @@ class GenericDims:
 def _equal_in_all(dims: Sequence[int], works: Callable[[Iterable[int]], bool]) -> list[list[int]] | None:
     """Dims in classes: those of one have to be equal. None if that takes too many questions.
 
-    Parameters
-    ----------
-    dims : sequence of int
-    works : callable
-        Whether an operator takes dims of which some are one number, and all the others another.
+    ``works``: whether an operator takes dims of which some are one number, and all the others another.
     """
     found: list[list[int]] = []
     left, asked = list(dims), 0

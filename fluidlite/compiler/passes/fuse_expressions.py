@@ -75,15 +75,9 @@ class FuseExpressions(GraphPass):
 class LoopMember(Member):
     """An operator that loops compute.
 
-    Attributes
-    ----------
-    layout : object
-    checks : bool
-        Whether it checks indices.
-    other_dims : frozenset of int
-        The values, by identity, that its expression makes with other dims than it infers.
-    elementwise : bool
-        Whether it computes the same elements of all results, and adds up none.
+    ``checks``: whether it checks indices.
+    ``other_dims``: the values, by identity, that its expression makes with other dims than it infers.
+    ``elementwise``: whether it computes the same elements of all results, and adds up none.
     """
 
     layout: Any

@@ -33,11 +33,8 @@ MOST_OPERATORS = 128
 class ElementMember(Member):
     """An operator that computes elements, one by one.
 
-    Attributes
-    ----------
-    code : Typed
-    domain : Domain
-        The elements that it works on, where its operands and outputs lie among them, and which of these are sums.
+    ``domain``: the elements that it works on, where its operands and outputs lie among them, and which of these are
+    sums.
     """
 
     code: Typed

@@ -23,12 +23,7 @@ M = TypeVar("M", bound=Member)
 class Fusion(Groups, Generic[M]):
     """Groups of a graph's members, grown greedily in the order in which operators run.
 
-    Parameters
-    ----------
-    graph : Graph
-    dims : GenericDims
-    members : mapping of int to Member
-        The operators that may be one of a group, by index.
+    ``members``: the operators that may be one of a group, by index.
     """
 
     def __init__(self, graph: Graph, dims: GenericDims, members: Mapping[int, M]) -> None:

@@ -15,18 +15,11 @@ from fluidlite.compiler.passes.index_check_order import index_checks
 class Groups:
     """A partition of a graph's operators, by index; in the beginning each is alone.
 
-    Attributes
-    ----------
-    at : dict of id to int
-        The index of each operator.
-    after : dict of int to set of int
-        By operator: those that must run after it.
-    readers : dict of id to list of int
-        By value: the operators that read it.
-    results : set of id
-        The values that are fetched.
-    group : dict of int to frozenset of int
-        The group of each operator.
+    ``at``: the index of each operator.
+    ``after``: by operator: those that must run after it.
+    ``readers``: by value: the operators that read it.
+    ``results``: the values that are fetched.
+    ``group``: the group of each operator.
     """
 
     def __init__(self, graph: Graph) -> None:

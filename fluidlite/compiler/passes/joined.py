@@ -25,15 +25,9 @@ from fluidlite.program.source_location import Line
 class Member:
     """An operator that can be one of a group.
 
-    Attributes
-    ----------
-    op : GraphOp
-    definition : OpDef
-        Its own, or one that says it element by element.
-    call : Call
-        With generic dims.
-    device : str or None
-        Where the user put it.
+    ``definition``: its own, or one that says it element by element.
+    ``call``: with generic dims.
+    ``device``: where the user put it.
     """
 
     op: GraphOp
@@ -95,22 +89,10 @@ def is_number(value: GraphValue) -> bool:
 class Joined:
     """What a group becomes.
 
-    Parameters
-    ----------
-    groups : Groups
-    members : sequence of Member
-        In the order in which they run.
-    dims : GenericDims
-
-    Attributes
-    ----------
-    structure : Structure
-    inputs, stored : lists of GraphValue
-        ``X0``, ``X1``, ... and ``Out0``, ``Out1``, ...
-    attrs : dict of str to number
-        Its attributes.
-    possible : bool
-        Whether it updates nothing that it computes itself.
+    ``members``: in the order in which they run.
+    ``inputs``, ``stored``: ``X0``, ``X1``, ... and ``Out0``, ``Out1``, ...
+    ``attrs``: its attributes.
+    ``possible``: whether it updates nothing that it computes itself.
     """
 
     def __init__(self, groups: Groups, members: Sequence[Member], dims: GenericDims) -> None:

@@ -33,10 +33,7 @@ class AssignLayouts(GraphPass):
     Dims that are not known yet count as 1: those of one program mostly share them. What a kernel that ``prefers`` a
     layout does to plain memory itself counts half.
 
-    Attributes
-    ----------
-    rearranged : tuple of int
-        Bytes that the last graph would have rearranged without the pass, and with it.
+    ``rearranged``: bytes that the last graph would have rearranged without the pass, and with it.
     """
 
     phase = "layout"

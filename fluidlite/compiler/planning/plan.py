@@ -139,14 +139,9 @@ _MOST_NEXT = 64
 class Pending:
     """Where a plan ends, since what follows depends on values.
 
-    Attributes
-    ----------
-    values : mapping of value to key
-        Small tensors on the host whose numbers the rest takes as metadata.
-    dims : mapping of value to key
-        Tensors whose dims the run itself finds.
-    resume : callable
-        ``resume(numbers by value, specs by value)`` plans the rest.
+    ``values``: small tensors on the host whose numbers the rest takes as metadata.
+    ``dims``: tensors whose dims the run itself finds.
+    ``resume``: ``resume(numbers by value, specs by value)`` plans the rest.
     """
 
     values: Mapping[GraphValue, str]
@@ -164,28 +159,17 @@ class Pending:
 class Plan:
     """Steps of a run in order, and what explain shows.
 
-    Attributes
-    ----------
-    place : Place
-        The executor's.
-    program : Program
-        What the graph was made of that is planned; ``writes`` are the state variables that the graph writes.
-    steps : list of Step
-    lines : list of Line
-        One an operator of the program that runs; ``pruned`` counts the others.
-    state : dict of name to whether it is read before it is written
-    state_specs : dict of name to (Spec, Place)
-        How the state of the scope was that it was made for.
-    feeds, fetches : names; fetch keys say which copy is read.
-    feed_keys : dict of fed name to the key of its value
-        That of a state variable is not the variable's own: what a run is fed in its place, and what it then stores
-        there, are two values.
-    pending : Pending or None
-        What comes after the last step.
-    before : Plan or None
-        What ran before the first step; ``lines`` and ``moves`` include it.
-    last_use : mapping of key to the index of the step that uses it last
-        From the number of steps on: it is used after the last one.
+    ``place``: the executor's.
+    ``program``: what the graph was made of that is planned; ``writes`` are the state variables that the graph writes.
+    ``lines``: one an operator of the program that runs; ``pruned`` counts the others.
+    ``state``: by name, whether it is read before it is written.
+    ``state_specs``: how the state of the scope was that it was made for.
+    ``feed_keys``: by fed name the key of its value; that of a state variable is not the variable's own: what a
+    run is fed in its place, and what it then stores there, are two values.
+    ``pending``: what comes after the last step.
+    ``before``: what ran before the first step; ``lines`` and ``moves`` include it.
+    ``last_use``: by key the index of the step that uses it last; from the number of steps on: it is used
+    after the last one.
     """
 
     place: Place

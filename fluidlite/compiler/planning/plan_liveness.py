@@ -16,14 +16,9 @@ worth_sharing: ContextVar[int] = ContextVar("worth_sharing", default=WORTH_SHARI
 def finish_lifetimes(plan: Plan, last_use: Mapping[str, int], inplace: bool) -> None:
     """Note with each step what ends there.
 
-    Parameters
-    ----------
-    plan : Plan
-        All its steps are there.
-    last_use : mapping of key to the step that reads it last
-        A step beyond the last one: it lives on after the plan.
-    inplace : bool
-        Whether outputs may take the memory of inputs that end.
+    ``plan``: all its steps are there.
+    ``last_use``: by key the step that reads it last; a step beyond the last one: it lives on after the plan.
+    ``inplace``: whether outputs may take the memory of inputs that end.
     """
     plan.last_use = dict(last_use)
     _place_frees(plan, last_use)

@@ -32,20 +32,12 @@ def plan_graph(
 ) -> Plan:
     """Plan one run of a graph.
 
-    Parameters
-    ----------
-    feeds : mapping of name to (Spec, where the value is)
-    state : mapping of name to (Spec, Place)
-        The scope's initialised state variables.
-    assume_state : bool
-        Take state that is missing as declared and at home (for explain).
-    inplace : bool
-        Let outputs take the memory of inputs that end; off while observers want to see both.
-
-    Raises
-    ------
-    ProgramError, FeedError, FetchError, KernelNotFoundError, ShapeError, ...
-        Each with the operator and the user's line.
+    ``feeds``: by name the spec, and where the value is.
+    ``state``: the scope's initialised state variables.
+    ``assume_state``: take state that is missing as declared and at home (for explain).
+    ``inplace``: let outputs take the memory of inputs that end; off while observers want to see both.
+    Raises ProgramError, FeedError, FetchError, KernelNotFoundError, ShapeError and others, each with the operator and
+    the user's line.
     """
     return _Planner(graph, place, feeds, state, policy, assume_state, inplace).plan()
 

@@ -21,21 +21,13 @@ from fluidlite.program.widen import cast_bytes
 class Choice:
     """Which kernel runs a call, where and how.
 
-    Attributes
-    ----------
-    how : str
-        native, generated, generic, decomposed, widened, fallback or pinned.
-    place : Place
-        Where it runs.
-    library : str
-        Of the kernel; for a generated one the capability.
-    kernel : Kernel or None
-        None for a generated or decomposed one.
-    parts : tuple of Part
-        Of a decomposition, or of a call in a wider data type.
-    refused : tuple of (candidate, reason)
-    moved : bool
-        A fallback for the sake of the copies around it: its own place has a kernel.
+    ``how``: native, generated, generic, decomposed, widened, fallback or pinned.
+    ``place``: where it runs.
+    ``library``: of the kernel; for a generated one the capability.
+    ``kernel``: None for a generated or decomposed one.
+    ``parts``: of a decomposition, or of a call in a wider data type.
+    ``refused``: candidates and reasons.
+    ``moved``: a fallback for the sake of the copies around it: its own place has a kernel.
     """
 
     how: str

@@ -47,10 +47,7 @@ def choose(call: Call, place: Place, policy: Policy) -> Choice:
     Order: native (preferred library first), generated, generic, decomposed, widened, fallback; a pinned operator
     runs on the host.
 
-    Raises
-    ------
-    KernelNotFoundError
-        If nothing can run it, or only the fallback place could and the policy forbids that.
+    Raises KernelNotFoundError if nothing can run it, or only the fallback place could and the policy forbids that.
     """
     return current_choices().choices.get((call, place, policy), lambda: _choose(call, place, policy))
 

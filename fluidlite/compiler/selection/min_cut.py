@@ -36,10 +36,7 @@ class Cut:
     def others(self) -> set[int]:
         """Return the nodes that go with ``OTHER``; as few as the least cost allows.
 
-        Raises
-        ------
-        ValueError
-            If arcs that are never cut lead from one end to the other.
+        Raises ValueError if arcs that are never cut lead from one end to the other.
         """
         while (levels := self._levels()) is not None:
             at = [0] * len(self._arcs)
@@ -103,13 +100,9 @@ class Cut:
 class End(NamedTuple):
     """Where a value is made or read: a node's side (``follows``), or a fixed side.
 
-    Attributes
-    ----------
-    node : int or None
-        Which node's choice it depends on; None: on none.
-    side : bool
-        For a node: whether this end goes with it to ``OTHER`` (else it stays with ``ONE``). For none: whether it is
-        with ``OTHER``.
+    ``node``: which node's choice it depends on; None: on none.
+    ``side``: for a node: whether this end goes with it to ``OTHER`` (else it stays with ``ONE``). For none: whether it
+    is with ``OTHER``.
     """
 
     node: int | None
@@ -127,11 +120,7 @@ class Passed(NamedTuple):
 def fewest_moves(stay: Sequence[float], go: Sequence[float], values: Iterable[Passed]) -> set[int]:
     """Return the nodes that go with ``OTHER``, so that costs are least; as few as that allows.
 
-    Parameters
-    ----------
-    stay, go : sequences of float
-        For each node, what it costs with ``ONE``, and with ``OTHER``.
-    values : iterable of Passed
+    ``stay``, ``go``: for each node, what it costs with ``ONE``, and with ``OTHER``.
     """
     cut = Cut()
     nodes = [cut.node() for _ in stay]

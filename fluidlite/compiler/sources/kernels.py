@@ -17,15 +17,10 @@ from fluidlite.program.operator import MADE_OF
 class KernelText:
     """A compiled kernel.
 
-    Attributes
-    ----------
-    name : str
-        Of its files, without suffix.
-    source, entry, parameters
-        What was compiled.
-    files : dict of file name to text
-    steps : list of int
-        Those that launch it.
+    ``name``: of its files, without suffix.
+    ``source``, ``entry``, ``parameters``: what was compiled.
+    ``files``: texts by file name.
+    ``steps``: those that launch it.
     """
 
     name: str
@@ -55,10 +50,7 @@ class _Noting:
 class KernelTexts:
     """The kernels of a program's steps; one that several steps launch is there once.
 
-    Attributes
-    ----------
-    all : list of KernelText
-    by_kernel : dict of id of what the kernel language compiled to KernelText
+    ``by_kernel``: by the id of what the kernel language compiled.
     """
 
     def __init__(self, folder: str) -> None:

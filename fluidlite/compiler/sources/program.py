@@ -46,13 +46,8 @@ _RESERVED |= {*_RUNNING, *keyword.kwlist}
 class ProgramText:
     """Writes a program that is bound to the host's memory alone.
 
-    Parameters
-    ----------
-    executable : Executable
-    texts : KernelTexts
-        Of its steps.
-    arguments : sequence of str
-        The feeds, in the order of the function's parameters.
+    ``texts``: of its steps.
+    ``arguments``: the feeds, in the order of the function's parameters.
     """
 
     def __init__(self, executable: Executable, texts: KernelTexts, arguments: Sequence[str]) -> None:

@@ -64,27 +64,13 @@ def library(
 ) -> Callable[..., None]:
     """Prepare a kernel that a library registered.
 
-    Parameters
-    ----------
-    kernel : str
-        Module and name of the function.
-    type : str
-        Of the operator.
-    ins, outs : mapping of slot to a list of (dims, dtype[, lod[, numbers]])
-    attrs : mapping
-        Those that differ from the defaults.
-    accumulate : float, optional
-        The kernel adds its product to so many times its last input.
-
-    Returns
-    -------
-    callable
-        ``run(*arrays, workspace=None, random=(0, 0, 0, 0))``: inputs, then outputs, which it writes.
-
-    Raises
-    ------
-    ProgramError
-        If there is no such kernel any more.
+    ``kernel``: module and name of the function.
+    ``type``: of the operator.
+    ``ins``, ``outs``: by slot a list of (dims, dtype[, lod[, numbers]]).
+    ``attrs``: those that differ from the defaults.
+    ``accumulate``: the kernel adds its product to so many times its last input.
+    Returns ``run(*arrays, workspace=None, random=(0, 0, 0, 0))``: inputs, then outputs, which it writes.
+    Raises ProgramError if there is no such kernel any more.
     """
     context, op = _host(), ops.get(type)
     found = next((each for each in kernels.of(type) if each.identity == kernel), None)
@@ -127,11 +113,8 @@ def _tensor(array: Array | None, spec: Spec, context: Context) -> Tensor:
 def native(path: str | Path, entry: str, parameters: Sequence[str]) -> Callable[..., None]:
     """Compile a written kernel by the host's kernel language.
 
-    Returns
-    -------
-    callable
-        ``launch(items, group, *arguments)``: an array, or (array, bytes into it), where the kernel takes a buffer and
-        its offset; else numbers.
+    Returns ``launch(items, group, *arguments)``: an array, or (array, bytes into it), where the kernel takes a buffer
+    and its offset; else numbers.
     """
     context = _host()
     kernel = context.compile(Path(path).read_text(encoding="utf-8"), entry, tuple(parameters))
@@ -170,18 +153,12 @@ def steps(
 ) -> None:
     """Run a step for each run of rows, on the states that the one before it made.
 
-    Parameters
-    ----------
-    functions : mapping of rows to callable
-        ``step(*states, *inputs, *parameters, *outs, workspace)``, on so many rows of each, but for the parameters.
-    counts : sequence of int
-        The rows of each step.
-    states : sequence of array
-        Those with which sequences begin.
-    inputs, outs : sequence of array
-        All rows; of the outs the first ones are the states.
-    backward : bool
-        From the last step to the first.
+    ``functions``: ``step(*states, *inputs, *parameters, *outs, workspace)``, on so many rows of each, but for the
+    parameters.
+    ``counts``: the rows of each step.
+    ``states``: those with which sequences begin.
+    ``inputs``, ``outs``: all rows; of the outs the first ones are the states.
+    ``backward``: from the last step to the first.
     """
     begins = [sum(counts[:t]) for t in range(len(counts))]
     now: Sequence[Array] = [x[:0] for x in states]

@@ -19,23 +19,11 @@ KERNELS = "kernels"
 def sources_of(executable: Executable | None, arguments: Sequence[str]) -> dict[str, str]:
     """Return the texts of all that an executable runs.
 
-    Parameters
-    ----------
-    executable : Executable or None
-    arguments : sequence of str
-        The feeds, in the order in which a call gives them.
-
-    Returns
-    -------
-    dict of file name to text
-        ``steps.txt``: what runs, in order, with the user's lines; ``call.py``: the function that looks at a call's
-        arguments and goes straight through; ``program.py``, on the host: the whole program; and of each kernel that
-        is compiled its text in the kernel language, and the device's own listings.
-
-    Raises
-    ------
-    ProgramError
-        If nothing is bound.
+    ``arguments``: the feeds, in the order in which a call gives them.
+    ``steps.txt``: what runs, in order, with the user's lines; ``call.py``: the function that looks at a call's
+    arguments and goes straight through; ``program.py``, on the host: the whole program; and of each kernel that is
+    compiled its text in the kernel language, and the device's own listings.
+    Raises ProgramError if nothing is bound.
     """
     if executable is None or not executable.attached or (executable.memory.arenas and not executable.fixed):
         raise ProgramError(

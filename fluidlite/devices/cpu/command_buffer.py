@@ -24,13 +24,8 @@ _COUNT = struct.Struct("<q")
 class CommandBuffer:
     """Does launches in order, at addresses that do not change.
 
-    Parameters
-    ----------
-    team : ThreadPool
-    context : CPUContext
-    launches : sequence of (kernel, items, args, group)
-    launch : callable
-        ``launch(context, kernel, items, packed, group)`` does one of them.
+    ``launches``: (kernel, items, args, group) of each.
+    ``launch``: ``launch(context, kernel, items, packed, group)`` does one of them.
     """
 
     def __init__(self, team: ThreadPool, context: Any, launches: Sequence[Any], launch: Callable[..., None]) -> None:

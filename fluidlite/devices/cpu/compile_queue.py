@@ -38,10 +38,7 @@ _BEGIN = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[2]); runpy.
 def most_processes() -> int:
     """How many processes may compile beside this one: what ``FLUIDLITE_COMPILE_PROCESSES`` says.
 
-    Raises
-    ------
-    DeviceError
-        If it says something else.
+    Raises DeviceError if it says something else.
     """
     said = os.environ.get(VARIABLE)
     if said:
@@ -56,15 +53,10 @@ def most_processes() -> int:
 class Job:
     """A module on its way to machine code.
 
-    Attributes
-    ----------
-    request : (text, level, cpu, features)
-    code : bytes or None
-        The machine code, when it is there.
-    reason : str
-        Why there is none, if LLVM refused it.
-    seconds : float
-        That it took.
+    ``request``: (text, level, cpu, features).
+    ``code``: the machine code, when it is there.
+    ``reason``: why there is none, if LLVM refused it.
+    ``seconds``: that it took.
     """
 
     __slots__ = ("__weakref__", "code", "number", "reason", "request", "seconds", "taken")
@@ -82,10 +74,7 @@ class Job:
 class CompileQueue:
     """Jobs that nobody has taken, and the processes that take them.
 
-    Parameters
-    ----------
-    compile : callable
-        ``compile(text, level, cpu, features)`` makes machine code in this process.
+    ``compile``: ``compile(text, level, cpu, features)`` makes machine code in this process.
     """
 
     def __init__(self, compile: Callable[[str, int, str, str], bytes]) -> None:
@@ -103,10 +92,7 @@ class CompileQueue:
     def put(self, text: str, level: int, cpu: str, features: str) -> Job:
         """Add a module; a process begins if many wait.
 
-        Raises
-        ------
-        DeviceError
-            If ``FLUIDLITE_COMPILE_PROCESSES`` says no number.
+        Raises DeviceError if ``FLUIDLITE_COMPILE_PROCESSES`` says no number.
         """
         most, job = most_processes(), Job(next(self._numbers), (text, level, cpu, features))
         with self._changed:
@@ -125,10 +111,7 @@ class CompileQueue:
     def result(self, job: Job) -> bytes:
         """Return the machine code of a module. Until it is there, this thread compiles it, or others that wait.
 
-        Raises
-        ------
-        RuntimeError
-            With LLVM's reason, if it refuses the text.
+        Raises RuntimeError with LLVM's reason, if it refuses the text.
         """
         while job.code is None and not job.reason:
             mine, began = None, perf_counter()

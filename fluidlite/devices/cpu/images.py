@@ -106,10 +106,7 @@ end:
 class Image:
     """Launches at addresses that are said when they are done.
 
-    Attributes
-    ----------
-    address : int
-        Of the words.
+    ``address``: of the words.
     """
 
     def __init__(self, words: Sequence[int], kernels: Sequence[Any]) -> None:
@@ -123,19 +120,11 @@ def image(
 ) -> Image | None:
     """Make the image of launches that were noted twice, at different addresses: what differs depends on a register.
 
-    Parameters
-    ----------
-    recordings : (launches, launches)
-        Each a list of (kernel, items, args, group).
-    memory : sequence of (register, offset, start, start, nbytes)
-        What lies at which offset from the value of which register, and where it was in either recording.
-    registers : int
-        How many are said, numbered from 1.
-
-    Returns
-    -------
-    Image or None
-        None: it is too large to be done by one thread, or a word cannot be told.
+    ``recordings``: two, each a list of (kernel, items, args, group).
+    ``memory``: (register, offset, start, start, nbytes): what lies at which offset from the value of which register,
+    and where it was in either recording.
+    ``registers``: how many are said, numbered from 1.
+    None: it is too large to be done by one thread, or a word cannot be told.
     """
     first, second = recordings
     if len(first) != len(second) or registers >= MAX_REGISTERS or sum([nbytes for *_, nbytes in memory]) > MAX_BYTES:

@@ -101,10 +101,7 @@ Launch = tuple[Kernel, int, Sequence[Any], int | None]
 class LLVMLanguage(KernelLanguageBase):
     """C of the subset that :func:`fluidlite.kernel_support.c_to_llvm` reads, with LLVM's functions.
 
-    Raises
-    ------
-    ImportError
-        If llvmlite or pycparser is not installed.
+    Raises ImportError if llvmlite or pycparser is not installed.
     """
 
     name = "llvm"
@@ -140,10 +137,7 @@ class LLVMLanguage(KernelLanguageBase):
     def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Kernel:
         """Translate and compile ``source``, or find it in the cache.
 
-        Raises
-        ------
-        CompileError
-            If the text is not in the subset, has no ``entry``, or another number of parameters.
+        Raises CompileError if the text is not in the subset, has no ``entry``, or another number of parameters.
         """
 
         def make() -> str:

@@ -48,19 +48,10 @@ _queue = queue(_object_code)
 class Code:
     """Machine code; it goes when nobody holds it.
 
-    Parameters
-    ----------
-    library : object or None
-        The loaded code; None: it is still to be compiled or loaded.
-    nbytes : int
-        Of the code, about.
-    wait, load : callable, optional
-        Code that is not there yet, and the library of it: asked for with the first address.
-
-    Attributes
-    ----------
-    weight : int
-        Bytes of memory that it takes, about.
+    ``library``: the loaded code; None: it is still to be compiled or loaded.
+    ``nbytes``: of the code, about.
+    ``wait``, ``load``: code that is not there yet, and the library of it: asked for with the first address.
+    ``weight``: bytes of memory that it takes, about.
     """
 
     def __init__(
@@ -111,19 +102,10 @@ class Code:
 class Compiler:
     """Compiles for this machine: all that its processor has, no fast-math option, nothing contracted.
 
-    Parameters
-    ----------
-    cache : DiskCache or None
-        Where machine code is kept.
-
-    Attributes
-    ----------
-    features : dict of str to bool
-        Of the processor, such as "f16c".
-    compiled : int
-        How many modules were compiled, not found.
-    seconds : float
-        Spent on that.
+    ``cache``: where machine code is kept.
+    ``features``: of the processor, such as "f16c".
+    ``compiled``: how many modules were compiled, not found.
+    ``seconds``: spent on that.
     """
 
     def __init__(self, cache: DiskCache | None) -> None:
@@ -140,19 +122,10 @@ class Compiler:
     def load(self, make: str | Callable[[], str], names: Sequence[str], *key: str) -> Code:
         """Find the machine code of a module, or let it be compiled.
 
-        Parameters
-        ----------
-        make : str or callable
-            LLVM IR, or what makes it if nothing is kept under ``key``.
-        names : sequence of str
-            The functions and global variables whose addresses will be asked for.
-        *key : str
-            What the IR was made from.
-
-        Raises
-        ------
-        RuntimeError
-            With LLVM's reason, if it refuses the text.
+        ``make``: LLVM IR, or what makes it if nothing is kept under ``key``.
+        ``names``: the functions and global variables whose addresses will be asked for.
+        ``*key``: what the IR was made from.
+        Raises RuntimeError with LLVM's reason, if it refuses the text.
         """
         level = opt_level()
         cache = self.cache if key else None

@@ -263,19 +263,13 @@ define void @fl_run(ptr %kernel, ptr %arguments, i64 %items, i64 %grain, i64 %wi
 class ThreadPool:
     """The threads of this process; begun when first needed, and anew after a fork.
 
-    Attributes
-    ----------
-    run : callable
-        ``run(kernel, arguments, items, grain, width)``, where ``kernel(begin, end, arguments)`` computes items and
-        ``width`` is how many threads may join the caller.
-    chain, brief_chain : callable
-        ``chain(records)`` does so for each of some records of those five, one after the other; their number comes
-        first. The second keeps the interpreter's lock.
-    leave : callable
-        Let each caller work alone from now on: in a forked child, in which there are no threads, and in which the
-        mutex may be held by one of the parent's.
-    workers : int
-        Threads beside the caller's.
+    ``run``: ``run(kernel, arguments, items, grain, width)``, where ``kernel(begin, end, arguments)`` computes items and
+    ``width`` is how many threads may join the caller.
+    ``chain``, ``brief_chain``: ``chain(records)`` does so for each of some records of those five, one after the other;
+    their number comes first. The second keeps the interpreter's lock.
+    ``leave``: let each caller work alone from now on: in a forked child, in which there are no threads, and in which
+    the mutex may be held by one of the parent's.
+    ``workers``: threads beside the caller's.
     """
 
     def __init__(self, load: Any) -> None:

@@ -22,10 +22,7 @@ class GraphChain:
     may not do. The second captures the stream while the same launches are made, and starts what was captured; nothing
     but launches comes here, so nothing else is captured. Where CUDA refuses, they go on one by one.
 
-    Attributes
-    ----------
-    refused : str or None
-        Why CUDA gave no graph.
+    ``refused``: why CUDA gave no graph.
     """
 
     def __init__(self, context: Any, launches: Sequence[Any], launch: Callable[..., None]) -> None:

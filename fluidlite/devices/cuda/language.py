@@ -38,17 +38,9 @@ _compiled: LRUCache[bytes] = LRUCache(1024, "machine code of CUDA", 64 << 20)
 def nvrtc_compile(source: str, architecture: str) -> bytes:
     """Compile CUDA C, or find it; no GPU is needed.
 
-    Parameters
-    ----------
-    source : str
-        The whole translation unit.
-    architecture : str
-        ``"compute_80"`` gives PTX, ``"sm_80"`` machine code.
-
-    Raises
-    ------
-    CompileError
-        With NVRTC's log.
+    ``source``: the whole translation unit.
+    ``architecture``: ``"compute_80"`` gives PTX, ``"sm_80"`` machine code.
+    Raises CompileError with NVRTC's log.
     """
     return _compiled.get((source, architecture), lambda: _nvrtc(source, architecture))
 
@@ -72,10 +64,7 @@ def _nvrtc(source: str, architecture: str) -> bytes:
 def best_architecture(capability: int) -> str:
     """Return the target for a GPU: its own machine code, or PTX if it is newer than NVRTC knows.
 
-    Parameters
-    ----------
-    capability : int
-        The compute capability without its dot: 90 for 9.0.
+    ``capability``: the compute capability without its dot: 90 for 9.0.
     """
     nvrtc: Any = importlib.import_module("cupy_backends.cuda.libs.nvrtc")
     known = nvrtc.getSupportedArchs()
@@ -122,10 +111,7 @@ class CUDALanguage(KernelLanguageBase):
     def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Kernel:
         """Compile ``source`` for the context's GPU and load ``entry``.
 
-        Raises
-        ------
-        CompileError
-            With NVRTC's log, or the driver's reason not to load the code.
+        Raises CompileError with NVRTC's log, or the driver's reason not to load the code.
         """
         cuda = context.cupy.cuda
         with cuda.Device(context.place.index) as device:

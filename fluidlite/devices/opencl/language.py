@@ -109,10 +109,7 @@ class OpenCLLanguage(KernelLanguageBase):
     def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Kernel:
         """Build ``source`` for the context's device and take ``entry`` out of it.
 
-        Raises
-        ------
-        CompileError
-            With the compiler's log, or naming an entry or parameters that the source does not have.
+        Raises CompileError with the compiler's log, or naming an entry or parameters that the source does not have.
         """
         options = self._options if opt_level() else [*self._options, "-cl-opt-disable"]
         try:

@@ -29,11 +29,7 @@ def reads_header(device: Any) -> bool:
 def declarations(source: str, types: Mapping[str, str], math: Mapping[str, str | None]) -> str:
     """Return declarations of the types, and of the functions that ``source`` may call.
 
-    Parameters
-    ----------
-    source : str
-    types, math : mapping
-        The kernel language's types, and its functions of floats.
+    ``types``, ``math``: the kernel language's types, and its functions of floats.
     """
     floats = [name for name in ("float", "double") if name in types.values()]
     stored = [*_INTEGERS, *(f"u{name}" for name in _INTEGERS), *floats]

@@ -68,13 +68,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
 
 @cache
 def message_classes() -> dict[str, Any]:
-    """The classes of the messages, by name.
-
-    Raises
-    ------
-    MissingExtraError
-        The package protobuf is not installed.
-    """
+    """The classes of the messages, by name; MissingExtraError if the package protobuf is not installed."""
     try:
         descriptors = import_module("google.protobuf.descriptor_pb2")
         pools = import_module("google.protobuf.descriptor_pool")
@@ -103,13 +97,7 @@ def message_classes() -> dict[str, Any]:
 
 
 def parse(name: str, content: bytes) -> Any:
-    """Read a message.
-
-    Raises
-    ------
-    SavedModelError
-        The bytes are truncated, or no such message.
-    """
+    """Read a message; SavedModelError if the bytes are truncated, or no such message."""
     message = message_classes()[name]()
     try:
         message.ParseFromString(content)

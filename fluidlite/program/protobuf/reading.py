@@ -54,13 +54,9 @@ def is_program(content: bytes) -> bool:
 def read_program(content: bytes) -> Program:
     """Read a program that Paddle 1.x saved. Its feed and fetch operators become names.
 
-    Raises
-    ------
-    SavedModelError
-        It is truncated, larger than 16 MiB, lies about itself, or has operators, attributes or kinds of variables
-        that are not known here; the message names them.
-    MissingExtraError
-        The package protobuf is not installed.
+    Raises SavedModelError: it is truncated, larger than 16 MiB, lies about itself, or has operators, attributes or
+    kinds of variables that are not known here; the message names them.
+    Raises MissingExtraError: the package protobuf is not installed.
     """
     if len(content) > MAX_BYTES:
         raise SavedModelError(f"the ProgramDesc has {len(content):,} bytes; at most {MAX_BYTES:,} are read")

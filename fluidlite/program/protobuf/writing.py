@@ -23,12 +23,9 @@ _OURS = {"while": ("inside", "written", "condition", "max_iterations"), "conditi
 def write_program(program: Program) -> bytes:
     """The ``ProgramDesc`` of a program, whose feeds and fetches are ``program.feed_names`` and ``fetch_names``.
 
-    Raises
-    ------
-    SavedModelError
-        It has what Paddle's format cannot say: an attribute or a kind of variable of ours, or too much of it.
-    MissingExtraError
-        The package protobuf is not installed.
+    Raises SavedModelError: it has what Paddle's format cannot say: an attribute or a kind of variable of ours, or too
+    much of it.
+    Raises MissingExtraError: the package protobuf is not installed.
     """
     desc = message_classes()["ProgramDesc"]()
     desc.version.version = _VERSION

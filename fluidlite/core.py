@@ -1,49 +1,29 @@
 """A thin ``fluid.core`` for old programs: the names of Fluid's compiled core that scripts use."""
 
-from __future__ import annotations
+from collections.abc import Callable as _Callable
+from typing import Any as _Any
 
-from collections.abc import Callable
-from typing import Any
+from fluidlite.base.errors import EOFException as EOFException, FluidError as _FluidError
+from fluidlite.base.exports import export as _export
+from fluidlite.loaders.record_file import RecordIOWriter as RecordIOWriter
+from fluidlite.platform.device_registry import devices as _devices, named_place as _named_place
+from fluidlite.platform.place import (
+    CPUPlace as CPUPlace,
+    CUDAPinnedPlace as CUDAPinnedPlace,
+    CUDAPlace as CUDAPlace,
+    Place as Place,
+)
+from fluidlite.program.opdef import GRAD as _GRAD
+from fluidlite.program.operator import EMPTY as _EMPTY
+from fluidlite.program.roles import op_proto_and_checker_maker as op_proto_and_checker_maker
+from fluidlite.program.scope import Scope as Scope
+from fluidlite.program.selected_rows import SelectedRows as SelectedRows
+from fluidlite.tensor.tensor import Tensor as _Tensor
+from fluidlite.tensor.tensor_array import LoDTensorArray as LoDTensorArray
+from fluidlite.tensor.var_type import AttrType as AttrType, VarType as VarType
 
-from fluidlite.base.errors import EOFException, FluidError as EnforceNotMet
-from fluidlite.loaders.record_file import RecordIOWriter
-from fluidlite.platform.device_registry import devices, named_place
-from fluidlite.platform.place import CPUPlace, CUDAPinnedPlace, CUDAPlace, Place
-from fluidlite.program.opdef import GRAD
-from fluidlite.program.operator import EMPTY
-from fluidlite.program.roles import op_proto_and_checker_maker
-from fluidlite.program.scope import Scope
-from fluidlite.program.selected_rows import SelectedRows
-from fluidlite.tensor.tensor import Tensor as LoDTensor
-from fluidlite.tensor.tensor_array import LoDTensorArray
-from fluidlite.tensor.var_type import AttrType, VarType
-
-__all__ = [
-    "AttrType",
-    "CPUPlace",
-    "CUDAPinnedPlace",
-    "CUDAPlace",
-    "EOFException",
-    "EnforceNotMet",
-    "LoDTensor",
-    "LoDTensorArray",
-    "Place",
-    "RecordIOWriter",
-    "Scope",
-    "SelectedRows",
-    "VarDesc",
-    "empty_var_name",
-    "get_cuda_device_count",
-    "grad_var_suffix",
-    "is_compiled_with_cuda",
-    "is_compiled_with_dist",
-    "is_compiled_with_mkldnn",
-    "is_float16_supported",
-    "kEmptyVarName",
-    "kGradVarSuffix",
-    "op_proto_and_checker_maker",
-    "op_support_gpu",
-]
+EnforceNotMet = _FluidError
+LoDTensor = _Tensor
 
 
 class VarDesc:
@@ -54,12 +34,12 @@ class VarDesc:
 
 def empty_var_name() -> str:
     """The name of an output that nobody wants, or an input that is absent."""
-    return EMPTY
+    return _EMPTY
 
 
 def grad_var_suffix() -> str:
     """What follows a variable's name in that of its gradient."""
-    return GRAD
+    return _GRAD
 
 
 kEmptyVarName = empty_var_name
@@ -68,7 +48,7 @@ kGradVarSuffix = grad_var_suffix
 
 def get_cuda_device_count() -> int:
     """How many CUDA devices can be used."""
-    return sum(place.kind == "cuda" for place in devices.places())
+    return sum(place.kind == "cuda" for place in _devices.places())
 
 
 def is_compiled_with_cuda() -> bool:
@@ -96,11 +76,14 @@ def op_support_gpu(type: str) -> bool:
     from fluidlite.program.kernel_registry import kernels
     from fluidlite.program.registry import ops
 
-    op: Any = ops.find(type)
+    op: _Any = ops.find(type)
     if op is None or op.host_only is not None:
         return False
     return op.scalar is not None or any({"cuda", "array", "language"} & set(k.places) for k in kernels.of(type))
 
 
-def __getattr__(name: str) -> Callable[[int], Place]:
-    return named_place(name, __name__)  # such as OpenCLPlace: devices name them
+def __getattr__(name: str) -> _Callable[[int], Place]:
+    return _named_place(name, __name__)  # such as OpenCLPlace: devices name them
+
+
+_export(__name__)

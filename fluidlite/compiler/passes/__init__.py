@@ -1,55 +1,30 @@
 """Passes: what changes a graph before it runs, one a file; see docs/passes.md."""
 
-from fluidlite.compiler.passes.arithmetic import SimplifyArithmetic
+from fluidlite.base.exports import export as _export
+from fluidlite.compiler.passes.arithmetic import SimplifyArithmetic as SimplifyArithmetic
 from fluidlite.compiler.passes.base import (
-    Add,
-    Divide,
-    GraphPass,
-    Multiply,
-    OpType,
-    PeepholeGraphPass,
-    Power,
-    Subtract,
-    Visitor,
-    visit,
+    Add as Add,
+    Divide as Divide,
+    GraphPass as GraphPass,
+    Multiply as Multiply,
+    OpType as OpType,
+    PeepholeGraphPass as PeepholeGraphPass,
+    Power as Power,
+    Subtract as Subtract,
+    Visitor as Visitor,
+    visit as visit,
 )
-from fluidlite.compiler.passes.constant_folding import FoldConstants
-from fluidlite.compiler.passes.copy_elimination import EliminateCopies
-from fluidlite.compiler.passes.cse import CommonSubexpressions
-from fluidlite.compiler.passes.dce import DeadCode
-from fluidlite.compiler.passes.epilogue import FuseEpilogues
-from fluidlite.compiler.passes.fuse import FuseElementwise
-from fluidlite.compiler.passes.layout import AssignLayouts
-from fluidlite.compiler.passes.matmul_rewrites import FoldTransposes, SplitProducts
-from fluidlite.compiler.passes.pass_list import PassList, default_passes
-from fluidlite.compiler.passes.schedule import ScheduleUpdates
-from fluidlite.compiler.passes.simple import SimplePrune
-from fluidlite.compiler.passes.view_simplify import SimplifyShapes
+from fluidlite.compiler.passes.constant_folding import FoldConstants as FoldConstants
+from fluidlite.compiler.passes.copy_elimination import EliminateCopies as EliminateCopies
+from fluidlite.compiler.passes.cse import CommonSubexpressions as CommonSubexpressions
+from fluidlite.compiler.passes.dce import DeadCode as DeadCode
+from fluidlite.compiler.passes.epilogue import FuseEpilogues as FuseEpilogues
+from fluidlite.compiler.passes.fuse import FuseElementwise as FuseElementwise
+from fluidlite.compiler.passes.layout import AssignLayouts as AssignLayouts
+from fluidlite.compiler.passes.matmul_rewrites import FoldTransposes as FoldTransposes, SplitProducts as SplitProducts
+from fluidlite.compiler.passes.pass_list import PassList as PassList, default_passes as default_passes
+from fluidlite.compiler.passes.schedule import ScheduleUpdates as ScheduleUpdates
+from fluidlite.compiler.passes.simple import SimplePrune as SimplePrune
+from fluidlite.compiler.passes.view_simplify import SimplifyShapes as SimplifyShapes
 
-__all__ = [
-    "Add",
-    "AssignLayouts",
-    "CommonSubexpressions",
-    "DeadCode",
-    "Divide",
-    "EliminateCopies",
-    "FoldConstants",
-    "FoldTransposes",
-    "FuseElementwise",
-    "FuseEpilogues",
-    "GraphPass",
-    "Multiply",
-    "OpType",
-    "PassList",
-    "PeepholeGraphPass",
-    "Power",
-    "ScheduleUpdates",
-    "SimplePrune",
-    "SimplifyArithmetic",
-    "SimplifyShapes",
-    "SplitProducts",
-    "Subtract",
-    "Visitor",
-    "default_passes",
-    "visit",
-]
+_export(__name__)

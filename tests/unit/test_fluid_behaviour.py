@@ -131,7 +131,7 @@ def test_descriptions(main: fluid.Program) -> None:
     op = block.op(block.op_size() - 1)
     assert (desc.num_blocks(), block.id, block.parent, op.type()) == (1, 0, -1, "scale")
     assert (op.input_names(), op.input("X"), op.output_arg_names()) == (["X"], ["x"], [out.name])
-    assert op.output("Out") == op._op.output("Out") and op.output_names() == ["Out"] and op.input_arg_names() == ["x"]
+    assert (op.output("Out"), op.output_names(), op.input_arg_names()) == ([out.name], ["Out"], ["x"])
     op._set_attr("scale", 3.0)
     assert op.attr("scale") == 3.0 and op.has_attr("scale") and "bias" in op.attr_names()
     found = block.find_var(b"x")

@@ -27,6 +27,7 @@ from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.program.decompose import key_of
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
@@ -256,8 +257,8 @@ def _stepper(choice: Choice, call: Call, inputs: list[Tensor], context: Context)
     launches = []
     for part, part_choice in zip(choice.parts, choice.part_choices, strict=True):
         for value, spec in zip(part.outs, _specs(part.call), strict=True):
-            slots.setdefault((value.role, value.slot, value.index), Tensor.of(spec, context.place))
-        tensors = [slots[v.role, v.slot, v.index] for v in (*part.ins, *part.outs)]
+            slots.setdefault(key_of(value), Tensor.of(spec, context.place))
+        tensors = [slots[key_of(v)] for v in (*part.ins, *part.outs)]
         made = tensors[len(part.ins) :]
         launches.append(_launcher(part_choice, part.call.at(context.place), tensors, made, context))
 

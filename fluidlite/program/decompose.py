@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from fluidlite.base.errors import ProgramError
@@ -45,6 +46,10 @@ class Value:
         if self.spec is None:
             raise ProgramError("a decomposition reads a value before it writes it")
         return self.spec.dims
+
+
+key_of: Callable[[Value], tuple[str, str, int]] = attrgetter("role", "slot", "index")
+"""What a value of a decomposition is known by."""
 
 
 @dataclass(frozen=True)
@@ -165,12 +170,10 @@ def decompose(call: Call) -> list[Part] | str:
         reason = call.op.decompose(call, build)
     if isinstance(reason, str):
         return reason
-    written = {
-        (part_out.slot, part_out.index) for part in build.parts for part_out in part.outs if part_out.role == "out"
-    }
+    written = {key_of(made) for part in build.parts for made in part.outs}
     for slot, specs in call.outs.items():
         for i in range(len(specs)):
-            if (slot, i) not in written:
+            if ("out", slot, i) not in written:
                 return f"it does not write {slot}"
     return build.parts
 
@@ -183,7 +186,7 @@ def spliced(outer: Part, inner: tuple[Part, ...], number: int) -> list[Part]:
         known.update({(role, slot, i): value for (slot, i), value in zip(names, values, strict=True)})
 
     def outside(value: Value) -> Value:
-        key = (value.role, value.slot, value.index)
+        key = key_of(value)
         if key not in known:
             known[key] = Value("tmp", f"{number}.{value.slot}", value.index, value.spec)
         return known[key]

@@ -14,7 +14,7 @@ from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.step_choices import step_calls
 from fluidlite.platform.context import Context
 from fluidlite.program import codegen_registry as generated
-from fluidlite.program.decompose import Part, Value
+from fluidlite.program.decompose import Part, Value, key_of
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
@@ -213,20 +213,16 @@ def _prepared(one: Call, choice: Choice, context: Context) -> OneStep:
     for part, how in zip(parts, choices, strict=True):
         kernel = prepared(how, part.call, context)
         for value in part.outs:
-            if value.role == "tmp" and _key(value) not in between:
+            if value.role == "tmp" and key_of(value) not in between:
                 assert value.spec is not None
-                specs[_key(value)] = value.spec
-                between[_key(value)] = value.spec, room.take(value.spec.nbytes)
+                specs[key_of(value)] = value.spec
+                between[key_of(value)] = value.spec, room.take(value.spec.nbytes)
         space = (room.take(kernel.workspace), kernel.workspace) if kernel.workspace else None
-        reads, writes = tuple(map(_key, part.ins)), tuple(map(_key, part.outs))
+        reads, writes = tuple(map(key_of, part.ins)), tuple(map(key_of, part.outs))
         records = how.capability == "language" or (how.kernel is not None and how.kernel.written_for == "registers")
         operands = tuple((key, specs[key], between[key][1] if key in between else None) for key in (*reads, *writes))
         launches.append(StepLaunch(context, part.call, how, kernel, reads, writes, operands, space, records))
     return OneStep(one, choice, tuple(launches), between, room.end)
-
-
-def _key(value: Value) -> Key:
-    return value.role, value.slot, value.index
 
 
 def _bind_launch(each: StepLaunch, spots: dict[Key, Spot], context: Context, io: IO, stay: bool) -> Action:

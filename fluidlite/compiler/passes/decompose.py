@@ -12,7 +12,7 @@ from fluidlite.compiler.ir.verify import inferred
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.selection.kernel_selection import choose, fusible_choice
 from fluidlite.platform.device_registry import devices
-from fluidlite.program.decompose import Part, Value, decompose
+from fluidlite.program.decompose import Part, decompose, key_of
 from fluidlite.program.operator import NOT_EXPANDED
 
 
@@ -104,14 +104,14 @@ def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
     made: list[GraphOp] = []
     for part in parts:
         values = iter(part.ins)
-        inputs = {slot: [known[_key(next(values))] for _ in specs] for slot, specs in part.call.ins.items()}
+        inputs = {slot: [known[key_of(next(values))] for _ in specs] for slot, specs in part.call.ins.items()}
         one = GraphOp.near(op.operator, part.call.op, inputs, part.call.attrs, op.hints)
         one.outputs = {slot: [None] * len(specs) for slot, specs in part.call.outs.items()}
         declared, outs = inferred(one), iter(part.outs)  # dims that are not known are -1
         assert declared is not None
         for slot, holders in one.outputs.items():
             for number, spec in enumerate(declared[slot][: len(holders)]):
-                key = _key(next(outs))
+                key = key_of(next(outs))
                 value = wanted.get(key)
                 if value is None:
                     value = GraphValue(unique_name.generate(f"{op.type}.part"), spec, one, None)
@@ -122,7 +122,3 @@ def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
     at = graph.ops.index(op)
     graph.ops[at : at + 1] = made
     graph.touch()
-
-
-def _key(value: Value) -> tuple[str, str, int]:
-    return value.role, value.slot, value.index

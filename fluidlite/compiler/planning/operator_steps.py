@@ -20,7 +20,7 @@ from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.compiler.selection.least_moves import Picked
 from fluidlite.compiler.selection.placement import Homes, Known, Over
 from fluidlite.platform.device_registry import devices
-from fluidlite.program.decompose import Part, Value
+from fluidlite.program.decompose import Part, Value, key_of
 from fluidlite.program.inference import check_inputs, inferred
 from fluidlite.program.op_call import PLACEHOLDER, Call, located
 from fluidlite.program.opdef import OpDef
@@ -208,19 +208,17 @@ class OperatorSteps(LayoutChoice):
         serial = self.serial
         written: dict[tuple[str, int], str] = {}
 
-        def key_of(value: Value) -> str:
+        def named(value: Value) -> str:
             if value.role == "in":
                 return self._at(op.inputs[value.slot][value.index], choice.place)
-            return values.setdefault(
-                (value.role, value.slot, value.index), f"@{serial}.{value.role}{value.slot}{value.index}"
-            )
+            return values.setdefault(key_of(value), f"@{serial}.{value.role}{value.slot}{value.index}")
 
         def launch(part: Part, how: Choice) -> None:
             declared = [
                 (part.call.op.input(slot), i) for slot, specs in part.call.ins.items() for i in range(len(specs))
             ]
             keys = [
-                None if slot is not None and slot.unread else key_of(value)
+                None if slot is not None and slot.unread else named(value)
                 for (slot, _), value in zip(declared, part.ins, strict=True)
             ]
             outputs, homes = list[Output](), Homes()
@@ -235,8 +233,8 @@ class OperatorSteps(LayoutChoice):
                         outputs.append(self._output(made, spec, choice.place, homes, over))
                         values[("out", value.slot, value.index)] = outputs[-1].key
                         continue
-                    written[(value.slot, value.index)] = key_of(value)
-                outputs.append(Output(key_of(value), value.spec))
+                    written[(value.slot, value.index)] = named(value)
+                outputs.append(Output(named(value), value.spec))
             self._launch(op, part.call.at(how.place), how, keys, outputs, homes)
 
         for part, how in zip(choice.parts, choice.part_choices, strict=True):
@@ -275,9 +273,7 @@ class OperatorSteps(LayoutChoice):
     def _final(self, part: Part, value: Value, choice: Choice) -> bool:
         """Whether this part is the last that writes the value."""
         later = choice.parts[choice.parts.index(part) + 1 :]
-        return not any(
-            (v.role, v.slot, v.index) == (value.role, value.slot, value.index) for p in later for v in p.outs
-        )
+        return not any(key_of(v) == key_of(value) for p in later for v in p.outs)
 
     def _marked(self, op: GraphOp) -> None:
         """See that what a marker writes was fed: no step comes of it."""

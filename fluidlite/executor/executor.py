@@ -18,9 +18,8 @@ from fluidlite.compiler.instrumentation import observers
 from fluidlite.compiler.kernel_checks import one_by_one
 from fluidlite.compiler.selection.policy import FALLBACKS, Policy, check_libraries
 from fluidlite.executor.default_place import resolved
-from fluidlite.executor.feeds import feed_tensors
+from fluidlite.executor.feeds import check_read, feed_tensors
 from fluidlite.executor.fetches import fetch_names, fetched_arrays, fetched_tensor
-from fluidlite.executor.unread_feeds import check_read
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context, new_context, using
 from fluidlite.platform.device_registry import devices

@@ -14,7 +14,7 @@ from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.planning.planner import plan_graph
 from fluidlite.compiler.selection.policy import Policy, policy
 from fluidlite.executor.executor import DEFAULT_MODE, MODES
-from fluidlite.executor.unread_feeds import check_read
+from fluidlite.executor.feeds import check_read
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import PlaceLike
 from fluidlite.program.block import Block

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import FeedError
+from fluidlite.compiler.ir.graph import Graph
 from fluidlite.platform.context import Context
 from fluidlite.program.block import Block
+from fluidlite.program.edit import sub_blocks
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec, dims_problem
@@ -157,3 +159,29 @@ def _check_dims(variable: Variable, dims: Sequence[int]) -> None:
     elif len(dims) == len(declared) - 1 and declared[0] == -1:
         hint = "\n  Do: give it a batch dimension, array[None]"
     raise FeedError(f"the feed of {variable.name!r} has dims {list(dims)}; the program declares {list(declared)}{hint}")
+
+
+def check_read(graph: Graph, feeds: Iterable[str]) -> None:
+    """See that nothing is fed which the run of a graph's program would write over before anything reads it.
+
+    State may be: the scope keeps what is written.
+
+    Raises FeedError with the variable, and the operator that computes it.
+    """
+    known = {name: graph.block.find_var(name) for name in feeds}
+    unread = {name for name, variable in known.items() if variable is None or not variable.persistable}
+    for op in graph.written:
+        if not unread:
+            return
+        if op.definition.marker:
+            continue
+        unread.difference_update(op.input_arg_names)
+        for index in sub_blocks(op):
+            unread.difference_update(name for each in graph.program.blocks[index].ops for name in each.input_arg_names)
+        for name in op.output_arg_names if unread else ():
+            if name in unread:
+                raise FeedError(
+                    f"variable {name!r} is fed, and {op} computes it before anything reads what was fed"
+                    f"\n  Do: leave {name!r} out of the feed, or use a program without that operator, "
+                    f"whose {name!r} is made by layers.data"
+                )

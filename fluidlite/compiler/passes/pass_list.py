@@ -11,7 +11,8 @@ from typing import Any
 from fluidlite.base.arguments import listed
 from fluidlite.base.errors import ProgramError, SupportsError
 from fluidlite.compiler.ir.graph import Fingerprint, Graph, fingerprint
-from fluidlite.compiler.ir.metadata_check import malformed
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
+from fluidlite.compiler.ir.verify import check_operator
 from fluidlite.compiler.passes.arithmetic import SimplifyArithmetic
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.constant_folding import FoldConstants
@@ -160,7 +161,7 @@ class PassList(list[GraphPass]):
         except ProgramError as exc:
             raise ProgramError(f"{self.called(item)} broke the graph: {exc}") from exc
         except Exception as exc:  # not even the form of a graph is left
-            why = malformed(graph) or f"{type(exc).__name__}: {exc}"
+            why = _malformed(graph) or f"{type(exc).__name__}: {exc}"
             raise ProgramError(f"{self.called(item)} broke the graph: {why}") from exc
         return after
 
@@ -178,6 +179,41 @@ def _check(item: Any) -> None:
         raise ProgramError(f"{item!r} is no GraphPass; define a subclass with do_pass(graph)")
     if item.phase not in PHASES:
         raise ProgramError(f"pass {item.name} is for phase {item.phase!r}; the phases are {', '.join(PHASES)}")
+
+
+def _malformed(graph: Graph) -> str | None:
+    """What is no part of a graph where one should be, or None."""
+    for what, items, kind in (("operators", graph.ops, GraphOp), ("results", graph.results, GraphValue)):
+        if not isinstance(items, list):
+            return f"its {what} are a {type(items).__name__}; expected a list"
+        for item in items:
+            if not isinstance(item, kind):
+                return f"{item!r} is among its {what}; expected a {kind.__name__}"
+    for op in graph.ops:
+        found = _odd_slots(op)
+        if found is not None:
+            return found
+        try:
+            check_operator(op)
+        except ProgramError as exc:
+            return str(exc)
+    return None
+
+
+def _odd_slots(op: GraphOp) -> str | None:
+    sides: list[tuple[str, Any]] = [("inputs", op.inputs), ("outputs", op.outputs)]
+    for side, slots in sides:
+        if not isinstance(slots, dict):
+            return f"the {side} of an operator {op.type!r} are {slots!r}; expected a dict of lists of values"
+        for slot, values in slots.items():
+            if not isinstance(values, list):
+                return f"{slot} of an operator {op.type!r} is {values!r}; expected a list of values"
+            for value in values:
+                if not isinstance(value, GraphValue) and (side == "inputs" or value is not None):
+                    return f"{slot} of an operator {op.type!r} holds {value!r}; expected values of the graph"
+    if not isinstance(op.attrs, dict):
+        return f"the attributes of {op!r} are {op.attrs!r}; expected a dict"
+    return None
 
 
 def default_passes() -> PassList:

@@ -10,26 +10,17 @@ from fluidlite.compiler.selection.policy import HOWS
 if TYPE_CHECKING:
     from fluidlite.compiler.explain import Report
 
-MEANING = {
-    "native": "a kernel of a library, registered for this kind of place",
-    "generated": "compiled from the operator's expression",
-    "generic": "written once for all places of a capability",
-    "decomposed": "computed by other operators",
-    "widened": "computed in a wider data type, with casts",
-    "fallback": "runs on another place, with copies",
-    "pinned": "runs on the host by its definition",
-    "control": "runs other operators, or the host",
+SHOWN = {
+    "native": ("#1a7f4b", "a kernel of a library, registered for this kind of place"),
+    "generated": ("#2563b8", "compiled from the operator's expression"),
+    "generic": ("#5b6bc0", "written once for all places of a capability"),
+    "decomposed": ("#8a6d1f", "computed by other operators"),
+    "widened": ("#a8561b", "computed in a wider data type, with casts"),
+    "fallback": ("#b3412e", "runs on another place, with copies"),
+    "pinned": ("#7a5195", "runs on the host by its definition"),
+    "control": ("#66707a", "runs other operators, or the host"),
 }
-COLOURS = {
-    "native": "#1a7f4b",
-    "generated": "#2563b8",
-    "generic": "#5b6bc0",
-    "decomposed": "#8a6d1f",
-    "widened": "#a8561b",
-    "fallback": "#b3412e",
-    "pinned": "#7a5195",
-    "control": "#66707a",
-}
+"""The colour of each way, and what it means."""
 STYLE = """
 .fluidlite-report{font:14px/1.45 system-ui,sans-serif;color:#1c232b;background:#fff}
 .fluidlite-report{max-width:1180px;margin:0 auto;padding:12px}
@@ -56,11 +47,11 @@ def page(report: Report) -> str:
     summary = report.summary
     counts = {how: summary[how] for how in (*HOWS, "control") if summary[how]}
     bar = "".join(
-        f'<div style="flex:{count};background:{COLOURS[how]}" title="{count} {how}"></div>'
+        f'<div style="flex:{count};background:{SHOWN[how][0]}" title="{count} {how}"></div>'
         for how, count in counts.items()
     )
     legend = "".join(
-        f'<span title="{escape(MEANING[how])}"><i class="dot" style="background:{COLOURS[how]}"></i>'
+        f'<span title="{escape(SHOWN[how][1])}"><i class="dot" style="background:{SHOWN[how][0]}"></i>'
         f"<b>{count}</b> {how}</span>"
         for how, count in counts.items()
     )
@@ -81,7 +72,7 @@ def _row(number: int, row: dict[str, Any]) -> str:
         operator += _folded(f"made of {len(row['made_of'])} operators", [escape(text) for text in row["made_of"]])
     if row["not_fused"]:
         operator += _folded("not fused", [escape(row["not_fused"])])
-    how = f'<span class="how" style="background:{COLOURS[row["how"]]}">{row["how"]}</span>'
+    how = f'<span class="how" style="background:{SHOWN[row["how"]][0]}">{row["how"]}</span>'
     moves = row["moves"]
     told = [
         f"<code>{escape(m['name'])}</code> {escape(m['from'])} &rarr; {escape(m['to'])}, "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Union
 
 from fluidlite.base.errors import ProgramError
@@ -24,21 +24,19 @@ Root = Union[Variable, Operator]
 
 def reads(op: Operator) -> list[str]:
     """Names that an operator reads, in its sub-blocks too."""
-    names = [name for name in op.input_arg_names if name != EMPTY]
-    for index in sub_blocks(op):
-        inner = op.block.program.blocks[index]
-        names += [n for o in inner.ops for n in reads(o) if n not in inner.vars]
-    return names
+    return _names(op, op.input_arg_names, reads)
 
 
 def writes(op: Operator) -> list[str]:
     """Names that an operator writes; of an assignment, the state."""
-    if op.definition is WRITE:
-        return [op.attrs["state"]]
-    names = [name for name in op.output_arg_names if name != EMPTY]
+    return [op.attrs["state"]] if op.definition is WRITE else _names(op, op.output_arg_names, writes)
+
+
+def _names(op: Operator, own: Iterable[str], of: Callable[[Operator], list[str]]) -> list[str]:
+    names = [name for name in own if name != EMPTY]
     for index in sub_blocks(op):
         inner = op.block.program.blocks[index]
-        names += [n for o in inner.ops for n in writes(o) if n not in inner.vars]
+        names += [name for each in inner.ops for name in of(each) if name not in inner.vars]
     return names
 
 

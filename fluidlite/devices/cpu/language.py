@@ -232,18 +232,18 @@ _TYPES = {"pointer": "ptr", "int32": "i32", "int64": "i64", "float32": "float", 
 
 def _calling(kinds: Sequence[str]) -> str:
     """Return LLVM IR that calls the function whose address comes first, with arguments that lie eight bytes apart."""
-    lines = [f"define void @{packed_name('fl_native')}(i64 %begin, i64 %end, ptr %packed) nounwind {{"]
     types = ["ptr", *[_TYPES[kind] for kind in kinds]]
-    for i, kind in enumerate(types):
-        lines += [f"  %at{i} = getelementptr i64, ptr %packed, i64 {i}", f"  %a{i} = load {kind}, ptr %at{i}"]
-    given = ", ".join([f"{kind} %a{i}" for i, kind in enumerate(types) if i])
-    return "\n".join([*lines, f"  call void %a0({given})", "  ret void", "}", ""])
+    return _unpacking("fl_native", types, "%a0", [f"{kind} %a{i}" for i, kind in enumerate(types) if i])
 
 
 def _packed(entry: str, kinds: Sequence[str]) -> str:
     """Return LLVM IR that calls the kernel with arguments that lie eight bytes apart."""
-    lines = [f"define void @{packed_name(entry)}(i64 %begin, i64 %end, ptr %packed) nounwind {{"]
+    given = ["i64 %begin", "i64 %end", *(f"{kind} %a{i}" for i, kind in enumerate(kinds))]
+    return _unpacking(entry, kinds, f"@{entry}", given)
+
+
+def _unpacking(name: str, kinds: Sequence[str], function: str, given: Sequence[str]) -> str:
+    lines = [f"define void @{packed_name(name)}(i64 %begin, i64 %end, ptr %packed) nounwind {{"]
     for i, kind in enumerate(kinds):
         lines += [f"  %at{i} = getelementptr i64, ptr %packed, i64 {i}", f"  %a{i} = load {kind}, ptr %at{i}"]
-    given = ", ".join(["i64 %begin", "i64 %end", *(f"{kind} %a{i}" for i, kind in enumerate(kinds))])
-    return "\n".join([*lines, f"  call void @{entry}({given})", "  ret void", "}", ""])
+    return "\n".join([*lines, f"  call void {function}({', '.join(given)})", "  ret void", "}", ""])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fluidlite.base.errors import ProgramError
+from fluidlite.base.reached import reached
 from fluidlite.program.block import Block
 from fluidlite.program.operator import Operator
 from fluidlite.program.program import TRAINING_ROLES, Program
@@ -95,14 +96,10 @@ def bring_blocks(source: Program, target: Program) -> None:
 
 
 def _needed_blocks(program: Program, operators: Sequence[Operator]) -> set[int]:
-    found: set[int] = set()
-    waiting = [index for op in operators for index in sub_blocks(op)]
-    while waiting:
-        index = waiting.pop()
-        if index not in found:
-            found.add(index)
-            waiting += [inner for op in program.blocks[index].ops for inner in sub_blocks(op)]
-    return found
+    def inside(ops: Iterable[Operator]) -> list[int]:
+        return [index for op in ops for index in sub_blocks(op)]
+
+    return reached(inside(operators), lambda index: inside(program.blocks[index].ops))
 
 
 def _drop_unused(program: Program, keep: set[str]) -> None:

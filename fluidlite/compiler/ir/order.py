@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Union
 
 from fluidlite.base.errors import ProgramError
+from fluidlite.base.reached import reached
 from fluidlite.compiler.ir.node import SEQUENTIAL, WRITE
 from fluidlite.program.block import Block
 from fluidlite.program.edit import sub_blocks
@@ -143,22 +144,12 @@ class Order:
                     if (written or writing) and earlier != index:
                         after[earlier].add(index)
 
-    def _closure(self, roots: Sequence[int]) -> set[int]:
-        found: set[int] = set()
-        waiting = list(roots)
-        while waiting:
-            index = waiting.pop()
-            if index not in found:
-                found.add(index)
-                waiting += self.needs[index]
-        return found
-
     def _sequence(self, index: int, after: dict[int, set[int]]) -> None:
         done: set[int] = set()
         readers: dict[str, set[int]] = defaultdict(set)
         writers: dict[str, set[int]] = defaultdict(set)
         for name in self.block.ops[index].inputs["X"]:
-            new = self._closure(self._makers(name, index)) - done
+            new = reached(self._makers(name, index), self.needs.__getitem__) - done
             for part in new:
                 op = self.block.ops[part]
                 for read in reads(op):

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import ProgramError
+from fluidlite.base.reached import reached
 from fluidlite.program.inference import check_inputs
 from fluidlite.program.op_call import PLACEHOLDER, Call, located
 from fluidlite.program.source_location import NOWHERE
@@ -163,7 +164,7 @@ class Verifier:
                 elif id(arg.op) not in listed or all(arg is not value for value in arg.op.results):
                     raise ProgramError(f"{place_of(op)} reads {arg.name!r}, which no operator makes")
                 else:
-                    circle = _needs(arg.op, op)
+                    circle = op in reached([arg.op], lambda one: [each.op for each in one.args if each.op is not None])
                     raise ProgramError(
                         f"{place_of(op)} reads {arg.name!r} before {arg.op!r} makes it"
                         + ("; each needs the other: a cycle" if circle else "")
@@ -240,17 +241,3 @@ def _facts(op: GraphOp) -> Any:
     if op.definition.must_alias:
         found += [value.name for value in op.args]
     return found
-
-
-def _needs(op: GraphOp, other: GraphOp) -> bool:
-    """Whether an operator needs what another makes, by way of others or not."""
-    seen: set[int] = set()
-    waiting = [op]
-    while waiting:
-        here = waiting.pop()
-        if here is other:
-            return True
-        if id(here) not in seen:
-            seen.add(id(here))
-            waiting += [arg.op for arg in here.args if arg.op is not None]
-    return False

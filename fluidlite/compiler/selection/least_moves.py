@@ -13,6 +13,7 @@ from math import prod
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import FluidError
+from fluidlite.base.reached import reached
 from fluidlite.compiler.ir.graph_nodes import GraphValue
 from fluidlite.compiler.planning.plan import Line, Plan
 from fluidlite.compiler.selection.choice import Choice
@@ -191,14 +192,9 @@ def _touching(lines: Sequence[Line], ours: Sequence[bool], there: Mapping[int, C
                 joined[at].add(makers[value])
                 joined[makers[value]].add(at)
         makers.update(dict.fromkeys(line.op.results, at))
-    reached: set[int] = set()
-    todo = [at for at, host in enumerate(ours) if host]
-    while todo:
-        for other in joined[todo.pop()]:
-            if other in there and other not in reached:
-                reached.add(other)
-                todo.append(other)
-    return sorted(reached)
+    hosted = [at for at, host in enumerate(ours) if host]
+    found = reached(hosted, lambda at: joined[at] & there.keys())
+    return sorted(found & there.keys())
 
 
 def _touched(line: Line) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
+from fluidlite.base.reached import reached
+
 ONE, OTHER = 0, 1
 """The two ends."""
 
@@ -86,15 +88,7 @@ class Cut:
 
     def _reaching(self) -> set[int]:
         """The nodes from which OTHER is reached over arcs with room."""
-        found, queue = {OTHER}, deque([OTHER])
-        while queue:
-            node = queue.popleft()
-            for arc in self._arcs[node]:
-                tail = self._heads[arc]
-                if self._room[arc ^ 1] > 0 and tail not in found:
-                    found.add(tail)
-                    queue.append(tail)
-        return found
+        return reached([OTHER], lambda node: [self._heads[arc] for arc in self._arcs[node] if self._room[arc ^ 1] > 0])
 
 
 class End(NamedTuple):

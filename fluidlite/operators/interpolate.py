@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import operator
-from fluidlite.geometry.resampling import METHODS, SIZES
 from fluidlite.program.opdef import Attr, Slot, as_tensor
 from fluidlite.program.operator_options import Differentiation
+
+SIZES = ("out_d", "out_h", "out_w")
+METHODS = {3: ("linear",), 4: ("bilinear", "nearest", "bicubic"), 5: ("trilinear",)}
+"""The methods for each rank of X."""
 
 _ATTRS = (
     Attr("data_layout", "str", "NCHW", choices=("NCHW", "NHWC", "AnyLayout"), doc="NHWC: channels come last"),

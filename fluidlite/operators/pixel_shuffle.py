@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, ALL_FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.geometry.shuffling import shifted
 from fluidlite.operators.inference import Inferred, like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
@@ -130,9 +131,15 @@ def _infer_shift(slot: str, target: str) -> Callable[[Call], Inferred]:
     return infer
 
 
+def _ends(channels: int, ratio: float) -> tuple[int, int]:
+    """Where the channels end that come a step later, and those a step earlier; rounded in float32, as Fluid does."""
+    count, part = np.float32(channels), np.float32(ratio)
+    return int(count * part), int(count * np.float32(2) * part)
+
+
 def _shifted(x: e.Tensor, seg_num: int, shift_ratio: float, by: int) -> e.Tensor:
     n, c, h, w = x.dims
-    first, second = shifted(e.exactly(c), shift_ratio)
+    first, second = _ends(e.exactly(c), shift_ratio)
     steps = e.reshape(x, (n // seg_num, seg_num, c, h, w))
     parts = []
     for start, end, move in ((0, first, by), (first, second, -by), (second, c, 0)):

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from fluidlite.program.variable import Variable
 
 
+def _nothing_to_sync(self: Any) -> None:
+    """Do nothing: there is no second description that could differ."""
+
+
 class FluidProgram:
     """What ``Program`` has under Fluid's names."""
 
@@ -67,19 +71,13 @@ class FluidProgram:
 
     inference_optimize = _inference_optimize
 
-    def _sync_with_cpp(self) -> None:
-        """Do nothing: there is no second description that could differ."""
-
-    sync_with_cpp = _sync_with_cpp
+    _sync_with_cpp = sync_with_cpp = _nothing_to_sync
 
 
 class FluidBlock:
     """What ``Block`` has under Fluid's names."""
 
-    def _sync_with_cpp(self) -> None:
-        """Do nothing: there is no second description that could differ."""
-
-    sync_with_cpp = _sync_with_cpp
+    _sync_with_cpp = sync_with_cpp = _nothing_to_sync
 
     def _rename_var(self: Any, name: str | bytes, new_name: str | bytes) -> Variable:
         """Give a variable of this block another name, everywhere in the program that means it."""

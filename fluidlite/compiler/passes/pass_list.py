@@ -63,8 +63,7 @@ class PassList(list[GraphPass]):
     def __init__(self, items: Iterable[GraphPass] = ()) -> None:
         super().__init__(listed("passes", items, "a list of passes"))
         self._check_foreign()
-        self._phases: dict[int, str] = {}
-        self._plugins: dict[int, str] = {}
+        self._added: dict[int, tuple[str, str]] = {}  # the phase and the plugin of those that were added
 
     def _check_foreign(self) -> None:
         for item in self:
@@ -73,11 +72,11 @@ class PassList(list[GraphPass]):
 
     def phase(self, item: GraphPass) -> str:
         """The phase of one of its passes."""
-        return self._phases.get(id(item), item.phase)
+        return self._added.get(id(item), (item.phase, ""))[0]
 
     def plugin(self, item: GraphPass) -> str:
         """The plugin that brought one of its passes; "" for others."""
-        return self._plugins.get(id(item), "")
+        return self._added.get(id(item), ("", ""))[1]
 
     def add(self, item: GraphPass, phase: str | None = None, plugin: str = "") -> None:
         """Add a pass behind those of its phase.
@@ -96,9 +95,7 @@ class PassList(list[GraphPass]):
         while at and PHASES.index(self.phase(self[at - 1])) > rank:
             at -= 1
         self.insert(at, item)
-        self._phases[id(item)] = where
-        if plugin:
-            self._plugins[id(item)] = plugin
+        self._added[id(item)] = where, plugin
 
     def called(self, item: GraphPass) -> str:
         """How errors call one of its passes: by its plugin too."""
@@ -123,7 +120,7 @@ class PassList(list[GraphPass]):
         """
         self._check_foreign()
         now = fingerprint(graph)
-        phased = [(self._phases.get(id(item), item.phase), item) for item in self]
+        phased = [(self._added.get(id(item), (item.phase,))[0], item) for item in self]
         for phase, group in groupby(phased, itemgetter(0)):
             several = [item for _, item in group]
             for _ in range(MOST_ROUNDS if phase in REPEATED else 1):

@@ -58,7 +58,6 @@ class DiskCache:
         return self.path
 
     def get(self, *key: str) -> bytes | None:
-        """Return what was kept under a key, or None."""
         try:
             file = self._file(key)
             if hasattr(os, "getuid") and file.stat().st_uid != os.getuid():
@@ -104,7 +103,6 @@ class DiskCache:
         return len(found), sum(found)
 
     def info(self) -> CacheInfo:
-        """What it tells of itself."""
         entries, nbytes = self.size()
         return CacheInfo(entries, None, self.hits, self.misses, 0.0, nbytes, MOST_BYTES)
 

@@ -46,7 +46,6 @@ def dtype_name(dtype: Any) -> str:
 
 
 def is_float(dtype: str) -> bool:
-    """Whether the named type is a floating-point type."""
     return dtype in ALL_FLOATS
 
 
@@ -56,7 +55,6 @@ def compute_dtype(dtype: str) -> str:
 
 
 def integer_limits(dtype: str) -> tuple[int, int]:
-    """The lowest and the highest number of an integer type."""
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 

@@ -188,7 +188,6 @@ class LRUCache(Generic[Value]):
         gone.clear()  # without the lock: what goes may come back here
 
     def info(self) -> CacheInfo:
-        """What it holds, and how often it was asked."""
         return CacheInfo(
             len(self._values), self.most, self.hits, self.misses, self.seconds, self.nbytes, self.most_bytes
         )

@@ -34,7 +34,6 @@ class WeakObjects(Generic[Item]):
             refs[key] = ref(item, gone)
 
     def discard(self, item: Item) -> None:
-        """Take an object out, if it is there."""
         self._refs.pop(id(item), None)
 
     def __iter__(self) -> Iterator[Item]:

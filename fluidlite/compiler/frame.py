@@ -51,7 +51,6 @@ class Frame:
 
     @property
     def context(self) -> Context:
-        """The context of the place of the run."""
         return self.contexts[self.place]
 
     def planned(self, slot: str) -> list[Spec]:

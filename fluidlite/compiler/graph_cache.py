@@ -28,7 +28,6 @@ class GraphCache:
 
     A program is known by its serial and by how often it was edited, which is its fingerprint: a clone has its own.
 
-    ``place``: where they are to run.
     ``make_passes``: returns the passes; default: those of transformers.
     """
 
@@ -65,11 +64,9 @@ class GraphCache:
         return graph.finished()
 
     def info(self) -> CacheInfo:
-        """What the cache tells of itself."""
         return self._graphs.info()
 
     def clear(self) -> None:
-        """Forget all."""
         self._graphs.clear()
 
 

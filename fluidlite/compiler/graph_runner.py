@@ -41,8 +41,6 @@ class GraphRunner:
     """Runs graphs on one place; the last 64 plans are kept.
 
     ``executables``: where plans are bound to memory; None: all are interpreted.
-    ``bodies``: what makes the executors of sub-blocks, where plans are interpreted.
-    ``last``: what ran last.
     """
 
     def __init__(

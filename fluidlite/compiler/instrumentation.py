@@ -123,7 +123,6 @@ def observed() -> bool:
 
 
 def observation(step: Launch, tensors: list[Tensor]) -> Observation:
-    """Name the tensors of a finished launch."""
     op, call = step.op, step.call
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}

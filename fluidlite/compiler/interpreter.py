@@ -49,7 +49,6 @@ def run_plan(
 ) -> tuple[list[tuple[Any, Spec]], Plan]:
     """Run a plan; return the fetched values as fresh host arrays, each with its Spec, and the plan that ran last.
 
-    ``bodies`` makes the executors of sub-blocks.
 
     Raises FluidError with the operator and the user's line. The next run works.
     Raises StateMovedError if state is not as the plan was told; nothing was done.
@@ -90,7 +89,6 @@ def go_on(frame: Frame, pending: Pending) -> None:
 
 
 def run_steps(frame: Frame, watching: list[Observer]) -> None:
-    """Run the steps of the plan that a frame has now."""
     timing = timer()
     if timing is None:
         _run_steps(frame, frame.plan.steps, watching)

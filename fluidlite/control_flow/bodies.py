@@ -99,7 +99,6 @@ class Body:
             held.share_data_with(copied(tensor, self.context))
 
     def set_zeros(self, name: str, spec: Spec) -> None:
-        """Give it zeros."""
         self.give(name, zeros(spec, self.context))
 
     def take(self, name: str) -> Tensor | None:
@@ -177,7 +176,6 @@ def _kept(frame: Frame, op: Operator, what: Any, make: Callable[[], tuple[Progra
 
 
 def copied(tensor: Tensor, context: Context) -> Tensor:
-    """A copy on a context's place."""
     if isinstance(tensor, TensorArray):
         return tensor.copy()
     return transfer.transfer(tensor, context)

@@ -33,7 +33,6 @@ def reshaped(tensor: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def copied_rows(tensor: Tensor, begin: int, end: int, context: Context) -> Tensor:
-    """A copy of rows."""
     if begin == end or not tensor._known().size:
         return empty(rows_of(tensor, begin, end)._known(), context)
     return transfer.transfer(rows_of(tensor, begin, end), context)

@@ -50,7 +50,6 @@ class _Run:
             self.steps.before = {name: tensor._known() for name, tensor in self.values.items()}
 
     def body(self, index: int) -> Body:
-        """The body of a block, with its values."""
         block = self.op.block.program.blocks[index]
         body = body_of(self.frame, self.op, index, lambda: (body_program(block), ()))
         body.begin(self.frame)

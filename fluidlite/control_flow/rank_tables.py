@@ -61,7 +61,6 @@ class RankTable:
 
 
 def table_slot() -> Slot:
-    """The slot of a rank table."""
     return Slot("RankTable", on_host=True, doc="what lod_rank_table made")
 
 
@@ -70,7 +69,6 @@ TABLE = {"RankTable": ("int64",)}
 
 
 def read_table(frame: Frame) -> RankTable:
-    """The table that an operator reads."""
     (tensor,) = frame.read("RankTable")
     return RankTable(tensor)
 

@@ -96,7 +96,6 @@ class StepGradient:
 
 
 def differentiable(block: Block, name: str) -> bool:
-    """Whether gradients may flow through a variable."""
     variable = block.find_var(name)
     found = variable is not None and variable.spec is not None and is_float(variable.spec.dtype)
     return found and variable is not None and not variable.stop_gradient

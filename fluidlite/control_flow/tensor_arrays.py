@@ -45,7 +45,6 @@ def index_slot(doc: str) -> Slot:
 
 
 def read_array(frame: Frame, slot: str) -> TensorArray:
-    """The array of an input slot."""
     (found,) = frame.read(slot)
     if not isinstance(found, TensorArray):
         raise ProgramError(f"{slot} is {found!r}; expected a tensor array")

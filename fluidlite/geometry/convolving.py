@@ -129,11 +129,9 @@ class Convolution(NamedTuple):
         return self._replace(channels=self.channels * self.taps, sizes=one, shape=shape)
 
     def image_dims(self) -> Dims:
-        """Dims of the image."""
         return join_dims(self.images, self.groups * self.channels, self.sizes, self.last)
 
     def windows_dims(self) -> Dims:
-        """Dims of the windows."""
         return join_dims(self.images, self.groups * self.filters, self.counts, self.last)
 
     def lines(self) -> tuple[Line, ...]:

@@ -17,7 +17,6 @@ Pads = tuple[tuple[int, int], ...]
 
 
 def channels_last(call: Call, name: str = "data_format") -> bool:
-    """Whether the channels come last."""
     return call.attr(name) in ("NHWC", "NDHWC")
 
 
@@ -53,8 +52,6 @@ def explicit_pads(call: Call, spatial: int) -> Pads:
 def windows_of(call: Call, sizes: Sequence[int], kernel: Sequence[int], dilations: Sequence[int] = ()) -> Windows:
     """Return the windows that ``strides``, ``paddings`` and ``padding_algorithm`` of the call say.
 
-    ``sizes``: spatial dims of the image.
-    ``kernel``: size of a window.
     ``dilations``: empty: 1 each. SAME makes them 1, as Fluid does.
     """
     spatial, strides, algorithm = len(kernel), call.attr("strides"), call.attr("padding_algorithm")

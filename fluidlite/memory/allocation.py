@@ -145,7 +145,6 @@ class Allocation:
         return block
 
     def span(self) -> Span:
-        """Its bytes."""
         return Span(self.live_block().handle, self.offset, self.nbytes)
 
     def kept_arrays(self, uid: int) -> tuple[dict[Any, Any], Any, int] | None:
@@ -172,7 +171,6 @@ class Allocation:
 
     @property
     def place(self) -> Place:
-        """Where it is."""
         return self.memory.place
 
     def hand_out(self) -> Outside:

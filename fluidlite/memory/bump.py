@@ -96,7 +96,6 @@ class Bump:
         return offset
 
     def hand_out(self, piece: Piece) -> None:
-        """Note who has a piece."""
         piece.bump, piece.generation = self, self.generation
         self._pieces.add(piece)
 

@@ -250,13 +250,11 @@ class PlaceMemory:
                 self.frees += 1
 
     def trim(self) -> None:
-        """Give cached blocks back to the device."""
         with self.lock:
             self._reclaim_all()
             self.strategy.trim()
 
     def stats(self) -> MemoryStats:
-        """Numbers now."""
         with self.lock:
             self._drain()
             return MemoryStats(
@@ -286,7 +284,6 @@ class PlaceMemory:
         self.peak = max(self.peak, self.used_bytes - self.idle_bytes)
 
     def reset_peak(self) -> None:
-        """Let ``peak`` start again from what is used now."""
         with self.lock:
             self._drain()
             self.peak = self.used_bytes - self.idle_bytes

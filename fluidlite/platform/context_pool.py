@@ -127,7 +127,6 @@ def _check_round_trip(unit: Unit, context: Context) -> None:
 
 
 def open_contexts() -> list[Context]:
-    """Every context that is open now."""
     return [context for context in _all if not context.closed]
 
 

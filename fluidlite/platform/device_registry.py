@@ -107,7 +107,6 @@ class Unit:
         raise DeviceError(f"{self.place} failed while {what}: {type(exc).__name__}: {exc}") from exc
 
     def raise_if_lost(self) -> None:
-        """Raise DeviceLost if the device is gone."""
         if self._lost is not None:
             advice = "" if self.inherited else f"\n  Other places go on; restart to use {self.place}."
             raise DeviceLost(f"{self.place} is lost: {self._lost}{advice}")
@@ -202,7 +201,6 @@ class DeviceTable:
         return None
 
     def remove(self, device: Any) -> None:
-        """Take a device out again."""
         with self._lock:
             entry = self._entries.pop(device.kind, None)
             self._units.clear()

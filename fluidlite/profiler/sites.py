@@ -25,7 +25,6 @@ class Site:
     ``kernel``: how the kernel was chosen, and whose it is.
     ``context``: the queue.
     ``nbytes``: bytes of all operands and results; 0 where their dims are not known before the run.
-    ``line``: the line of the program.
     ``made_of``: operators that passes fused into this one.
     ``output``: the first variable that it writes.
     """

@@ -20,7 +20,6 @@ class Row:
     ``kind``, ``name``, ``kernel``, ``place``: as of :class:`Site`; spans have the kind "run" or "event", and the place
     "host".
     ``own``: ``total`` without the launches of sub-blocks that ran inside.
-    ``nbytes``: of operands and results.
     """
 
     kind: str
@@ -40,7 +39,6 @@ class Row:
         return self.total / self.calls if self.calls else 0.0
 
     def add(self, calls: int, total: int, own: int, most: int, least: int, nbytes: int) -> None:
-        """Count calls in."""
         self.min = min(self.min, least) if self.calls else least
         self.max = max(self.max, most)
         self.calls += calls
@@ -96,7 +94,6 @@ class Statistics:
             counts[name] += new - old
 
     def add_span(self, kind: str, name: str, time: int) -> None:
-        """Count a span of the host in."""
         self._row(kind, name, "", "host").add(1, time, time, time, time, 0)
 
 
@@ -142,11 +139,9 @@ class Timeline:
     def add(
         self, sites: Sequence[Site], queues: Sequence[tuple[str, int]], threads: Sequence[int], begins: Any, ends: Any
     ) -> None:
-        """Keep launches."""
         if self._fits(begins.size):
             self.blocks.append(Block(sites, queues, threads, begins, ends))
 
     def add_span(self, kind: str, name: str, thread: int, began: int, ended: int) -> None:
-        """Keep a span."""
         if self._fits(1):
             self.spans.append(Span(kind, name, thread, began, ended))

@@ -42,7 +42,6 @@ class Value:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """Its dims."""
         if self.spec is None:
             raise ProgramError("a decomposition reads a value before it writes it")
         return self.spec.dims
@@ -78,7 +77,6 @@ class Build:
         return Value("out", slot, i)
 
     def temp(self) -> Value:
-        """A new temporary."""
         self._temps += 1
         return Value("tmp", "", self._temps - 1)
 

@@ -35,7 +35,6 @@ class VariableDesc:
     persistable = _fact("persistable")
 
     def shape(self) -> list[int]:
-        """Its declared dims."""
         return list(self._of.shape)
 
     def set_persistable(self, on: bool) -> None:
@@ -73,23 +72,18 @@ class BlockDesc:
     parent = property(_fact("parent_idx"))
 
     def op_size(self) -> int:
-        """Number of operators."""
         return len(self._of.ops)
 
     def op(self, index: int) -> OpDesc:
-        """The operator of that index."""
         return OpDesc(self._of.ops[index])
 
     def all_vars(self) -> list[VariableDesc]:
-        """The block's variables."""
         return [VariableDesc(variable) for variable in self._of.vars.values()]
 
     def has_var(self, name: str | bytes) -> bool:
-        """Whether the block has a variable of that name."""
         return self._of.has_var(_text(name))
 
     def find_var(self, name: str | bytes) -> VariableDesc | None:
-        """The block's variable of that name, or None."""
         found = self._of.vars.get(_text(name))
         return None if found is None else VariableDesc(found)
 
@@ -105,7 +99,6 @@ class ProgramDesc:
     num_blocks = _fact("num_blocks")
 
     def block(self, index: int) -> BlockDesc:
-        """The block of that index."""
         return BlockDesc(self._of.block(index))
 
     def serialize_to_string(self) -> bytes:

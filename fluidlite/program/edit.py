@@ -17,13 +17,11 @@ INSIDE = "inside"
 
 
 def copy_into(op: Operator, block: Block) -> Operator:
-    """The same operator for another block."""
     ins, outs = ({slot: list(names) for slot, names in slots.items()} for slots in (op.inputs, op.outputs))
     return op._near(block, op.definition, ins, outs, op.attrs, op.hints)
 
 
 def copy_variable(variable: Variable, block: Block) -> Variable:
-    """The same variable in another block."""
     new = copy.copy(variable)
     new.block = block
     return new

@@ -18,7 +18,6 @@ Callback = Callable[..., None]
 class GradientParts:
     """The gradients of variables of a block, by parts, and the operators that make them.
 
-    ``block``: where operators are appended.
     ``keep``: variables whose gradients are asked for.
     ``callbacks``: called with the block and the names of gradients, after each operator.
     """
@@ -138,7 +137,6 @@ class GradientParts:
         outputs: Mapping[str, Any],
         attrs: Mapping[str, Any] | None,
     ) -> None:
-        """Append a gradient operator of ``forward``."""
         if all(name == EMPTY for names in outputs.values() for name in listed_names(names)):
             return
         kept = {slot: names for slot, names in outputs.items() if any(name != EMPTY for name in listed_names(names))}

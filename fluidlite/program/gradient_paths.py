@@ -37,7 +37,6 @@ class Paths:
     inputs: dict[Operator, dict[str, dict[str, str]]] = field(default_factory=dict)
 
     def into(self, op: Operator) -> dict[str, dict[str, str]]:
-        """The reached inputs of an operator, by slot."""
         return self.inputs.get(op, {})
 
 

@@ -25,7 +25,6 @@ class _Cut:
     dropped: list[int] = field(default_factory=list)
 
     def add(self, axis: int, start: Any, end: Any, stride: Any) -> None:
-        """Cut one more axis."""
         self.axes.append(axis)
         self.starts.append(start)
         self.ends.append(end)

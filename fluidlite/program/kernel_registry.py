@@ -197,7 +197,6 @@ class KernelRegistry:
                 self.choose_anew()
 
     def add_library(self, library: Library) -> None:
-        """Register a library."""
         with self._lock:
             other = self._libraries.get(library.name)
             if other is not None and other != library:
@@ -209,7 +208,6 @@ class KernelRegistry:
             self.choose_anew()
 
     def remove_library(self, library: Library) -> None:
-        """Take a library out again."""
         with self._lock:
             self._libraries.pop(library.name, None)
             self.choose_anew()
@@ -219,7 +217,6 @@ class KernelRegistry:
         return self._libraries.get(name) or Library(name, ("*",), 0)
 
     def libraries(self) -> list[Library]:
-        """All declared libraries."""
         ensure_loaded()
         return list(self._libraries.values())
 

@@ -339,7 +339,6 @@ class Options:
             self._by_class[type(option)] = option
 
     def find(self, kind: type[Kind]) -> Kind | None:
-        """The option of a class, or None."""
         return self._by_class.get(kind)
 
     def get(self, kind: type[Kind]) -> Kind:

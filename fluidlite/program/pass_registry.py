@@ -51,7 +51,6 @@ class PassRegistry:
         return sorted(self._passes.values(), key=lambda found: (PHASES.index(found[0].phase), found[0].name))
 
     def factories(self) -> dict[str, Any]:
-        """The factories of transformers, by name."""
         ensure_loaded()
         return {name: item for name, (item, _) in self._factories.items()}
 

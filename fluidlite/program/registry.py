@@ -83,7 +83,6 @@ class OpRegistry:
             cache_version.invalidate()
 
     def remove(self, op: OpDef) -> None:
-        """Take a definition out again."""
         with self._lock:
             hidden = self._hidden.pop(op, None)
             if self._ops.get(op.type) is op:
@@ -98,7 +97,6 @@ class OpRegistry:
         self._noted[op.type] = op
 
     def find(self, type: str) -> OpDef | None:
-        """The definition of that type, or None."""
         found = self._ops.get(type)
         if found is None:
             ensure_loaded()

@@ -95,7 +95,6 @@ def fitted(name: str, spec: Spec, array: Array, rows: int) -> Array:
     """Return an array in the dims and the dtype that are declared.
 
     ``spec``: its first dim is that of the batch. A flat row is folded into the other dims, which must agree.
-    ``rows``: of the batch.
     Raises FeedError if it holds what the dtype cannot (fractions for an integer, numbers beyond its limits), or has
     other dims.
     """

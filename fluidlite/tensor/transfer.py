@@ -41,7 +41,6 @@ def bytes_at(span: Span, context: Context) -> np.ndarray[Any, np.dtype[np.uint8]
 
 
 def is_host(context: Context) -> bool:
-    """Whether the context's place is host memory."""
     return context.unit.info.host
 
 

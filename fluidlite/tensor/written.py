@@ -13,10 +13,7 @@ from fluidlite.tensor.transfer import transfer
 
 
 class Written:
-    """The allocations that a run writes.
-
-    ``tensors``: what lies in them.
-    """
+    """The allocations that a run writes."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         ranges = sorted([_range(tensor.allocation) for tensor in tensors if tensor.allocation is not None])

@@ -30,12 +30,9 @@ class CallSignature:
     """What the text depends on.
 
     ``feeds``: the arguments in order, and whether each is read where the caller has it.
-    ``results``: how each leaves.
     ``state``: variables, and whether each is written.
-    ``actions``: what each is.
     ``fetched``: None: the function takes a tuple of arguments. Else it takes what ``Executor.run`` does, and these are
     the names that are fetched.
-    ``blocks``: of an executor's program.
     ``alone``: the one result comes by itself, not in a list.
     ``locked``: the caller has a lock of its own.
     ``queued``: the queue is held though nothing is written: memory may be taken back by who holds it.
@@ -232,7 +229,6 @@ class Texts:
         self._codes: LRUCache[tuple[str, CodeType]] = LRUCache(most, "fast paths", 16 << 20, self._forget)
 
     def of(self, form: CallSignature) -> tuple[str, CodeType]:
-        """Return the text of a form, and its code."""
         return self._codes.get(form, lambda: self._make(form))
 
     def _make(self, form: CallSignature) -> tuple[str, CodeType]:

@@ -38,7 +38,6 @@ class Recorder:
         self._context = context
 
     def launch(self, kernel: Any, items: int, args: Sequence[Any], group: int | None = None) -> None:
-        """Note a launch."""
         if items > 0:
             self.launches.append((kernel, items, tuple(args), group))
 

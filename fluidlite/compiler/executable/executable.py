@@ -118,12 +118,10 @@ class Executable(LinkedPlan):
         return self._fetch(last), frame.plan
 
     def begin(self, scope: Scope) -> None:
-        """Begin a run."""
         self.frame.scope = scope
         self.begun.busy = True
 
     def end(self, ran: Sequence[Executable]) -> None:
-        """End a run of some stages."""
         frame = self.frame
         self.begun.busy = False
         frame.scope = NO_SCOPE  # nothing that is bound keeps a scope alive

@@ -62,11 +62,8 @@ class ExecutableCache:
     All that is bound here on one context lies in one arena, as large as the largest needs: one runs at a time.
 
     ``copy``: results are copies. False: those on the host are views of where they were computed, where that stays.
-    ``binds``: how often a plan was bound.
-    ``hits``: how often a bound one was found.
     ``allocate``: has room for what each of some buffers needs.
     ``seconds``: spent on binding, without memory.
-    ``fast_paths``: of the executables, by call signature.
     ``bodies``: what makes the executors of sub-blocks; None: such as executors are by default.
     """
 
@@ -108,10 +105,7 @@ class ExecutableCache:
     def run(
         self, plan: Plan, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None = None
     ) -> tuple[Fetched, Plan]:
-        """Run a plan once; arguments and results are those of the interpreter's ``run_plan``.
-
-        ``sign``: returns the signature of a fast path that later calls may take.
-        """
+        """Run a plan once; arguments and results are those of the interpreter's ``run_plan``."""
         if observers():
             return self._watched(plan, feeds, scope)
         executable = self._find(plan, feeds, scope)
@@ -131,7 +125,6 @@ class ExecutableCache:
 
     @property
     def last(self) -> Executable | None:
-        """What ran last."""
         return self._latest.executable
 
     @last.setter
@@ -329,7 +322,6 @@ class ExecutableCache:
                 storage.release()
 
     def info(self) -> CacheInfo:
-        """What the cache of executables tells of itself."""
         keys = list(self._executables)
         contexts = max(len({key[2] for key in keys}), 1)
         return CacheInfo(

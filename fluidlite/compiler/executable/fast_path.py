@@ -89,10 +89,7 @@ class FastPath:
     """A function made for one executable on the host's memory, which looks at nothing that did not change.
 
     ``executable``: one for which :func:`direct` has no objection.
-    ``names``: what the text names.
     ``call``: runs it; returns None, and has done nothing, where a guard fails; the caller takes the slow path.
-    ``source``: the text of ``call``.
-    ``key``: under which it is kept.
     """
 
     def __init__(self, executable: Executable, form: CallSignature, names: dict[str, Any], key: Any) -> None:
@@ -132,11 +129,8 @@ class Signature:
 
     ``key``: under which ways that are called alike are kept.
     ``arguments``: the feeds, in the order of a call's arguments.
-    ``lock``: held during a call.
-    ``alone``: the one result comes by itself, not in a list.
     ``program``: an executor's, before passes: it is called with a program, feed, fetch_list and scope. Without one it
     is called with a tuple of arguments.
-    ``fetches``: what is fetched of that.
     """
 
     key: Any
@@ -153,7 +147,6 @@ def direct(
     """Return the fast path of an executable, or None where each call has to look something up.
 
     ``latest``: is told when it runs.
-    ``copy``: results are copies, not views.
     """
     plan, program = executable.plan, called.program
     if executable.stage or plan.pending is not None or len(executable.contexts) != 1 or not executable.attached:

@@ -24,7 +24,6 @@ class FastPathEntry:
         self.kept = kept
 
     def set(self, fast_paths: tuple[FastPath, ...]) -> None:
-        """Replace the fast paths."""
         self.fast_paths = fast_paths
         self.first = fast_paths[0] if fast_paths else NO_FAST_PATH
 
@@ -69,7 +68,6 @@ class FastPathCache:
                     del self._entries[key]
 
     def close(self) -> None:
-        """Close all, so that nothing holds memory by them."""
         with self._lock:
             for entry in self._entries.values():
                 for fast_path in entry.fast_paths:

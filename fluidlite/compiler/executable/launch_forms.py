@@ -46,16 +46,13 @@ class Spot(NamedTuple):
         return Spot((block.handle, begin, block.address + begin if block.address is not None else -1), 0, whole)
 
     def after(self, nbytes: int) -> Spot:
-        """So many bytes behind it."""
         return Spot(self.base, self.behind + nbytes, self.whole)
 
     def span(self, nbytes: int) -> Span:
-        """So many bytes there."""
         handle, begin, _ = self.base
         return Span(handle, begin + self.behind, nbytes)
 
     def tensor(self, spec: Spec) -> Tensor:
-        """What lies there."""
         x = self.whole
         return Tensor.of(spec, x.place, x.allocation, x.byte_offset + self.behind)  # type: ignore[arg-type]
 
@@ -74,7 +71,6 @@ class _Nowhere:
         return self
 
     def address(self) -> int:
-        """An address."""
         return self._address
 
     def __getattr__(self, name: str) -> Any:
@@ -82,11 +78,7 @@ class _Nowhere:
 
 
 class LaunchForm:
-    """The launches of one kernel; ``at(spots)`` are those on operands that lie there.
-
-    ``marks``: whether one of them may set the status word.
-    ``calls``: how many are calls of native functions.
-    """
+    """The launches of one kernel; ``at(spots)`` are those on operands that lie there."""
 
     def __init__(
         self,

@@ -56,7 +56,6 @@ class Pieces(tuple[Piece, ...]):
 
 
 def pieces(executable: Executable) -> Pieces:
-    """Say what an executable does, piece by piece."""
     numbers = {id(step): number for number, step in enumerate(executable.plan.steps)}
     starts = [numbers[id(owner)] for owner in executable.owners]
     found = []

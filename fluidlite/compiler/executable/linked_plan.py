@@ -39,8 +39,6 @@ NO_SCOPE = Scope()
 class Storages(Protocol):
     """Where an executable asks for its memory.
 
-    ``copy``: whether results are copies.
-    ``bodies``: what makes the executors of sub-blocks.
     ``allocate``: has room for what each of some storages needs.
     """
 
@@ -48,9 +46,7 @@ class Storages(Protocol):
     bodies: MakeExecutor | None
     allocate: Callable[[Sequence[DeviceBufferStorage]], None]
 
-    def of(self, context: Context, stage: int = 0) -> DeviceBufferStorage:
-        """The storage of a context, for a stage of programs."""
-        ...
+    def of(self, context: Context, stage: int = 0) -> DeviceBufferStorage: ...
 
 
 def arenas_of(places: Iterable[Place]) -> tuple[Arena | None, ...]:
@@ -86,7 +82,6 @@ class LinkedPlan:
     another.
     ``arenas``: what :func:`arenas_of` said of its places when it was bound: its memory is there.
     ``begun``: the storage that is busy while it runs.
-    ``fast_path``: its fast path, if one was made.
     ``tried``: how often it had been bound when a fast path was last tried.
     ``written``: the memory of the state that it writes.
     """
@@ -260,7 +255,6 @@ class LinkedPlan:
             self.frame.values = {}
 
     def close_fast_path(self) -> None:
-        """Close its fast path, if it has one."""
         fast_path = self.fast_path() if self.fast_path is not None else None
         if fast_path is not None:
             fast_path.close()

@@ -27,8 +27,6 @@ class Runner:
     """An executor of one graph: ``runner(arguments)`` returns fresh host arrays of what it fetches.
 
     Other dims of the arguments are planned and bound again; the last 64 plans are kept.
-
-    ``sign``: returns the signature of the fast paths that the cache keeps for its caller.
     """
 
     def __init__(
@@ -63,7 +61,6 @@ class Runner:
 
     @property
     def plans(self) -> Any:
-        """The cache of its plans."""
         return self._runner.plans
 
     @property
@@ -80,5 +77,4 @@ class Runner:
         return pieces(self.executables.bound())
 
     def close(self) -> None:
-        """Give memory back."""
         self._runner.clear()

@@ -122,7 +122,6 @@ class StepKernels:
         self.workspace = held.end + need
 
     def run(self, context: Context, io: IO) -> None:
-        """Run all steps once."""
         for action in self._actions(context, io, False):
             action()
 
@@ -197,7 +196,6 @@ def _row(spec: Spec) -> int:
 
 
 def _prepared(one: Call, choice: Choice, context: Context) -> OneStep:
-    """Prepare the kernels of one step."""
     parts, choices = choice.parts, choice.part_choices
     slots = (("in", one.ins), ("out", one.outs))
     specs = {

@@ -136,7 +136,6 @@ class _FusedOp:
         self.walks: LRUCache[_Walk] = LRUCache(64, "parts of fused calls", 1 << 20)
 
     def definition(self) -> OpDef:
-        """Declare the operator."""
         structure = self.structure
         attrs = [
             Attr(f"{index}.{attr.name}", "float")
@@ -225,12 +224,10 @@ class _FusedOp:
     # What the definition says
 
     def infer(self, call: Call) -> dict[str, Spec]:
-        """Dims and dtypes of the outputs."""
         specs = self.walk(call).specs
         return {slot: specs[source] for slot, source in self.outs.items() if call.has(slot)}
 
     def code(self, call: Call) -> Typed:
-        """The typed expression of all parts."""
         walk = self.walk(call)
         parts = [
             PartCode(typed_of(each), dict(part.sources))

@@ -109,7 +109,6 @@ class DeviceBufferStorage:
 
 
 def allocate_buffers(buffers: Iterable[DeviceBufferStorage]) -> None:
-    """Have room for what each needs."""
     for buffer in buffers:
         buffer.transform_allocate()
 

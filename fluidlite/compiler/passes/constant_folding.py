@@ -44,7 +44,6 @@ class FoldConstants(GraphPass):
         self.most_bytes = most_bytes
 
     def do_pass(self, graph: Graph) -> None:
-        """Go through the operators in order."""
         constants: dict[int, GraphOp] = {}
         arrays: dict[int, Array] = {}
         for op in list(graph.ops):

@@ -16,7 +16,6 @@ class CommonSubexpressions(GraphPass):
     """What is computed twice from the same values is computed once; random operators are left alone."""
 
     def do_pass(self, graph: Graph) -> None:
-        """Let readers of later copies read the first."""
         several = Counter([op.type for op in graph.ops if op.type != READ])
         if max(several.values(), default=0) < 2:
             return

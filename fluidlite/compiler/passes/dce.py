@@ -12,5 +12,4 @@ class DeadCode(GraphPass):
     phase = "prune"
 
     def do_pass(self, graph: Graph) -> None:
-        """Take the operators out."""
         graph.prune()

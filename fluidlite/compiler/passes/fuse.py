@@ -23,7 +23,6 @@ class FuseElementwise(GraphPass):
     phase = "fuse"
 
     def do_pass(self, graph: Graph) -> None:
-        """Fuse all that can be fused."""
         dims = generic_dims(graph)
         members: dict[int, ElementMember] = {}
         for op in graph.ops:

@@ -60,7 +60,6 @@ class GenericDims:
         return not any(dim in self._doubtful for dim in dims)
 
     def spec(self, value: GraphValue) -> Spec | None:
-        """The spec of a value with these dims."""
         spec = self._specs.get(value)
         if spec is None or self._same.keys().isdisjoint(spec.dims):
             return spec

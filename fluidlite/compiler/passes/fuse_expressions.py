@@ -149,7 +149,6 @@ class ByCost(Fusion[LoopMember]):
         return _estimates.get(key, lambda: [_estimate(call)])[0]
 
     def operator(self, group: frozenset[int], checks: Operator | None = None) -> GraphOp:
-        """The operator that a group becomes."""
         checking = (self.members[index].op.operator for index in group if self.members[index].checks)
         return super().operator(group, next(checking, checks))
 

@@ -80,7 +80,6 @@ class Fusion(Groups, Generic[M]):
         return [self.members[index] for index in sorted(group)]
 
     def as_one(self, group: Iterable[int]) -> Joined:
-        """What a group becomes."""
         return Joined(self, self.of(group), self.dims)
 
     def operator(self, group: frozenset[int], checks: Operator | None = None) -> GraphOp:

@@ -17,8 +17,6 @@ class Groups:
 
     ``at``: the index of each operator.
     ``after``: by operator: those that must run after it.
-    ``readers``: by value: the operators that read it.
-    ``results``: the values that are fetched.
     ``group``: the group of each operator.
     """
 
@@ -30,7 +28,6 @@ class Groups:
         self.group: dict[int, frozenset[int]] = {index: frozenset((index,)) for index in range(len(graph.ops))}
 
     def join(self, group: frozenset[int]) -> None:
-        """Make operators one group."""
         for each in group:
             self.group[each] = group
 

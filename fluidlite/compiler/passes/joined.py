@@ -91,7 +91,6 @@ class Joined:
 
     ``members``: in the order in which they run.
     ``inputs``, ``stored``: ``X0``, ``X1``, ... and ``Out0``, ``Out1``, ...
-    ``attrs``: its attributes.
     ``possible``: whether it updates nothing that it computes itself.
     """
 

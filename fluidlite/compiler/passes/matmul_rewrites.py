@@ -36,7 +36,6 @@ class SplitProducts(GraphPass):
     phase = "simplify"
 
     def do_pass(self, graph: Graph) -> None:
-        """Go through the gradients once."""
         found = [op for op in graph.ops if op.type in GRADIENTS]
         known: dict[Any, bool] = {}
         for op in found:
@@ -53,7 +52,6 @@ class FoldTransposes(GraphPass):
     phase = "simplify"
 
     def do_pass(self, graph: Graph) -> None:
-        """Look at each product, and at each transpose of one."""
         for op in list(graph.ops):
             if op.type in ("matmul", "mul"):
                 _read_untransposed(graph, op)

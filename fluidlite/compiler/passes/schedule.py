@@ -22,7 +22,6 @@ class ScheduleUpdates(GraphPass):
     phase = "schedule"
 
     def do_pass(self, graph: Graph) -> None:
-        """Order the operators anew."""
         if graph.writes and any(map(_is_update, graph.ops)):
             graph.ops = _Order(graph).ordered()
             graph.touch()

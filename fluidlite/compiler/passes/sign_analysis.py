@@ -33,7 +33,6 @@ _PASSED_ON = frozenset(
 
 
 def floating(value: GraphValue) -> bool:
-    """Whether a value holds floats."""
     return value.spec is not None and is_float(value.spec.dtype)
 
 
@@ -51,7 +50,6 @@ def is_number(value: GraphValue, number: float) -> bool:
 
 
 def has_minus_zero(value: GraphValue) -> bool:
-    """Whether a value may hold -0.0."""
     while value.op is not None and value.op.type in _PASSED_ON and value.op.args:
         value = value.op.args[0]
     if not floating(value):

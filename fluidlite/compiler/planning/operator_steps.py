@@ -55,7 +55,6 @@ class OperatorSteps(LayoutChoice):
     picked: Picked
 
     def _step(self, op: GraphOp) -> None:
-        """Plan one operator."""
         around = self.line, self.line_index
         self.line, self.line_index = Line(op, None, None), len(self.out.lines)
         self.out.lines.append(self.line)

@@ -159,14 +159,12 @@ class Pending:
 class Plan:
     """Steps of a run in order, and what explain shows.
 
-    ``place``: the executor's.
     ``program``: what the graph was made of that is planned; ``writes`` are the state variables that the graph writes.
     ``lines``: one an operator of the program that runs; ``pruned`` counts the others.
     ``state``: by name, whether it is read before it is written.
     ``state_specs``: how the state of the scope was that it was made for.
     ``feed_keys``: by fed name the key of its value; that of a state variable is not the variable's own: what a
     run is fed in its place, and what it then stores there, are two values.
-    ``pending``: what comes after the last step.
     ``before``: what ran before the first step; ``lines`` and ``moves`` include it.
     ``last_use``: by key the index of the step that uses it last; from the number of steps on: it is used
     after the last one.

@@ -22,7 +22,6 @@ class Choice:
     """Which kernel runs a call, where and how.
 
     ``how``: native, generated, generic, decomposed, widened, fallback or pinned.
-    ``place``: where it runs.
     ``library``: of the kernel; for a generated one the capability.
     ``kernel``: None for a generated or decomposed one.
     ``parts``: of a decomposition, or of a call in a wider data type.
@@ -41,7 +40,6 @@ class Choice:
     moved: bool = False
 
     def prepare(self, call: Call, context: Any) -> Prepared:
-        """Return what computes a call."""
         if self.kernel is not None:
             return self.kernel.prepare(call, context)
         if call.op.steps is not None:

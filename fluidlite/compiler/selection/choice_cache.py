@@ -24,7 +24,6 @@ _cache = ChoiceCache(())
 
 
 def current_choices() -> ChoiceCache:
-    """The choices of this generation."""
     global _cache
     found, now = _cache, (kernels.generation, ops.generation, devices.generation)
     if found.generation != now:

@@ -93,7 +93,6 @@ def _between(several: tuple[Choice, ...], layout: Layout) -> tuple[Choice, ...]:
 
 
 def slots_in(choice: Choice, layout: Layout) -> frozenset[str]:
-    """The slots that a kernel takes in a layout."""
     return frozenset(slot for slot, name in choice.layouts.items() if name == layout.name)
 
 

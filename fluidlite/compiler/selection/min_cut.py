@@ -22,7 +22,6 @@ class Cut:
         self._room: list[float] = []
 
     def node(self) -> int:
-        """Add a node."""
         self._arcs.append([])
         return len(self._arcs) - 1
 

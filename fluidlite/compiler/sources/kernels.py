@@ -18,9 +18,6 @@ class KernelText:
     """A compiled kernel.
 
     ``name``: of its files, without suffix.
-    ``source``, ``entry``, ``parameters``: what was compiled.
-    ``files``: texts by file name.
-    ``steps``: those that launch it.
     """
 
     name: str

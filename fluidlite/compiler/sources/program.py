@@ -46,7 +46,6 @@ _RESERVED |= {*_RUNNING, *keyword.kwlist}
 class ProgramText:
     """Writes a program that is bound to the host's memory alone.
 
-    ``texts``: of its steps.
     ``arguments``: the feeds, in the order of the function's parameters.
     """
 
@@ -65,7 +64,6 @@ class ProgramText:
         self._status = False
 
     def text(self) -> str:
-        """The whole file."""
         state = [self.name(name, name) for name, _, _ in self.executable.state]
         keys = [(name, self.plan.feed_keys[name]) for name in self.arguments]
         feeds = [self.name(key, name) for name, key in keys]

@@ -65,7 +65,6 @@ def library(
     """Prepare a kernel that a library registered.
 
     ``kernel``: module and name of the function.
-    ``type``: of the operator.
     ``ins``, ``outs``: by slot a list of (dims, dtype[, lod[, numbers]]).
     ``attrs``: those that differ from the defaults.
     ``accumulate``: the kernel adds its product to so many times its last input.

@@ -68,12 +68,10 @@ def one_line(text: str) -> str:
 
 
 def dtype_text(name: str) -> str:
-    """A dtype of NumPy."""
     return f"ml_dtypes.{name}" if name == "bfloat16" else f"np.{name}"
 
 
 def slots_text(slots: Any) -> str:
-    """The metadata of a call's inputs or outputs."""
     found = {}
     for slot, specs in slots.items():
         group = []

@@ -26,15 +26,12 @@ class CPUContext(ContextBase):
     """A queue that is always idle: every call has done its work when it returns."""
 
     def copy_in(self, dst: Span, src: memoryview) -> None:
-        """Copy host bytes in."""
         dst.handle[dst.offset : dst.offset + dst.nbytes] = np.frombuffer(src, np.uint8)
 
     def copy_out(self, dst: memoryview, src: Span) -> None:
-        """Copy host bytes out."""
         np.frombuffer(dst, np.uint8)[:] = src.handle[src.offset : src.offset + src.nbytes]
 
     def copy_within(self, dst: Span, src: Span) -> None:
-        """Copy from span to span."""
         dst.handle[dst.offset : dst.offset + dst.nbytes] = src.handle[src.offset : src.offset + src.nbytes]
 
     def activate(self) -> AbstractContextManager[Any]:
@@ -187,15 +184,12 @@ class CPUDevice(DeviceBase):
         )
 
     def allocator(self, index: int) -> CPUAllocator:
-        """Make an allocator."""
         return CPUAllocator()
 
     def context(self, index: int, queue: int) -> CPUContext:
-        """Make a context."""
         return CPUContext(self.place(index))
 
     def array(self, index: int) -> NumPyArrays:
-        """NumPy."""
         return self._arrays
 
     def language(self, index: int) -> Any:

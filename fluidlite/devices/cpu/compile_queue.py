@@ -54,7 +54,6 @@ class Job:
     """A module on its way to machine code.
 
     ``request``: (text, level, cpu, features).
-    ``code``: the machine code, when it is there.
     ``reason``: why there is none, if LLVM refused it.
     ``seconds``: that it took.
     """

@@ -104,10 +104,7 @@ end:
 
 
 class Image:
-    """Launches at addresses that are said when they are done.
-
-    ``address``: of the words.
-    """
+    """Launches at addresses that are said when they are done."""
 
     def __init__(self, words: Sequence[int], kernels: Sequence[Any]) -> None:
         self._words = array("q", words)

@@ -49,7 +49,6 @@ class Code:
     """Machine code; it goes when nobody holds it.
 
     ``library``: the loaded code; None: it is still to be compiled or loaded.
-    ``nbytes``: of the code, about.
     ``wait``, ``load``: code that is not there yet, and the library of it: asked for with the first address.
     ``weight``: bytes of memory that it takes, about.
     """

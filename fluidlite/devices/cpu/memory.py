@@ -40,7 +40,6 @@ class CPUAllocator(AllocatorBase):
         """Nothing to do: the memory goes with the last array that views it."""
 
     def address(self, handle: Any) -> int | None:
-        """Return the address of the first byte."""
         return address_of(handle)
 
 

@@ -39,7 +39,6 @@ def check(text: str) -> None:
 def object_code(text: str, level: int, cpu: str, features: str) -> bytes:
     """Compile a module: all that the processor has, no fast-math option, nothing contracted.
 
-    ``text``: LLVM IR.
     ``level``: how much is optimised, 0 to 3.
     ``cpu``, ``features``: what LLVM calls the processor, and what it has.
     Raises RuntimeError with LLVM's reason, if it refuses the text.

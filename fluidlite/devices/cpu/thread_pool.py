@@ -313,7 +313,6 @@ _teams: list[ThreadPool] = []
 
 
 def team(load: Any) -> ThreadPool:
-    """Return the process's team."""
     with _lock:
         if not _teams:
             _teams.append(ThreadPool(load))

@@ -54,12 +54,10 @@ class CUDAAllocator(AllocatorBase):
         """Nothing to do: CuPy counts references, and the block returns to its pool with the last array over it."""
 
     def address(self, handle: Any) -> int | None:
-        """Return the device address."""
         address: int = handle.ptr
         return address
 
     def trim(self) -> None:
-        """Free what the pool holds unused."""
         with self._cuda.Device(self._index):
             self._pool.free_all_blocks()
 
@@ -72,11 +70,9 @@ class CUDAEvent:
         self._guard = guard
 
     def done(self) -> bool:
-        """Whether the work before it has finished."""
         return bool(self.event.done)
 
     def wait(self) -> None:
-        """Block until it has."""
         self._guard(self.event.synchronize)
 
 
@@ -88,7 +84,6 @@ class CUDAStamp(CUDAEvent):
         self._cupy = cupy
 
     def seconds_since(self, earlier: Any) -> float:
-        """Seconds from another event to this one."""
         return 1e-3 * float(self._cupy.cuda.get_elapsed_time(earlier.event, self.event))
 
 
@@ -135,7 +130,6 @@ class CUDAContext(ContextBase):
             self._transfer(_address(dst), source, src.nbytes, self._runtime.memcpyDeviceToHost)
 
     def copy_within(self, dst: Span, src: Span) -> None:
-        """Copy from span to span of this GPU."""
         if src.nbytes:
             target, source = dst.handle.ptr + dst.offset, src.handle.ptr + src.offset
             self._transfer(target, source, src.nbytes, self._runtime.memcpyDeviceToDevice)
@@ -154,7 +148,6 @@ class CUDAContext(ContextBase):
         return True
 
     def record(self) -> Event:
-        """Put an event into the stream."""
         return CUDAEvent(self._recorded(disable_timing=True), self._guard)
 
     def stamp(self) -> CUDAStamp:
@@ -169,11 +162,9 @@ class CUDAContext(ContextBase):
             event.wait()
 
     def wait(self) -> None:
-        """Block until the stream is idle."""
         self._guard(self.stream.synchronize)
 
     def close(self) -> None:
-        """Finish and let go of the stream."""
         if self.stream is not None:
             self.wait()
             self.stream = None
@@ -213,7 +204,6 @@ class CUDADevice(DeviceBase):
         self._language = CUDALanguage()
 
     def probe(self) -> int:
-        """Find the driver and its GPUs."""
         try:
             cupy: Any = importlib.import_module("cupy")
         except ImportError as exc:
@@ -230,7 +220,6 @@ class CUDADevice(DeviceBase):
         return count
 
     def info(self, index: int) -> DeviceInfo:
-        """Facts as the driver tells them."""
         facts = self._cupy.cuda.runtime.getDeviceProperties(index)
         return DeviceInfo(
             name=facts["name"].decode(),
@@ -242,7 +231,6 @@ class CUDADevice(DeviceBase):
         )
 
     def allocator(self, index: int) -> CUDAAllocator:
-        """Make a pool."""
         return CUDAAllocator(self._cupy, index)
 
     def context(self, index: int, queue: int) -> CUDAContext:
@@ -250,11 +238,9 @@ class CUDADevice(DeviceBase):
         return CUDAContext(self.place(index), self._cupy)
 
     def array(self, index: int) -> CuPyArrays | None:
-        """CuPy."""
         return self._arrays
 
     def language(self, index: int) -> CUDALanguage:
-        """CUDA C."""
         return self._language
 
 

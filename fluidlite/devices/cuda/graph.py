@@ -44,7 +44,6 @@ class GraphChain:
         return "a CUDA graph from the second run on" if len(self._launches) >= FEWEST else "by itself"
 
     def run(self) -> None:
-        """Do them."""
         if self._graph is None and self._begun and self.refused is None and len(self._launches) >= FEWEST:
             self._graph = self._captured()
         if self._graph is not None:

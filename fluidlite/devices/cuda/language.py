@@ -38,7 +38,6 @@ _compiled: LRUCache[bytes] = LRUCache(1024, "machine code of CUDA", 64 << 20)
 def nvrtc_compile(source: str, architecture: str) -> bytes:
     """Compile CUDA C, or find it; no GPU is needed.
 
-    ``source``: the whole translation unit.
     ``architecture``: ``"compute_80"`` gives PTX, ``"sm_80"`` machine code.
     Raises CompileError with NVRTC's log.
     """

@@ -63,17 +63,13 @@ class NullDevice(DeviceBase):
         return 1
 
     def info(self, index: int) -> DeviceInfo:
-        """Return its facts: it does not compute."""
         return DeviceInfo(name="schedules and counts, computes nothing", computes=False, fork_safe=True)
 
     def allocator(self, index: int) -> NullAllocator:
-        """Return memory without bytes."""
         return NullAllocator()
 
     def context(self, index: int, queue: int) -> NullContext:
-        """Return a queue."""
         return NullContext(self.place(index))
 
     def language(self, index: int) -> NullLanguage:
-        """Return the language whose kernels do nothing."""
         return self._language

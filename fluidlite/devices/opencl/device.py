@@ -93,7 +93,6 @@ class OpenCLEvent:
         return status == 0
 
     def wait(self) -> None:
-        """Block until it has."""
         if not self.succeeded():  # a wait costs ten times as much as asking does
             self.board.finish(self.marker.wait)
 
@@ -102,7 +101,6 @@ class OpenCLStamp(OpenCLEvent):
     """A marker in a queue that takes times."""
 
     def seconds_since(self, earlier: Any) -> float:
-        """Seconds from another marker's end to this one's."""
         return 1e-9 * float(self.marker.profile.end - earlier.marker.profile.end)
 
 
@@ -159,7 +157,6 @@ class OpenCLContext(ContextBase):
             self._copies.append(self._copy(self.queue, dst, src.handle, src_offset=src.offset, is_blocking=False))
 
     def copy_within(self, dst: Span, src: Span) -> None:
-        """Copy from span to span of this place."""
         if src.nbytes:
             self._copy(
                 self.queue,
@@ -210,12 +207,10 @@ class OpenCLContext(ContextBase):
             event.wait()
 
     def wait(self) -> None:
-        """Block until the queue is idle."""
         self.board.finish(self._queue.finish)
         self._copies.clear()
 
     def close(self) -> None:
-        """Finish and let go of the queue."""
         if self._queue is not None:
             self.wait()
             self._queue = self._last = None
@@ -234,7 +229,6 @@ class OpenCLDevice(DeviceBase):
         self._lock = new_lock()
 
     def probe(self) -> int:
-        """Find platforms and devices."""
         try:
             cl = importlib.import_module("pyopencl")
             importlib.import_module("pyopencl.tools")
@@ -250,7 +244,6 @@ class OpenCLDevice(DeviceBase):
         return len(self._devices)
 
     def info(self, index: int) -> DeviceInfo:
-        """Facts as OpenCL tells them."""
         device = self._devices[index]
         dtypes = DeviceInfo.dtypes
         if "cl_khr_fp64" not in device.extensions.split():
@@ -264,7 +257,6 @@ class OpenCLDevice(DeviceBase):
         )
 
     def allocator(self, index: int) -> OpenCLAllocator:
-        """Make a pool."""
         return OpenCLAllocator(self._board(index))
 
     def context(self, index: int, queue: int) -> OpenCLContext:
@@ -272,7 +264,6 @@ class OpenCLDevice(DeviceBase):
         return OpenCLContext(self.place(index), self._board(index))
 
     def language(self, index: int) -> OpenCLLanguage:
-        """OpenCL C as the device compiles it."""
         return self._board(index).language
 
     def _board(self, index: int) -> Board:

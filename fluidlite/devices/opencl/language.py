@@ -133,7 +133,6 @@ class OpenCLLanguage(KernelLanguageBase):
         return self._cl.Program(context, source).build(options)
 
     def cache_info(self) -> Mapping[str, CacheInfo]:
-        """What its cache of programs tells of itself."""
         return {"OpenCL programs": self._programs.info()}
 
     def launch(self, context: Any, kernel: Kernel, items: int, args: Sequence[Any], group: int | None = None) -> None:

@@ -203,7 +203,6 @@ def debug(
 def _filled_run(
     outputs: Sequence[tuple[int, Tensor]], marks: Sequence[Bytes], context: Context, run: Callable[[], Any]
 ) -> list[Bytes]:
-    """Fill outputs, run the kernel, and return the bytes of the outputs."""
     for (_, tensor), mark in zip(outputs, marks, strict=True):
         context.copy_in(tensor.span(), mark.data)
     run()

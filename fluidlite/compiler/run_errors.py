@@ -77,7 +77,6 @@ def what(step: Any) -> str:
 
 
 def _located(error: DeviceError, step: Any) -> DeviceError:
-    """The error of a device, with the step and the kernel in which it came up."""
     kernel = _kernel_text(step, None)
     again = type(error)(f"{what(step)}: {error}{'' if kernel in str(error) else kernel}")
     again.__dict__.update(error.__dict__)

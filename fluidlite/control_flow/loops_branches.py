@@ -35,8 +35,6 @@ NO_SECOND = "repeat the steps without a loop or branch, as Python's for does whi
 
 
 class _Run:
-    """One run of an operator with sub-blocks."""
-
     def __init__(self, frame: Frame, op: Operator, slot: str, steps_slot: str) -> None:
         before_state(frame, None)  # a deferred error of an operator before is not a body's
         self.frame, self.op, self.slot = frame, op, slot

@@ -74,7 +74,6 @@ def read_table(frame: Frame) -> RankTable:
 
 
 def check_count(op: Operator, count: int, table: RankTable) -> None:
-    """Raise ShapeError unless a table is of as many sequences as an input has."""
     if count != len(table.order):
         raise ShapeError(f"X {op.input('X')[0]!r} has {count} sequences; expected {len(table.order)}, as RankTable has")
 

@@ -52,7 +52,6 @@ def _infer_to_array(call: Call) -> Inferred:
 
 
 def _array(frame: Frame, whole: Tensor, steps: Steps) -> TensorArray:
-    """The steps whose rows follow one another."""
     made, at = TensorArray(whole.dtype, frame.place), 0
     for number, (count, lod) in enumerate(steps):
         part = copied_rows(whole, at, at + count, frame.context)

@@ -276,16 +276,12 @@ Factory = TypeVar("Factory", bound=Callable[..., Strategy])
 
 
 class NamedStrategy(NamedTuple):
-    """A strategy as it was registered."""
-
     name: str
     make: Callable[..., Strategy]
     origin: str
 
 
 class StrategyRegistry:
-    """Strategies by name."""
-
     def __init__(self) -> None:
         self._known: dict[str, NamedStrategy] = {}
 

@@ -60,8 +60,6 @@ class _Record:
 
 
 class _Run:
-    """A run of a program, or of a sub-block inside of one."""
-
     __slots__ = ("after", "before", "began", "contexts", "depth", "ended", "place", "recording", "thread")
 
     def __init__(self, recording: Recording, place: Place, contexts: Sequence[Context]) -> None:
@@ -194,7 +192,6 @@ class Recording:
         return EVENTS
 
     def _read(self, context: Context, after: bool) -> Mark:
-        """A read of the clock of a context."""
         method = self._method(context)
         if method == EVENTS:
             stamp = context.stamp()

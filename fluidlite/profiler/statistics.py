@@ -108,8 +108,6 @@ class Block(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A span of a thread."""
-
     kind: str
     name: str
     thread: int

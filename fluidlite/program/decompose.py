@@ -53,16 +53,12 @@ key_of: Callable[[Value], tuple[str, str, int]] = attrgetter("role", "slot", "in
 
 @dataclass(frozen=True)
 class Part:
-    """One operator of a decomposition."""
-
     call: Call
     ins: tuple[Value, ...]
     outs: tuple[Value, ...]
 
 
 class Build:
-    """Collects the parts of one decomposition."""
-
     def __init__(self, call: Call) -> None:
         self.call = call
         self.parts: list[Part] = []

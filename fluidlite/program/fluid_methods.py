@@ -104,7 +104,6 @@ class FluidBlock:
     rename_var = _rename_var
 
     def _remove_var(self: Any, name: str) -> None:
-        """Forget a variable that no operator names."""
         self.var(name)
         for block in _seeing(self, name):
             for op in block.ops:
@@ -130,7 +129,6 @@ class FluidBlock:
     clone_variable = _clone_variable
 
     def _slice_ops(self: Any, start: int, end: int) -> list[Operator]:
-        """The operators from ``start`` to before ``end``."""
         found: list[Operator] = self.ops[start:end]
         return found
 

@@ -190,7 +190,6 @@ class KernelRegistry:
             self.choose_anew()
 
     def remove(self, kernel: Kernel) -> None:
-        """Take a kernel out again (a plugin that was dropped, or a test)."""
         with self._lock:
             if kernel in self._kernels.get(kernel.op, ()):
                 self._kernels[kernel.op].remove(kernel)

@@ -200,7 +200,6 @@ class Operator:
     _block_attr_id = block_attr
 
     def _block_attr(self, name: str) -> Block:
-        """The block that an attribute names."""
         return self.block.program.block(self.block_attr(name))
 
     @property

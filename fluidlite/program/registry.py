@@ -56,8 +56,6 @@ HINTS = frozenset(
 
 
 class OpRegistry:
-    """All operator definitions, by type."""
-
     def __init__(self) -> None:
         self.generation = 0
         self._ops: dict[str, OpDef] = {}
@@ -221,7 +219,6 @@ def register_op(
 
 
 def _check(op: OpDef) -> None:
-    """Refuse a declaration that contradicts itself."""
     type, grad = op.type, op.grad
     for out, given in [*op.may_alias.items(), *op.must_alias.items(), *((op.view,) if op.view else ())]:
         if op.output(out) is None or op.input(given) is None:

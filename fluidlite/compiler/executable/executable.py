@@ -32,8 +32,6 @@ Fetched = list[tuple[Any, Spec]]
 
 
 class Latest:
-    """What ran last."""
-
     __slots__ = ("executable",)
 
     def __init__(self) -> None:

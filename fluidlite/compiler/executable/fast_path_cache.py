@@ -38,8 +38,6 @@ class FastPathEntry:
 
 
 class FastPathCache:
-    """Entries by key."""
-
     def __init__(self) -> None:
         self._entries: dict[Hashable, FastPathEntry] = {}
         self._lock = new_rlock()  # scopes that end while it is held come back here

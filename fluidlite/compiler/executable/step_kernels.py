@@ -86,8 +86,6 @@ def _step_of(one: Call, choice: Choice, context: Context) -> OneStep:
 
 
 class _Room:
-    """Gives parts of a workspace."""
-
     def __init__(self) -> None:
         self.end = 0
 
@@ -98,8 +96,6 @@ class _Room:
 
 
 class StepKernels:
-    """Prepares the steps of a call, and runs them on its buffers."""
-
     def __init__(self, call: Call, choices: Sequence[Choice], context: Context) -> None:
         rule = call.op.steps
         assert rule is not None

@@ -91,7 +91,6 @@ def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
 
 
 def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
-    """Put the parts where the operator was."""
     known: dict[tuple[str, str, int], GraphValue] = {
         ("in", slot, i): value for slot, values in op.inputs.items() for i, value in enumerate(values)
     }

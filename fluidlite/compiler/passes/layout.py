@@ -76,8 +76,6 @@ Labels = dict[int, bool]
 
 
 class _Assignment:
-    """The choice for one layout."""
-
     def __init__(self, graph: Graph, layout: Layout) -> None:
         self.graph = graph
         self.layout = layout

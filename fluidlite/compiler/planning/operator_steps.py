@@ -270,7 +270,6 @@ class OperatorSteps(LayoutChoice):
         return position, found
 
     def _final(self, part: Part, value: Value, choice: Choice) -> bool:
-        """Whether this part is the last that writes the value."""
         later = choice.parts[choice.parts.index(part) + 1 :]
         return not any(key_of(v) == key_of(value) for p in later for v in p.outs)
 

@@ -126,7 +126,6 @@ class ProgramText:
         return found
 
     def _declare(self, key: str, name: str, life: LiveRange, spec: Spec) -> None:
-        """Say where a value lies."""
         self.lines.append(f"{name} = {self._at(life, spec)}")
 
     def _at(self, life: LiveRange, spec: Spec) -> str:
@@ -349,7 +348,6 @@ class ProgramText:
         return self._extra(index, step)["random"].strip("()").split(", ")
 
     def _native(self, text: Any) -> str:
-        """A kernel that is compiled once."""
         name = self._compiled.get(text.name)
         if name is None:
             name = self._compiled[text.name] = self.name(f"native {text.name}", text.entry)

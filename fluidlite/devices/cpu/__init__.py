@@ -141,7 +141,6 @@ class NumPyArrays(ArrayBase):
     }
 
     def wrap(self, span: Span, dims: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None) -> Any:
-        """View a span as an array; ``strides`` in elements, None for C order."""
         kind = numpy_dtype(dtype)
         steps = None if strides is None else tuple(step * kind.itemsize for step in strides)
         return np.ndarray(dims, kind, span.handle, span.offset, steps)
@@ -222,5 +221,4 @@ def _physical_memory() -> int | None:
 
 @hookimpl
 def register_devices(register: Any) -> None:
-    """Hand the CPU over."""
     register(CPUDevice())

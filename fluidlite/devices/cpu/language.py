@@ -161,11 +161,9 @@ class LLVMLanguage(KernelLanguageBase):
         return found
 
     def image(self, recordings: Any, memory: Any, registers: int) -> Image | None:
-        """Return launches that can be done at other addresses, or None."""
         return image(recordings, memory, registers)
 
     def run_images(self, words: Any, bases: Any) -> None:
-        """Do the images of a stream: the address of each, and its registers, which are offsets from bases."""
         if self._run_images is None:
             self._run_images = runner(self.compiler.load)
         self._run_images(words, bases)
@@ -237,7 +235,6 @@ def _calling(kinds: Sequence[str]) -> str:
 
 
 def _packed(entry: str, kinds: Sequence[str]) -> str:
-    """Return LLVM IR that calls the kernel with arguments that lie eight bytes apart."""
     given = ["i64 %begin", "i64 %end", *(f"{kind} %a{i}" for i, kind in enumerate(kinds))]
     return _unpacking(entry, kinds, f"@{entry}", given)
 

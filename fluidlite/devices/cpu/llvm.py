@@ -67,7 +67,6 @@ class Code:
         gone.append(self._library)
 
     def _loaded(self) -> Any:
-        """Return the loaded code; wait until it is there."""
         wait, load = self._wait, self._load
         if wait is not None and load is not None:
             code = wait()  # without the lock: others compile meanwhile

@@ -28,7 +28,6 @@ class CPUAllocator(AllocatorBase):
     """Raw host memory: a handle is a flat ``uint8`` array that starts at a multiple of 64 bytes."""
 
     def allocate(self, nbytes: int) -> Any:
-        """Return ``nbytes`` of memory of any content, or raise MemoryError."""
         try:
             raw = np.empty(nbytes + ALIGNMENT, np.uint8)
         except (ValueError, OverflowError) as exc:  # more than an address can count

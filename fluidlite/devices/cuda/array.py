@@ -54,7 +54,6 @@ class CuPyArrays(ArrayBase):
         return namespace(self._cupy)
 
     def wrap(self, span: Span, dims: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None) -> Any:
-        """View a span as an array; ``strides`` in elements, None for C order."""
         kind = numpy_dtype(dtype)
         steps = None if strides is None else tuple(step * kind.itemsize for step in strides)
         return self._cupy.ndarray(dims, kind, memptr=span.handle + span.offset, strides=steps)

@@ -40,7 +40,6 @@ class CUDAAllocator(AllocatorBase):
         self._pool = cupy.cuda.MemoryPool()
 
     def allocate(self, nbytes: int) -> Any:
-        """Return ``nbytes`` of device memory, or raise MemoryError."""
         try:
             with self._cuda.Device(self._index):
                 block = self._pool.malloc(nbytes)
@@ -63,8 +62,6 @@ class CUDAAllocator(AllocatorBase):
 
 
 class CUDAEvent:
-    """An event in a stream."""
-
     def __init__(self, event: Any, guard: Callable[[Callable[[], object]], None]) -> None:
         self.event = event
         self._guard = guard
@@ -124,7 +121,6 @@ class CUDAContext(ContextBase):
         return np.frombuffer(memory, np.uint8, nbytes).data
 
     def copy_out(self, dst: memoryview, src: Span) -> None:
-        """Copy bytes out; ``dst`` is filled after ``wait`` or a later event."""
         if src.nbytes:
             source = src.handle.ptr + src.offset
             self._transfer(_address(dst), source, src.nbytes, self._runtime.memcpyDeviceToHost)

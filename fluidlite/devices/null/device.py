@@ -50,8 +50,6 @@ class NullLanguage(KernelLanguageBase):
 
 
 class NullDevice(DeviceBase):
-    """The device of kind ``null``."""
-
     kind = "null"
     place_name = "NullPlace"
 

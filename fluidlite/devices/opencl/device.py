@@ -59,7 +59,6 @@ class OpenCLAllocator(AllocatorBase):
         self._allocate = board.cl.tools.ImmediateAllocator(board.cl.CommandQueue(board.context))
 
     def allocate(self, nbytes: int) -> Any:
-        """Return a buffer of ``nbytes``, or raise MemoryError."""
         if nbytes > self._limit:
             raise MemoryError(
                 f"{nbytes} bytes are asked for in one piece; this OpenCL device's limit "
@@ -76,8 +75,6 @@ class OpenCLAllocator(AllocatorBase):
 
 
 class OpenCLEvent:
-    """A marker in a queue."""
-
     def __init__(self, board: Board, marker: Any) -> None:
         self.board = board
         self.marker = marker
@@ -135,7 +132,6 @@ class OpenCLContext(ContextBase):
         self._copies.append(self._copy(self.queue, dst.handle, staged, dst_offset=dst.offset, is_blocking=False))
 
     def copy_in_async(self, dst: Span, src: memoryview) -> None:
-        """Write host bytes to a span without waiting; ``src`` stays as it is until a later event."""
         if dst.nbytes:
             copy = self._copy(self._queue, dst.handle, src, dst_offset=dst.offset, is_blocking=False)
             self._copies.append(copy)
@@ -152,7 +148,6 @@ class OpenCLContext(ContextBase):
         return view
 
     def copy_out(self, dst: memoryview, src: Span) -> None:
-        """Read a span; ``dst`` is filled after ``wait`` or a later event."""
         if src.nbytes:
             self._copies.append(self._copy(self.queue, dst, src.handle, src_offset=src.offset, is_blocking=False))
 

@@ -212,6 +212,8 @@ def _append(
         backward.seed(loss.name, start.name, first)
         backward.walk(forward)
         found = [(variable, backward.result(variable.name)) for variable in chosen]
+        for name in backward.parts:  # fetched as x@GRAD, though nobody asked for them here
+            backward.incoming(name)
         pairs = [(variable, block.var(name)) for variable, name in found if name is not None]
         if needed and not pairs:
             raise GradientError(

@@ -63,8 +63,9 @@ class GradientParts:
 
     def _finish(self, name: str) -> None:
         """No earlier operator knows the value: keep its gradient if that is asked for, and the name for another's."""
-        if name in self.keep and name not in self.results and self.parts.get(name):
-            self.results[name] = self.incoming(name)
+        gradient = self.incoming(name)
+        if name in self.keep and name not in self.results and gradient != EMPTY:
+            self.results[name] = gradient
             self._bases[name] = self.block.new_name(grad_name(name))
             self.renamed.pop(name, None)
         self._forget(name)

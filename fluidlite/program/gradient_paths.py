@@ -152,8 +152,8 @@ def _kept_for_gradients(block: Block) -> set[str]:
 
 
 def free_inputs(block: Block) -> set[str]:
-    """Fed variables and others that nothing writes, through which gradients may flow (stop_gradient False)."""
-    written = {name for op in block.ops for name in op.output_arg_names}
+    """Variables that come from no other, fed or filled, through which gradients may flow (stop_gradient False)."""
+    written = {name for op in block.ops if op.input_arg_names for name in op.output_arg_names}
     found = set()
     for name, variable in block.vars.items():
         frozen = variable.stop_gradient or (isinstance(variable, Parameter) and not variable.trainable)

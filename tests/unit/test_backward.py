@@ -101,6 +101,17 @@ def test_a_fixed_input_has_no_gradient() -> None:
     assert "fixed@GRAD" not in names
 
 
+@pytest.mark.parametrize("fed", [True, False])
+def test_what_comes_from_no_other_has_one_gradient_by_name(fed: bool) -> None:
+    """Nobody asked append_backward for it; its parts are summed up all the same."""
+    x = data("x") if fed else layers.assign(X)
+    x.stop_gradient = False
+    loss = layers.reduce_sum(x * layers.exp(x))
+    fluid.append_backward(loss)
+    gradient = f"{x.name}@GRAD"
+    np.testing.assert_allclose(value([gradient], **({"x": X} if fed else {}))[0], np.exp(X) * (1 + X), rtol=1e-6)
+
+
 def test_parameter_list_takes_variables_that_are_no_parameters() -> None:
     x, y = data("x"), data("y")
     loss = layers.reduce_sum(layers.elementwise_mul(x, y))

@@ -105,13 +105,14 @@ def _grad(maker: Any) -> None:
     wanted = {slot: [i for i in range(len(names)) if maker.wants(slot, i)] for slot, names in named.items()}
     asked = [named[slot][i] for slot, found in wanted.items() for i in found]
     block = op.block.program.blocks[attrs["sub_block"]]
-    targets = (*attrs["ex_states"], *attrs["step_outputs"])
+    starts = [(name, i) for i, name in enumerate(attrs["step_outputs"]) if maker.finished("outputs", i) is not None]
+    given = [name for name, _ in starts]
+    targets = (*attrs["ex_states"], *given)
     try:
         step_gradient(block, targets, asked, _before(op))
     except NoDerivativeError as exc:
         slot = next(slot for slot in named if wanted[slot])
         raise NoDerivativeError(str(exc), next(iter(maker.origins(slot).values()))) from None
-    starts = [(name, i) for i, name in enumerate(attrs["step_outputs"]) if maker.finished("outputs", i) is not None]
     maker.asked.update(named)
     steps = steps_of(op, "step_scopes")
     inputs: dict[str, Any] = {slot: [maker.input(slot, i) for i in range(len(names))] for slot, names in named.items()}
@@ -120,7 +121,7 @@ def _grad(maker: Any) -> None:
         name: attrs[name] for name in ("sub_block", "inside", "step_inputs", "ex_states", "step_outputs", "reverse")
     }
     outs = {slot + GRAD: [maker.input_grad(slot, i) for i in found] for slot, found in wanted.items() if found}
-    maker.op("recurrent_grad", inputs, outs, {**kept, "given": [name for name, _ in starts], "wanted": asked})
+    maker.op("recurrent_grad", inputs, outs, {**kept, "given": given, "wanted": asked})
 
 
 def _before(op: Operator) -> tuple[str, ...]:
@@ -138,7 +139,7 @@ def _run_grad(frame: Frame, op: Operator) -> None:
     starts = dict(zip(attrs["given"], frame.read("outputs" + GRAD), strict=True))
     wanted, index = attrs["wanted"], attrs["sub_block"]
     block = op.block.program.blocks[index]
-    targets = (*attrs["ex_states"], *attrs["step_outputs"])
+    targets = (*attrs["ex_states"], *attrs["given"])
     body = body_of(frame, op, index, partial(gradient_program, block, targets, wanted, _before(op)))
     found: dict[str, Tensor] = {}
     given = dict(zip(attrs["step_inputs"], sequences, strict=True))
@@ -159,12 +160,9 @@ def _run_grad(frame: Frame, op: Operator) -> None:
                 body.give(name, row(tensor, at))
                 if name in wanted:
                     body.set_zeros(name + STEP, row(tensor, at)._known())
-            for name in attrs["step_outputs"]:
+            for name, start in starts.items():
                 if name in body.inputs:
-                    if name in starts:
-                        body.give(name + STEP, row(starts[name], at))
-                    else:
-                        body.set_zeros(name + STEP, block.var(name)._spec())
+                    body.give(name + STEP, row(start, at))
             body.scope.runs = dict(runs) if runs is not None else None
             body.executor.run(body.program, None, [], scope=body.scope)
             for name in given:

@@ -63,6 +63,27 @@ def test_values_and_gradients_of_all_steps(exe: fluid.Executor, steps: int) -> N
             np.testing.assert_allclose(value, expected, rtol=2e-3, atol=2e-4)
 
 
+def test_gradients_of_some_of_its_outputs() -> None:
+    """The others count as zeros, whatever dims they have: those of the batch are not declared."""
+    x = layers.data("x", [3, -1, 2], append_batch_size=False)
+    x.stop_gradient = False
+    rnn = layers.StaticRNN()
+    with rnn.step():
+        step = rnn.step_input(x)
+        before = rnn.memory(shape=[-1, 2], batch_ref=step)
+        after = step * step + layers.scale(before, 0.5)
+        rnn.update_memory(before, after)
+        rnn.output(before, after, layers.scale(after, 3.0))
+    sums = [layers.reduce_sum(each) for each in rnn()]
+    weights = np.array([[1.5, 1, 0], [1.75, 1.5, 1], [5.25, 4.5, 3]])  # of a step's square in each of the sums
+    asked = [[0], [1], [2], [0, 2], [0, 1, 2]]
+    gradients = [fluid.gradients(layers.sums([sums[i] for i in chosen]), x)[0] for chosen in asked]
+    fed = RNG.normal(size=(3, 4, 2)).astype("float32")
+    for chosen, found in zip(asked, fluid.Executor("cpu").run(feed={"x": fed}, fetch_list=gradients), strict=True):
+        expected = 2 * fed * weights[chosen].sum(0)[:, None, None]
+        np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=str(chosen))
+
+
 def test_states_that_change_places() -> None:
     x = layers.data("x", [4, 2], append_batch_size=False)
     one, two = layers.fill_constant([2], "float32", 1.0), layers.fill_constant([2], "float32", 2.0)

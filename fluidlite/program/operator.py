@@ -12,11 +12,12 @@ from fluidlite.program.op_call import PLACEHOLDER, Call, located
 from fluidlite.program.opdef import GRAD, OpDef
 from fluidlite.program.roles import role_number
 from fluidlite.program.source_location import Line
-from fluidlite.tensor.tensor_spec import Spec
+from fluidlite.tensor.tensor_spec import Spec, either
 from fluidlite.tensor.var_type import AttrType
 
 if TYPE_CHECKING:
     from fluidlite.program.block import Block
+    from fluidlite.program.variable import Variable
 
 EMPTY = "@EMPTY@"
 """Fluid's name for an output that nobody wants, or an input that is absent."""
@@ -286,7 +287,14 @@ class Operator:
                 raise ProgramError(f"{self}: output {slot} has {len(names)} variables, inference found {len(found)}")
             for name, spec in zip(names, found, strict=True):
                 if name != EMPTY:
-                    self.block.var(name).declare(spec)
+                    self._declare(self.block.var(name), spec)
+
+    def _declare(self, variable: Variable, spec: Spec) -> None:
+        before = variable.spec
+        if variable.block is not self.block and before is not None and before.rank == spec.rank:
+            # a sub-block runs any number of times: dims that it changes are open
+            spec = spec.with_(dims=either(before.dims, spec.dims))
+        variable.declare(spec)
 
 
 def grad_name(name: str) -> str:

@@ -9,7 +9,7 @@ from fluidlite.base.errors import DtypeError, OutOfRangeError, ShapeError, Tenso
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.place import Place
 from fluidlite.tensor.tensor import Tensor
-from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec
+from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, either
 
 MAX_ELEMENTS = 1 << 24
 """An index from there on is taken for a slip: the elements before it would have to be there."""
@@ -37,11 +37,7 @@ def joined_spec(array: Spec, element: Spec) -> Spec:
             f"X is {element!r}; expected rank {array.rank}, that of the elements that the array holds "
             f"({list(array.dims)})"
         )
-    dims = (
-        element.dims
-        if not array.dims
-        else tuple(a if a == b else -1 for a, b in zip(array.dims, element.dims, strict=True))
-    )
+    dims = either(array.dims, element.dims) if array.dims else element.dims
     return array_spec(array.dtype, dims, max(array.lod_level, element.lod_level))
 
 

@@ -211,3 +211,8 @@ def agree(a: int, b: int) -> bool:
 def all_agree(a: Sequence[int], b: Sequence[int]) -> bool:
     """Whether two lists of dims may be equal."""
     return len(a) == len(b) and all(map(agree, a, b))
+
+
+def either(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """Two lists of dims, equally long, as one: -1 where they differ."""
+    return tuple(x if x == y else -1 for x, y in zip(a, b, strict=True))

@@ -71,6 +71,30 @@ def test_a_loop_of_any_number_of_steps_and_its_gradient(exe: fluid.Executor) -> 
         np.testing.assert_allclose(found[2], slope, rtol=2e-4)
 
 
+def test_what_a_loop_grows(exe: fluid.Executor) -> None:
+    """The dims that change are open, in the loop and after it; Transformers keep what they have seen so."""
+    x, n = fed("x", [2, 3]), fed("n", [1], "int64")
+    seen = layers.fill_constant_batch_size_like(x, [-1, 0, 3], "float32", 0.0)
+    seen.stop_gradient = False
+
+    def body(i: Any) -> None:
+        new = layers.unsqueeze(x * layers.cast(i + 1, "float32") + layers.reduce_sum(seen, 1), [1])
+        layers.assign(layers.concat([seen, new], 1), seen)
+
+    counted(n, body)
+    assert seen.shape == (2, -1, 3)
+    last = layers.reduce_sum(seen, 1)
+    (dx,) = fluid.gradients(layers.reduce_sum(last), x)
+    for steps in (0, 1, 4):
+        factors: list[int] = []
+        for i in range(steps):
+            factors.append(i + 1 + sum(factors))
+        found = exe.run(feed={"x": X, "n": count(steps)}, fetch_list=[seen, last, dx])
+        np.testing.assert_allclose(found[0], X[:, None] * np.reshape(factors, (1, -1, 1)), rtol=1e-6)
+        np.testing.assert_allclose(found[1], X * sum(factors), rtol=1e-6)
+        np.testing.assert_allclose(found[2], np.full_like(X, sum(factors)), rtol=1e-6)
+
+
 def test_parameters_in_a_loop_are_trained(exe: fluid.Executor) -> None:
     x, n = fed("x", [2, 3]), fed("n", [1], "int64")
     h = layers.fc(x, 3, param_attr="v", bias_attr=False)

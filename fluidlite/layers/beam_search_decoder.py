@@ -17,8 +17,8 @@ from fluidlite.layers.decoders import Decoder
 from fluidlite.layers.index import gather, topk
 from fluidlite.layers.nn import softmax
 from fluidlite.layers.ops import layer
-from fluidlite.layers.shape import reshape, unsqueeze
-from fluidlite.layers.slicing_padding import expand
+from fluidlite.layers.shape import reshape, shape, unsqueeze
+from fluidlite.layers.slicing_padding import expand, slice
 from fluidlite.layers.structure import flat, over
 from fluidlite.layers.tensor import assign, cast, fill_constant, fill_constant_batch_size_like
 from fluidlite.program.variable import Variable
@@ -82,28 +82,27 @@ class BeamSearchDecoder(Decoder):
         Parameters
         ----------
         x : Variable
-            [batch, ...], of dims that are known but for the first.
+            [batch, ...]
         beam_size : int
         """
-        dims = _known("x", x, 1)
+        dims = _dims("x", x, 1)
         repeated = _to_beams(x, check_int("beam_size", beam_size, 1))
         return reshape(repeated, [-1, *dims])
 
     def _split(self, x: Variable) -> Variable:
         """[batch * beams, ...] as [batch, beams, ...]."""
-        return reshape(x, [-1, self.beam_size, *_known("cell", x, 1)])
+        return reshape(x, [-1, self.beam_size, *_dims("cell", x, 1)])
 
     def _merge(self, x: Variable) -> Variable:
         """[batch, beams, ...] as [batch * beams, ...]."""
-        return reshape(x, [-1, *_known("embedding_fn", x, 2)])
+        return reshape(x, [-1, *_dims("embedding_fn", x, 2)])
 
     def _gather(self, x: Variable, beams: Variable) -> Variable:
         """What beams of each sequence have, in their new order."""
         count = x.shape[1]
         first = cast(layer("cumsum")(self._ones, axis=0, exclusive=True), "int64") * count
         at = reshape(layer("elementwise_add")(beams, first), [-1])
-        found = gather(reshape(x, [-1, *x.shape[2:]]), at)
-        return reshape(found, [-1, self.beam_size, *x.shape[2:]])
+        return self._split(gather(self._merge(x), at))
 
     def initialize(self, inits: Any) -> tuple[Any, Any, Variable]:
         """``inits`` are states of the cell, [batch, ...]: of the beams of a sequence the first alone is possible."""
@@ -185,16 +184,15 @@ class BeamSearchDecoder(Decoder):
         return True
 
 
-def _known(argument: str, x: Any, begin: int) -> list[int]:
-    """The dims of a variable from ``begin`` on, which have to be known."""
-    variable = check_variable(argument, x)
-    dims = list(variable.shape[begin:])
-    if len(variable.shape) < begin or any(d < 0 for d in dims):
-        refuse(argument, variable, "[batch, ...], of known dims but for the first", error=ShapeError)
-    return dims
+def _dims(argument: str, x: Any, begin: int) -> list[Any]:
+    """The dims of a variable from ``begin`` on; Variables where only a run knows them."""
+    dims = check_variable(argument, x).shape
+    if len(dims) < begin:
+        refuse(argument, x, "[batch, ...]", error=ShapeError)
+    return [dims[i] if dims[i] >= 0 else slice(shape(x), [0], [i], [i + 1]) for i in range(begin, len(dims))]
 
 
 def _to_beams(x: Variable, beam_size: int) -> Variable:
     """[batch, ...] as [batch, beams, ...], each the same."""
-    dims = _known("inits", x, 1)
-    return append("expand", "expand", {"X": unsqueeze(x, [1])}, {"expand_times": [1, beam_size, *[1] * len(dims)]})
+    rank = len(check_variable("inits", x).shape)
+    return append("expand", "expand", {"X": unsqueeze(x, [1])}, {"expand_times": [1, beam_size, *[1] * (rank - 1)]})

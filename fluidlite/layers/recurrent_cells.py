@@ -1,4 +1,4 @@
-"""Cells, and ``rnn``, which unrolls one over the steps of a batch."""
+"""Cells, and ``rnn``, which applies one to the steps of a batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import LayerHelper, check_float, check_int, check_variable, refuse
 from fluidlite.layers.common import append
-from fluidlite.layers.shape import split, stack, unstack
+from fluidlite.layers.sequence import sequence_mask
+from fluidlite.layers.shape import shape, split, squeeze, stack, transpose, unstack
+from fluidlite.layers.slicing_padding import reverse, slice
+from fluidlite.layers.static_rnn import StaticRNN
 from fluidlite.layers.structure import flat, packed
 from fluidlite.layers.tensor import cast, concat, fill_constant, fill_constant_batch_size_like
 from fluidlite.param_attr import ParamAttr
@@ -202,10 +205,11 @@ def rnn(
     is_reverse: bool = False,
     **kwargs: Any,
 ) -> tuple[Any, Any]:
-    """Return the outputs of a cell over the steps of a batch, and its last states. The steps are unrolled.
+    """Return the outputs of a cell over the steps of a batch, and its last states.
 
-    inputs: A Variable, or a structure of Variables: [batch, steps, ...], or [steps, batch, ...] if ``time_major``; the
-        number of steps is known
+    A known number of steps is unrolled; else they are those of a :class:`StaticRNN`.
+
+    inputs: A Variable, or a structure of Variables: [batch, steps, ...], or [steps, batch, ...] if ``time_major``
     initial_states: As the cell's states; default: zeros
     sequence_length: int32 or int64, [batch]: from there on states stay as they are. Outputs of such steps are what the
         cell makes of them, as in Fluid.
@@ -220,21 +224,29 @@ def rnn(
         if len(check_variable("inputs", each).shape) < 2:
             refuse("inputs", each, "[batch, steps, ...], or [steps, batch, ...] with time_major=True")
     axis = 0 if time_major else 1
-    steps = given[0].shape[axis]
-    if steps < 1 or any(each.shape[axis] != steps for each in given):
-        do = "say the steps in layers.data, or use dynamic_lstm, dynamic_gru or layers.lstm"
-        refuse("inputs", given[0], "one known number of steps, for they are unrolled", do)
+    counts = {each.shape[axis] for each in given}
+    if 0 in counts or len(counts - {-1}) > 1:
+        refuse("inputs", given[0], "one number of steps, at least 1")
     if sequence_length is not None and len(check_variable("sequence_length", sequence_length).shape) != 1:
         refuse("sequence_length", sequence_length, "[batch]")
     if initial_states is None:
         initial_states = cell.get_initial_states(inputs, batch_dim_idx=1 - axis)
+
+    def step(now: list[Variable], states: Any, has: Variable | None) -> tuple[Any, Any]:
+        output, new = cell(packed(inputs, now), states, **kwargs)
+        return output, new if has is None else _kept(states, new, has)
+
+    if -1 in counts:
+        return _looped(step, given, initial_states, sequence_length, axis, is_reverse)
+    steps = counts.pop()
     parts = [unstack(each, axis=axis) for each in given]
     states, outputs = initial_states, []
     for t in reversed(range(steps)) if is_reverse else range(steps):
-        output, new = cell(packed(inputs, [part[t] for part in parts]), states, **kwargs)
+        has = None
         if sequence_length is not None:
-            new = _kept(states, new, sequence_length, t)
-        states = new
+            limit = fill_constant([1], sequence_length.dtype, t)
+            has = append("greater_than", "greater_than", {"X": sequence_length, "Y": limit}, stop_gradient=True)
+        output, states = step([part[t] for part in parts], states, has)
         outputs.append(output)
     if is_reverse:
         outputs.reverse()
@@ -242,13 +254,62 @@ def rnn(
     return packed(outputs[0], columns), states
 
 
-def _kept(old: Any, new: Any, length: Variable, step: int) -> Any:
+def _looped(
+    step: Callable[[list[Variable], Any, Variable | None], tuple[Any, Any]],
+    given: list[Variable],
+    states: Any,
+    sequence_length: Variable | None,
+    axis: int,
+    is_reverse: bool,
+) -> tuple[Any, Any]:
+    """What :func:`rnn` returns where only a run knows the number of steps."""
+    sequences = [_swapped(each) for each in given] if axis else given
+    if sequence_length is not None:
+        sequences = [*sequences, steps_there(sequences[0], sequence_length)]
+    loop = StaticRNN()
+    turned = [reverse(each, 0) for each in sequences] if is_reverse else sequences
+    with loop.step():
+        now = [loop.step_input(each) for each in turned]
+        has = now.pop() if sequence_length is not None else None
+        before = [loop.memory(init=each) for each in _leaves(states)]
+        output, new = step(now, packed(states, before), has)
+        after = flat(new)
+        for old, each in zip(before, after, strict=True):
+            loop.update_memory(old, each)
+        loop.output(*flat(output), *after)
+    made = loop()
+    assert isinstance(made, list)
+    count = len(made) - len(after)
+    outs = [reverse(each, 0) for each in made[:count]] if is_reverse else made[:count]
+    return (
+        packed(output, [_swapped(each) for each in outs] if axis else outs),
+        packed(new, [row(each, -1) for each in made[count:]]),
+    )
+
+
+def _swapped(x: Variable) -> Variable:
+    return transpose(x, [1, 0, *range(2, len(x.shape))])
+
+
+def steps_there(x: Variable, sequence_length: Variable, dtype: Any = "int64") -> Variable:
+    """1 for each step of ``x`` [steps, batch, ...] that a sequence has, and 0 behind: [steps, batch]."""
+    steps = x.shape[0] if x.shape[0] >= 0 else slice(shape(x), axes=[0], starts=[0], ends=[1])
+    mask = transpose(sequence_mask(sequence_length, maxlen=steps, dtype=dtype), [1, 0])
+    mask.stop_gradient = True
+    return mask
+
+
+def row(x: Variable, at: int) -> Variable:
+    """One of the first dim; -1: the last."""
+    end = at + 1 if at >= 0 else 10**9
+    return squeeze(slice(x, axes=[0], starts=[at], ends=[end]), axes=[0])
+
+
+def _kept(old: Any, new: Any, has: Variable) -> Any:
     """The new states of sequences that have the step, the old ones of others."""
     before, after = _leaves(old), _leaves(new)
     if len(before) != len(after):
         raise ProgramError(f"the cell was given {len(before)} states, and returned {len(after)}; expected as many")
-    limit = fill_constant([1], length.dtype, step)
-    has = append("greater_than", "greater_than", {"X": length, "Y": limit}, stop_gradient=True)
     made = []
     for was, now in zip(before, after, strict=True):
         mask = cast(has, now.dtype)

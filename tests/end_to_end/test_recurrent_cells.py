@@ -44,8 +44,10 @@ def unrolled(step: Any, count: int, p: list[Any], lengths: Any, reverse: bool) -
 
 @pytest.mark.parametrize(("place", "reverse"), [("cpu", False), *((place, True) for place in PLACES)])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_rnn_is_what_numpy_makes(kind: str, place: str, reverse: bool) -> None:
-    x, lengths = L.data("x", [STEPS, WIDTH]), L.data("n", [BATCH], dtype="int64", append_batch_size=False)
+@pytest.mark.parametrize("steps", [STEPS, -1])
+def test_rnn_is_what_numpy_makes(kind: str, place: str, reverse: bool, steps: int) -> None:
+    x = L.data("x", [-1, steps, WIDTH], append_batch_size=False)
+    lengths = L.data("n", [BATCH], dtype="int64", append_batch_size=False)
     cell = L.LSTMCell(UNITS) if kind == "lstm" else L.GRUCell(UNITS)
     out, states = L.rnn(cell, x, sequence_length=lengths, is_reverse=reverse)
     parameters = fluid.default_main_program().all_parameters()
@@ -61,8 +63,10 @@ def test_rnn_is_what_numpy_makes(kind: str, place: str, reverse: bool) -> None:
         np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6)
 
 
-def test_steps_beyond_a_length_have_no_gradient() -> None:
-    x, lengths = L.data("x", [STEPS, WIDTH]), L.data("n", [BATCH], dtype="int64", append_batch_size=False)
+@pytest.mark.parametrize("steps", [STEPS, -1])
+def test_steps_beyond_a_length_have_no_gradient(steps: int) -> None:
+    x = L.data("x", [-1, steps, WIDTH], append_batch_size=False)
+    lengths = L.data("n", [BATCH], dtype="int64", append_batch_size=False)
     x.stop_gradient = False
     _, state = L.rnn(L.GRUCell(UNITS), x, sequence_length=lengths)
     (grad,) = fluid.gradients([L.reduce_sum(state)], [x])
@@ -73,7 +77,8 @@ def test_steps_beyond_a_length_have_no_gradient() -> None:
     np.testing.assert_array_equal(np.abs(found).sum(2) > 0, reached)
 
 
-def test_a_cell_of_ones_own_with_structures() -> None:
+@pytest.mark.parametrize("steps", [STEPS, -1])
+def test_a_cell_of_ones_own_with_structures(steps: int) -> None:
     class Running(L.RNNCell):
         """Sums of two inputs, apart."""
 
@@ -85,7 +90,7 @@ def test_a_cell_of_ones_own_with_structures() -> None:
             new = {"a": states["a"] + inputs[0], "b": states["b"] + inputs[1] * kwargs["times"]}
             return new["a"], new
 
-    x, y = (L.data(name, [STEPS, BATCH, size], append_batch_size=False) for name, size in (("x", WIDTH), ("y", 1)))
+    x, y = (L.data(name, [steps, BATCH, size], append_batch_size=False) for name, size in (("x", WIDTH), ("y", 1)))
     out, last = L.rnn(Running(), (x, y), time_major=True, times=2.0)
     feed = {"x": np.moveaxis(X, 1, 0), "y": np.moveaxis(X[..., :1], 1, 0)}
     found = fluid.Executor("cpu").run(feed=feed, fetch_list=[out, last["a"], last["b"]])
@@ -95,14 +100,10 @@ def test_a_cell_of_ones_own_with_structures() -> None:
 
 
 def test_refuses_what_does_not_fit() -> None:
-    x, open_steps, rows = (
-        L.data("x", [STEPS, WIDTH]),
-        L.data("o", [BATCH, -1, WIDTH], append_batch_size=False),
-        L.data("r", [WIDTH]),
-    )
+    x, more, rows = L.data("x", [STEPS, WIDTH]), L.data("o", [STEPS + 1, WIDTH]), L.data("r", [WIDTH])
     for build, words in (
         (lambda: L.rnn(None, x), "RNNCell"),
-        (lambda: L.rnn(L.GRUCell(UNITS), open_steps), "known number of steps"),
+        (lambda: L.rnn(L.GRUCell(UNITS), (x, more)), "one number of steps"),
         (lambda: L.rnn(L.GRUCell(UNITS), x, sequence_length=rows), "[batch]"),
         (lambda: L.rnn(L.LSTMCell(UNITS), x, initial_states=rows), "a hidden state and a cell"),
         (lambda: L.GRUCell(0), "hidden_size"),

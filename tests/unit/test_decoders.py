@@ -202,6 +202,32 @@ def test_rows_for_attention_are_tiled_beam_by_beam() -> None:
     assert tiled.tolist() == [*[x[0].tolist()] * 2, *[x[1].tolist()] * 2]
 
 
+def test_rows_of_open_dims_are_tiled_and_taken_along() -> None:
+    """What an encoder of any number of steps says is tiled for attention, or a state of the cell."""
+
+    class Attends(Table):
+        def call(self, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any]:
+            mean = L.reduce_mean(L.concat([states[1], kwargs["read"]], 1), 1)
+            out, new = super().call(inputs, states[0])
+            return out + mean - mean, [new, states[1]]
+
+    feed = {"x": RNG.normal(size=(2, HIDDEN)).astype("float32"), "y": RNG.normal(size=(2, 4, HIDDEN)).astype("float32")}
+
+    def build(x: Any, y: Any) -> Any:
+        y = L.reshape(y, [0, L.slice(L.shape(y), [0], [1], [2]), HIDDEN])
+        assert y.shape[1] == -1
+        decoder = L.BeamSearchDecoder(Attends(TURN), START, END, 2, embed, score)
+        read = decoder.tile_beam_merge_with_batch(y, 2)
+        plain = L.BeamSearchDecoder(Table(TURN), START, END, 2, embed, score)
+        words, states = L.dynamic_decode(decoder, [x, y], 3, is_test=True, read=read)
+        return read, words, states.cell_states[1], L.dynamic_decode(plain, x, 3, is_test=True)[0]
+
+    read, words, kept, plain = run(build, feed)
+    np.testing.assert_array_equal(read, np.repeat(feed["y"], 2, axis=0))
+    np.testing.assert_array_equal(kept, np.repeat(feed["y"][:, None], 2, axis=1))
+    np.testing.assert_array_equal(words, plain)
+
+
 def refused(build: Any) -> str:
     with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
         x = L.data("x", [HIDDEN])

@@ -7,8 +7,7 @@ from typing import Any
 
 from fluidlite import layers
 from fluidlite.layer_helper import check_float, check_int, check_variable, refuse
-from fluidlite.layers.recurrent_cells import kept, renamed
-from fluidlite.layers.shape import shape
+from fluidlite.layers.recurrent_cells import kept, renamed, row, steps_there
 from fluidlite.layers.static_rnn import StaticRNN
 from fluidlite.program.variable import Variable
 
@@ -254,13 +253,11 @@ def _layers(
     if sequence_length is not None:
         if len(check_variable("sequence_length", sequence_length).shape) != 1:
             refuse("sequence_length", sequence_length, "[batch]")
-        steps = x.shape[0] if x.shape[0] >= 0 else layers.slice(shape(x), axes=[0], starts=[0], ends=[1])
-        mask = layers.transpose(layers.sequence_mask(sequence_length, maxlen=steps, dtype=dtype), [1, 0])
-        mask.stop_gradient = True
+        mask = steps_there(x, sequence_length, dtype)
     outs, lasts = [], []
     for way, mine in enumerate(units):
         turned = [each if each is None or not way else layers.reverse(each, axis=0) for each in (x, mask)]
-        states = [[_row(each, i * ways + way) for each in begun] for i in range(count)]
+        states = [[row(each, i * ways + way) for each in begun] for i in range(count)]
         out, last = _one_way(turned, mine, states or [[]] * count, len(first), hidden_size, rate)
         outs.append(layers.reverse(out, axis=0) if way else out)
         lasts.append(last)
@@ -284,11 +281,11 @@ def _one_way(
     assert x is not None
     rnn = StaticRNN()
     with rnn.step():
-        now = row = rnn.step_input(x)
+        now = first_read = rnn.step_input(x)
         there = None if mask is None else rnn.step_input(mask)
         for unit, first in zip(units, begun, strict=True):
             before = [rnn.memory(init=each) for each in first] or [
-                rnn.memory(batch_ref=row, shape=[-1, hidden_size], ref_batch_dim_idx=1) for _ in range(states)
+                rnn.memory(batch_ref=first_read, shape=[-1, hidden_size], ref_batch_dim_idx=1) for _ in range(states)
             ]
             made = unit(now, *before)
             after = made if isinstance(made, tuple) else (made,)
@@ -301,11 +298,5 @@ def _one_way(
         rnn.step_output(now)
     made = rnn()
     assert isinstance(made, list)
-    last = [_row(each, -1) for each in made[:-1]]
+    last = [row(each, -1) for each in made[:-1]]
     return made[-1], [last[i : i + states] for i in range(0, len(last), states)]
-
-
-def _row(x: Variable, at: int) -> Variable:
-    """One of the first dim; -1: the last."""
-    end = at + 1 if at >= 0 else 10**9
-    return layers.squeeze(layers.slice(x, axes=[0], starts=[at], ends=[end]), axes=[0])

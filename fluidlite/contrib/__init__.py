@@ -3,6 +3,9 @@
 from fluidlite.base.absent import getattr_of as _getattr_of
 from fluidlite.base.exports import export as _export
 from fluidlite.contrib import layers as layers
+from fluidlite.contrib.extend_optimizer import (
+    extend_with_decoupled_weight_decay as extend_with_decoupled_weight_decay,
+)
 from fluidlite.contrib.inferencer import Inferencer as Inferencer
 from fluidlite.contrib.layers import (
     BasicGRUUnit as BasicGRUUnit,

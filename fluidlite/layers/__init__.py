@@ -13,7 +13,7 @@ from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.absent import absent as _absent
-from fluidlite.layers import device as device, ops
+from fluidlite.layers import device as device, ops, utils as utils
 from fluidlite.layers.public import public as _public
 
 if TYPE_CHECKING:  # what the loop below finds
@@ -54,8 +54,9 @@ if TYPE_CHECKING:  # what the loop below finds
     from fluidlite.layers.rank_table import *
     from fluidlite.layers.readers import *
     from fluidlite.layers.recurrent import *
-    from fluidlite.layers.recurrent_cells import *
     from fluidlite.layers.reduce import *
+    from fluidlite.layers.rnn import *
+    from fluidlite.layers.rnn import rnn
     from fluidlite.layers.selected_rows import *
     from fluidlite.layers.sequence import *
     from fluidlite.layers.sequence_matrices import *
@@ -76,7 +77,7 @@ def _layers_of(room: _ModuleType) -> list[str]:
 
 
 _HELPERS = {"attribute_checks", "common", "declare", "declared", "declared_use", "device", "documentation"}
-_HELPERS |= {"int_or_variable", "ops", "public", "structure", "sub_blocks"}
+_HELPERS |= {"int_or_variable", "ops", "public", "structure", "sub_blocks", "utils"}
 _rooms = [
     _import_module(f"{__name__}.{_found.name}")
     for _found in _iter_modules(__spec__.submodule_search_locations)

@@ -78,6 +78,9 @@ def paddle_modules() -> Iterator[None]:
     finder = _Finder()
     for name, real in _ROOTS.items():
         sys.modules[name] = importlib.import_module(real)
+        # what is imported already: its import would put the module in its parent, where layers.rnn is a function
+        known = [each for each in sys.modules if each.startswith(real + ".")]
+        sys.modules.update({name + each[len(real) :]: sys.modules[each] for each in known})
     sys.meta_path.insert(0, finder)
     try:
         yield

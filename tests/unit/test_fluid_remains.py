@@ -333,3 +333,51 @@ def test_a_parallel_executor_runs_members(monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_allclose(fluid.executor.fetch_var("fc_0.w_0").ravel(), [1 - 4.5, 1 - 5.5, 1 - 6.5])
     with pytest.raises(ProgramError, match="mpirun"):
         fluid.ParallelExecutor(False, num_trainers=2)
+
+
+def test_layers_of_contrib_that_do_what_others_do() -> None:
+    contrib = fluid.contrib.layers
+    one, half = fluid.initializer.Constant(1.0), fluid.initializer.Constant(0.5)
+    a, b = L.data("a", [4]), L.data("b", [4])
+    words = L.data("words", [1], dtype="int64", lod_level=1)
+    slots = L.data("slots", [2, -1, 4], append_batch_size=False)
+    rows = np.random.default_rng(0).normal(size=(4, 3, 4)).astype("float32")
+    x, y = rows[:2]
+    cases = [
+        (contrib.fused_elemwise_activation(a, b, ["elementwise_add", "relu"]), x + np.maximum(y, 0)),
+        (contrib.fused_elemwise_activation(a, b, "tanh,elementwise_mul"), np.tanh(x * y)),
+        (contrib.fused_elemwise_activation(a, b, ["scale", "elementwise_add"], scale=3.0), 3 * (x + y)),
+        (contrib.partial_concat([a, b], 1, 2), np.concatenate([x[:, 1:3], y[:, 1:3]], 1)),
+        (contrib.partial_sum([a, b], -3), x[:, 1:] + y[:, 1:]),
+        (contrib.fused_embedding_seq_pool(words, [5, 2], padding_idx=0, param_attr=one), np.array([[1, 1], [2, 2]])),
+        (contrib.batch_fc(slots, [2, 4, 2], half, [2, 2], one, "relu"),
+         np.maximum(0.5 * rows[2:].sum(-1, keepdims=True) + 1, 0).repeat(2, -1)),
+    ]  # fmt: skip
+    exe = fluid.Executor("cpu")
+    exe.run(fluid.default_startup_program())
+    ids = fluid.create_lod_tensor(np.array([[3], [0], [2], [1]]), [[2, 2]], "cpu")
+    found = exe.run(feed={"a": x, "b": y, "words": ids, "slots": rows[2:]}, fetch_list=[each for each, _ in cases])
+    for value, (_, wanted) in zip(found, cases, strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-6)
+    for build, said in (
+        (lambda: contrib.fused_elemwise_activation(a, b, ["relu", "tanh"]), "argument 'functor_list'"),
+        (lambda: contrib.partial_sum([a, b], 3, 2), "within 4 columns"),
+        (lambda: contrib.partial_concat([a, slots]), "of one known width"),
+    ):
+        with pytest.raises(fluid.FluidError, match=said):
+            build()
+    with pytest.raises(AttributeError, match="detection"):
+        _ = contrib.multiclass_nms2
+
+
+def test_structures_under_fluids_names() -> None:
+    utils = L.utils
+    nested = [1, {"a": (2, [3])}]
+    assert utils.flatten(nested) == [1, 2, 3]
+    assert utils.map_structure(lambda x, y: x + y, nested, nested) == [2, {"a": (4, [6])}]
+    assert utils.pack_sequence_as(nested, [4, 5, 6]) == [4, {"a": (5, [6])}]
+    assert utils.is_sequence(nested) and not utils.is_sequence("text")
+    with pytest.raises(ValueError, match="structures differ"):
+        utils.assert_same_structure(nested, [1, 2])
+    with pytest.raises(ValueError, match="3 leaves, flat_sequence 1"):
+        utils.pack_sequence_as(nested, [1])

@@ -353,3 +353,29 @@ def test_rates_by_layer(factor: float, schedule: bool) -> None:
     g = slope(START)
     own = 0.2 * factor * np.linalg.norm(START) / (np.linalg.norm(g) + 0.3 * np.linalg.norm(START))
     np.testing.assert_allclose(value(), START - own * g, rtol=1e-5)
+
+
+@pytest.mark.parametrize("as_variable", [False, True])
+def test_decay_beside_the_gradient(as_variable: bool) -> None:
+    """AdamW: chosen parameters lose a part of themselves before the update, and what Adam accumulates knows nothing."""
+    decay: Any = layers.create_global_var([1], 0.1, "float32", persistable=True) if as_variable else 0.1
+    loss = model() + model("w_free")
+    adamw = fluid.contrib.extend_with_decoupled_weight_decay(optimizer.Adam)
+    adamw(decay, lambda name: "free" not in name, learning_rate=0.5).minimize(loss)
+    exe = started()
+    wanted, moments = {"w": START.astype("float64"), "w_free": START.astype("float64")}, {}
+    for step in (1, 2, 3):
+        exe.run(feed={"x": ROWS})
+        for name, w in wanted.items():
+            first, second = moments.get(name, (0.0, 0.0))
+            g = slope(w)
+            moments[name] = first, second = 0.9 * first + 0.1 * g, 0.999 * second + 0.001 * g * g
+            rate = 0.5 * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+            kept = w if name == "w_free" else 0.9 * w
+            wanted[name] = kept - rate * first / (np.sqrt(second) + 1e-8)
+    for name, w in wanted.items():
+        np.testing.assert_allclose(value(name), w, rtol=1e-4)
+    with pytest.raises(ProgramError, match="a class of optimisers"):
+        fluid.contrib.extend_with_decoupled_weight_decay(optimizer.Adam(0.1))  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match="argument 'weight_decay'"):
+        adamw("much")

@@ -92,6 +92,18 @@ def test_an_installed_paddle_comes_back(tmp_path: Path, monkeypatch: pytest.Monk
     assert sys.modules["paddle"] is installed
 
 
+def test_an_import_hides_no_layer(tmp_path: Path) -> None:
+    """As in Fluid, ``layers.rnn`` is a module by import, and a layer by attribute."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import paddle.fluid.layers.rnn\n"
+        "from paddle.fluid.layers.rnn import GRUCell, dynamic_decode\n"
+        "import paddle.fluid as fluid\n"
+        "found = callable(fluid.layers.rnn) and dynamic_decode is fluid.layers.dynamic_decode\n"
+    )
+    assert run_script(script)["found"] is True
+
+
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 
 from fluidlite import layers
 from fluidlite.layer_helper import check_float, check_int, check_variable, refuse
-from fluidlite.layers.recurrent_cells import kept, renamed, row, steps_there
+from fluidlite.layers.rnn import kept, renamed, row, steps_there
 from fluidlite.layers.static_rnn import StaticRNN
 from fluidlite.program.variable import Variable
 

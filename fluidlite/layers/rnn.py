@@ -8,7 +8,7 @@ from typing import Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import LayerHelper, check_float, check_int, check_variable, refuse
-from fluidlite.layers.common import append
+from fluidlite.layers.common import append, elsewhere
 from fluidlite.layers.sequence import sequence_mask
 from fluidlite.layers.shape import shape, split, squeeze, stack, transpose, unstack
 from fluidlite.layers.slicing_padding import reverse, slice
@@ -375,3 +375,6 @@ def _over_shapes(function: Callable[[Sequence[int]], Any], shape: Any) -> Any:
             return function([d for d in shape if d != -1])
         return type(shape)([_over_shapes(function, each) for each in shape])
     return refuse("shape", shape, "a list of ints, or a structure of such lists")
+
+
+__getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare

@@ -1,0 +1,129 @@
+"""Layers of Fluid's ``contrib`` that do what others do together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fluidlite import layers
+from fluidlite.layer_helper import LayerHelper, check_int, check_variable, refuse
+from fluidlite.program.variable import Variable
+
+__all__ = ["batch_fc", "fused_elemwise_activation", "fused_embedding_seq_pool", "partial_concat", "partial_sum"]
+
+_BINARY: dict[str, Callable[..., Variable]] = {
+    "elementwise_add": layers.elementwise_add,
+    "elementwise_mul": layers.elementwise_mul,
+}
+
+
+def fused_elemwise_activation(
+    x: Variable,
+    y: Variable,
+    functor_list: str | Sequence[str],
+    axis: int = -1,
+    scale: float = 0.0,
+    save_intermediate_out: bool = True,
+) -> Variable:
+    """Return two functions, one of the other.
+
+    Parameters
+    ----------
+    x, y : Variable
+    functor_list : list of str, or str
+        "elementwise_add" or "elementwise_mul", and "scale", "relu" or "tanh". ``["relu", "elementwise_add"]`` is
+        relu(x + y), and ``["elementwise_add", "relu"]`` is x + relu(y).
+    axis : int
+        Of the elementwise function.
+    scale : float
+        Of "scale".
+    save_intermediate_out : bool
+        Nothing: the executor decides what is kept.
+    """
+    unary: dict[str, Callable[[Variable], Variable]] = {
+        "scale": lambda value: layers.scale(value, scale),
+        "relu": layers.relu,
+        "tanh": layers.tanh,
+    }
+    names = functor_list.split(",") if isinstance(functor_list, str) else list(functor_list)
+    kinds = [name in _BINARY for name in names]
+    if sorted(kinds) != [False, True] or not all(name in _BINARY or name in unary for name in names):
+        refuse("functor_list", functor_list, f"one of {sorted(_BINARY)} and one of {sorted(unary)}")
+    if kinds[0]:
+        return _BINARY[names[0]](x, unary[names[1]](y), axis)
+    return unary[names[0]](_BINARY[names[1]](x, y, axis))
+
+
+def fused_embedding_seq_pool(
+    input: Variable,
+    size: Sequence[int],
+    is_sparse: bool = False,
+    padding_idx: int | None = None,
+    combiner: str = "sum",
+    param_attr: Any = None,
+    dtype: Any = "float32",
+) -> Variable:
+    """Return the rows of an embedding that the ids of each sequence name, put together: ``sequence_pool`` of it."""
+    return layers.sequence_pool(
+        layers.embedding(input, size, is_sparse, False, padding_idx, param_attr, dtype), combiner
+    )
+
+
+def partial_concat(input: Variable | Sequence[Variable], start_index: int = 0, length: int = -1) -> Variable:
+    """Return some columns of each input, side by side.
+
+    Parameters
+    ----------
+    input : list of Variable
+        [batch, width]; the inputs are equally wide.
+    start_index : int
+        The first column; negative: from the end.
+    length : int
+        How many; -1: up to the last.
+    """
+    return layers.concat(_columns(input, start_index, length), axis=1)
+
+
+def partial_sum(input: Variable | Sequence[Variable], start_index: int = 0, length: int = -1) -> Variable:
+    """Return the sum of some columns of each input, as :func:`partial_concat` chooses them."""
+    return layers.sums(_columns(input, start_index, length))
+
+
+def _columns(input: Variable | Sequence[Variable], start_index: int, length: int) -> list[Variable]:
+    given = [check_variable("input", each) for each in ([input] if isinstance(input, Variable) else input)]
+    widths = {each.shape[1] if len(each.shape) == 2 else -1 for each in given}
+    if len(widths) != 1 or -1 in widths:
+        refuse("input", input, "variables [batch, width], of one known width")
+    width = widths.pop()
+    start, count = check_int("start_index", start_index), check_int("length", length, -1)
+    begin = start + width if start < 0 else start
+    end = width if count == -1 else begin + count
+    if not 0 <= begin < end <= width:
+        refuse("start_index", (start, count), f"a first column and a length within {width} columns")
+    return [layers.slice(each, [1], [begin], [end]) for each in given]
+
+
+def batch_fc(
+    input: Variable,
+    param_size: Sequence[int],
+    param_attr: Any,
+    bias_size: Sequence[int],
+    bias_attr: Any,
+    act: str | None = None,
+) -> Variable:
+    """Return ``input`` [slots, batch, width], each slot through a fully connected layer of its own.
+
+    Parameters
+    ----------
+    input : Variable
+    param_size : list of int
+        [slots, width, units]
+    bias_size : list of int
+        [slots, units]
+    param_attr, bias_attr : ParamAttr
+    act : str, optional
+    """
+    weight = layers.create_parameter(param_size, input.dtype, attr=param_attr)
+    bias = layers.create_parameter(bias_size, input.dtype, attr=bias_attr)
+    made = layers.matmul(input, weight) + layers.unsqueeze(bias, [1])
+    return LayerHelper("batch_fc", act=act).append_activation(made)

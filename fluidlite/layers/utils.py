@@ -1,0 +1,47 @@
+"""Structures of variables, one in another, under Fluid's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fluidlite.base.errors import ProgramError
+from fluidlite.layers.structure import flat, packed, same
+
+__all__ = ["assert_same_structure", "flatten", "is_sequence", "map_structure", "pack_sequence_as"]
+
+
+def is_sequence(seq: Any) -> bool:
+    """Whether it is a list, a tuple or a dict."""
+    return isinstance(seq, (list, tuple, dict))
+
+
+def flatten(nest: Any) -> list[Any]:
+    """The leaves of a structure, in order."""
+    return flat(nest)
+
+
+def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
+    """A structure like another, with other leaves."""
+    count = len(flat(structure))
+    if count != len(flat_sequence):
+        raise ProgramError(f"the structure has {count} leaves, flat_sequence {len(flat_sequence)}; expected as many")
+    return packed(structure, list(flat_sequence))
+
+
+def map_structure(func: Callable[..., Any], *structure: Any) -> Any:
+    """A structure of what a function returns for the leaves of one, or of several that are alike."""
+    first, *others = structure
+    for other in others:
+        assert_same_structure(first, other)
+    leaves = zip(*map(flat, structure), strict=True)
+    return packed(first, [func(*each) for each in leaves])
+
+
+def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> None:
+    """Raise ProgramError unless two structures are alike but for their leaves.
+
+    ``check_types`` is a hint of Fluid's: lists and tuples are alike.
+    """
+    if not same(nest1, nest2):
+        raise ProgramError(f"the structures differ: {nest1!r:.200} and {nest2!r:.200}")

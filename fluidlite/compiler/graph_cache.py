@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fluidlite.base.collection import paused
@@ -43,7 +42,7 @@ class GraphCache:
         ``passes``: after the passes; False: as the program is written.
         Raises ProgramError if a pass breaks it; the pass is named.
         """
-        known = (program.serial, program.edits, sizes(program), fetches)
+        known = (program.serial, program.edits, fetches)
         # the graph keeps its program alive: the serial is the key
         if not passes:
             return self._graphs.get(known, lambda: Graph(program, fetches, self._place, preferences).finished())
@@ -68,11 +67,6 @@ class GraphCache:
 
     def clear(self) -> None:
         self._graphs.clear()
-
-
-def sizes(program: Program) -> tuple[int, ...]:
-    """Operators of each block: they tell of edits of ``block.ops`` itself."""
-    return tuple(map(len, map(attrgetter("ops"), program.blocks)))
 
 
 def check_places(program: Program) -> None:

@@ -146,7 +146,7 @@ def body_of(frame: Frame, op: Operator, index: int, make: Callable[[], tuple[Pro
 
     ``make`` gives its program, and of the gradient of a step the names whose gradients that makes.
     """
-    return _kept(frame, op, (index, len(op.block.program.blocks[index].ops)), make)
+    return _kept(frame, op, index, make)
 
 
 def call_of(frame: Frame, op: Operator, key: Any, make: Callable[[], Program]) -> Body:

@@ -17,6 +17,7 @@ from fluidlite.control_flow.bodies import UNKNOWN, Body, Steps, body_of, check_f
 from fluidlite.control_flow.sub_program import STEP, body_program, step_gradient
 from fluidlite.control_flow.trip_count import TripCount, find_trip_count
 from fluidlite.program.block import Block
+from fluidlite.program.contents import slots
 from fluidlite.program.gradient_paths import NoDerivativeError
 from fluidlite.program.opdef import GRAD, Attr, Slot
 from fluidlite.program.operator import Operator
@@ -209,7 +210,7 @@ def steps_of(op: Operator, slot: str) -> list[str]:
         made = op.block.create_temporary(prefix=f"{op.type}.steps")
         made.declare(KEPT)
         made.type = VarType.STEP_SCOPES
-        op.outputs = {**op.outputs, slot: [made.name]}
+        op._outputs = slots({**op.outputs, slot: [made.name]})
         op.block.program.touch()
     return op.output(slot)
 

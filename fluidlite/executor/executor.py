@@ -12,7 +12,7 @@ from fluidlite.base.fork import new_lock
 from fluidlite.base.lru_cache import CacheReport
 from fluidlite.compiler.body_executors import set_default
 from fluidlite.compiler.explain import Report
-from fluidlite.compiler.graph_cache import GraphCache, sizes
+from fluidlite.compiler.graph_cache import GraphCache
 from fluidlite.compiler.graph_runner import GraphRunner
 from fluidlite.compiler.instrumentation import observers
 from fluidlite.compiler.kernel_checks import one_by_one
@@ -248,7 +248,7 @@ class Executor:
 
         if self._executables is not None and not observers():
             given = tuple([(name, tensor.spec, tensor.place) for name, tensor in feeds.items()])
-            key = program.serial, program.edits, sizes(program), given, names, get_context(self.place)
+            key = program.serial, program.edits, given, names, get_context(self.place)
             fast_path = sign if self._fast_paths is not None else None
             again = self._runner.again(key, self._runner.policy(), feeds, scope, fast_path)
             if again is not None:

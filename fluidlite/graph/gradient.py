@@ -122,7 +122,7 @@ def _mark(block: Block, start: int) -> None:
     for op in block.ops[start:]:
         forward = made.get(id(op.line))  # backward gives an operator the line of the one that it derives
         if forward is not None:
-            op.hints[DERIVES] = forward.id
+            op.set_attr(DERIVES, forward.id)
 
 
 def _move_behind(block: Block, start: int, names: set[str]) -> None:
@@ -132,4 +132,3 @@ def _move_behind(block: Block, start: int, names: set[str]) -> None:
         return
     at = writers[-1] + 1
     block.ops[at:] = block.ops[start:] + block.ops[at:start]
-    block.program.touch()

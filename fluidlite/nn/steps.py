@@ -149,5 +149,4 @@ def _split(program: Program, outputs: list[str]) -> tuple[dict[str, Program], li
         block.ops[:] = [op for op in block.ops if _ROLES.get(op.role, FORWARD) == part]
         for name in kept:
             block.var(name).persistable = True
-        copy.touch()
     return parts, list(kept)

@@ -186,7 +186,7 @@ def _undone_on_error(block: Block) -> Iterator[None]:
             yield
     except BaseException:  # an interruption too
         for op, outputs in named:
-            op.outputs = outputs
+            op._outputs = outputs
         block.program.touch()
         raise
 

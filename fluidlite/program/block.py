@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fluidlite import unique_name
 from fluidlite.base.arguments import did_you_mean
 from fluidlite.base.errors import ProgramError
+from fluidlite.program.contents import Operators
 from fluidlite.program.declare_variable import declare_parameter, declare_variable
 from fluidlite.program.desc import BlockDesc
 from fluidlite.program.fluid_methods import FluidBlock
@@ -33,7 +35,14 @@ class Block(FluidBlock):
         self.parent_idx = parent_idx
         self.forward_block_idx = -1
         self.vars: dict[str, Variable] = {}
-        self.ops: list[Operator] = []
+        self._ops = Operators(program)
+
+    def _hold(self, operators: Iterable[Operator]) -> None:
+        self._ops = Operators(self.program, operators)
+        self.program.touch()
+
+    ops: Operators = property(attrgetter("_ops"), _hold)  # type: ignore[assignment]
+    """The operators, in order; it may be changed as a list is."""
 
     @property
     def parent(self) -> Block | None:
@@ -262,13 +271,11 @@ class Block(FluidBlock):
         if stop_gradient:
             for name in op.output_arg_names:
                 self.var(name).stop_gradient = True
-        self.program.touch()
         return op
 
     def remove_op(self, index: int) -> None:
         """Remove the ``index``-th operator."""
         del self.ops[index]
-        self.program.touch()
 
     _remove_op = remove_op
 

@@ -17,8 +17,7 @@ INSIDE = "inside"
 
 
 def copy_into(op: Operator, block: Block) -> Operator:
-    ins, outs = ({slot: list(names) for slot, names in slots.items()} for slots in (op.inputs, op.outputs))
-    return op._near(block, op.definition, ins, outs, op.attrs, op.hints)
+    return op._near(block, op.definition, op.inputs, op.outputs, op.attrs, op.hints)
 
 
 def copy_variable(variable: Variable, block: Block) -> Variable:
@@ -42,10 +41,8 @@ def copy_program(program: Program, for_test: bool = False) -> Program:
         for op in block.ops:
             if for_test and op.role in TRAINING_ROLES:
                 continue
-            made = copy_into(op, duplicate)
-            if for_test and "is_test" in made.attrs:
-                made.attrs["is_test"] = True
-            duplicate.ops.append(made)
+            attrs = {**op.attrs, "is_test": True} if for_test and "is_test" in op.attrs else op.attrs
+            duplicate.ops.append(op._near(duplicate, op.definition, op.inputs, op.outputs, attrs, op.hints))
         new.blocks.append(duplicate)
     new.current_block_idx = program.current_block_idx if not for_test else 0
     if for_test:
@@ -83,7 +80,7 @@ def bring_blocks(source: Program, target: Program) -> None:
         duplicate = Block(target, block.idx, parent)
         if block.idx in needed:
             duplicate.vars = {name: copy_variable(variable, duplicate) for name, variable in block.vars.items()}
-            duplicate.ops = [copy_into(op, duplicate) for op in block.ops]
+            duplicate.ops.extend(copy_into(op, duplicate) for op in block.ops)
         target.blocks.append(duplicate)
     home = target.global_block()
     for index in needed:  # what is known of outer variables, though they may have other names outside now
@@ -127,7 +124,7 @@ def prune(program: Program, targets: Sequence[Variable | str], feeds: Sequence[V
         for index in sub_blocks(op):
             inside = new.blocks[index]
             wanted |= {n for o in inside.ops for n in o.input_arg_names if n not in inside.vars} - given
-    new.global_block().ops = kept[::-1]
+    new.global_block().ops[:] = kept[::-1]
     used = (
         set(names)
         | given

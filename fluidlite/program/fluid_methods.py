@@ -95,9 +95,8 @@ class FluidBlock:
         variable.name = new
         for block in _seeing(self, old):
             for op in block.ops:
-                for slots in (op.inputs, op.outputs):
-                    for names in slots.values():
-                        names[:] = [new if each == old else each for each in names]
+                op.rename_input(old, new)
+                op.rename_output(old, new)
         self.program.touch()
         return variable
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fluidlite.program.contents import slots
 from fluidlite.program.gradient_parts import listed_names
 from fluidlite.program.gradient_paths import Origins
 from fluidlite.program.operator import EMPTY, Operator
@@ -117,7 +118,7 @@ def name_outputs(op: Operator, rule: GradRule) -> None:
             else each
             for each in op.output(slot_name) or [EMPTY]
         ]
-        op.outputs = {**op.outputs, slot_name: named}
+        op._outputs = slots({**op.outputs, slot_name: named})
     if missing:
         op.infer()
         op.block.program.touch()

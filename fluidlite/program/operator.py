@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import AttributeValueError, ProgramError
+from fluidlite.program.contents import RENAME, REPLACE, SET_ATTR, Attributes, Slots, fixed, slots
 from fluidlite.program.desc import OpDesc
 from fluidlite.program.inference import check_inputs, inferred
 from fluidlite.program.op_call import PLACEHOLDER, Call, located
@@ -40,8 +41,9 @@ class Operator:
     ----------
     type : str
     inputs, outputs : dict of slot to list of variable names
+        To be read: :meth:`rename_input` and :meth:`rename_output` change them.
     attrs : dict
-        Every attribute of the definition, in canonical form.
+        Every attribute of the definition, in canonical form; to be read: :meth:`set_attr` changes one.
     hints : dict
         Fluid's hint attributes that the definition does not declare (kept, not read).
     id : int
@@ -54,27 +56,31 @@ class Operator:
 
     __slots__ = (
         "__weakref__",
-        "attrs",
+        "_attrs",
+        "_hints",
+        "_inputs",
+        "_outputs",
         "block",
         "definition",
-        "hints",
         "id",
-        "inputs",
         "line",
         "namescope",
-        "outputs",
         "role",
-        "type",
     )
+    type: str = fixed("definition.type", REPLACE)
+    inputs: Slots = fixed("_inputs", RENAME)
+    outputs: Slots = fixed("_outputs", RENAME)
+    attrs: Attributes = fixed("_attrs", SET_ATTR)
+    hints: Attributes = fixed("_hints", SET_ATTR)
 
     def __init__(
         self,
         block: Block,
         definition: OpDef,
-        inputs: dict[str, list[str]],
-        outputs: dict[str, list[str]],
-        attrs: dict[str, Any],
-        hints: dict[str, Any],
+        inputs: Mapping[str, list[str]],
+        outputs: Mapping[str, list[str]],
+        attrs: Mapping[str, Any],
+        hints: Mapping[str, Any],
         id: int,
         role: str,
         line: Line,
@@ -82,11 +88,10 @@ class Operator:
     ) -> None:
         self.block = block
         self.definition = definition
-        self.type = definition.type
-        self.inputs = inputs
-        self.outputs = outputs
-        self.attrs = attrs
-        self.hints = hints
+        self._inputs = inputs if isinstance(inputs, Slots) else slots(inputs)
+        self._outputs = outputs if isinstance(outputs, Slots) else slots(outputs)
+        self._attrs = Attributes(attrs)
+        self._hints = Attributes(hints)
         self.id = id
         self.role = role
         self.line = line
@@ -96,14 +101,14 @@ class Operator:
         self,
         block: Block,
         definition: OpDef,
-        inputs: dict[str, list[str]],
-        outputs: dict[str, list[str]],
+        inputs: Mapping[str, list[str]],
+        outputs: Mapping[str, list[str]],
         attrs: Mapping[str, Any],
         hints: Mapping[str, Any],
     ) -> Operator:
         """An operator in the place of this one, or beside it: of its number, role, line and name scope."""
         about = self.id, self.role, self.line, self.namescope
-        return Operator(block, definition, inputs, outputs, dict(attrs), dict(hints), *about)
+        return Operator(block, definition, inputs, outputs, attrs, hints, *about)
 
     def __str__(self) -> str:
         return f"operator {self.type} ({self.line})"
@@ -226,29 +231,30 @@ class Operator:
         """Change an attribute; it is checked, and the outputs are inferred again."""
         attr = self.definition.attr(name)
         if attr is None:
-            self.hints[name] = value
+            self._hints = Attributes({**self.hints, name: value})
         else:
-            self.attrs[name] = attr.check(value)
-            self.infer()
+            before, self._attrs = self._attrs, Attributes({**self.attrs, name: attr.check(value)})
+            try:
+                self.infer()
+            except BaseException:  # an interruption too
+                self._attrs = before
+                raise
         self.block.program.touch()
 
     _set_attr = set_attr
 
     def rename_input(self, old: str, new: str) -> None:
         """Read another variable."""
-        for names in self.inputs.values():
-            names[:] = [new if name == old else name for name in names]
+        self._inputs = _renamed(self.inputs, old, new)
         self.block.program.touch()
 
     def rename_output(self, old: str, new: str) -> None:
         """Write another variable."""
-        before = {slot: list(names) for slot, names in self.outputs.items()}
-        for names in self.outputs.values():
-            names[:] = [new if name == old else name for name in names]
+        before, self._outputs = self._outputs, _renamed(self.outputs, old, new)
         try:
             self.check_outputs()
         except ProgramError:
-            self.outputs.update(before)
+            self._outputs = before
             raise
         self.block.program.touch()
 
@@ -295,6 +301,10 @@ class Operator:
             # a sub-block runs any number of times: dims that it changes are open
             spec = spec.with_(dims=either(before.dims, spec.dims))
         variable.declare(spec)
+
+
+def _renamed(names: Slots, old: str, new: str) -> Slots:
+    return slots({slot: [new if name == old else name for name in held] for slot, held in names.items()})
 
 
 def grad_name(name: str) -> str:

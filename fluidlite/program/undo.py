@@ -23,5 +23,4 @@ def undone_on_error(*blocks: Block) -> Iterator[None]:
                 block.ops[:] = operators
                 for name in names:
                     del block.vars[name]
-                block.program.touch()
         raise

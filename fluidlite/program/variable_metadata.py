@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fluidlite.base.errors import ProgramError
+from fluidlite.program.contents import noted
 from fluidlite.program.desc import VariableDesc
 from fluidlite.program.opdef import GRAD
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec
@@ -40,6 +41,10 @@ class SelectedRowsOf(NamedTuple):
 class VariableMetadata:
     """A named value of a block, without operators on it; its attributes are those of a Variable."""
 
+    spec: Spec | None = noted("spec")
+    stop_gradient: bool = noted("stop_gradient")
+    is_data: bool = noted("is_data")
+    type: str = noted("type")
     line: Line | None = None
     declared: Spec | None = None
     selected: SelectedRowsOf | None = None
@@ -108,6 +113,8 @@ class VariableMetadata:
         line = lines[0] if lines else self.line
         return f"{self.name!r} ({line})" if line is not None else repr(self.name)
 
+    _persistable: bool = noted("_persistable")
+
     @property
     def persistable(self) -> bool:
         """Whether it lives in the scope from run to run."""
@@ -116,7 +123,6 @@ class VariableMetadata:
     @persistable.setter
     def persistable(self, on: bool) -> None:
         self._persistable = bool(on)
-        self.block.program.touch()
         if self.selected is not None:
             rows = self.block.find_var(self.selected.rows)
             if rows is not None:

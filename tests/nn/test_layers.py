@@ -262,7 +262,7 @@ def test_an_error_while_layers_are_set_up_names_the_layer(network: Make) -> None
         {"shape": [2, 8]},
     )
     op = made.layers[1].startup.global_block().ops[-1]
-    op.attrs["shape"] = (5, 5)  # what no builder would take
+    op._attrs = type(op.attrs)({**op.attrs, "shape": (5, 5)})  # what no builder would take
     made.layers[1].startup.global_block().var("x").persistable = True
     with pytest.raises(fluid.errors.FluidError) as exc:
         made.set_up()

@@ -115,7 +115,7 @@ def test_a_library_that_was_asked_for_is_kept(place: str) -> None:
     program, fetches = affine(2)
     for op in program.global_block().ops:
         if op.type == "affine_channel":
-            op.hints["op_library"] = "plain"
+            op.set_attr("op_library", "plain")
     exe = fluid.Executor(place)
     exe.run(program, feed(2), fetches)
     assert "affine_channel" in kernels(exe)

@@ -467,7 +467,7 @@ def test_what_is_left_alone(cpu: Transformer) -> None:
     """The user's library, and kernels that a library has for the place."""
     x = layers.data("x", [3])
     chosen = layers.exp(layers.tanh(x))
-    chosen.block.ops[-1].hints["op_library"] = "plain"
+    chosen.block.ops[-1].set_attr("op_library", "plain")
     computation = fused(cpu).computation(layers.relu(chosen), x)
     computation([[1, 2, 3]])
     assert types(computation) == ["tanh", "exp", "relu"]

@@ -45,7 +45,6 @@ class CallSignature:
     state: tuple[tuple[str, bool], ...]
     actions: tuple[str, ...]
     fetched: tuple[str, ...] | None = None
-    blocks: int = 1
     alone: bool = False
     locked: bool = False
     queued: bool = False
@@ -89,12 +88,9 @@ def _head(form: CallSignature) -> list[str]:
 
 def _executor_head(form: CallSignature) -> list[str]:
     assert form.fetched is not None
-    sizes = "len(program.blocks[0].ops) != operators" if form.blocks == 1 else "sizes(program) != operators"
     lines = [
         "def call(program, feed, fetch_list, scope):",
-        f"    if scope_of() is not scope or program.edits != edits or len(program.blocks) != {form.blocks}:",
-        "        return None",
-        f"    if {sizes}:",
+        "    if scope_of() is not scope or program.edits != edits:",
         "        return None",
     ]
     if form.fetched:

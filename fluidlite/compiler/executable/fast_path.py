@@ -25,7 +25,6 @@ from fluidlite.compiler.executable.call_signature import (
 from fluidlite.compiler.executable.command_buffer import Launches
 from fluidlite.compiler.executable.executable import Executable, Latest
 from fluidlite.compiler.executable.linked_plan import arenas_of
-from fluidlite.compiler.graph_cache import sizes
 from fluidlite.compiler.instrumentation import observers, timer
 from fluidlite.compiler.planning.plan import Control
 from fluidlite.compiler.run_errors import fail, raise_late
@@ -171,7 +170,6 @@ def direct(
         tuple([(name, written) for name, _, written in _watched(executable, scope)]),
         tuple([_kind(action) for action in executable.actions]),
         called.fetches if program is not None else None,
-        len(program.blocks) if program is not None else 1,
         called.alone and len(ways) == 1,
         called.lock is not None,
         executable.resettable,
@@ -232,12 +230,9 @@ def _names_of_run(executable: Executable, scope: Scope, latest: Latest) -> dict[
 
 def _names_of_program(program: Program, fetches: Sequence[str]) -> dict[str, Any]:
     block = program.global_block()
-    counts = sizes(program)
     return {
         "edits": program.edits,
         "name_of": _name_of,
-        "operators": counts[0] if len(counts) == 1 else counts,
-        "sizes": sizes,
         **{f"fetch{i}_variable": block.find_var(name) for i, name in enumerate(fetches)},
     }
 

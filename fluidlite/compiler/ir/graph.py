@@ -21,6 +21,7 @@ from fluidlite.compiler.selection.policy import Policy, policy
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.block import Block
+from fluidlite.program.contents import Slots
 from fluidlite.program.edit import closed, sub_blocks
 from fluidlite.program.op_call import PLACEHOLDER, Call
 from fluidlite.program.operator import EMPTY, Operator
@@ -132,7 +133,8 @@ class Graph:
             variable = self.block.find_var(name)
             found = self._now[name] = GraphValue(name, variable.spec if variable is not None else None, None, variable)
             if variable is not None and variable.persistable:
-                read = GraphOp(READ, {}, {}, Operator(self.block, READING, {}, {}, {}, {}, -1, "forward", NOWHERE))
+                reading = Operator(self.block, READING, Slots(), Slots(), {}, {}, -1, "forward", NOWHERE)
+                read = GraphOp(READ, {}, {}, reading)
                 read.outputs["Out"] = [found]
                 found.op, found.state = read, name
                 self.ops.append(read)

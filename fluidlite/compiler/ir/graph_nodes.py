@@ -11,6 +11,7 @@ import numpy as np
 from fluidlite.base.dtypes import NUMPY, integer_limits
 from fluidlite.base.errors import ProgramError
 from fluidlite.platform.place import Place
+from fluidlite.program.contents import Attributes, Slots
 from fluidlite.program.edit import acts
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef, Slot
@@ -113,7 +114,7 @@ class GraphOp:
         cls, source: Operator, definition: OpDef, inputs: dict[str, list[GraphValue]], attrs: Any, hints: Any
     ) -> GraphOp:
         """An operator that the graph gets in the place of another, or beside it: of its role, line and name scope."""
-        operator = source._near(source.block, definition, {}, {}, attrs, hints)
+        operator = source._near(source.block, definition, Slots(), Slots(), attrs, hints)
         return cls(definition.type, inputs, dict(attrs), operator)
 
     @property
@@ -200,7 +201,7 @@ class GraphOp:
     def note(self, hint: str, value: object) -> None:
         """Give it a hint; the user's own operator is not touched."""
         self.operator = copy.copy(self.operator)
-        self.operator.hints = {**self.hints, hint: value}
+        self.operator._hints = Attributes({**self.hints, hint: value})
 
     def __str__(self) -> str:
         return str(self.operator) if self.type != READ else repr(self)

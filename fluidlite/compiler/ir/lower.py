@@ -9,7 +9,7 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.ir.node import DERIVES, SEQUENTIAL, WRITE, Action, Node
 from fluidlite.compiler.ir.order import Order, Root, reads, writes
 from fluidlite.program.block import Block
-from fluidlite.program.edit import copy_into, copy_variable, sub_blocks
+from fluidlite.program.edit import copy_variable, sub_blocks
 from fluidlite.program.operator import Operator
 from fluidlite.program.program import Program
 from fluidlite.program.registry import ops
@@ -83,8 +83,7 @@ class _Lowering:
                 self._emit(op, ins)
 
     def _emit(self, op: Operator, ins: dict[str, list[str]]) -> None:
-        copied = copy_into(op, self.out)
-        copied.inputs = ins
+        copied = op._near(self.out, op.definition, ins, op.outputs, op.attrs, op.hints)
         self._declare((*copied.input_arg_names, *copied.output_arg_names))
         self.out.ops.append(copied)
         self.defined.update(writes(copied))

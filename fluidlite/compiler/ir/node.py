@@ -145,5 +145,4 @@ def append(block: Block, definition: OpDef, inputs: list[str], out: Variable, at
         source_location(),
     )
     block.ops.append(op)
-    program.touch()
     return op

@@ -18,6 +18,7 @@ from fluidlite.compiler.passes.joined import lines_of, made_of
 from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.compiler.selection.refusals import capability_refusal, device_veto, refuse
 from fluidlite.platform.device_registry import Unit, devices
+from fluidlite.program.contents import Attributes
 from fluidlite.program.epilogue import THEN, product_call, then_call
 from fluidlite.program.kernel_registry import Kernel, kernels
 from fluidlite.program.op_call import Call
@@ -220,8 +221,8 @@ class _Joint:
         both = self.operator, reader.operator
         first = ops[0].operator
         first.line, first.id, first.role = lines_of(both), reader.operator.id, reader.operator.role
-        first.hints.update({name: value for name, value in both[1].hints.items() if name == "op_device"})
-        first.hints[MADE_OF] = made_of(both)
+        device = {name: value for name, value in both[1].hints.items() if name == "op_device"}
+        first._hints = Attributes({**first.hints, **device, MADE_OF: made_of(both)})
         self.graph.exchange((self.op, reader), ops)
 
     # Momentum

@@ -12,7 +12,7 @@ from fluidlite.base.arguments import whole
 from fluidlite.base.errors import ProgramError, SavedModelError
 from fluidlite.io.commit import save_files
 from fluidlite.io.snapshot import read_file
-from fluidlite.io.variables import is_persistable, load_persistables, value_writers
+from fluidlite.io.variables import load_persistables, persistable_writers
 from fluidlite.program.program import Program
 
 _PREFIX = "checkpoint_"
@@ -74,7 +74,7 @@ class CheckpointConfig:
         serials = self.serials()
         serial = serials[-1] + 1 if serials else 0
         text = json.dumps({"epoch": epoch, "step": step}).encode()
-        values = value_writers(program, None, is_persistable, _VALUES)
+        values = persistable_writers(program, _VALUES)
         save_files(self._folder(serial), {**values, _POSITION: text})
         for old in [*serials, serial][: -self.max_num_checkpoints]:
             shutil.rmtree(self._folder(old), ignore_errors=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.weak_objects import WeakObjects
-from fluidlite.distributed.groups import Group, member_seed, share_devices, world
+from fluidlite.distributed.groups import Group, member_runs, member_seed, share_devices, world
 from fluidlite.distributed.strategies import BuildStrategy, ExecutionStrategy, GradientScaleStrategy
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
@@ -119,6 +119,7 @@ class CompiledProgram:
             check_same_program(program, group, sorted(map(str, feed)) if isinstance(feed, Mapping) else [])
             share_devices(group, devices.unit(executor.place))
             broadcast_state(program, scope, group)
+            scope.go_on(member_runs(scope, self._program.random_seed, program.random_seed))
             self._begun.add(scope)
         return list(executor.run(program, feed, fetch_list, scope=scope, return_numpy=return_numpy))
 

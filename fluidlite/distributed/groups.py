@@ -16,6 +16,7 @@ from fluidlite.platform.device_context import Event
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import PlaceLike
 from fluidlite.program.kernel_registry import kernels
+from fluidlite.program.scope import Scope
 
 Array = np.ndarray[Any, Any]
 
@@ -217,6 +218,11 @@ def world(place: PlaceLike | None = None) -> Group:
     if place is not None:
         share_devices(group, devices.unit(place))
     return group
+
+
+def member_runs(scope: Scope, seed: int, own: int) -> dict[tuple[int, int], int]:
+    """How often a member has drawn from its own seed: as often as the first from the program's, in a scope."""
+    return {(stream, own): count for (stream, each), count in scope.random_runs().items() if each == seed}
 
 
 def member_seed(seed: int, group: Group) -> int:

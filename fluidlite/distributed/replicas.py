@@ -8,7 +8,7 @@ from typing import Any
 
 from fluidlite.base.arguments import listed, mapped
 from fluidlite.base.errors import CollectiveError, FeedError, FetchError
-from fluidlite.distributed.groups import Group, set_thread_ring, share_devices
+from fluidlite.distributed.groups import Group, member_runs, set_thread_ring, share_devices
 from fluidlite.distributed.parameters import state_names
 from fluidlite.distributed.rows import joined, split
 from fluidlite.distributed.threads import Meeting
@@ -65,6 +65,8 @@ class Replicas:
         members = self._meeting.members
         programs = [self._program_of(member) for member in members]
         self._share(programs[0], scope)
+        for other, made in zip(self._scopes, programs[1:], strict=True):  # what was loaded says how often
+            other.go_on(member_runs(scope, programs[0].random_seed, made.random_seed))
         scopes = [scope, *self._scopes]
 
         def one(i: int) -> Any:

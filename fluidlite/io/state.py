@@ -16,6 +16,7 @@ from fluidlite.base.dtypes import NUMPY, dtype_name
 from fluidlite.base.errors import DtypeError, ProgramError, SavedModelError
 from fluidlite.io.commit import Writer, save_files
 from fluidlite.io.paths import PathText, folder_of
+from fluidlite.io.random_runs import Runs, read_runs, run_writers
 from fluidlite.io.snapshot import SavedFile, Snapshot, read_folder
 from fluidlite.io.tensor_file import MAX_HEADER_BYTES, Stored, check_fit
 from fluidlite.io.variables import (
@@ -30,6 +31,7 @@ from fluidlite.io.variables import (
 )
 from fluidlite.program.program import Program
 from fluidlite.program.protobuf.writing import write_program
+from fluidlite.program.scope import global_scope
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
 
@@ -60,7 +62,8 @@ def _split(program: Program, model_path: PathText, what: str) -> tuple[Path, str
 def save(program: Program, model_path: PathText, format: str = "fluidlite") -> None:
     """Save a program's parameters, its other state, and itself: ``.pdparams``, ``.pdopt`` and ``.pdmodel``.
 
-    The files are safetensors and JSON, saved together or not at all.
+    The files are safetensors and JSON, saved together or not at all. If the program has a ``random_seed``, the file
+    ``.random`` says how often its random operators have drawn.
 
     Parameters
     ----------
@@ -87,6 +90,7 @@ def save(program: Program, model_path: PathText, format: str = "fluidlite") -> N
             writers[stem + suffix] = partial(_pickle, arrays={name: array for name, (array, _) in values.items()})
         elif any(map(predicate, program.list_vars())):
             writers |= value_writers(program, None, predicate, stem + suffix)
+    writers |= run_writers(program, global_scope(), stem)
     save_files(folder, writers)
 
 
@@ -125,7 +129,10 @@ def load(
     def chosen(predicate: Predicate) -> list[Variable]:
         return [v for v in program.list_vars() if predicate(v) and (names is None or v.name in names)]
 
-    def read(snapshot: Snapshot) -> dict[str, Stored]:
+    def runs_of(snapshot: Snapshot, name: str | None) -> Runs:
+        return read_runs(snapshot, program, name) if names is None else {}
+
+    def read_parts(snapshot: Snapshot) -> dict[str, Stored]:
         found: dict[str, Stored] = {}
         for suffix, predicate in PARTS:
             variables = chosen(predicate)
@@ -140,12 +147,12 @@ def load(
 
     path = folder / stem
     if os.path.lexists(f"{path}.pdparams") or not path.exists():
-        values = read_folder(folder, read, False)
-    elif path.is_dir():
-        values = read_folder(path, lambda snapshot: read_values(snapshot, chosen(is_persistable), None), False)
+        values, runs = read_folder(folder, lambda at: (read_parts(at), runs_of(at, stem)))
     else:
-        values = read_folder(folder, lambda snapshot: read_values(snapshot, chosen(is_persistable), stem), False)
+        home, file = (path, None) if path.is_dir() else (folder, stem)
+        values, runs = read_folder(home, lambda at: (read_values(at, chosen(is_persistable), file), runs_of(at, file)))
     set_values(chosen(is_persistable), values, None if executor is None else executor.place)
+    global_scope().go_on(runs)
 
 
 def read_pickle(file: SavedFile) -> dict[str, Any] | None:

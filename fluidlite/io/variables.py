@@ -13,6 +13,7 @@ from fluidlite.base.errors import ProgramError, SavedModelError
 from fluidlite.io.commit import Writer, save_files
 from fluidlite.io.lod_tensor_file import is_lod_tensors, read_lod_tensors, write_lod_tensors
 from fluidlite.io.paths import SUFFIX, PathText, file_of, folder_of, inside
+from fluidlite.io.random_runs import Runs, read_runs, run_writers
 from fluidlite.io.snapshot import Snapshot, read_folder
 from fluidlite.io.tensor_file import Stored, read_tensors, write_tensors
 from fluidlite.platform.place import Place
@@ -159,8 +160,20 @@ def save_persistables(
     filename: PathText | None = None,
     format: str = "fluidlite",
 ) -> None:
-    """Save all state of a program, that of optimisers too; see :func:`save_vars`."""
-    save_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename, format=format)
+    """Save all state of a program, that of optimisers too; see :func:`save_vars`.
+
+    Of a program with a ``random_seed`` this is also how often its random operators have drawn.
+    """
+    save_files(dirname, persistable_writers(main_program, filename, format))
+
+
+def persistable_writers(
+    main_program: Program | None, filename: PathText | None = None, format: str = "fluidlite"
+) -> dict[str, Writer]:
+    """What writes all state of a program; see :func:`save_persistables`."""
+    writers = value_writers(main_program, None, is_persistable, filename, format)
+    program = main_program if main_program is not None else default_main_program()
+    return writers | run_writers(program, global_scope(), None if filename is None else inside(filename, "filename"))
 
 
 def load_vars(
@@ -191,12 +204,32 @@ def load_vars(
         A file is missing, truncated or malformed, is no regular file or lies outside the folder, was not saved
         together with the others, or a value has other dims or another dtype than declared.
     """
+    _load(executor, dirname, main_program, vars, predicate, filename, follow_links)
+
+
+def _load(
+    executor: Any,
+    dirname: PathText,
+    main_program: Program | None,
+    vars: Iterable[Variable | str] | None,
+    predicate: Predicate | None,
+    filename: PathText | None,
+    follow_links: bool,
+    whole: bool = False,
+) -> None:
+    """Load variables; ``whole``: they are all state of the program, random numbers go on where that was saved."""
     variables = selected_variables(main_program, vars, predicate)
+    program = main_program if main_program is not None else default_main_program()
     if predicate is not None and not variables:
-        _warn_of_names(dirname, main_program or default_main_program())
+        _warn_of_names(dirname, program)
     target = inside(filename, "filename") if filename is not None else None
-    values = read_folder(folder_of(dirname), lambda snapshot: read_values(snapshot, variables, target), follow_links)
+
+    def read(snapshot: Snapshot) -> tuple[dict[str, Stored], Runs]:
+        return read_values(snapshot, variables, target), read_runs(snapshot, program, target) if whole else {}
+
+    values, runs = read_folder(folder_of(dirname), read, follow_links)
     set_values(variables, values, executor.place)
+    global_scope().go_on(runs)
 
 
 def _warn_of_names(dirname: PathText, program: Program) -> None:
@@ -208,7 +241,7 @@ def _warn_of_names(dirname: PathText, program: Program) -> None:
             f"load_vars loads nothing: {folder} holds {len(held)} of these variables, and the predicate chose none"
             f"\n  Do: if it looks for files, that of {held[0]!r} is {file_of(held[0])!r}; or save with format='paddle'",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -290,8 +323,8 @@ def load_persistables(
     filename: PathText | None = None,
     follow_links: bool = False,
 ) -> None:
-    """Load all state of a program; see :func:`load_vars`."""
-    load_vars(executor, dirname, main_program, None, is_persistable, filename, follow_links)
+    """Load all state of a program; see :func:`load_vars`. Its random operators go on drawing where it was saved."""
+    _load(executor, dirname, main_program, None, is_persistable, filename, follow_links, whole=True)
 
 
 def get_parameter_value(para: Parameter, executor: Any = None) -> Any:

@@ -199,6 +199,11 @@ class Scope:
         with self._lock:
             self._runs = dict(runs)
 
+    def go_on(self, runs: Mapping[tuple[int, int], int]) -> None:
+        """Go on with the random numbers of these streams; others stay where they are."""
+        with self._lock:
+            self._runs.update(runs)
+
     def __repr__(self) -> str:
         return f"Scope({len(self._vars)} variables)"
 

@@ -1,0 +1,73 @@
+"""How often a seed was drawn from, beside saved values: a training draws on where it was saved."""
+
+from __future__ import annotations
+
+import json
+
+from fluidlite.base.errors import SavedModelError
+from fluidlite.io.commit import Writer
+from fluidlite.io.snapshot import Snapshot
+from fluidlite.program.program import Program
+from fluidlite.program.scope import Scope
+
+Runs = dict[tuple[int, int], int]
+"""How often each random stream has run, by stream and seed."""
+
+_FORMAT, _VERSION = "fluidlite.random", 1
+_MAX_BYTES = 16 << 20
+_LIMITS = (range(1 << 32), range(-(1 << 63), 1 << 64), range(1 << 63))
+
+
+def _file(name: str | None) -> str:
+    """The file beside the one of values, or beside those of a folder."""
+    return "__random__" if name is None else f"{name}.random"
+
+
+def _draws(program: Program) -> bool:
+    """Whether what it draws is the same in another process: it has a seed, and random operators."""
+    return program.random_seed != 0 and any(op.definition.random for block in program.blocks for op in block.ops)
+
+
+def run_writers(program: Program, scope: Scope, name: str | None) -> dict[str, Writer]:
+    """What writes how often seeds were drawn from in a scope; nothing for a program that draws none.
+
+    The runs of other programs' seeds go with them: several may be saved into one folder.
+    """
+    if not _draws(program):
+        return {}
+    runs = [[stream, seed, count] for (stream, seed), count in sorted(scope.random_runs().items()) if seed]
+    return {_file(name): json.dumps({"format": _FORMAT, "version": _VERSION, "runs": runs}).encode()}
+
+
+def read_runs(snapshot: Snapshot, program: Program, name: str | None) -> Runs:
+    """How often a program's seed had been drawn from; nothing where that was not saved.
+
+    Raises
+    ------
+    SavedModelError
+        The file is malformed, or of a newer version.
+    """
+    file = _file(name)
+    if not _draws(program) or not snapshot.holds(file):
+        return {}
+    path, do = snapshot.folder / file, "\n  Do: save the model again, or remove the file to begin random numbers anew"
+    try:
+        record = json.loads(snapshot.read(file, _MAX_BYTES))
+    except (ValueError, RecursionError) as exc:
+        raise SavedModelError(f"{path} is truncated or malformed: {exc}{do}") from None
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+        raise SavedModelError(f"{path} is no file of random numbers' positions{do}")
+    if record.get("version") != _VERSION:
+        raise SavedModelError(
+            f"{path} is of version {record.get('version')!r:.40}; this fluidlite reads {_VERSION}{do}"
+        )
+    runs: Runs = {}
+    rows = record.get("runs")
+    for row in rows if isinstance(rows, list) else [rows]:
+        if not isinstance(row, list) or [type(each) for each in row] != [int] * 3:
+            raise SavedModelError(f"{path} is malformed: it says {row!r:.60}; expected [stream, seed, count]{do}")
+        if any(number not in limits for number, limits in zip(row, _LIMITS, strict=True)):
+            raise SavedModelError(f"{path} is malformed: {row!r:.60} are no stream, seed and count{do}")
+        if row[1] == program.random_seed:
+            runs[row[0], row[1]] = row[2]
+    return runs

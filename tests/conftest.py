@@ -123,11 +123,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave only what ``--op`` and ``--place`` name; long cases go first, short ones fill the end of a run."""
-    for item in items:
-        if _ADDRESS.search(item.nodeid):
-            raise pytest.UsageError(f"{item.nodeid}: an address in its name, which is another in each process")
-    select(config, items)
+    try:
+        for item in items:
+            if _ADDRESS.search(item.nodeid):
+                raise pytest.UsageError(f"{item.nodeid}: an address in its name, which is another in each process")
+        select(config, items)
+    except pytest.UsageError as exc:
+        told = getattr(config, "workeroutput", None)
+        if told is None:
+            raise
+        told["usage"] = str(exc)  # a process of several: the first one says it, and ends them
+        items.clear()
     items.sort(key=lambda item: rank(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """End the run with what a process found wrong in its options."""
+    usage = getattr(node, "workeroutput", {}).get("usage")
+    if usage is not None:
+        raise pytest.UsageError(usage)
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:

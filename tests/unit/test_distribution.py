@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +58,16 @@ def test_of_a_case_of_several_checks_those_of_the_operator_are_left() -> None:
 def test_a_choice_of_nothing_is_an_error() -> None:
     with pytest.raises(pytest.UsageError, match="rellu"):
         left(cases(), ["rellu"])
+
+
+@pytest.mark.parametrize("processes", [[], ["-n", "2"]])
+def test_a_run_of_nothing_says_so(processes: list[str]) -> None:
+    pytest.importorskip("xdist")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *processes, "--op", "rellu", __file__]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=Path(__file__).parents[2])
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "ERROR: no case is of operator ['rellu']" in done.stdout + done.stderr
+    assert "INTERNALERROR" not in done.stdout + done.stderr
 
 
 def test_a_case_runs_on_the_cpu_and_on_one_other_place_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

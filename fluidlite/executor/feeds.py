@@ -59,11 +59,13 @@ def _borrowed(variable: Variable, value: Any, host: Context) -> Tensor:
     try:
         array = np.asarray(value)
     except Exception as exc:  # whatever an __array__ of the user's raises
-        raise FeedError(f"the feed of {variable.name!r} cannot become an array: {exc}") from exc
+        why = str(exc) or type(exc).__name__
+        raise FeedError(f"the feed of {variable.name!r} cannot become an array: {why}") from exc
     if array.dtype == object or array.dtype.kind in "SU":
         raise FeedError(
-            f"the feed of {variable.name!r} holds Python objects (rows of different lengths?); expected numbers"
-            if own
+            f"the feed of {variable.name!r} holds Python objects (texts, None, rows of different lengths, or integers "
+            "beyond 64 bits?); expected numbers"
+            if own or isinstance(value, (list, tuple))
             else f"the feed of {variable.name!r} is {type(value).__name__}; "
             "expected an array, a list of numbers, or a Tensor"
         )

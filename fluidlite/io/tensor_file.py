@@ -50,8 +50,10 @@ def write_tensors(path: str, values: Mapping[str, Stored]) -> None:
 
     Raises
     ------
+    OSError
+        If the file cannot be written.
     SavedModelError
-        If the file cannot be written, or names and LoD are too long for a header that is read again.
+        If names and LoD are too long for a header that is read again.
     """
     safetensors = _safetensors()
     facts: dict[str, Any] = {"version": _VERSION}
@@ -63,7 +65,7 @@ def write_tensors(path: str, values: Mapping[str, Stored]) -> None:
     try:
         safetensors.numpy.save_file(arrays, path, metadata)
     except safetensors.SafetensorError as exc:
-        raise SavedModelError(f"values cannot be written: {exc}\n  Do: check the path and the disk") from None
+        raise OSError(str(exc)) from None  # who saves names the file
     with open(path, "rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
     if length > MAX_HEADER_BYTES:

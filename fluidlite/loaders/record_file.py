@@ -13,6 +13,7 @@ import os
 import secrets
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
 from struct import Struct
@@ -71,7 +72,7 @@ class RecordIOWriter:
             self._stream: BinaryIO | None = open(self._temporary, "xb")  # noqa: SIM115  close() ends it
             self._stream.write(_BEGIN)
         except OSError as exc:
-            raise LoaderError(f"{self._path} cannot be written: {exc.strerror or exc}") from None
+            raise _unwritable(self._path, exc) from None
 
     def append_tensor(self, tensor: Any) -> None:
         """Take a field of the record: a LoDTensor, or an array."""
@@ -97,29 +98,37 @@ class RecordIOWriter:
             self._stream.write(_HEAD.pack(self._compresses, len(content), len(raw), zlib.crc32(content)))
             self._stream.write(content)
         except OSError as exc:
-            raise LoaderError(f"{self._path} cannot be written: {exc.strerror or exc}") from None
+            self._end(keep=False)  # it may hold a part of the record
+            raise _unwritable(self._path, exc) from None
 
     def close(self) -> None:
-        """End the file, and give it its name."""
-        if self._stream is not None:
-            try:
-                self._stream.close()
+        """End the file, and give it its name; if that cannot be, the file that had the name stays."""
+        self._end(keep=True)
+
+    def _end(self, keep: bool) -> None:
+        stream, self._stream = self._stream, None
+        if stream is None:
+            return
+        try:
+            stream.close()
+            if keep:
                 os.replace(self._temporary, self._path)
-            except OSError as exc:
-                raise LoaderError(f"{self._path} cannot be written: {exc.strerror or exc}") from None
-            finally:
-                self._stream = None
+        except OSError as exc:
+            if keep:
+                raise _unwritable(self._path, exc) from None
+        finally:
+            with suppress(OSError):
+                self._temporary.unlink(missing_ok=True)
 
     def __enter__(self) -> RecordIOWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if kind is None:
-            self.close()
-        elif self._stream is not None:
-            self._stream.close()
-            self._stream = None
-            self._temporary.unlink(missing_ok=True)
+        self._end(keep=kind is None)
+
+
+def _unwritable(path: Path, exc: OSError) -> LoaderError:
+    return LoaderError(f"{path} cannot be written: {exc.strerror or exc}\n  Do: check the path and the disk")
 
 
 def _packed(array: np.ndarray[Any, Any], lod: Lod) -> bytes:
@@ -144,22 +153,27 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[list[Value]]:
         with open(os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as stream:
             state = os.fstat(stream.fileno())
             if not S_ISREG(state.st_mode):
-                raise LoaderError(f"{name} is no regular file")
+                raise LoaderError(f"{name} is no regular file\n  Do: check the name")
             if stream.read(len(_BEGIN)) != _BEGIN:
                 raise LoaderError(
                     f"{name} is no file of records, or of another version\n  Do: write it by fluid.recordio_writer"
                 )
             number = 0
             while head := stream.read(_HEAD.size):
-                yield _Content(f"{name}: record {number}", _content(stream, head, state.st_size, name, number)).fields()
+                where = f"{name}: record {number}"
+                try:
+                    fields = _Content(where, _content(stream, head, state.st_size, where)).fields()
+                except LoaderError as exc:
+                    raise LoaderError(f"{exc}\n  Do: write the file again") from None
+                yield fields
                 number += 1
     except OSError as exc:
-        raise LoaderError(f"{name} cannot be read: {exc.strerror or exc}") from None
+        do = "\n  Do: check the name and its permissions"
+        raise LoaderError(f"{name} cannot be read: {exc.strerror or exc}{do}") from None
 
 
-def _content(stream: BinaryIO, head: bytes, size: int, name: str, number: int) -> bytes:
+def _content(stream: BinaryIO, head: bytes, size: int, where: str) -> bytes:
     """The unpacked content of a record."""
-    where = f"{name}: record {number}"
     if len(head) != _HEAD.size:
         raise LoaderError(f"{where} is truncated")
     packed, stored, raw, crc = _HEAD.unpack(head)

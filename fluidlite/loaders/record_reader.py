@@ -92,11 +92,12 @@ def records_of_files(filenames: Sequence[str], specs: Sequence[Spec], pass_num: 
 
 def _check(record: list[Value], specs: Sequence[Spec], where: str) -> None:
     found = [Spec.of(array.shape, array.dtype.name, lod=lod) for array, lod in record]
+    do = "\n  Do: open it with the shapes, dtypes and lod_levels that it was written with"
     if len(found) != len(specs):
-        raise LoaderError(f"{where} has {len(found)} fields; {len(specs)} shapes were given")
+        raise LoaderError(f"{where} has {len(found)} fields; {len(specs)} shapes were given{do}")
     for number, (declared, spec) in enumerate(zip(specs, found, strict=True)):
         if not declared.fits(spec) or declared.lod_level != spec.lod_level:
-            raise LoaderError(f"{where}: field {number} is {spec!r}; expected {declared!r}")
+            raise LoaderError(f"{where}: field {number} is {spec!r}; expected {declared!r}{do}")
 
 
 def shuffled(buffer_size: int) -> Callable[[Iterator[list[Value]]], Iterator[list[Value]]]:

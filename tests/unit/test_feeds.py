@@ -56,6 +56,16 @@ class Raises:
         raise RuntimeError("no array today")
 
 
+class Endless:
+    """A sequence that says that it has more numbers than memory holds."""
+
+    def __len__(self) -> int:
+        return 2**60
+
+    def __getitem__(self, at: int) -> float:
+        return 1.0
+
+
 FAR = np.lib.stride_tricks.as_strided(np.zeros(1, "float32"), (2**40, 3), (0, 0))
 BEYOND = np.lib.stride_tricks.as_strided(np.zeros(1, "float32"), (2**50, 3), (0, 0))
 
@@ -71,6 +81,10 @@ BEYOND = np.lib.stride_tricks.as_strided(np.zeros(1, "float32"), (2**50, 3), (0,
         ("float32", np.zeros((2, 3), [("a", "f4"), ("b", "i4")]), r"\('a', '<f4'\).*\n  Do: feed one of its fields"),
         ("float32", np.asarray([["a", "b", "c"]]), "expected numbers"),
         ("float32", Raises(), "cannot become an array: no array today"),
+        ("float32", Endless(), "cannot become an array: MemoryError"),
+        ("int64", [[2**70, 0, 0]], "integers beyond 64 bits.*expected numbers"),
+        ("int64", [[None, 0, 0]], "None.*expected numbers"),
+        ("int64", [["1", "2", "3"]], "texts.*expected numbers"),
         ("float32", FAR, r"no memory for a contiguous copy\n  Do: "),
         ("float64", FAR, r"no memory for a contiguous copy\n  Do: "),
         (

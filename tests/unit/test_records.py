@@ -198,6 +198,7 @@ def test_files_that_lie_end_the_run_with_an_error(tmp_path: Path, fault: str) ->
     with pytest.raises(LoaderError, match=text) as caught:
         fluid.Executor("cpu").run(fetch_list=[words])
     assert "a.recordio" in str(caught.value)
+    assert "\n  Do: " in str(caught.value)
 
 
 def test_misuse_of_readers(tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 
 from fluidlite.base.lru_cache import CacheInfo
 
 _log = logging.getLogger("fluidlite.cache")
 _MARK = b"fluidlite-cache-1\n"
 _BLOCK = 4096
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 MOST_BYTES = 256 << 20
 """What the folder may hold; the files that were used least recently go first."""
 TRIM_BELOW = "01"
@@ -60,9 +62,13 @@ class DiskCache:
     def get(self, *key: str) -> bytes | None:
         try:
             file = self._file(key)
-            if hasattr(os, "getuid") and file.stat().st_uid != os.getuid():
-                raise PermissionError(f"{file} belongs to another user")  # it may be code, put there by somebody
-            content = file.read_bytes()
+            with open(os.open(file, _READ), "rb") as stream:
+                facts = os.fstat(stream.fileno())
+                if hasattr(os, "getuid") and facts.st_uid != os.getuid():
+                    raise PermissionError(f"{file} belongs to another user")  # it may be code, put there by somebody
+                if not S_ISREG(facts.st_mode) or facts.st_size > MOST_BYTES:
+                    raise OSError(f"{file} is no file of this cache")  # a pipe, or a device, may have no end
+                content = stream.read()
             mark, rest = content[: len(_MARK)], content[len(_MARK) :]
             if mark == _MARK and rest[:32] == hashlib.sha256(rest[32:]).digest():
                 os.utime(file)

@@ -115,5 +115,5 @@ def read_attr(text: str) -> tuple[str, Any]:
         raise FluidError(f"--attr {text!r} is not name=value; write it like axis=1")
     try:
         return name, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name, value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -170,6 +171,39 @@ def test_contexts_share_compiled_kernels(tmp_path: Path) -> None:
     gc.collect()
     language.compile(None, source, "shared", ("buffer", "int64", "int64"))
     assert (language.compiler.compiled, language.compiler.cache.hits) == (1, 1)  # type: ignore[union-attr]
+
+
+def _sparse(file: Path) -> None:
+    with file.open("wb") as stream:
+        stream.truncate(1 << 40)
+
+
+ODD: dict[str, Callable[[Path], object]] = {
+    "a pipe that nobody writes": lambda file: os.mkfifo(file),
+    "a folder": lambda file: file.mkdir(),
+    "a device without an end": lambda file: file.symlink_to("/dev/zero"),
+    "a link to nothing": lambda file: file.symlink_to("nowhere"),
+    "a file of a terabyte": _sparse,
+    "an empty file": lambda file: file.touch(),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and devices are files on posix")
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_no_entry_of_the_disk_cache_is_as_good_as_none(odd: str, tmp_path: Path) -> None:
+    """It neither hangs nor takes memory; what is kept next takes its place, unless that is a folder."""
+    from fluidlite.base.disk_cache import DiskCache
+
+    cache = DiskCache(tmp_path)
+    cache.put(b"content", "key")
+    assert cache.get("key") == b"content"
+    (file,) = tmp_path.glob("*.bin")
+    file.unlink()
+    ODD[odd](file)
+    assert cache.get("key") is None
+    cache.put(b"content", "key")
+    assert cache.get("key") == (None if odd == "a folder" else b"content")
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
 @llvm

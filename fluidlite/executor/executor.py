@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fluidlite.base.arguments import mapped
 from fluidlite.base.errors import FetchError, PlaceError, ProgramError
 from fluidlite.base.fork import new_lock
 from fluidlite.base.lru_cache import CacheReport
@@ -106,7 +107,8 @@ class Executor:
             raise ProgramError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
         if fallback is not None and fallback not in FALLBACKS:
             raise ProgramError(f"fallback is {fallback!r}; expected one of {', '.join(FALLBACKS)}")
-        check_libraries(name for names in (libraries or {}).values() for name in names)
+        for names in mapped("libraries", libraries or {}, "a mapping of kinds of places to names").values():
+            check_libraries(names)
         self.mode = mode
         self._passes: tuple[GraphPass, ...] | None = None
         self._executables: ExecutableCache | None = None

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fluidlite import unique_name
-from fluidlite.base.arguments import did_you_mean
+from fluidlite.base.arguments import did_you_mean, whole
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.contents import Operators
 from fluidlite.program.declare_variable import declare_parameter, declare_variable
@@ -223,7 +223,7 @@ class Block(FluidBlock):
         attrs: Mapping[str, Any] | None = None,
     ) -> Operator:
         """Insert an operator before the ``index``-th."""
-        return self._insert(index, type, inputs, outputs, attrs)
+        return self._insert(whole("the index of an operator", index), type, inputs, outputs, attrs)
 
     def prepend_op(
         self,
@@ -274,8 +274,17 @@ class Block(FluidBlock):
         return op
 
     def remove_op(self, index: int) -> None:
-        """Remove the ``index``-th operator."""
-        del self.ops[index]
+        """Remove the ``index``-th operator.
+
+        Raises
+        ------
+        ProgramError
+            There is none.
+        """
+        at, count = whole("the index of an operator", index), len(self.ops)
+        if not -count <= at < count:
+            raise ProgramError(f"block {self.idx} has no operator {at}; it has {count}")
+        del self.ops[at]
 
     _remove_op = remove_op
 

@@ -243,12 +243,12 @@ class Operator:
 
     _set_attr = set_attr
 
-    def rename_input(self, old: str, new: str) -> None:
+    def rename_input(self, old: str | Variable, new: str | Variable) -> None:
         """Read another variable."""
         self._inputs = _renamed(self.inputs, old, new)
         self.block.program.touch()
 
-    def rename_output(self, old: str, new: str) -> None:
+    def rename_output(self, old: str | Variable, new: str | Variable) -> None:
         """Write another variable."""
         before, self._outputs = self._outputs, _renamed(self.outputs, old, new)
         try:
@@ -303,8 +303,11 @@ class Operator:
         variable.declare(spec)
 
 
-def _renamed(names: Slots, old: str, new: str) -> Slots:
-    return slots({slot: [new if name == old else name for name in held] for slot, held in names.items()})
+def _renamed(names: Slots, old: str | Variable, new: str | Variable) -> Slots:
+    before, after = (getattr(each, "name", each) for each in (old, new))
+    if not isinstance(before, str) or not isinstance(after, str):
+        raise ProgramError(f"a variable is renamed from {old!r:.60} to {new!r:.60}; expected variables or names")
+    return slots({slot: [after if name == before else name for name in held] for slot, held in names.items()})
 
 
 def grad_name(name: str) -> str:

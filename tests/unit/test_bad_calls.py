@@ -81,6 +81,15 @@ CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
     ("name of a variable is 3", lambda c: c.main.global_block().create_var(3)),  # type: ignore[arg-type]
     ("inputs is int", lambda c: c.main.global_block().append_op("relu", inputs=3)),  # type: ignore[arg-type]
     ("outputs is int", lambda c: c.main.global_block().append_op("relu", {"X": c.x}, 3)),  # type: ignore[arg-type]
+    ("index of an operator is str", lambda c: c.main.global_block().remove_op("a")),  # type: ignore[arg-type]
+    ("index of an operator is str", lambda c: c.main.global_block().insert_op("a", "relu")),  # type: ignore[arg-type]
+    ("has no operator 99; it has", lambda c: c.main.global_block().remove_op(99)),
+    ("has no operator -99; it has", lambda c: c.main.global_block().remove_op(-99)),
+    ("expected variables or names", lambda c: c.main.global_block().ops[0].rename_input("x", None)),  # type: ignore[arg-type]
+    ("expected variables or names", lambda c: c.main.global_block().ops[0].rename_output(3, "x")),  # type: ignore[arg-type]
+    ("libraries is int 3", lambda c: fluid.Executor("cpu", libraries=3)),  # type: ignore[arg-type]
+    ("libraries of a kind of place is int 3", lambda c: fluid.Executor("cpu", libraries={"cpu": 3})),  # type: ignore[dict-item]
+    ("libraries of a kind of place is str", lambda c: fluid.set_libraries("cpu", "blas")),
     ("value is 'a'", lambda c: fluid.metrics.Accuracy().update("a", 3)),
     ("value is str", lambda c: fluid.initializer.Constant("a")),  # type: ignore[arg-type]
     ("seed is str", lambda c: fluid.initializer.Normal(seed="a")),  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from fluidlite.base.arguments import listed
 from fluidlite.base.errors import RegistryError
 from fluidlite.base.invalidation import cache_version
 
@@ -118,6 +119,6 @@ def check_libraries(names: Iterable[str]) -> None:
     from fluidlite.program.kernel_registry import kernels
 
     known = {library.name for library in kernels.libraries()} | {kernel.library for kernel in kernels}
-    for name in names:
+    for name in listed("the libraries of a kind of place", names, "a list of names"):
         if name not in known:
             raise RegistryError(f"no library is called {name!r}; there are {', '.join(sorted(known))}")

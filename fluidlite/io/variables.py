@@ -173,7 +173,12 @@ def persistable_writers(
     """What writes all state of a program; see :func:`save_persistables`."""
     writers = value_writers(main_program, None, is_persistable, filename, format)
     program = main_program if main_program is not None else default_main_program()
-    return writers | run_writers(program, global_scope(), None if filename is None else inside(filename, "filename"))
+    runs = run_writers(program, global_scope(), None if filename is None else inside(filename, "filename"))
+    for name in writers.keys() & runs.keys():
+        raise SavedModelError(
+            f"a variable is called {name!r}, a name that saved models use\n  Do: give it another name"
+        )
+    return writers | runs
 
 
 def load_vars(

@@ -83,6 +83,21 @@ def test_two_programs_in_one_folder_both_go_on(tmp_path: Path) -> None:
         assert draw() == second
 
 
+def test_a_variable_is_not_overwritten(tmp_path: Path) -> None:
+    """In Paddle's format a file has the variable's name."""
+    main = fluid.Program()
+    main.random_seed = 3
+    with fluid.program_guard(main, fluid.Program()):
+        layers.create_global_var([1], 1.0, "float32", persistable=True, name="__random__")
+        layers.uniform_random([3])
+    fluid.global_scope().var("__random__").get_tensor().set(np.ones(1, "float32"))
+    exe = fluid.Executor("cpu")
+    save("one file a variable", exe, str(tmp_path / "ours"), main)
+    with pytest.raises(SavedModelError, match=r"'__random__', a name that saved models use\n  Do: "):
+        fluid.io.save_persistables(exe, str(tmp_path / "theirs"), main, format="paddle")
+    assert not (tmp_path / "theirs").exists()
+
+
 BAD = {
     "truncated": b'{"format": "fluidlite.random", "version": 1, "runs": [[1, 5',
     "no JSON": b"\x00\xff",

@@ -44,14 +44,9 @@ MAX_RUNS = 1000
 class Timing:
     """How long a kernel takes.
 
-    Attributes
-    ----------
-    seconds : tuple of float
-        Of each run.
-    nbytes : int
-        Inputs that it reads and outputs that it writes.
-    flops : int
-        Multiplications and additions of a product or a convolution; 0 where they are not known.
+    seconds: Of each run
+    nbytes: Inputs that it reads and outputs that it writes
+    flops: Multiplications and additions of a product or a convolution; 0 where they are not known
     """
 
     seconds: tuple[float, ...]
@@ -73,13 +68,8 @@ class Timing:
 class Result:
     """A candidate, and how long it took.
 
-    Attributes
-    ----------
-    candidate : Candidate
-    timing : Timing or None
-        None if it cannot run the call, or failed.
-    error : str
-        What came up when it ran.
+    timing: None if it cannot run the call, or failed
+    error: What came up when it ran
     """
 
     candidate: Candidate
@@ -109,28 +99,14 @@ def bench(
 ) -> list[Bench]:
     """Time every kernel of an operator, or of a gradient operator, on a place.
 
-    Parameters
-    ----------
-    op : str
-        An operator's type.
-    place : Place or str
-    samples : sequence of str
-        Which of the operator's samples; all of them if empty, the first one where ``dims`` are given.
-    dims : mapping of slot to dims
-        Dims instead of a sample's: its numbers are repeated, so that indices stay valid.
-    dtype : str, optional
-        What floating inputs are cast to; else the first one that the sample names.
-    attrs : mapping
-        Attributes instead of the sample's.
-    seconds : float
-        How long to time each kernel.
-    progress : callable, optional
-        Called with a text before each kernel.
-
-    Raises
-    ------
-    FluidError
-        The operator has no samples, or none of that name; the place cannot be used; dims do not fit.
+    op: An operator's type
+    samples: Which of the operator's samples; all of them if empty, the first one where ``dims`` are given
+    dims: by slot; dims instead of a sample's: its numbers are repeated, so that indices stay valid
+    dtype: What floating inputs are cast to; else the first one that the sample names
+    attrs: Attributes instead of the sample's
+    seconds: How long to time each kernel
+    progress: Called with a text before each kernel
+    Raises: FluidError: The operator has no samples, or none of that name; the place cannot be used; dims do not fit
     """
     unit = devices.unit(place)
     definition = ops.get(op)

@@ -36,18 +36,11 @@ _CLONED = Path(__file__).parent.parent.parent / "examples" / "book"
 class Program:
     """One program of a book.
 
-    Attributes
-    ----------
-    name : str
-        The book's file, or ``book:variant``.
-    metric : str
-        What is measured of the saved model on test data.
-    goal : float
-        What it must reach.
-    higher : bool
-        Whether more is better.
-    steps : int
-        Batches of a whole training.
+    name: The book's file, or ``book:variant``
+    metric: What is measured of the saved model on test data
+    goal: What it must reach
+    higher: Whether more is better
+    steps: Batches of a whole training
     """
 
     name: str
@@ -78,24 +71,15 @@ class StepCopies:
 class BookResult:
     """What came of a program on a place.
 
-    Attributes
-    ----------
-    losses : list of float
-        One a step.
-    value : float
-        The metric, from the saved model.
-    difference : float
-        The largest between predictions in training and from the saved model, relative to the largest value.
-    seconds : float
-        Training, saving, loading and inference; compiling too.
-    processor_seconds : float
-        What of it all threads of this process computed: it hardly depends on what else the machine does. A device that
-        is a process of its own is not counted.
-    report : Report
-        The plan of a training step.
-    copies : StepCopies
-        Copies that a step made into the place and out of it, on the mean, with those of feeds and fetches; None after
-        a single step.
+    losses: One a step
+    value: The metric, from the saved model
+    difference: The largest between predictions in training and from the saved model, relative to the largest value
+    seconds: Training, saving, loading and inference; compiling too
+    processor_seconds: What of it all threads of this process computed: it hardly depends on what else the machine does.
+        A device that is a process of its own is not counted.
+    report: The plan of a training step
+    copies: Copies that a step made into the place and out of it, on the mean, with those of feeds and fetches; None
+        after a single step
     """
 
     program: Program

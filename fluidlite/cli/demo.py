@@ -33,18 +33,11 @@ Progress = Callable[[Place, int, int], None]
 class PlaceResult:
     """What training on one place gave.
 
-    Attributes
-    ----------
-    losses : list of float
-        One a step.
-    accuracy : float
-        On the test part, after training.
-    seconds : float
-        An epoch, the median: the first one compiles too.
-    peak : int
-        Bytes in use on the place, at most.
-    report : Report
-        The plan of a training step.
+    losses: One a step
+    accuracy: On the test part, after training
+    seconds: An epoch, the median: the first one compiles too
+    peak: Bytes in use on the place, at most
+    report: The plan of a training step
     """
 
     place: Place
@@ -59,14 +52,9 @@ class PlaceResult:
 class DemoResult:
     """Results by place, and how far they lie apart.
 
-    Attributes
-    ----------
-    difference : float
-        The largest relative difference of the first losses between any two places.
-    apart : float
-        The largest difference of accuracies.
-    problems : list of str
-        What is not as it should be; empty if all is well.
+    difference: The largest relative difference of the first losses between any two places
+    apart: The largest difference of accuracies
+    problems: What is not as it should be; empty if all is well
     """
 
     results: list[PlaceResult]
@@ -191,20 +179,10 @@ def run(
 ) -> DemoResult:
     """Train on places and compare.
 
-    Parameters
-    ----------
-    places : list of Place or str, optional
-        Every usable place if left out.
-    epochs, hidden, batch : int
-    progress : callable, optional
-        ``progress(place, steps done, steps in all)`` after each step.
-
-    Raises
-    ------
-    MissingExtraError
-        scikit-learn is not installed.
-    PlaceError, DeviceUnavailable
-        A named place cannot be used.
+    places: Every usable place if left out
+    progress: ``progress(place, steps done, steps in all)`` after each step
+    Raises: MissingExtraError: scikit-learn is not installed
+    Raises: PlaceError, DeviceUnavailable: A named place cannot be used
     """
     chosen = [devices.unit(place).place for place in places] if places is not None else fluid.places()
     data = digits()

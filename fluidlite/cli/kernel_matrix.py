@@ -42,14 +42,9 @@ _START = ".start"
 class Cell:
     """One operator on one place, over all of its sample calls.
 
-    Attributes
-    ----------
-    hows : Counter
-        How many sample calls got their kernel in which way.
-    libraries : dict of way to set of str
-        Whose kernels these calls got.
-    refused : dict of candidate to reason
-        Why other candidates were left out, in the calls that fell back (or found nothing).
+    hows: How many sample calls got their kernel in which way
+    libraries: by way; whose kernels these calls got
+    refused: by candidate; why other candidates were left out, in the calls that fell back (or found nothing)
     """
 
     hows: Counter[str] = field(default_factory=Counter)
@@ -180,12 +175,8 @@ def _spec(value: Any) -> Spec:
 def kernel_matrix(places: Sequence[PlaceLike] | None = None, patterns: Iterable[str] = ()) -> list[Row]:
     """Make the kernel matrix.
 
-    Parameters
-    ----------
-    places : list of Place or str, optional
-        The columns; every usable place if left out.
-    patterns : list of str
-        Operator types to show, with ``*`` and ``?``; all if empty.
+    places: The columns; every usable place if left out
+    patterns: Operator types to show, with ``*`` and ``?``; all if empty
     """
     columns = [devices.unit(p).place for p in (places if places is not None else devices.places())]
     wanted = tuple(patterns)

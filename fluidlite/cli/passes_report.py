@@ -27,13 +27,8 @@ from fluidlite.program.text import operator_text
 class Step:
     """One run of a pass.
 
-    Attributes
-    ----------
-    name, phase, plugin : str
-    before, after : list of str
-        The operators, a line each.
-    counts : dict
-        How many operators of a type there are more (or fewer) than before.
+    before, after: The operators, a line each
+    counts: How many operators of a type there are more (or fewer) than before
     """
 
     name: str
@@ -103,18 +98,9 @@ class Report:
 def passes_report(program: Program, place: str = "cpu", fetches: Sequence[str] = ()) -> Report:
     """Run the passes of a place's transformer on a program, and note what each does. The program stays as it is.
 
-    Parameters
-    ----------
-    program : Program
-    place : str
-        One of ``transformer_choices()``.
-    fetches : sequence of str
-        What is fetched; default: what the program names, else what no operator reads.
-
-    Raises
-    ------
-    FetchError, ProgramError
-        If the program has no such variable, or has sub-blocks; and what a pass raises.
+    place: One of ``transformer_choices()``
+    fetches: What is fetched; default: what the program names, else what no operator reads
+    Raises: FetchError, ProgramError: If the program has no such variable, or has sub-blocks; and what a pass raises
     """
     names = fetched_names(program, fetches)
     with make_transformer_factory(place)() as transformer:

@@ -79,19 +79,9 @@ def check_sample_gradients(case: Case, place: PlaceLike, modes: Sequence[str] = 
     All gradients are made together and, where there are several, also each alone, since operators leave out the others.
     Where an intermediate output is among those that they start from, they are also made without it, as programs do.
 
-    Parameters
-    ----------
-    case : Case
-    place : Place or str
-    modes : sequence of str, optional
-        The executor's modes.
-    subsets : bool
-        Whether gradients are also made alone, and without those of intermediate outputs.
-
-    Raises
-    ------
-    ConformanceError
-        Names case, place, input and the worst element.
+    modes: The executor's modes
+    subsets: Whether gradients are also made alone, and without those of intermediate outputs
+    Raises: ConformanceError: Names case, place, input and the worst element
     """
     if case.sample.grads:
         if case.op.grad is None:

@@ -61,14 +61,10 @@ def drawn_weights(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
 class Oracle:
     """The float64 answers to one case.
 
-    Attributes
-    ----------
-    outputs : dict of slot to list of arrays
-        What the reference gives for the inputs as fed (rounded to the case's dtype).
-    weights : dict of slot to list of arrays
-        The gradients that :meth:`gradients` starts from: fixed numbers for each output of the gradient rule.
-    cancelled : float
-        What differences of the inputs lose by rounding: half a unit in the last place of the largest input.
+    outputs: by slot; what the reference gives for the inputs as fed (rounded to the case's dtype)
+    weights: by slot; the gradients that :meth:`gradients` starts from: fixed numbers for each output of the gradient
+        rule
+    cancelled: What differences of the inputs lose by rounding: half a unit in the last place of the largest input
     """
 
     def __init__(self, case: Case) -> None:

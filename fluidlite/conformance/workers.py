@@ -122,21 +122,11 @@ def run_in_processes(
 ) -> Iterator[Outcome]:
     """Run checks by id, and yield their outcomes as they come.
 
-    Parameters
-    ----------
-    chunks : sequence of sequences of ids
-        What one process runs in a row; the longest are begun first.
-    jobs : int
-        Number of processes.
-    setup : dict
-        ``place`` and ``plugins``, for each process.
-    timeout : float
-        Seconds that one check may take; its process is then ended.
-
-    Raises
-    ------
-    FluidError
-        A process ended before it was ready, or again and again between checks.
+    chunks: ids; what one process runs in a row; the longest are begun first
+    jobs: Number of processes
+    setup: ``place`` and ``plugins``, for each process
+    timeout: Seconds that one check may take; its process is then ended
+    Raises: FluidError: A process ended before it was ready, or again and again between checks
     """
     waiting = deque(sorted(chunks, key=len, reverse=True))
     replies: queue.Queue[tuple[_Worker, Any]] = queue.Queue()

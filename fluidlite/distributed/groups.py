@@ -196,16 +196,9 @@ def share_devices(group: Group, unit: Unit) -> None:
 def world(place: PlaceLike | None = None) -> Group:
     """All processes that ``mpirun`` started, as ring 0; this one alone if none did.
 
-    Parameters
-    ----------
-    place : Place or str or None
-        Where this member computes. If every member says it in the same call, and each has a device of its own,
+    place: Where this member computes. If every member says it in the same call, and each has a device of its own,
         arrays are passed from device to device where a library can, and otherwise through the host.
-
-    Raises
-    ------
-    CollectiveError, MissingExtraError
-        mpirun started several, and they cannot speak to each other.
+    Raises: CollectiveError, MissingExtraError: mpirun started several, and they cannot speak to each other
     """
     from fluidlite.distributed.launch import started_by_mpi
 

@@ -15,10 +15,7 @@ from fluidlite.distributed.shared_reduction import SharedReductions
 def free_processors(local: Any) -> bool:
     """Whether each process of this machine has a second processor, for what goes on beside computing.
 
-    Parameters
-    ----------
-    local : MPI.Comm
-        The processes of this machine.
+    local: The processes of this machine
     """
     try:
         mine = sorted(os.sched_getaffinity(0))
@@ -34,11 +31,7 @@ def shared_reductions(everyone: Any, local: Any, wait: Callable[[Any, str], None
 
     All processes come to the same.
 
-    Parameters
-    ----------
-    everyone, local : MPI.Comm
-    wait : callable
-        As of :class:`SharedReductions`.
+    wait: As of :class:`SharedReductions`
     """
     heap: SharedHeap | None = None
     if available() and local.Get_size() == everyone.Get_size():

@@ -31,13 +31,8 @@ class Replicas:
     run what somebody may write unheard through an array. The caller's thread runs none of them: it holds no queue while
     it waits, so that none waits for it.
 
-    Parameters
-    ----------
-    executor : Executor
-        Whose settings the members' executors get.
-    places : sequence of Place
-    program_of : callable
-        The program that a member of a group runs.
+    executor: Whose settings the members' executors get
+    program_of: The program that a member of a group runs
     """
 
     def __init__(self, executor: Any, places: Sequence[Place], program_of: Callable[[Group], Program]) -> None:

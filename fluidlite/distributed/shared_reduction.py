@@ -50,13 +50,8 @@ class _Flags:
 class SharedReductions:
     """What a group's member reduces by.
 
-    Parameters
-    ----------
-    rank : int
-    maps : sequence of Mapping
-        Every member's file; the own one is a SharedHeap.
-    wait : callable
-        ``wait(request, what)`` returns when ``request.Test()`` is true, and raises if it never will be.
+    maps: Every member's file; the own one is a SharedHeap
+    wait: ``wait(request, what)`` returns when ``request.Test()`` is true, and raises if it never will be
     """
 
     def __init__(self, rank: int, maps: Sequence[Mapping], wait: Callable[[Any, str], None]) -> None:
@@ -74,10 +69,7 @@ class SharedReductions:
     def reduce(self, arrays: Sequence[Array], reduction: str, what: str) -> None:
         """Replace contiguous arrays of one dtype by the reduction over all members.
 
-        Raises
-        ------
-        CollectiveError
-            The members do different operations, or one does not come.
+        Raises: CollectiveError: The members do different operations, or one does not come
         """
         nbytes = sum(array.nbytes for array in arrays)
         flat = [array.reshape(-1) for array in arrays if array.size]

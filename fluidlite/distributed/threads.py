@@ -33,14 +33,7 @@ class _Meeting:
 class Meeting:
     """Where the members of a group of threads meet.
 
-    Parameters
-    ----------
-    size : int
-
-    Attributes
-    ----------
-    members : list of ThreadGroup
-        One for each thread.
+    members: One for each thread
     """
 
     def __init__(self, size: int) -> None:

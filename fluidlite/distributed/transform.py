@@ -26,12 +26,7 @@ SCALES = ("members", "rows", "one")
 class Bucket:
     """Gradients that are reduced as one.
 
-    Attributes
-    ----------
-    names : tuple of str
-    nbytes : int
-    after : Operator
-        The last one that writes one of them.
+    after: The last one that writes one of them
     """
 
     names: tuple[str, ...]

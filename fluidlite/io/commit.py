@@ -42,17 +42,9 @@ _CHUNK_BYTES = 1 << 20
 def save_files(dirname: PathText, writers: Mapping[str, Writer]) -> None:
     """Save files into a folder, which is made if it does not exist: all of them or none.
 
-    Parameters
-    ----------
-    dirname : path
-    writers : mapping of name inside the folder to Writer
-        The names are those that :func:`fluidlite.io.paths.inside` returns.
-
-    Raises
-    ------
-    SavedModelError
-        A path that cannot be written, or another process that saves into the folder for a minute. What was saved
-        before is still there then.
+    writers: by name inside the folder; the names are those that :func:`fluidlite.io.paths.inside` returns
+    Raises: SavedModelError: A path that cannot be written, or another process that saves into the folder for a minute.
+        What was saved before is still there then.
     """
     folder = folder_of(dirname)
     with path_errors(folder, "written"):

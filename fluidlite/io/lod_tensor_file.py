@@ -54,19 +54,11 @@ def is_lod_tensors(begin: bytes) -> bool:
 def read_lod_tensors(file: SavedFile, wanted: Mapping[str, Spec | None]) -> dict[str, Stored]:
     """Read the tensors of a file.
 
-    Parameters
-    ----------
-    file : SavedFile
-        At its beginning.
-    wanted : mapping of name to Spec or None
-        All tensors that the file holds, with what the program declares.
-
-    Raises
-    ------
-    SavedModelError
-        The file is truncated, malformed, of another version, holds more or less than these tensors, or others.
-    MissingExtraError
-        The package protobuf is not installed.
+    file: At its beginning
+    wanted: by name; all tensors that the file holds, with what the program declares
+    Raises: SavedModelError: The file is truncated, malformed, of another version, holds more or less than these
+        tensors, or others
+    Raises: MissingExtraError: The package protobuf is not installed
     """
     message_classes()  # says that it is missing before a file is blamed
     found: dict[str, Stored] = {}

@@ -48,12 +48,8 @@ def _safetensors() -> Any:
 def write_tensors(path: str, values: Mapping[str, Stored]) -> None:
     """Write named values to a new file.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    SavedModelError
-        If names and LoD are too long for a header that is read again.
+    Raises: OSError: If the file cannot be written. SavedModelError: If names and LoD are too long for a header that
+        is read again
     """
     safetensors = _safetensors()
     facts: dict[str, Any] = {"version": _VERSION}
@@ -88,17 +84,9 @@ class _Record:
 def read_tensors(file: SavedFile, wanted: Mapping[str, Spec | None]) -> dict[str, Stored]:
     """Read named values of a file; the others are skipped.
 
-    Parameters
-    ----------
-    file : SavedFile
-        At its beginning.
-    wanted : mapping of name to Spec or None
-        What the program declares, to which a value must fit; None: nothing.
-
-    Raises
-    ------
-    SavedModelError
-        The file is truncated, malformed, of a newer version, or holds no such value.
+    file: At its beginning
+    wanted: by name; what the program declares, to which a value must fit; None: nothing
+    Raises: SavedModelError: The file is truncated, malformed, of a newer version, or holds no such value
     """
     header, begin = _header(file)
     metadata = header.pop("__metadata__", None)

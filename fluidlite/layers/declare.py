@@ -42,22 +42,13 @@ __all__ = [
 class Argument:
     """What an argument becomes.
 
-    Attributes
-    ----------
-    slot : str
-        The input slot of a Variable; of an attribute, the slot of a Variable that holds it.
-    each : str
-        The slot of a list of Variables, beside ints, that hold an attribute.
-    optional : bool
-        None stands for the operator's own default.
-    attr : Attr, optional
-        The attribute; one that the operator does not declare is a check alone, for the body.
-    output : str
-        The output that is written into this Variable, or returned as well if this is true.
-    unused : str
-        Why it has no effect.
-    body_attr : str
-        The attribute that the body makes of it.
+    slot: The input slot of a Variable; of an attribute, the slot of a Variable that holds it
+    each: The slot of a list of Variables, beside ints, that hold an attribute
+    optional: None stands for the operator's own default
+    attr: The attribute; one that the operator does not declare is a check alone, for the body
+    output: The output that is written into this Variable, or returned as well if this is true
+    unused: Why it has no effect
+    body_attr: The attribute that the body makes of it
     """
 
     name: str
@@ -200,33 +191,19 @@ def layer(
 ) -> Callable[[Function], Function]:
     """Make a layer of a signature: it checks its arguments and appends one operator.
 
-    Parameters
-    ----------
-    type : str
-        The operator.
-    names : mapping, optional
-        What arguments are that the operator does not call so: a slot or an attribute; ``"scale|ScaleTensor"``, an
+    type: The operator
+    names: What arguments are that the operator does not call so: a slot or an attribute; ``"scale|ScaleTensor"``, an
         attribute and the slot of a Variable that holds it, beside those that stand for it anyway; an output that is
         written into it; an :class:`Attr`, which is checked for the body; ``""``, for the body as it is; :class:`Body`
         with an attribute that it makes of it; :class:`Unused` with the reason; :class:`Returned` with an output. Of
         what Variables may hold the body gets Numbers.
-    returns : str or sequence of str
-        The outputs that are returned; default: all that no gradient and no one else needs.
-    extra : sequence of str
-        Outputs that may be left out, and are kept for the gradient.
-    attrs : mapping, optional
-        Attributes that no argument says.
-    called : str
-        Begins the names of results and parameters; default: the layer's name.
-    stop_gradient : bool or sequence of str
-        All outputs get no gradient, or these; False: what is not returned.
-    body : callable, optional
-        In place of the signature's own body, which layers of one family share.
-
-    Raises
-    ------
-    RegistryError
-        If an argument is neither slot nor attribute.
+    returns: The outputs that are returned; default: all that no gradient and no one else needs
+    extra: Outputs that may be left out, and are kept for the gradient
+    attrs: Attributes that no argument says
+    called: Begins the names of results and parameters; default: the layer's name
+    stop_gradient: All outputs get no gradient, or these; False: what is not returned
+    body: In place of the signature's own body, which layers of one family share
+    Raises: RegistryError: If an argument is neither slot nor attribute
     """
 
     def declare(function: Function) -> Function:

@@ -13,14 +13,9 @@ from fluidlite.program.variable import Variable
 class Numbers(NamedTuple):
     """What an operator gets.
 
-    Attributes
-    ----------
-    attr : list of int
-        The numbers; where a Variable says one, the value that stands for it.
-    inputs : dict
-        The slots of the Variables: empty if all numbers are ints.
-    unknown : list of bool
-        Which of ``attr`` a Variable says.
+    attr: The numbers; where a Variable says one, the value that stands for it
+    inputs: The slots of the Variables: empty if all numbers are ints
+    unknown: Which of ``attr`` a Variable says
     """
 
     attr: list[int]
@@ -31,24 +26,12 @@ class Numbers(NamedTuple):
 def numbers(argument: str, value: Any, whole: str, each: str, stand_in: int = -1, count: int = 0) -> Numbers:
     """Sort a layer's argument out.
 
-    Parameters
-    ----------
-    argument : str
-        Its name.
-    value : int, Variable, or sequence of either
-    whole : str
-        The slot for a Variable that holds all numbers.
-    each : str
-        The slot for a list of Variables of one number each; ints beside Variables become constants.
-    stand_in : int
-        What ``attr`` says where a Variable will.
-    count : int
-        How many numbers a Variable that holds all has, for ``attr``.
-
-    Raises
-    ------
-    ProgramError
-        If it is something else.
+    argument: Its name
+    whole: The slot for a Variable that holds all numbers
+    each: The slot for a list of Variables of one number each; ints beside Variables become constants
+    stand_in: What ``attr`` says where a Variable will
+    count: How many numbers a Variable that holds all has, for ``attr``
+    Raises: ProgramError: If it is something else
     """
     if isinstance(value, Variable):
         return Numbers([stand_in] * count, {whole: value}, [True] * count)

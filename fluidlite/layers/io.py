@@ -62,15 +62,9 @@ def data(
 def _exact_data(name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_level: int = 0) -> Variable:
     """Declare a variable that is fed, ``fluid.data``: its dims are those of ``shape``, no batch dim is added.
 
-    Parameters
-    ----------
-    name : str
-        The key under which it is fed.
-    shape : sequence of int
-        Dims; -1 or None where they are known only when it runs.
-    dtype : str
-    lod_level : int
-        Number of LoD levels: 1 for sequences.
+    name: The key under which it is fed
+    shape: Dims; -1 or None where they are known only when it runs
+    lod_level: Number of LoD levels: 1 for sequences
     """
     return data(name, shape, append_batch_size=False, dtype=dtype, lod_level=lod_level)
 

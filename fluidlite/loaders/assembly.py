@@ -44,10 +44,7 @@ class Field(NamedTuple):
 def fields_of(names: Any) -> tuple[Field, ...] | None:
     """The fields that a loader is told: a list of names and Variables, or None.
 
-    Raises
-    ------
-    LoaderError
-        If it holds something else, or a name twice.
+    Raises: LoaderError: If it holds something else, or a name twice
     """
     if names is None:
         return None
@@ -72,10 +69,7 @@ def fields_of(names: Any) -> tuple[Field, ...] | None:
 class Assembler:
     """Makes host batches.
 
-    Parameters
-    ----------
-    fields : tuple of Field or None
-        None: samples are mappings, whose keys name their fields.
+    fields: None: samples are mappings, whose keys name their fields
     """
 
     def __init__(self, fields: tuple[Field, ...] | None) -> None:
@@ -84,10 +78,7 @@ class Assembler:
     def from_samples(self, samples: Sequence[Any]) -> HostBatch:
         """Assemble samples: mappings, tuples or lists of fields, or one array each where there is one field.
 
-        Raises
-        ------
-        FeedError
-            Names sample and field: ragged samples, missing fields, wrong dtype or dims.
+        Raises: FeedError: Names sample and field: ragged samples, missing fields, wrong dtype or dims
         """
         fields = self.fields or self._named_by(samples[0])
         columns = [Column(field.name, field.spec) for field in fields]
@@ -133,13 +124,9 @@ class Assembler:
     ) -> HostBatch:
         """Assemble a batch that the source gives whole: arrays, or Tensors with their LoD.
 
-        Parameters
-        ----------
-        columns : mapping of name to array, or sequence of arrays in the order of the fields
-        size : int, optional
-            Samples that each field must have; without it the first one counts: others may be no samples.
-        lods : mapping of name to Lod, optional
-            Those of arrays that were sequences before.
+        columns: arrays by name, or a sequence of them in the order of the fields
+        size: Samples that each field must have; without it the first one counts: others may be no samples
+        lods: by name; those of arrays that were sequences before
         """
         pairs = self._pairs(columns)
         found, sizes = [], {}
@@ -210,10 +197,7 @@ class Assembler:
     def _checked(name: str, array: Array, lod: Lod) -> HostField:
         """A field with the name of its dtype.
 
-        Raises
-        ------
-        FeedError
-            If fluidlite has no such dtype.
+        Raises: FeedError: If fluidlite has no such dtype
         """
         native = array.dtype.newbyteorder("=")
         if native not in NUMPY.values():

@@ -56,15 +56,8 @@ class Ended(NamedTuple):
 class EpochRun:
     """The workers of one epoch, their buffers, and what they made.
 
-    Parameters
-    ----------
-    producers : sequence of Producer
-        One for each worker; ``requests`` is asked what goes into each batch.
-    requests : Producer
-    ring : Ring
-    buffers, preload : int
-    trace : list of Span, optional
-        Is told what workers do.
+    producers: One for each worker; ``requests`` is asked what goes into each batch
+    trace: Is told what workers do
     """
 
     def __init__(
@@ -176,10 +169,7 @@ class EpochRun:
     def next(self) -> tuple[int, int, dict[str, Tensor]] | None:
         """The next batch: its number, its samples, its tensors by name. None: there are no more.
 
-        Raises
-        ------
-        Exception
-            What was raised while this batch was made.
+        Raises: Exception: What was raised while this batch was made
         """
         if self.closed:
             return None

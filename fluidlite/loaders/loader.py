@@ -30,13 +30,8 @@ if TYPE_CHECKING:  # multiprocessing takes as long to import as NumPy
 class Position:
     """How far the loop of an epoch came.
 
-    Attributes
-    ----------
-    epoch : int
-    batches : int
-        Batches that it has been given, those of a run before that was stopped included.
-    ended : bool
-        Whether there are no more.
+    batches: Batches that it has been given, those of a run before that was stopped included
+    ended: Whether there are no more
     """
 
     epoch: int

@@ -22,10 +22,7 @@ class Producer:
 
     ``request`` says what is in the next batch, for one thread at a time; ``produce`` makes it, on several threads.
 
-    Attributes
-    ----------
-    local : bool
-        What ``request`` returns has to be produced in the same process.
+    local: What ``request`` returns has to be produced in the same process
     """
 
     local = True

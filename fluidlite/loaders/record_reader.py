@@ -23,10 +23,7 @@ Records = Callable[[], Iterator[list[Value]]]
 class RecordReader:
     """Records of tensors that fit declared shapes; ``read_file`` makes variables of them.
 
-    Attributes
-    ----------
-    specs : list of Spec
-        What each record holds.
+    specs: What each record holds
     """
 
     def __init__(self, records: Records, specs: Sequence[Spec]) -> None:

@@ -50,18 +50,11 @@ def copy_queue(place: Place) -> Context:
 class Slot:
     """One buffer.
 
-    Attributes
-    ----------
-    allocation : Allocation or None
-        On the place; None: nothing was filled yet, or the ring is closed.
-    donated : bool
-        Its memory belongs to a caller who holds a batch: it does not come back.
-    ready : Event
-        After it the batch is there.
-    readers : set of Context
-        Those who used its last batch.
-    after : tuple of Event
-        What must be done before it is filled again.
+    allocation: On the place; None: nothing was filled yet, or the ring is closed
+    donated: Its memory belongs to a caller who holds a batch: it does not come back
+    ready: After it the batch is there
+    readers: Those who used its last batch
+    after: What must be done before it is filled again
     """
 
     __slots__ = ("after", "allocation", "donated", "readers", "ready", "staging")
@@ -86,13 +79,8 @@ class Part(NamedTuple):
 class Lease(Allocation):
     """The memory of one batch, while somebody holds a tensor of it.
 
-    Parameters
-    ----------
-    slot : Slot
-    context : Context
-        The one that reads it.
-    ended : SimpleQueue
-        Gets the slot when the lease ends.
+    context: The one that reads it
+    ended: Gets the slot when the lease ends
     """
 
     __slots__ = ("_base",)
@@ -116,10 +104,7 @@ class Lease(Allocation):
 class Ring:
     """Buffers on a place.
 
-    Parameters
-    ----------
-    context : Context
-        Copies go through it; several threads may fill buffers side by side.
+    context: Copies go through it; several threads may fill buffers side by side
     """
 
     def __init__(self, context: Context) -> None:
@@ -164,9 +149,7 @@ class Ring:
     def fill(self, slot: Slot, batch: HostBatch) -> list[Part]:
         """Write a batch into a buffer, after ``slot.after``; what comes after ``slot.ready`` finds it there.
 
-        Raises
-        ------
-        OutOfMemoryError, DeviceError
+        Raises: OutOfMemoryError, DeviceError
         """
         parts, size = self._layout(batch)
         slot.ready.wait()

@@ -24,21 +24,12 @@ if TYPE_CHECKING:
 class Programs:
     """What a network runs.
 
-    Attributes
-    ----------
-    predict : Program
-        Forward alone, as in evaluation; ``predicted`` is what is fetched of it.
-    test : Program or None
-        Forward, loss and metrics, as in evaluation; None without a loss.
-    train : Program or None
-        One step; None without a loss and an optimizer.
-    startup : Program
-        First values of the optimizer's state.
-    label : Variable or None
-    fetches : list of str
-        Names of the loss and the metrics.
-    state_bytes : int
-        Of the optimizer's state.
+    predict: Forward alone, as in evaluation; ``predicted`` is what is fetched of it
+    test: Forward, loss and metrics, as in evaluation; None without a loss
+    train: One step; None without a loss and an optimizer
+    startup: First values of the optimizer's state
+    fetches: Names of the loss and the metrics
+    state_bytes: Of the optimizer's state
     """
 
     predict: Program
@@ -60,10 +51,8 @@ class Programs:
 def build_programs(network: Network, names: unique_name.Generator) -> Programs:
     """Build all programs of a network; if one cannot be built, the network's is as it was.
 
-    Raises
-    ------
-    NetworkError, GradientError, ShapeError, DtypeError
-        The loss or a metric does not fit the last layer, or the optimizer cannot train it.
+    Raises: NetworkError, GradientError, ShapeError, DtypeError: The loss or a metric does not fit the last layer, or
+        the optimizer cannot train it
     """
     main = network.program
     prediction = network.layers[-1].output

@@ -52,10 +52,7 @@ def batch_count(loader: Any) -> int | None:
 def whole_dataset(network: Network, source: Any, variables: Sequence[Variable]) -> list[dict[str, Any]]:
     """The dataset as one batch on the place: arrays are copied there once.
 
-    Raises
-    ------
-    NetworkError
-        A loader that yields several batches, or none.
+    Raises: NetworkError: A loader that yields several batches, or none
     """
     group, split = network.group, True
     if pair_of_arrays(source) or isinstance(source, Mapping):

@@ -10,28 +10,16 @@ from typing import Any
 class TrainingState:
     """Where a training stands.
 
-    Attributes
-    ----------
-    epoch : int
-        Epochs that ended.
-    began : int
-        Epochs that had ended when the present call of ``train`` or ``batched_train`` began.
-    batch : int
-        Batches of the epoch under way.
-    step : int
-        All batches so far.
-    rows : int
-        Rows of the epoch under way.
-    sums : list of float
-        Loss and metrics of the epoch under way, each batch times its rows.
-    history : list of dict
-        Loss and metrics of the epochs that ended.
-    loader : object or None
-        What the loader's ``state`` said.
-    callbacks : dict
-        What callbacks' ``state`` said, by their names.
-    loaded : bool
-        Whether it comes of a checkpoint that no call has gone on from.
+    epoch: Epochs that ended
+    began: Epochs that had ended when the present call of ``train`` or ``batched_train`` began
+    batch: Batches of the epoch under way
+    step: All batches so far
+    rows: Rows of the epoch under way
+    sums: Loss and metrics of the epoch under way, each batch times its rows
+    history: Loss and metrics of the epochs that ended
+    loader: What the loader's ``state`` said
+    callbacks: What callbacks' ``state`` said, by their names
+    loaded: Whether it comes of a checkpoint that no call has gone on from
     """
 
     epoch: int = 0
@@ -60,10 +48,7 @@ class TrainingState:
     def parse(record: Any) -> TrainingState:
         """Read what :meth:`record` gave.
 
-        Raises
-        ------
-        ValueError
-            If a field is missing or of another type.
+        Raises: ValueError: If a field is missing or of another type
         """
         if not isinstance(record, dict):
             raise ValueError("it is no mapping")

@@ -18,11 +18,7 @@ STEP, ROW, LEFT, TOP = 110, 34, 96, 44
 class Buffer:
     """Memory of one or several values of a graph.
 
-    Attributes
-    ----------
-    nbytes : int
-    values : list of (int, str)
-        What lies in it, in order: the step of forward that writes it, and the node.
+    values: What lies in it, in order: the step of forward that writes it, and the node
     """
 
     nbytes: int
@@ -69,9 +65,7 @@ def text_of(nodes: Sequence[Node]) -> str:
 def svg_of(panels: Sequence[tuple[str, Sequence[Node]]]) -> str:
     """The text of an SVG file: a panel for each graph, a row a buffer, a rectangle a value.
 
-    Parameters
-    ----------
-    panels : sequence of (title, nodes)
+    panels: titles and nodes
     """
     drawn, y = [], 0
     wide = LEFT + STEP * max(sum(not node.leaf for node in nodes) for _, nodes in panels) + 20

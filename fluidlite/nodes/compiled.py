@@ -47,11 +47,7 @@ Key = tuple[Any, ...]
 class NotCompiled:
     """Why a graph runs node by node.
 
-    Attributes
-    ----------
-    reason : str
-    node : Node or None
-        The first one that is a reason.
+    node: The first one that is a reason
     """
 
     __slots__ = ("node", "reason")
@@ -78,14 +74,9 @@ LEAF = NotCompiled("its sink is a leaf, so nothing is computed")
 class Structure:
     """What a graph's programs depend on.
 
-    Attributes
-    ----------
-    key : tuple
-        Equal for two graphs whose programs are equal: the programs of nodes, the positions of their inputs, and the
-        types of leaves, which say their devices too.
-    dev : Device
-        Of the sink.
-    leaves : list of (Node, ValueType)
+    key: Equal for two graphs whose programs are equal: the programs of nodes, the positions of their inputs, and the
+        types of leaves, which say their devices too
+    dev: Of the sink
     """
 
     __slots__ = ("dev", "key", "leaves")

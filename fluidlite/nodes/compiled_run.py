@@ -239,14 +239,9 @@ class CompiledRun:
 class _Lists:
     """What a run looks at each time.
 
-    Attributes
-    ----------
-    values : list of (Tensor, Spec)
-        What nodes get: values, and what is kept for gradients.
-    operators : list of (int, Tensor or None, list of Tensor)
-        Of each node that is computed: its number, its value, unless that is overwritten, and what is kept for it.
-    gradients : list of (int, bool, Tensor, str)
-        Of each node that gets one: its number, whether it is a leaf, its gradient, and what that is called.
+    values: What nodes get: values, and what is kept for gradients
+    operators: Of each node that is computed: its number, its value, unless that is overwritten, and what is kept for it
+    gradients: Of each node that gets one: its number, whether it is a leaf, its gradient, and what that is called
     """
 
     values: list[tuple[Tensor, Spec]]

@@ -22,13 +22,7 @@ MAX_TYPES = 4096
 
 
 class ValueType:
-    """What a value is, as far as programs of nodes depend on it: one object for all that are alike on a device.
-
-    Attributes
-    ----------
-    spec : Spec
-    has_grad : bool
-    """
+    """What a value is, as far as programs of nodes depend on it: one object for all that are alike on a device."""
 
     __slots__ = ("has_grad", "spec")
 

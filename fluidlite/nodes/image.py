@@ -27,33 +27,18 @@ class RoutineImage:
     Its registers are where each of its results lies, and the inputs; if it is not ``plain``, then the operator's number
     in errors, and where what is forgotten lies.
 
-    Attributes
-    ----------
-    address : int
-        Of the image.
-    sizes : tuple of int
-        Bytes of its results: of the memory that they have of their own.
-    rooms : tuple of int
-        The same, up to the device's alignment.
-    nbytes, room : int
-        The sums of both.
-    fetches : tuple of int
-        For each result that has memory of its own, the number of what is fetched that lies there.
-    scratch : int
-        Bytes of what lies between operators, and of workspaces.
-    outs : tuple of (int, int)
-        For each thing fetched, the input in whose memory it lies, or -1, and then the number of the result.
-    single : bool
-        Whether there is one result, which is what is fetched.
-    marks : bool
-        Whether a kernel may set the status word.
-    launches : int
-    plain : bool
-        Whether it neither forgets anything nor marks.
-    brief : tuple of int, or None
-        Its address, room, nbytes and launches, if it is single and plain.
-    keep : object
-        What owns the image's memory.
+    address: Of the image
+    sizes: Bytes of its results: of the memory that they have of their own
+    rooms: The same, up to the device's alignment
+    nbytes, room: The sums of both
+    fetches: For each result that has memory of its own, the number of what is fetched that lies there
+    scratch: Bytes of what lies between operators, and of workspaces
+    outs: For each thing fetched, the input in whose memory it lies, or -1, and then the number of the result
+    single: Whether there is one result, which is what is fetched
+    marks: Whether a kernel may set the status word
+    plain: Whether it neither forgets anything nor marks
+    brief: Its address, room, nbytes and launches, if it is single and plain
+    keep: What owns the image's memory
     """
 
     address: int

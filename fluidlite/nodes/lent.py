@@ -9,13 +9,8 @@ from fluidlite.memory.arena import ArenaPiece
 class Lent(Allocation):
     """Memory of a run that nodes and their users hold: the run sees by its references whether anybody does.
 
-    Parameters
-    ----------
-    whole : Allocation
-    at : int
-        Where it begins there.
-    nbytes : int, optional
-        Default: all of it.
+    at: Where it begins there
+    nbytes: Default: all of it
     """
 
     __slots__ = ("whole",)

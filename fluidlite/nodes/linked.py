@@ -30,23 +30,13 @@ from fluidlite.tensor.tensor_spec import Spec
 class Linked:
     """What of a graph that ran linked lies where. It knows nodes by their positions only.
 
-    Attributes
-    ----------
-    specs : list of Spec
-    address : list of int
-        Of each value: an offset in a region, or of a leaf, an address.
-    images : list of (RoutineImage, RoutineImage or None), or None
-        Of each node; None of leaves and views.
-    input_addresses : list of (sequence of int)
-        Where the inputs of each node lie.
-    kept : dict of int to list of int
-        Where lies what is kept of a node for its gradient.
-    homes : dict of int to int
-        In whose gradient that of a node is gathered: of tied leaves, the first; of a view, its input's.
-    devs : list of Device
-        Where gradients lie; empty if that is one device.
-    memory : list of Allocation or None
-        Of each region.
+    address: Of each value: an offset in a region, or of a leaf, an address
+    images: Of each node; None of leaves and views
+    input_addresses: Where the inputs of each node lie
+    kept: Where lies what is kept of a node for its gradient
+    homes: In whose gradient that of a node is gathered: of tied leaves, the first; of a view, its input's
+    devs: Where gradients lie; empty if that is one device
+    memory: Of each region
     """
 
     __slots__ = (

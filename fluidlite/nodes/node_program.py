@@ -45,14 +45,8 @@ _kinds: WeakObjects[Kind] = WeakObjects()
 class Kind:
     """A kind of node: its name, and the operators that compute it.
 
-    Attributes
-    ----------
-    name : str
-    build : callable
-    inplace : tuple of int
-        The inputs over which a node of this kind may write; one that is asked to writes over the first.
-    random : bool
-        Whether it draws random numbers: each node has a seed of its own.
+    inplace: The inputs over which a node of this kind may write; one that is asked to writes over the first
+    random: Whether it draws random numbers: each node has a seed of its own
     """
 
     __slots__ = ("__weakref__", "build", "inplace", "name", "programs", "random")
@@ -77,34 +71,19 @@ Attrs = tuple[tuple[str, Hashable], ...]
 class NodeProgram:
     """What a node of a kind does to inputs of known metadata.
 
-    Attributes
-    ----------
-    number : int
-        Names it in keys of caches.
-    kind : Kind
-    attrs : tuple of (name, value)
-    ins : tuple of Spec
-    wanted : tuple of bool
-        The inputs whose gradients are asked for.
-    place : Place
-    spec : Spec
-        Of the value.
-    forward_ops, backward_ops : list of Operator
-        Those of the value, and of the gradients; inputs are called ``in0`` on, and the value's gradient ``dout``.
-    out : str
-        What the value is called.
-    kept, gradient_names : list of str
-        What the values that are kept for the gradient are called, and the gradients of ``targets``.
-    differentiable : bool
-        Whether the value is of a float dtype.
-    saved : int
-        How many values beside inputs and output are kept for the gradient.
-    reads_input : tuple of bool
-        Whether the gradient reads the value of each input.
-    reads_output : bool
-        Whether it reads the node's own value.
-    error : NoDerivativeError or None
-        Why there is no gradient; raised by backward.
+    number: Names it in keys of caches
+    attrs: names and values
+    wanted: The inputs whose gradients are asked for
+    spec: Of the value
+    forward_ops, backward_ops: Those of the value, and of the gradients; inputs are called ``in0`` on, and the value's
+        gradient ``dout``
+    out: What the value is called
+    kept, gradient_names: What the values that are kept for the gradient are called, and the gradients of ``targets``
+    differentiable: Whether the value is of a float dtype
+    saved: How many values beside inputs and output are kept for the gradient
+    reads_input: Whether the gradient reads the value of each input
+    reads_output: Whether it reads the node's own value
+    error: Why there is no gradient; raised by backward
     """
 
     def __init__(self, kind: Kind, attrs: Attrs, ins: tuple[Spec, ...], wanted: tuple[bool, ...], place: Place) -> None:
@@ -253,10 +232,7 @@ _stamp: tuple[Any, ...] = ()
 def program_of(kind: Kind, attrs: Attrs, ins: tuple[Spec, ...], wanted: tuple[bool, ...], place: Place) -> NodeProgram:
     """The program of a node, from a bounded cache.
 
-    Raises
-    ------
-    FluidError
-        If the operators refuse the inputs.
+    Raises: FluidError: If the operators refuse the inputs
     """
     check_stamp()
     return _programs.get((kind, attrs, ins, wanted, place), lambda: NodeProgram(kind, attrs, ins, wanted, place))

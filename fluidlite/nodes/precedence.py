@@ -11,19 +11,10 @@ from fluidlite.nodes.devices import Device, null_device
 def common_device(devs: Sequence[Device], names: Callable[[], Sequence[str]], what: str) -> Device:
     """The most precedent device of a node's inputs; of equals, the first. The null device if there are none.
 
-    Parameters
-    ----------
-    devs : sequence of Device
-        Those of the inputs.
-    names : callable
-        Returns what an error calls the inputs.
-    what : str
-        What errors call the node.
-
-    Raises
-    ------
-    NodeError
-        If two inputs lie in different memory.
+    devs: Those of the inputs
+    names: Returns what an error calls the inputs
+    what: What errors call the node
+    Raises: NodeError: If two inputs lie in different memory
     """
     if not devs:
         return null_device()

@@ -24,16 +24,9 @@ MAX_REGIONS = 120
 class Region:
     """Memory of one device in a run.
 
-    Attributes
-    ----------
-    dev : Device
-    number : int
-    cursor : int
-        Where the next result lies.
-    counted : bool
-        Whether the device counts each result.
-    sizes : list of int
-        Bytes of the results, if they are counted.
+    cursor: Where the next result lies
+    counted: Whether the device counts each result
+    sizes: Bytes of the results, if they are counted
     """
 
     __slots__ = ("counted", "cursor", "dev", "number", "sizes")
@@ -57,18 +50,9 @@ class Region:
 class Regions:
     """The regions of a run.
 
-    Parameters
-    ----------
-    context : Context
-    before : sequence of Allocation or None
-        The memory of regions of an earlier run that this one reads; its own are numbered from there on.
-
-    Attributes
-    ----------
-    memory : list of Allocation or None
-        Of each region, once it is taken.
-    alignment : int
-        Of results.
+    before: The memory of regions of an earlier run that this one reads; its own are numbered from there on
+    memory: Of each region, once it is taken
+    alignment: Of results
     """
 
     __slots__ = ("_context", "_forgotten", "_open", "alignment", "memory")

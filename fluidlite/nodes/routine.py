@@ -53,32 +53,14 @@ class _Step:
 class Routine:
     """Operators on tensors of one place.
 
-    Parameters
-    ----------
-    program : Program
-    place : Place
-    feeds : mapping of name to Spec
-        What it is given, in order.
-    fetches : sequence of names
-    known : mapping of name to Spec, optional
-        What it is not given, as only its metadata are asked for.
-
-    Attributes
-    ----------
-    plan : Plan
-    specs : tuple of Spec
-        Of what is fetched.
-    reads : frozenset of str
-        What its kernels read the bytes of, of ``feeds`` and ``known``.
-    feed_names : tuple of str
-        The names of what it is given.
-    feed_specs : tuple of Spec
-    steps : list of steps, or None
-        On registers, where all are launches on the place itself: what it is given comes first, then ``spare``.
-    results : list of int
-        The registers of what is fetched.
-    shares : tuple of int
-        For each thing fetched, the number of the feed whose memory it is a view of, or -1.
+    feeds: by name; what it is given, in order
+    known: by name; what it is not given, as only its metadata are asked for
+    specs: Of what is fetched
+    reads: What its kernels read the bytes of, of ``feeds`` and ``known``
+    feed_names: The names of what it is given
+    steps: On registers, where all are launches on the place itself: what it is given comes first, then ``spare``
+    results: The registers of what is fetched
+    shares: For each thing fetched, the number of the feed whose memory it is a view of, or -1
     """
 
     def __init__(
@@ -212,16 +194,10 @@ class Routine:
     ) -> list[Tensor]:
         """Run it where the context's queue is held.
 
-        Parameters
-        ----------
-        devs : sequence of Device
-            Where what is fetched is made, one for each.
-        number : int
-            What deferred errors name.
-        over : Tensor, optional
-            Take the memory of this one for the first of what is fetched (:attr:`aliasable`).
-        draw : Draw, optional
-            What random operators draw with.
+        devs: Where what is fetched is made, one for each
+        number: What deferred errors name
+        over: Take the memory of this one for the first of what is fetched (:attr:`aliasable`)
+        draw: What random operators draw with
         """
         for fed in tensors:
             if fed._strides is not None:  # kernels compute on plain memory

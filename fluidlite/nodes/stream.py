@@ -52,15 +52,9 @@ def ask_for_images(nodes: Iterable[Node], context: Context) -> None:
 class Stream:
     """Images with their registers, and what has to be counted of them.
 
-    Attributes
-    ----------
-    words : list of int
-        Of each image, its address and its registers.
-    launches : int
-    scratch : int
-        Bytes of what is forgotten.
-    marks : bool
-        Whether a kernel may set the status word.
+    words: Of each image, its address and its registers
+    scratch: Bytes of what is forgotten
+    marks: Whether a kernel may set the status word
     """
 
     __slots__ = ("launches", "marks", "scratch", "words")

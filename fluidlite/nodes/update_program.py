@@ -26,13 +26,8 @@ State = Mapping[str, PlacedTensor]
 class UpdateProgram:
     """Programs that update as many weights as there are specs, and that look for numbers that are none.
 
-    Parameters
-    ----------
-    place : Place
-    specs : sequence of Spec
-        Of the weights.
-    optimizer : Optimizer
-        A new one.
+    specs: Of the weights
+    optimizer: A new one
     """
 
     def __init__(self, place: Place, specs: Sequence[Spec], optimizer: Optimizer) -> None:

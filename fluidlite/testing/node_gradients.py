@@ -16,11 +16,7 @@ from fluidlite.nodes import FixedData, Graph, Node, OperatorNode, Sum
 class NodeJob:
     """A node and its gradients with respect to leaves, for any values of these.
 
-    Parameters
-    ----------
-    node : Node
-    wrt : sequence of leaves, optional
-        Default: all that have a gradient.
+    wrt: Default: all that have a gradient
     """
 
     def __init__(self, node: Node, wrt: Sequence[Any] | None) -> None:

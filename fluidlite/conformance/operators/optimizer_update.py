@@ -39,16 +39,10 @@ def update_samples(
 ) -> Callable[[], list[Sample]]:
     """Return samples of an update: a matrix under each of ``attributes``, then the edges and the half types.
 
-    Parameters
-    ----------
-    ranges : mapping of slot to (low, high)
-        State beside Param, Grad and LearningRate.
-    attributes : mapping of name to attributes
-        The first is used for the edges.
-    outputs : tuple of str
-        Output slots to ask for; empty: all.
-    rate : bool
-        Whether there is a LearningRate.
+    ranges: by slot, (low, high); state beside Param, Grad and LearningRate
+    attributes: by name; the first is used for the edges
+    outputs: Output slots to ask for; empty: all
+    rate: Whether there is a LearningRate
     """
 
     def samples() -> list[Sample]:

@@ -21,21 +21,12 @@ from fluidlite.testing.fuzz.shrink import shrink
 class Summary:
     """What a campaign saw.
 
-    Attributes
-    ----------
-    programs : int
-    operators : Counter
-        How often each operator type ran.
-    compared : int
-        Values held against the reference, and gradients against each other.
-    differences : int
-        Gradients held against central differences.
-    refused : Counter
-        Operators and values that generation left out, by reason.
-    discarded : Counter
-        Values and gradients that were not compared, by reason.
-    findings : list of (program number, Finding)
-    seconds : float
+    operators: How often each operator type ran
+    compared: Values held against the reference, and gradients against each other
+    differences: Gradients held against central differences
+    refused: Operators and values that generation left out, by reason
+    discarded: Values and gradients that were not compared, by reason
+    findings: numbers of programs, and what was found
     """
 
     programs: int = 0

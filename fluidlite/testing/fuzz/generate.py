@@ -43,13 +43,8 @@ class Generated:
 def generate(seed: int, number: int, dtypes: Sequence[str], types: Sequence[str] = ()) -> Generated:
     """Make a program.
 
-    Parameters
-    ----------
-    seed, number : int
-    dtypes : sequence of str
-        What the place computes; floats that it lacks are left out.
-    types : sequence of str
-        Operators that steps from samples are of; empty: any.
+    dtypes: What the place computes; floats that it lacks are left out
+    types: Operators that steps from samples are of; empty: any
     """
     rng = np.random.default_rng((seed, number))
     mix = [dtype for dtype in MIXES[int(rng.integers(len(MIXES)))] if dtype in dtypes] or ["float32"]

@@ -15,15 +15,10 @@ from fluidlite.testing.fuzz.tolerance import Array, Bounded, distance, wide
 class Finding:
     """Something that is wrong.
 
-    Attributes
-    ----------
-    kind : str
-        ``value``, ``modes``, ``gradient``, ``difference``, ``metadata``, ``error``, ``foreign``, ``threads``, ``feed``.
-    what : str
-        One line.
-    name : str
-        The variable; "" for an error.
-    recipe : Recipe
+    kind: ``value``, ``modes``, ``gradient``, ``difference``, ``metadata``, ``error``, ``foreign``, ``threads``,
+        ``feed``
+    what: One line
+    name: The variable; "" for an error
     """
 
     kind: str
@@ -42,13 +37,8 @@ class Finding:
 class Outcome:
     """What a check found, and what it could not say.
 
-    Attributes
-    ----------
-    findings : list of Finding
-    discarded : Counter
-        What was not compared, by reason.
-    compared, differences : int
-        Values and gradients that were; gradients that were held against central differences.
+    discarded: What was not compared, by reason
+    compared, differences: Values and gradients that were; gradients that were held against central differences
     """
 
     findings: list[Finding] = field(default_factory=list)

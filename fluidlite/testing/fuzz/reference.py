@@ -20,10 +20,7 @@ from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
 class Evaluator:
     """Evaluates steps one by one.
 
-    Attributes
-    ----------
-    values : dict of name to Bounded
-        Of all variables so far. A name that is missing has no reference.
+    values: by name; of all variables so far. A name that is missing has no reference.
     """
 
     def __init__(self, values: Mapping[str, Bounded], lods: Mapping[str, Any], seed: int = 0) -> None:
@@ -40,15 +37,8 @@ class Evaluator:
     def outputs(self, step: Step, dtypes: Mapping[str, str]) -> dict[str, Bounded]:
         """What a step gives; nothing is kept.
 
-        Parameters
-        ----------
-        step : Step
-        dtypes : mapping of output name to declared dtype; a name that is missing keeps the reference's dtype
-
-        Raises
-        ------
-        Refused
-            If an input has no reference value, or the reference raises.
+        dtypes: declared dtypes by output name; a name that is missing keeps the reference's dtype
+        Raises: Refused: If an input has no reference value, or the reference raises
         """
         op, attrs = step.op, step.canonical()
         missing = [name for name in step.reads() if name not in self.values]

@@ -187,12 +187,7 @@ class _Shrinker:
 def shrink(finding: Finding, place: Place, seconds: float = 30.0) -> Finding:
     """Cut a finding down.
 
-    Parameters
-    ----------
-    finding : Finding
-    place : Place
-    seconds : float
-        How long to try.
+    seconds: How long to try
     """
 
     def run(recipe: Recipe) -> list[Finding]:

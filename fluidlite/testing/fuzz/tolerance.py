@@ -30,12 +30,8 @@ SMALLEST = {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "b
 class Bounded(NamedTuple):
     """An array as the reference has it, and how far a result may be from it.
 
-    Attributes
-    ----------
-    value : array
-        In the variable's dtype.
-    bound : array of float64
-        0: the same bits; infinity: nothing is known.
+    value: In the variable's dtype
+    bound: float64; 0: the same bits; infinity: nothing is known
     """
 
     value: Array
@@ -68,14 +64,9 @@ def distance(one: Array, other: Array) -> Array:
 class Term(NamedTuple):
     """A value of an expression.
 
-    Attributes
-    ----------
-    value : array
-        Rounded to the compute dtype, held in float64; integers and truth values in their own.
-    drift : array
-        How far it may be from what real numbers would give.
-    exact : bool
-        Whether every rendering gives these very bits.
+    value: Rounded to the compute dtype, held in float64; integers and truth values in their own
+    drift: How far it may be from what real numbers would give
+    exact: Whether every rendering gives these very bits
     """
 
     value: Array
@@ -88,18 +79,11 @@ def running_error(
 ) -> dict[str, Term] | None:
     """Value and error bound of each output of an elementwise operator, by its expression.
 
-    Parameters
-    ----------
-    op : OpDef
-        With a scalar rule.
-    attrs : mapping
-        In canonical form.
-    inputs : mapping of slot to values
-    outputs : mapping of slot to dtype
-
-    Returns
-    -------
-    dict of slot to Term, or None if the operator is no plain function of these scalars
+    op: With a scalar rule
+    attrs: In canonical form
+    inputs: values by slot
+    outputs: dtypes by slot
+    Returns: by slot; None if the operator is no plain function of these scalars
     """
     rule = op.scalar
     if rule is None or rule.code is not None or op.random or any(len(arrays) != 1 for arrays in inputs.values()):

@@ -43,7 +43,6 @@ def entries(module: str) -> Iterator[str]:
 
 
 def text() -> str:
-    """The whole file."""
     return "".join(f"{line(each) if each[0] != ' ' else '    ' + line(each)}\n" for m in MODULES for each in entries(m))
 
 

@@ -50,7 +50,6 @@ def imported(file: Path) -> set[str]:
 
 
 def edges(packages: set[str]) -> set[tuple[str, str]]:
-    """Which package imports which."""
     found = set[tuple[str, str]]()
     for package in packages:
         path = ROOT / "fluidlite" / package
@@ -97,7 +96,6 @@ def draw() -> str:
 
 
 def main(check: bool) -> int:
-    """Write the picture, or compare it."""
     text = draw()
     if check:
         same = TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text

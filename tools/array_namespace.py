@@ -63,7 +63,6 @@ def words(names: list[str]) -> str:
 
 
 def page() -> str:
-    """The text of the page."""
     called = {name for each in PRIMITIVES.values() for name in (each.xp, each.xp_int)}
     scalar = [name for name in REQUIRED if name in called]
     others = [name for name in REQUIRED if name not in called]

@@ -53,7 +53,6 @@ def step_spans(network: Any, feed: dict[str, Any]) -> list[Any]:
 
 
 def seconds_of(spans: Sequence[Any]) -> float:
-    """How long a step took."""
     return float(max(span.end for span in spans) - min(span.begin for span in spans))
 
 
@@ -99,7 +98,6 @@ def child(depth: int, width: int, bucket_bytes: int) -> None:
 
 
 def main() -> None:
-    """Start the processes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--width", type=int, default=512)

@@ -29,7 +29,6 @@ Layer = Callable[..., Any]
 
 
 def functions() -> dict[str, Layer]:
-    """Every public layer, by name."""
     return {name: getattr(layers, name) for name in sorted(set(layers.__all__), key=str.lower)}
 
 
@@ -88,7 +87,6 @@ def pages() -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pages, or list what is missing; return the exit code."""
     if "--missing" in arguments:
         for name, function in functions().items():
             for problem in numpy_docstring.problems(function):

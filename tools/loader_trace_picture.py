@@ -23,7 +23,6 @@ ROWS, BATCHES, WARM = 128, 14, 3
 
 
 def main() -> None:
-    """Train a little, and save the picture."""
     image, label = layers.data("image", [784]), layers.data("label", [1], dtype="int64")
     hidden = layers.fc(layers.fc(image, 512, act="relu"), 512, act="relu")
     loss = layers.mean(layers.softmax_with_cross_entropy(layers.fc(hidden, 10), label))

@@ -19,7 +19,6 @@ TARGET = Path(__file__).resolve().parents[1] / "docs" / "memory_plan.svg"
 
 
 def main() -> None:
-    """Run one step, and save the picture."""
     image, label = layers.data("image", [1, 28, 28]), layers.data("label", [1], dtype="int64")
     hidden = layers.pool2d(layers.conv2d(image, 20, 5, act="relu"), 2, pool_stride=2)
     hidden = layers.pool2d(layers.conv2d(hidden, 50, 5, act="relu"), 2, pool_stride=2)

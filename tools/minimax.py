@@ -42,12 +42,10 @@ def expm1_rest(r: Decimal) -> Decimal:
 
 
 def expm1(r: Decimal) -> Decimal:
-    """exp(r) - 1."""
     return r * series(lambda k: ONE / math.factorial(k + 1), r)
 
 
 def exp(r: Decimal) -> Decimal:
-    """exp(r)."""
     return 1 + expm1(r)
 
 
@@ -127,7 +125,6 @@ FITS = {
 
 
 def exp2(r: Decimal) -> Decimal:
-    """2 ** r."""
     return (r * LN2).exp()
 
 
@@ -150,7 +147,6 @@ SINGLES = {
 
 
 def solve(rows: list[list[Decimal]]) -> list[Decimal]:
-    """Solve linear equations; the last column is the right side."""
     size = len(rows)
     for k in range(size):
         pivot = max(range(k, size), key=lambda i: abs(rows[i][k]))
@@ -286,7 +282,6 @@ def text(numbers: Sequence[Decimal], single: bool) -> str:
 
 
 def main() -> None:
-    """Print the fits that are asked for, or all."""
     for name in sys.argv[1:] or (*FITS, *FRACTIONS, *SINGLES):
         if name in SINGLES:
             numbers, error = fit(SINGLES[name], True)

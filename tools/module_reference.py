@@ -151,7 +151,6 @@ def _module(each: ModuleType) -> str:
 
 
 def entry(name: str, each: Any) -> str:
-    """The section of one name."""
     if inspect.isclass(each):
         body = _class(name, each)
     elif inspect.ismodule(each):
@@ -165,7 +164,6 @@ def entry(name: str, each: Any) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Every page, by its path."""
     found: dict[str, str] = {}
     described: dict[int, str] = {}
     for path in MODULES:
@@ -216,7 +214,6 @@ def missing() -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pages, or list what is missing; return the exit code."""
     if "--missing" in arguments:
         print("\n".join(missing()))
         return 0

@@ -24,7 +24,6 @@ def build() -> gn.Node:
 
 
 def main() -> None:
-    """Draw both."""
     panels = [("inplace=False", gn.Graph(build(), False).nodes), ('inplace="auto"', gn.Graph(build(), "auto").nodes)]
     TARGET.write_text(svg_of(panels), encoding="utf-8")
 

@@ -38,7 +38,6 @@ class Docstring:
 
 
 def read(documented: Any) -> Docstring:
-    """Read the docstring of a function or class."""
     lines = (inspect.getdoc(documented) or "").splitlines()
     heads = [i for i in range(len(lines) - 1) if lines[i].strip() and _UNDERLINE.match(lines[i + 1])]
     found = Docstring()

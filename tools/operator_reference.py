@@ -105,7 +105,6 @@ def pages() -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pages, or list what is missing; return the exit code."""
     warnings.simplefilter("error", fluid.PluginWarning)  # without a plugin's kernels the pages would be wrong
     if "--missing" in arguments:
         for name in facts.undocumented():

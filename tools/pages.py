@@ -26,7 +26,6 @@ def code(text: str) -> str:
 
 
 def line(text: str) -> str:
-    """Text in one line."""
     return " ".join(text.split())
 
 

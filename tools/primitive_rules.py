@@ -49,7 +49,6 @@ def row(primitive: Primitive) -> str:
 
 
 def page() -> str:
-    """The text of the page."""
     return HEAD + "".join(map(row, PRIMITIVES.values()))
 
 

@@ -83,13 +83,11 @@ def operators_of(files: Iterable[str]) -> list[str]:
 
 
 def pytest(*arguments: str) -> bool:
-    """Run tests; return whether they pass."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", *arguments]
     return subprocess.run(command, cwd=ROOT).returncode == 0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the quick check; return 0 if all of it passes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", help="compare with the merge base of this branch")
     base, started = parser.parse_args(arguments).base, time.monotonic()

@@ -174,7 +174,6 @@ def scalars() -> str:
 
 
 def page() -> str:
-    """The text of the page."""
     text = PAGE
     for kind in dict.fromkeys(each.kind for each in TENSOR_PRIMITIVES.values()):
         names = [name for name, each in TENSOR_PRIMITIVES.items() if each.kind == kind]

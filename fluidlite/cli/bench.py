@@ -55,12 +55,10 @@ class Timing:
 
     @property
     def minimum(self) -> float:
-        """The shortest run, in seconds."""
         return min(self.seconds)
 
     @property
     def median(self) -> float:
-        """The median, in seconds."""
         return statistics.median(self.seconds)
 
 
@@ -150,7 +148,6 @@ def _arrays(sample: Sample) -> list[Any]:
 
 
 def _changed(op: OpDef, sample: Sample, dims: Mapping[str, Sequence[int]], attrs: Mapping[str, Any]) -> Sample:
-    """The sample with other dims and attributes."""
     for slot in dims:
         if slot not in sample.inputs:
             raise FluidError(

@@ -26,7 +26,6 @@ def show(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Time the kernels and print them."""
     with console.status("preparing", spinner="line") as status:
         update: Callable[[str], None] | None = status.update if console.is_terminal and not as_json else None
         found = bench(op, place, samples, dims, dtype, attrs, seconds, update)
@@ -77,7 +76,6 @@ def in_time(seconds: float) -> str:
 
 
 def as_data(one: Bench) -> dict[str, Any]:
-    """A bench as plain data."""
     return {
         "place": str(one.place),
         "sample": one.sample,

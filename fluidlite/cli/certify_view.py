@@ -60,7 +60,6 @@ def show(
 
 
 def operator_table(certificate: Certificate) -> Table:
-    """A row for each operator."""
     numbers = ("checks", "failed", "known")
     made = table("operator", "kernel", "gradient", *numbers, right=numbers)
     for row in certificate.rows():

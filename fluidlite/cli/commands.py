@@ -51,7 +51,6 @@ def _file(path: Path | None) -> Path | None:
 
 
 def _feeds(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
-    """The dims of feeds by name."""
     return dict(named_dims("--feed", "name=dims; write it like image=64x784", text) for text in texts or ())
 
 

@@ -64,7 +64,6 @@ class DemoResult:
 
     @property
     def ok(self) -> bool:
-        """Whether all places agree."""
         return not self.problems
 
 

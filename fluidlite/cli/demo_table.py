@@ -44,7 +44,6 @@ def show(console: Console, places: Sequence[str] | None, epochs: int, hidden: in
 
 
 def summary_table(demo_result: demo.DemoResult) -> Table:
-    """A row for each place."""
     numbers = ("transfers a step", "moved a step", "last loss", "accuracy", "an epoch", "peak memory")
     made = table("place", "libraries", "operators", *numbers, right=numbers)
     for result in demo_result.results:

@@ -65,7 +65,6 @@ class Cell:
         return self.named(self.how) + (f" ({', '.join(others)})" if others else "")
 
     def named(self, how: str) -> str:
-        """A way with its libraries."""
         return " ".join((how, *sorted(self.libraries.get(how, set()) - {""})))
 
 
@@ -165,7 +164,6 @@ def program_calls(one: OneOperator) -> Iterator[tuple[str, Call]]:
 
 
 def _spec(value: Any) -> Spec:
-    """The metadata of a fed array or tensor."""
     if isinstance(value, Tensor) and value.spec is not None:
         return value.spec
     array = np.asarray(value)

@@ -43,7 +43,6 @@ def family_of(op: OpDef) -> str:
 
 
 def is_own(op: OpDef) -> bool:
-    """Whether fluidlite declares the operator, and not a plugin."""
     return "/" + own.replace(".", "/") + "/" in Path(op.origin).as_posix()
 
 
@@ -62,7 +61,6 @@ def families() -> list[Family]:
 
 
 def forward_of(op: OpDef) -> OpDef | None:
-    """The operator whose gradient an operator is, or None."""
     forward = _forwards(ops.generation).get(op.type)
     return forward if forward is not None and family_of(forward) == family_of(op) else None
 
@@ -114,7 +112,6 @@ def slot_words(op: OpDef, slot: Slot) -> str:
 
 
 def attr_type(attr: Attr) -> str:
-    """The type of an attribute."""
     return _TYPES.get(attr.type, attr.type)
 
 
@@ -203,7 +200,6 @@ def undocumented() -> list[str]:
 
 
 def as_data(op: OpDef) -> dict[str, Any]:
-    """An operator's facts as plain data."""
     return {
         "op": op.type,
         "family": family_of(op),

@@ -40,7 +40,6 @@ class Step:
 
     @property
     def changed(self) -> bool:
-        """Whether the pass did something."""
         return self.before != self.after
 
     @property
@@ -75,7 +74,6 @@ class Report:
     steps: list[Step]
 
     def data(self) -> dict[str, Any]:
-        """As plain data."""
         return asdict(self)
 
     def text(self, only: Sequence[str] = ()) -> str:

@@ -41,7 +41,6 @@ _LATE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the certificate when it is asked for."""
     if name in _LATE:
         return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

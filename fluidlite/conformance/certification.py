@@ -116,7 +116,6 @@ def certify(
 
 
 def _namespace(unit: Unit) -> Outcome:
-    """What comes of the look at the array namespace."""
     return run_check(Check(NAMESPACE, device_checks()[NAMESPACE]), str(unit.place))[0]
 
 

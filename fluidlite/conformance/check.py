@@ -114,7 +114,6 @@ def _check_gradients(case: Case, oracle: Oracle, place: Place, modes: Sequence[s
 def _differentiated(
     case: Case, oracle: Oracle, slots: tuple[str, ...], computed: bool = False
 ) -> tuple[OneOperator, list[Graded]]:
-    """A case's program with the gradients of some slots."""
     from fluidlite.program.backward import gradients
 
     one = build(case, oracle.counts(), computed=case.sample.inputs if computed else ())
@@ -181,5 +180,4 @@ def compare(where: str, actual: Any, expected: Array, rtol: float, atol: float) 
 
 
 def operators_with_samples() -> list[str]:
-    """The operators that :func:`cases` covers."""
     return [op.type for op in ops if reference_of(op.type) is not None]

@@ -86,11 +86,9 @@ class Oracle:
         }
 
     def evaluate(self, inputs: Mapping[str, list[Array]]) -> dict[str, list[Array]]:
-        """Call the reference."""
         return call_reference(self._call, self.case.op, inputs, self.attrs, self.case.sample.lod)
 
     def counts(self) -> dict[str, int]:
-        """How many variables each output slot that is asked for gets."""
         return {slot: len(self.outputs.get(slot, (None,))) for slot in self.case.wanted()}
 
     def gradients(self) -> dict[str, list[Array]]:

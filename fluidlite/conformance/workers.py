@@ -72,17 +72,14 @@ class _Worker:
         replies.put((self, None))
 
     def give(self, chunk: Sequence[str]) -> None:
-        """Let it run these checks."""
         self.chunk = deque(chunk)
         self._send(list(chunk))
 
     def started(self, id: str) -> None:
-        """It says which check it runs."""
         self.chunk.remove(id)
         self.running, self.since = id, time.monotonic()
 
     def overdue(self, timeout: float) -> bool:
-        """Whether its check takes longer than ``timeout`` seconds."""
         return bool(self.running) and time.monotonic() - self.since > timeout
 
     def kill(self, why: str) -> None:
@@ -103,7 +100,6 @@ class _Worker:
         return (self._why or f"the process that ran it was {how}") + (f"; it wrote: {tail}" if tail else "")
 
     def close(self) -> None:
-        """Let it end by itself, or kill it."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:

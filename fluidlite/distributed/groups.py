@@ -112,22 +112,18 @@ class SingleGroup(Group):
     rank, size, reduces_at_once = 0, 1, False
 
     def start_all_reduce(self, array: Array, reduction: str, after: Event | None = None) -> Work:
-        """Leave the array as it is."""
         return Done()
 
     def reduce_now(self, arrays: Sequence[Array], reduction: str) -> None:
         """Leave the arrays as they are."""
 
     def start_broadcast(self, array: Array, root: int) -> Work:
-        """Leave the array as it is."""
         return Done()
 
     def all_gather(self, array: Array) -> Array:
-        """A copy, with a first dim of 1."""
         return array[None].copy()
 
     def reduce_scatter(self, array: Array, reduction: str = "sum") -> Array:
-        """A copy."""
         return array.copy()
 
     def barrier(self) -> None:
@@ -142,7 +138,6 @@ _apart = False
 
 
 def single() -> Group:
-    """The group of this process alone."""
     return _SINGLE
 
 

@@ -80,7 +80,6 @@ class MPIGroup(Group):
     # Operations
 
     def start_all_reduce(self, array: Array, reduction: str, after: Event | None = None) -> Work:
-        """Begin to replace the array by the reduction over all processes, once ``after`` has happened."""
         operation = self._operations[check_reduction(reduction)]
         what = f"the {reduction} of {array.size:,} {array.dtype}"
 
@@ -94,7 +93,6 @@ class MPIGroup(Group):
         return self._submit(what, start)
 
     def reduce_now(self, arrays: Sequence[Array], reduction: str) -> None:
-        """Replace arrays of one dtype by the reduction over all processes."""
         shared = self.shared
         assert shared is not None
         check_reduction(reduction)
@@ -102,7 +100,6 @@ class MPIGroup(Group):
         self._submit(what, lambda: shared.reduce([_buffer(array) for array in arrays], reduction, what)).wait()
 
     def start_broadcast(self, array: Array, root: int) -> Work:
-        """Begin to replace the array by that of process ``root``."""
         self._check_root(root)
         what = f"a broadcast of {array.nbytes:,} bytes from process {root}"
 
@@ -113,7 +110,6 @@ class MPIGroup(Group):
         return self._submit(what, start)
 
     def all_gather(self, array: Array) -> Array:
-        """The arrays of all processes, along a new first dim."""
         own = np.ascontiguousarray(array)
         found = np.empty((self.size, *own.shape), own.dtype)
         what = f"a gathering of {own.nbytes:,} bytes of each"
@@ -126,7 +122,6 @@ class MPIGroup(Group):
         return found
 
     def reduce_scatter(self, array: Array, reduction: str = "sum") -> Array:
-        """The own one of ``size`` equal parts of the reduction."""
         own = np.ascontiguousarray(array)
         if own.shape[0] % self.size:
             raise CollectiveError(f"{own.shape[0]} rows are to be scattered to {self.size} processes: no equal parts")
@@ -142,7 +137,6 @@ class MPIGroup(Group):
         return found
 
     def barrier(self) -> None:
-        """Return when all have come."""
         if self.shared is not None:
             self._submit("a barrier", lambda: self._meet("a barrier")).wait()
         else:

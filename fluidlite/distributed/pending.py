@@ -27,12 +27,10 @@ class Queued:
         self._error: BaseException | None = None
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Say that it has ended, well or by an error."""
         self._error = error
         self._done.set()
 
     def wait(self) -> None:
-        """Block until it has ended; raise what failed."""
         self._done.wait()
         if self._error is not None:
             raise self._error
@@ -54,7 +52,6 @@ class Begun:
         self.error: BaseException | None = None
 
     def wait(self) -> None:
-        """Block until it has ended; raise what failed."""
         self._group.finish(self)
         if self.error is not None:
             raise self.error

@@ -42,7 +42,6 @@ class _Flags:
         self._headers, self._word, self._number = headers, word, number
 
     def Test(self) -> bool:
-        """Whether they have."""
         word, number = self._word, self._number
         return all(header[word] >= number for header in self._headers)
 
@@ -88,7 +87,6 @@ class SharedReductions:
         self._large(flat, reduction, what)
 
     def meet(self, what: str) -> None:
-        """Return when all have come."""
         self._small([], 0, "sum", what)
 
     def _slot(self) -> int:

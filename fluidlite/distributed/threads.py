@@ -68,7 +68,6 @@ class Meeting:
         return meeting
 
     def result(self, rank: int, number: int, meeting: _Meeting) -> Array:
-        """Wait for the result of an operation."""
         if not meeting.over.wait(TIMEOUT_SECONDS):
             raise CollectiveError(f"member {rank} of {self.size} waited {TIMEOUT_SECONDS:.0f} s, and not all came")
         if not meeting.results:
@@ -87,7 +86,6 @@ class _Work:
         self._finish = finish
 
     def wait(self) -> None:
-        """Block until all have come."""
         self._finish()
 
 
@@ -125,28 +123,23 @@ class ThreadGroup(Group):
         return combine
 
     def start_all_reduce(self, array: Array, reduction: str, after: Event | None = None) -> _Work:
-        """Begin to replace the array by the reduction over all members."""
         return self._begin(f"{reduction} of {array.shape} {array.dtype}", array, self._reducing(reduction), after)
 
     def reduce_now(self, arrays: Sequence[Array], reduction: str) -> None:
-        """Replace the arrays by the reduction over all members."""
         for array in arrays:
             self.start_all_reduce(array, reduction).wait()
 
     def start_broadcast(self, array: Array, root: int) -> _Work:
-        """Begin to replace the array by that of member ``root``."""
         if not 0 <= root < self.size:
             raise CollectiveError(f"the root is member {root}; there are {self.size}, from 0")
         what = f"broadcast of {array.shape} {array.dtype} from {root}"
         return self._begin(what, array, lambda arrays: [arrays[root]] * self.size, None)
 
     def all_gather(self, array: Array) -> Array:
-        """The arrays of all members, along a new first dim."""
         what = f"gathering of {array.shape} {array.dtype}"
         return self._come(what, array, lambda arrays: [np.stack(arrays)] * self.size)().copy()
 
     def reduce_scatter(self, array: Array, reduction: str = "sum") -> Array:
-        """The own one of ``size`` equal parts of the reduction."""
         if array.shape[0] % self.size:
             raise CollectiveError(f"{array.shape[0]} rows are to be scattered to {self.size} members: no equal parts")
         combine = self._reducing(reduction)
@@ -156,5 +149,4 @@ class ThreadGroup(Group):
         return total[self.rank * rows : (self.rank + 1) * rows].copy()
 
     def barrier(self) -> None:
-        """Return when all have come."""
         self._come("barrier", np.zeros(1, np.uint8), lambda arrays: arrays)()

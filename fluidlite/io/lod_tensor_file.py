@@ -99,7 +99,6 @@ class _Reading:
             raise self._bad(f"its {what} is of version {version}; this fluidlite reads 0")
 
     def read(self, declared: Spec | None) -> Stored:
-        """Read it, if it fits what is declared."""
         self._version("LoD")
         levels = self._number(8, "the number of LoD levels")
         if levels > _MAX_LOD_LEVELS:

@@ -87,7 +87,6 @@ def _parts(snapshot: Snapshot, stem: str) -> Arrays:
 
 
 def _all(file: SavedFile) -> Arrays:
-    """All values of a safetensors file."""
     wanted: dict[str, Spec | None] = dict.fromkeys(names_in(file))
     file.rewind()
     return {name: array for name, (array, _) in read_tensors(file, wanted).items()}

@@ -41,7 +41,6 @@ class SavedFile:
 
     @property
     def left(self) -> int:
-        """Bytes that were not read yet."""
         return self._left
 
     def peek(self, count: int) -> bytes:
@@ -54,7 +53,6 @@ class SavedFile:
         return found
 
     def rewind(self) -> None:
-        """Begin at the first byte again."""
         self._stream.seek(0)
         self._left, self._digest = self.size, hashlib.sha256()
 
@@ -69,7 +67,6 @@ class SavedFile:
             raise self._mixed(f"it has {self.size:,} bytes, and {self._content.size:,} were saved")
 
     def read_into(self, target: memoryview) -> None:
-        """Fill ``target`` with the next bytes."""
         done = 0
         with path_errors(self.path, "read"):
             while done < len(target):
@@ -82,7 +79,6 @@ class SavedFile:
         self._left -= done
 
     def read(self, count: int) -> bytearray:
-        """The next ``count`` bytes."""
         found = bytearray(count)
         self.read_into(memoryview(found))
         return found

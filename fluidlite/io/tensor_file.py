@@ -134,7 +134,6 @@ def check_fit(file: SavedFile, name: str, declared: Spec | None, saved: Spec) ->
 
 
 def names_in(file: SavedFile) -> list[str]:
-    """The names of a file's values."""
     header, _ = _header(file)
     return [name for name in header if name != "__metadata__"]
 

@@ -18,7 +18,6 @@ from fluidlite.tensor.var_type import dtype_of
 
 
 def _number(argument: str, value: Any, dtype: Any) -> Variable:
-    """A number as a Variable of a dtype."""
     if not isinstance(value, Variable):
         return fill_constant([1], dtype, value if isinstance(value, int) else check_float(argument, value))
     return value if value.dtype == dtype_of(dtype) else cast(value, dtype)

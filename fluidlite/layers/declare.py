@@ -157,7 +157,6 @@ class Declaration:
         return Use(self, given).append()
 
     def _refuse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Say how the arguments do not fit the signature."""
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as exc:
@@ -260,6 +259,5 @@ def make(declaration: Declaration, function: Callable[..., Any]) -> Callable[...
 
 
 def declaration_of(function: Any) -> Declaration | None:
-    """The declaration of a layer; None of one that is code."""
     found: Declaration | None = getattr(function, "declaration", None)
     return found

@@ -31,7 +31,6 @@ class Use:
         self._returns = list(declaration.returns)
 
     def append(self) -> Any:
-        """Append the operator; return the results."""
         declaration = self._declaration
         for argument in declaration.arguments:
             self._take(argument)
@@ -47,7 +46,6 @@ class Use:
         return self._append(type or declaration.definition.type)
 
     def _take(self, argument: Argument) -> None:
-        """Check one argument, and put it where it belongs."""
         name, value, attr = argument.name, self._arguments[argument.name], argument.attr
         if not argument.used or (value is None and argument.optional and not self._needs(argument)):
             return
@@ -77,7 +75,6 @@ class Use:
         return slot is not None and not slot.dispensable
 
     def _make_parameters(self) -> None:
-        """Make the parameters that inputs ask for."""
         helper, inputs = self._helper, self._inputs
         dtype = next((value.dtype for value in inputs.values() if isinstance(value, Variable)), "float32")
         for slot, value in list(inputs.items()):
@@ -103,7 +100,6 @@ class Use:
         return attr
 
     def _append(self, type: str) -> Any:
-        """Make the results, and append the operator that writes them."""
         helper, declaration, outputs, results = self._helper, self._declaration, self._outputs, dict[str, Any]()
         biases = {slot: outputs.pop(slot) for slot in list(outputs) if isinstance(outputs[slot], AddedBias)}
         made = declaration.definition if type == declaration.definition.type else ops.get(type)

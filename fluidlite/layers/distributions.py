@@ -27,8 +27,6 @@ def _parameter(name: str, value: Any) -> Variable:
 
 
 class _Distribution:
-    """What both distributions of two parameters have in common."""
-
     def __init__(self, **parameters: Any) -> None:
         self.batch = [_parameter(name, value) for name, value in parameters.items()]
 
@@ -173,7 +171,6 @@ class MultivariateNormalDiag:
             refuse("scale", list(self.scale.shape), "a square matrix")
 
     def _diagonal(self, matrix: Variable) -> Any:
-        """The diagonal of a matrix, [k]."""
         return reduce_sum(matrix * assign(np.eye(self.scale.shape[0], dtype="float32")), dim=1)
 
     def entropy(self) -> Any:

@@ -102,7 +102,6 @@ def _written(paragraphs: Sequence[str], sections: Sequence[tuple[str, str]]) -> 
 
 
 def _renamed(argument: Argument) -> bool:
-    """Whether an argument has not the name of its slot."""
     return bool(argument.slot) and argument.attr is None and argument.slot.lower() != argument.name.replace("_", "")
 
 
@@ -121,7 +120,6 @@ def _item(name: str, kind: str, text: str) -> str:
 
 
 def _entry(parameter: inspect.Parameter, argument: Argument | None, declaration: Declaration, said: _Text) -> str:
-    """What is said of a parameter."""
     name, op = parameter.name, declaration.definition
     if argument is None:
         kind, text = _HELPED[name]
@@ -152,7 +150,6 @@ def _entry(parameter: inspect.Parameter, argument: Argument | None, declaration:
 
 
 def _kind(kind: str, parameter: inspect.Parameter) -> str:
-    """A kind, and the default."""
     kind = kind.replace(" | None", "").replace(" | ", " or ")
     if parameter.default is None:
         return f"{kind}, optional"

@@ -59,12 +59,10 @@ def _is_below(step: Variable, bound: float) -> Variable:
 
 
 def _power(x: Variable, factor: float) -> Variable:
-    """x^factor."""
     return append("pow", "pow", {"X": x}, {"factor": factor})
 
 
 def _not(flag: Variable) -> Variable:
-    """1 - flag."""
     return scale(flag, -1.0, 1.0)
 
 

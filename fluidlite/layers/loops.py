@@ -18,7 +18,6 @@ __all__ = ["While", "while_loop"]
 
 
 def check_condition(argument: str, value: Any) -> Variable:
-    """Return a bool Variable of one element, or raise."""
     variable = check_variable(argument, value)
     if variable.spec is not None and (variable.dtype != "bool" or (variable.spec.known and variable.spec.size != 1)):
         do = "compare two variables of shape [1], such as layers.less_than(i, n)"

@@ -18,7 +18,6 @@ LAYOUTS = ("NCHW", "NHWC")
 
 
 def _channels(argument: str, input: Variable, layout: str = "NCHW") -> int:
-    """The number of channels of a layer's input."""
     if layout not in LAYOUTS:
         refuse("data_layout", layout, "'NCHW' or 'NHWC'", error=AttributeValueError)
     if len(input.shape) < 2:

@@ -20,7 +20,6 @@ FLOATS = ("float32", "float64")
 
 
 def _first(param_attr: Any) -> dict[str, float]:
-    """The first values of data_norm's parameters."""
     if not isinstance(param_attr, dict):
         return FIRST
     for name in param_attr:

@@ -70,7 +70,6 @@ def _refuse_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def _has_rows(value: Any) -> bool:
-    """Whether an argument is or has a variable of sparse rows."""
     items = value if isinstance(value, (list, tuple)) else (value,)
     return any(isinstance(each, Variable) and each.selected is not None for each in items)
 

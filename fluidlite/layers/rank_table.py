@@ -11,7 +11,6 @@ from fluidlite.tensor.var_type import VarType
 
 
 def _check_table(argument: str, value: Variable) -> Variable:
-    """Return a Variable that holds a rank table, or raise."""
     if check_variable(argument, value).type != VarType.LOD_RANK_TABLE:
         refuse(argument, value, "a rank table, as layers.lod_rank_table makes it")
     return value

@@ -52,7 +52,6 @@ def dense(grad: Variable) -> Variable:
 
 
 def take_rows(var: Variable, grad: Variable) -> Variable:
-    """Return the rows of a variable that a gradient has."""
     block, selected = grad.block, _selected("take_rows", grad)
     out = block.create_temporary(var.dtype, stop_gradient=True)
     block.append_op("gather", {"X": var, "Index": selected.rows}, {"Out": out})
@@ -60,7 +59,6 @@ def take_rows(var: Variable, grad: Variable) -> Variable:
 
 
 def put_rows(var: Variable, rows: Variable, grad: Variable) -> None:
-    """Put rows that :func:`take_rows` returned back, in place."""
     selected = _selected("put_rows", grad)
     grad.block.append_op("set_rows", {"X": var, "Rows": selected.rows, "Values": rows}, {"Out": var})
 

@@ -31,7 +31,6 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two structures are alike but for their leaves."""
     if isinstance(one, (list, tuple)):
         alike = isinstance(other, (list, tuple)) and len(one) == len(other)
         return alike and all(map(same, one, other))

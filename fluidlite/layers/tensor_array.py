@@ -13,7 +13,6 @@ __all__ = ["array_length", "array_read", "array_write", "create_array", "tensor_
 
 
 def check_array(argument: str, value: Any) -> Variable:
-    """Return a Variable that holds a tensor array, or raise."""
     variable = check_variable(argument, value)
     if not variable.is_array:
         refuse(argument, variable, "a tensor array, as layers.create_array makes it")
@@ -21,7 +20,6 @@ def check_array(argument: str, value: Any) -> Variable:
 
 
 def check_index(argument: str, value: Any) -> Variable:
-    """Return an integer Variable of one element, or raise."""
     variable = check_variable(argument, value)
     spec = variable.spec
     if spec is not None and (spec.dtype not in ("int64", "int32") or (spec.known and spec.size != 1)):

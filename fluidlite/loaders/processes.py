@@ -52,7 +52,6 @@ class SharedRegion:
         return memoryview(self._map)
 
     def close(self) -> None:
-        """Let go of it."""
         if self._file >= 0:
             os.close(self._file)
             self._file, self._map = -1, None
@@ -183,7 +182,6 @@ class ProcessProducer(Producer):
             self._sending.release()
 
     def kill(self) -> None:
-        """End the child at once."""
         self._idle = None
         if not self._stopped:
             self.process.kill()
@@ -226,7 +224,6 @@ class ProcessProducer(Producer):
         self.end()
 
     def end(self) -> None:
-        """End the child and let go of what was shared with it."""
         self._idle = None
         self._stop()
         self._pipe.close()

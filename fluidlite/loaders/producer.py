@@ -99,7 +99,6 @@ class RowsProducer(Producer):
             )
 
     def request(self) -> Any:
-        """The numbers of the samples."""
         self._next = max(self._next, self.first)
         if self._next >= self._batches:
             return END
@@ -171,7 +170,6 @@ class StreamProducer(Producer):
         return END
 
     def produce(self, request: Any) -> HostBatch:
-        """Assemble them."""
         if self.settings.yields == "batches":
             return self._transformed(self._raw.from_columns(request))
         if isinstance(request, (str, bytes)) or not hasattr(request, "__len__") or not len(request):
@@ -187,7 +185,6 @@ class StreamProducer(Producer):
 
 
 def producer_of(settings: Settings, epoch: int) -> Producer:
-    """The producer of an epoch."""
     return (RowsProducer if isinstance(settings.source, Rows) else StreamProducer)(settings, epoch)
 
 

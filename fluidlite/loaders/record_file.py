@@ -170,7 +170,6 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[list[Value]]:
 
 
 def _content(stream: BinaryIO, head: bytes, size: int, where: str) -> bytes:
-    """The unpacked content of a record."""
     if len(head) != _HEAD.size:
         raise LoaderError(f"{where} is truncated")
     packed, stored, raw, crc = _HEAD.unpack(head)

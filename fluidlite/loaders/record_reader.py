@@ -32,7 +32,6 @@ class RecordReader:
         self.place: Any = None
 
     def set_places(self, place: Any) -> None:
-        """Say where batches are to lie."""
         self.place = place
         if self.loader is not None:
             self.loader.set_places(place)
@@ -59,7 +58,6 @@ class StartedLoader(GeneratorLoader):
         self._started = True
 
     def reset(self) -> None:
-        """End the epoch; the next run begins one."""
         super().reset()
         self._started = True
 

@@ -96,7 +96,6 @@ class Lease(Allocation):
         base.used_by(context)  # if this lease is the last reference, the pool waits for those who used it
 
     def used_by(self, context: Context) -> None:
-        """Say that another context has work in flight on it."""
         super().used_by(context)
         self._base.used_by(context)
 
@@ -115,7 +114,6 @@ class Ring:
         self.slots: list[Slot] = []
 
     def add(self) -> Slot:
-        """A further buffer."""
         slot = Slot()
         self.slots.append(slot)
         return slot

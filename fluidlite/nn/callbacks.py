@@ -111,7 +111,6 @@ class EarlyStop(Callback):
         return {"best": self.best, "waited": self.waited}
 
     def load_state(self, state: Any) -> None:
-        """Take both."""
         self.best, self.waited = state["best"], int(state["waited"])
 
 
@@ -175,5 +174,4 @@ class Checkpoint(Callback):
         return None if self.best == -math.inf else self.best
 
     def load_state(self, state: Any) -> None:
-        """Take it."""
         self.best = -math.inf if state is None else float(state)

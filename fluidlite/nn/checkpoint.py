@@ -25,7 +25,6 @@ _FORMAT, _VERSION = "fluidlite.network", 1
 
 
 def save(network: Network, folder: PathText) -> None:
-    """Save a network; see :meth:`Network.save`."""
     network.set_up()
     if network.group.rank != 0:
         return
@@ -67,7 +66,6 @@ def _layers(network: Network) -> list[dict[str, Any]]:
 
 
 def load(network: Network, folder: PathText) -> None:
-    """Load a network; see :meth:`Network.load`."""
     network.set_up()
     where = folder_of(folder)
 

@@ -42,7 +42,6 @@ class Programs:
     state_bytes: int = 0
 
     def seed(self, seed: int) -> None:
-        """Give all but the training step a seed."""
         for program in (self.predict, self.startup, self.test):
             if program is not None:
                 program.random_seed = seed

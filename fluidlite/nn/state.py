@@ -39,7 +39,6 @@ class TrainingState:
         self.sums = [0.0] * count
 
     def record(self) -> dict[str, Any]:
-        """As JSON can hold it."""
         found = asdict(self)
         del found["loaded"]
         return found

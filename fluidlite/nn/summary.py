@@ -86,7 +86,6 @@ class Summary:
 
 
 def summarise(network: Network, rows: int | None) -> Summary:
-    """Make the summary of a network; see :meth:`Network.summary`."""
     programs = network.compile()
     count = DEFAULT_ROWS if rows is None else rows
     dims = [count if d < 0 else d for d in network.input.shape]

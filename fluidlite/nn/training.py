@@ -31,7 +31,6 @@ def train(
     resume: bool,
     whole: bool,
 ) -> list[Logs]:
-    """Train for some epochs; see :meth:`Network.batched_train`."""
     network.set_up()
     programs = network.compile()
     what = "train" if whole else "batched_train"
@@ -194,7 +193,6 @@ def _means(network: Network, sums: Sequence[float], rows: int) -> tuple[list[flo
 
 
 def evaluate(network: Network, source: Any) -> dict[str, float]:
-    """Loss and metrics over all rows; see :meth:`Network.evaluate`."""
     network.set_up()
     programs = network.compile()
     source = source if source is not None else network.loader
@@ -220,7 +218,6 @@ def evaluate(network: Network, source: Any) -> dict[str, float]:
 
 
 def predict(network: Network, source: Any, batch_size: int | None) -> np.ndarray[Any, Any]:
-    """Outputs of all rows; see :meth:`Network.predict`."""
     network.set_up()
     programs = network.compile()
     parts: Iterable[Any]

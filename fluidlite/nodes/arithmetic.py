@@ -131,28 +131,24 @@ def CwiseMax(first: Node, second: Node, *others: Node) -> OperatorNode:
 
 
 def add(left: Node, right: Any) -> OperatorNode:
-    """``a + b``."""
     if type(right) is not OperatorNode and is_number(right):
         return operator_node(ADD_SCALAR, (left,), (_SAME, ("bias", right)))
     return operator_node(ADD, (left, right))
 
 
 def subtract(left: Node, right: Any) -> OperatorNode:
-    """``a - b``."""
     if type(right) is not OperatorNode and is_number(right):
         return operator_node(ADD_SCALAR, (left,), (_SAME, ("bias", -right)))
     return operator_node(SUBTRACT, (left, right))
 
 
 def multiply(left: Node, right: Any) -> OperatorNode:
-    """``a * b``."""
     if type(right) is not OperatorNode and is_number(right):
         return operator_node(PROD_SCALAR, (left,), (("scale", right), _NO_BIAS))
     return operator_node(CWISE_PROD, (left, right))
 
 
 def divide(left: Node, right: Any) -> OperatorNode:
-    """``a / b``."""
     if is_number(right):
         if right == 0:
             raise NodeError(f"{left} is divided by the number 0")
@@ -161,17 +157,14 @@ def divide(left: Node, right: Any) -> OperatorNode:
 
 
 def divide_by(right: Node, left: Any) -> OperatorNode:
-    """``number / b``."""
     return operator_node(SCALAR_DIV, (right,), (("number", _number("/", left)),))
 
 
 def subtract_from(right: Node, left: Any) -> OperatorNode:
-    """``b - a``."""
     return SubtractScalar(left, right)
 
 
 def negative(x: Node) -> OperatorNode:
-    """``-a``."""
     return ProdScalar(x, -1)
 
 

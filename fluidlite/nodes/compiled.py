@@ -189,7 +189,6 @@ class CompiledGraph:
         self.runs: list[CompiledRun] = []
 
     def start(self, coefficient: float) -> np.ndarray[Any, Any]:
-        """The gradient of the sink."""
         found = self._starts.get(coefficient)
         if found is None:
             assert self._spec is not None
@@ -220,7 +219,6 @@ class CompiledGraph:
             return made
 
     def forget(self, run: CompiledRun) -> None:
-        """Let go of a run whose weights are gone."""
         with self._lock:
             self.runs = [each for each in self.runs if each is not run]
 

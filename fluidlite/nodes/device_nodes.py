@@ -83,11 +83,9 @@ class DeviceTransfer(Node):
         super().__init__((node,), where)
 
     def forward_(self) -> None:
-        """Copy the value."""
         self.set_value(self._inputs[0].value().copy_to(self._dev))
 
     def backward_(self) -> None:
-        """Copy the gradient back."""
         node = self._inputs[0]
         if node.has_grad():
             node.add_grad(self.grad().copy_to(node._at.dev()))

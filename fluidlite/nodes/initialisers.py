@@ -35,7 +35,6 @@ class Initialiser:
         self.initializer = initializer
 
     def _of(self, dims: tuple[int, ...]) -> FluidInitializer:
-        """The initializer for a tensor of these dims."""
         return self.initializer
 
     def __call__(self, tensor: Tensor) -> None:

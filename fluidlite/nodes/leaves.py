@@ -62,7 +62,6 @@ class Leaf(Node):
         return type(self).__name__ if self._has_grad or type(self) is Weight else f"Fixed{type(self).__name__}"
 
     def dev(self) -> Device:
-        """The device of its value."""
         return self._dev
 
     def move_to(self: L, dev: Device | PlaceLike) -> L:

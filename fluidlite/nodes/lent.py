@@ -31,16 +31,13 @@ class Lent(Allocation):
 
     @property
     def block(self) -> Block | None:  # type: ignore[override]  # a place that is an arena takes back what all have
-        """The block of the whole."""
         return self.whole.block
 
     @property
     def lasting(self) -> bool:  # type: ignore[override]
-        """Whether it stays until it is freed."""
         return self.whole.lasting
 
     def live_block(self) -> Block:
-        """The block, or AllocationError if the whole was freed or taken back."""
         return self.whole.live_block()
 
 

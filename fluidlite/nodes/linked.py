@@ -72,7 +72,6 @@ class Linked:
         return self.devs[at] if self.devs else self._dev
 
     def value(self, at: int) -> Tensor:
-        """The value of a node."""
         return self._tensor(self.dev_of(at), self.specs[at], self.address[at])
 
     def holds(self, nodes: Sequence[Node], context: Context) -> bool:
@@ -287,7 +286,6 @@ class Gradients:
         self._whole = whole
 
     def gradient(self, at: int) -> Tensor:
-        """The gradient of a node."""
         return _part(self._dev, self._specs[at], self._whole, self._address[at])
 
 

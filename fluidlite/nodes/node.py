@@ -95,7 +95,6 @@ class Held:
         self._gradient, self._graded = tensor, None
 
     def dev(self) -> Device:
-        """The device of both."""
         return self._dev
 
     def add_part(self, tensor: Tensor) -> None:
@@ -108,7 +107,6 @@ class Held:
             self.add_up()
 
     def add_up(self) -> None:
-        """Add the parts to the gradient."""
         from fluidlite.nodes.operator_call import total
 
         if self._parts:
@@ -369,5 +367,4 @@ def _device_of(node: Node) -> Device:
 
 
 def is_number(item: Any) -> bool:
-    """Whether an operand is a number, not a node."""
     return type(item) is float or (isinstance(item, (int, float)) and not isinstance(item, bool))

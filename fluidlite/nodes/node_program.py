@@ -160,7 +160,6 @@ class NodeProgram:
         return [gradient.name if gradient is not None else None for gradient in names]
 
     def check_derivative(self, node: Any) -> None:
-        """Raise GradientError if the node has no derivative."""
         if self.error is not None:
             raise GradientError(f"{node}: {self.error}") from None
 

@@ -126,7 +126,6 @@ _sums: LRUCache[Routine] = LRUCache(MAX_OPERATOR_CALLS, "sums of gradients", 16 
 
 
 def filled(dev: Device, spec: Spec, value: float) -> Tensor:
-    """A tensor of one number."""
     attrs = {"shape": list(spec.dims), "value": value, "dtype": spec.dtype}
     (made,) = run_operator("fill_constant", {}, attrs, dev)["Out"]
     return made

@@ -80,7 +80,6 @@ class OperatorNode(Node):
         kind.programs[key] = self._program, self._type, at, self._has_grad
 
     def name(self) -> str:
-        """The kind of node, such as ``"Add"``."""
         return f"InPlace{self.kind.name}" if self._asked else self.kind.name
 
     def _resolve(self) -> None:
@@ -110,13 +109,11 @@ class OperatorNode(Node):
         return self._program.spec if self._program is not None else None
 
     def forward_(self) -> None:
-        """Run the operators."""
         from fluidlite.nodes.running import alone
 
         alone(self, self._run_forward, [item.value() for item in self._inputs])
 
     def backward_(self) -> None:
-        """Run the operators of the gradient."""
         from fluidlite.nodes.running import alone
 
         alone(self, self._run_backward, [item.value() for item in self._inputs if item._over is None])
@@ -206,7 +203,6 @@ class OperatorNode(Node):
         return super().grad()
 
     def reset_grad(self) -> None:
-        """Let the gradient be 0 again."""
         self._at._grad = None
         self._passed = False
 
@@ -240,7 +236,6 @@ class OperatorNode(Node):
         return program.reads_input, program.reads_output
 
     def reset_forwarded(self) -> None:
-        """Let ``forward`` compute again."""
         self._forwarded = False
         self._over = None
 

@@ -40,7 +40,6 @@ def held(contexts: Sequence[Context], tensors: Callable[[], Iterable[Tensor]]) -
 
 
 def alone(node: Node, run: Callable[[Context, int], None], tensors: Sequence[Tensor]) -> None:
-    """Run one node by itself."""
     context = get_context(node._dev.known_place())
     with held([context], lambda: tensors):
         run(context, 0)

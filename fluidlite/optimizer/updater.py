@@ -68,7 +68,6 @@ class Updater(Optimizer):
         return self.rows_alone
 
     def _inputs(self) -> dict[str, Variable]:
-        """Further inputs."""
         return {}
 
     def _fill(self, state: State) -> float:

@@ -79,7 +79,6 @@ def gradient_report(
     elements: int | None,
     mode: str,
 ) -> GradientReport:
-    """See :func:`fluidlite.testing.check_gradient`."""
     where = Place.parse(place)
     if elements is not None and whole("elements of check_gradient", elements, GradientError) < 1:
         raise GradientError(f"elements of check_gradient is {elements}; expected 1 or more, or None for all")

@@ -40,7 +40,6 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
 
 
 def _fused(x: Sequence[int], w: Sequence[int], out: Sequence[int], **attrs: Any) -> list[Sample]:
-    """Return samples of what Fluid's passes fuse."""
     bounded: dict[str, Any] = {"fuse_brelu": True, "fuse_brelu_threshold": 0.5}
     return [
         case("residual", x, w, bias=True, residual=out, fuse_residual_connection=True, **attrs),

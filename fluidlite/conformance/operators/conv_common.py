@@ -10,7 +10,6 @@ from fluidlite.conformance.samples import Sample
 
 
 def reference_pads(sizes: Sequence[int], kernel: Sequence[int], attrs: Attrs) -> list[tuple[int, int]]:
-    """Return the padding that the attributes mean."""
     spatial, given = len(sizes), list(attrs["paddings"])
     if attrs.get("padding_algorithm") == "VALID":
         return [(0, 0)] * spatial
@@ -40,7 +39,6 @@ def case(
     residual: Sequence[int] = (),
     **attrs: Any,
 ) -> Sample:
-    """Return a sample of a convolution, or of a transposed one."""
     inputs = {"Input": away_from(rand(*x), 0.0), "Filter": rand(*w, seed=1)}
     if bias:
         inputs["Bias"] = rand(w[1] * attrs.get("groups", 1) if transposed else w[0], seed=2)
@@ -50,7 +48,6 @@ def case(
 
 
 def fused(x: Sequence[int], w: Sequence[int], **attrs: Any) -> list[Sample]:
-    """Return samples of activations that Fluid's passes fuse."""
     leaky: dict[str, Any] = {"fuse_activation": "leaky_relu", "fuse_alpha": 0.3}
     return [
         case("fuse_relu", x, w, bias=True, fuse_relu=True, check=False, **attrs),

@@ -70,5 +70,4 @@ def update_samples(
 
 
 def squares(x: Any) -> float:
-    """Return the sum of squares, added one by one."""
     return sum((float(v) * float(v) for v in np.ravel(x)), 0.0)

@@ -48,13 +48,11 @@ class Conv2D(Layer):
         self._weight, self._bias = weight, bias
 
     def expects(self, spec: Spec) -> str | None:
-        """Images."""
         if len(spec.dims) != 4 or not is_float(spec.dtype):
             return "images, [rows, channels, height, width], a floating-point type"
         return None
 
     def build(self, x: Variable) -> Variable:
-        """Append a convolution, the bias and the activation."""
         return conv2d(
             x,
             self.filters,

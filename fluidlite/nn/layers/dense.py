@@ -34,13 +34,11 @@ class Dense(Layer):
         self.units, self.activation, self._weight, self._bias = units, activation, weight, bias
 
     def expects(self, spec: Spec) -> str | None:
-        """Rows of known width, floating."""
         if len(spec.dims) < 2 or not is_float(spec.dtype) or any(d < 0 for d in spec.dims[1:]):
             return "[rows, width], a floating-point type, the width known"
         return None
 
     def build(self, x: Variable) -> Variable:
-        """Append a product, the bias and the activation."""
         return fc(
             x,
             self.units,

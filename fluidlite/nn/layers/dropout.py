@@ -25,5 +25,4 @@ class Dropout(Layer):
         self.rate = rate
 
     def build(self, x: Variable) -> Variable:
-        """Append a dropout."""
         return dropout(x, self.rate, name=self.name, dropout_implementation="upscale_in_train")

@@ -37,7 +37,6 @@ class Embedding(Layer):
         self.vocabulary, self.width, self.padding, self._weight = vocabulary, width, padding, weight
 
     def expects(self, spec: Spec) -> str | None:
-        """Integers."""
         return None if spec.dtype in INTS else f"ids, one of {', '.join(INTS)}"
 
     def build(self, x: Variable) -> Variable:

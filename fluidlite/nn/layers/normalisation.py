@@ -31,13 +31,11 @@ class BatchNorm(Layer):
         self.momentum, self.epsilon, self.activation = momentum, epsilon, activation
 
     def expects(self, spec: Spec) -> str | None:
-        """Channels in dim 1."""
         if not 2 <= len(spec.dims) <= 5 or not is_float(spec.dtype):
             return "[rows, channels, ...] of rank 2 to 5, a floating-point type"
         return None
 
     def build(self, x: Variable) -> Variable:
-        """Append the normalisation."""
         return batch_norm(
             x,
             act=self.activation,
@@ -67,11 +65,9 @@ class LayerNorm(Layer):
         self.epsilon, self.activation = epsilon, activation
 
     def expects(self, spec: Spec) -> str | None:
-        """Rows of known width."""
         if len(spec.dims) < 2 or not is_float(spec.dtype) or any(d < 0 for d in spec.dims[1:]):
             return "[rows, ...], a floating-point type, all dims but the first known"
         return None
 
     def build(self, x: Variable) -> Variable:
-        """Append the normalisation."""
         return layer_norm(x, epsilon=self.epsilon, act=self.activation, name=self.name)

@@ -35,18 +35,15 @@ class Pool2D(Layer):
         self.stride = stride if stride is not None else (size if size is not None else 1)
 
     def expects(self, spec: Spec) -> str | None:
-        """Images."""
         if len(spec.dims) != 4 or not is_float(spec.dtype):
             return "images, [rows, channels, height, width], a floating-point type"
         return None
 
     def build(self, x: Variable) -> Variable:
-        """Append the pooling."""
         whole = self.size is None
         return pool2d(
             x, -1 if whole else self.size, self.pooling, self.stride, self.padding, global_pooling=whole, name=self.name
         )
 
     def config(self) -> dict[str, Any]:
-        """What ``pool2d`` is told."""
         return {"size": self.size, "stride": self.stride, "padding": self.padding, "kind": self.pooling}

@@ -56,7 +56,6 @@ class LSTM(Layer):
         self.steps, self.dropout, self._weight = steps, dropout, weight
 
     def expects(self, spec: Spec) -> str | None:
-        """Rows of steps."""
         if len(spec.dims) != 3 or not is_float(spec.dtype) or spec.dims[2] < 1:
             return "[rows, steps, width], a floating-point type, the width known"
         return None

@@ -20,7 +20,6 @@ class Flatten(Layer):
     kind = "flatten"
 
     def expects(self, spec: Spec) -> str | None:
-        """Known dims but the first."""
         return "[rows, ...], all dims but the first known" if any(d < 0 for d in spec.dims[1:]) else None
 
     def build(self, x: Variable) -> Variable:
@@ -46,7 +45,6 @@ class Reshape(Layer):
         self.dims = [int(d) for d in dims]
 
     def expects(self, spec: Spec) -> str | None:
-        """As many numbers a row."""
         inner, wanted = spec.dims[1:], self.dims
         if any(d < 0 for d in inner):
             return "[rows, ...], all dims but the first known"
@@ -80,7 +78,6 @@ class Activation(Layer):
         self.function = function
 
     def build(self, x: Variable) -> Variable:
-        """Append the activation."""
         return LayerHelper(self.function, name=self.name, act=self.function).append_activation(x)
 
 
@@ -103,7 +100,6 @@ class Function(Layer):
         self.function = function
 
     def build(self, x: Variable) -> Variable:
-        """Call the function."""
         return self.function(x)
 
     def config(self) -> dict[str, Any]:

@@ -104,7 +104,6 @@ class Layer:
 
 
 def _parts(items: Any) -> Iterator[Any]:
-    """The weights and layers in attributes, in order."""
     for item in items.values() if isinstance(items, dict) else items:
         if isinstance(item, (Weight, Layer)):
             yield item

@@ -68,7 +68,6 @@ def _sized(b: Builder, name: str, target: tuple[int, ...], opened: bool) -> str 
 
 
 def _ranged(b: Builder, name: str, low: float, high: float) -> str | None:
-    """The value in [low, high]."""
     minimum, maximum = b.range(name)
     if low <= minimum and maximum <= high:
         return name
@@ -91,7 +90,6 @@ def _ranged(b: Builder, name: str, low: float, high: float) -> str | None:
 
 
 def _within(b: Builder, name: str, low: float, high: float) -> str | None:
-    """Integers in [low, high]."""
     minimum, maximum = b.range(name)
     if (low <= minimum and maximum <= high) or b.dtype(name) == "bool":
         return name

@@ -84,26 +84,21 @@ class Builder:
     # Choices -------------------------------------------------------------------------------------------------------
 
     def any(self, items: Any) -> Any:
-        """One of them."""
         return items[int(self.rng.integers(len(items)))]
 
     def chance(self, probability: float) -> bool:
-        """Whether it happens."""
         return bool(self.rng.random() < probability)
 
     def name(self, stem: str) -> str:
-        """A name of its own."""
         self._count += 1
         return f"{stem}{self._count}"
 
     # What there is -------------------------------------------------------------------------------------------------
 
     def dims(self, name: str) -> list[tuple[int, ...]]:
-        """The dims of a value, batch by batch."""
         return [e.values[name].value.shape for e in self.at]
 
     def dtype(self, name: str) -> str:
-        """The dtype of a value."""
         return dtype_name(self.at[0].values[name].value.dtype)
 
     def range(self, name: str) -> tuple[float, float]:
@@ -129,7 +124,6 @@ class Builder:
         return name
 
     def keep(self, array: Array, stem: str = "state") -> str:
-        """Make a persistable variable."""
         name = self.name(stem)
         self.state[name] = array
         for evaluator in self.at:
@@ -152,7 +146,6 @@ class Builder:
         self.declared[name] = dtype_name(arrays[0].dtype)
 
     def numbers(self, dims: Sequence[int], dtype: str, low: float = -2.0, high: float = 2.0) -> Array:
-        """Random numbers of a dtype."""
         if dtype == "bool":
             return self.rng.random(dims) < 0.5
         if dtype in ALL_FLOATS:

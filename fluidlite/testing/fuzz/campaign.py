@@ -39,7 +39,6 @@ class Summary:
     seconds: float = 0.0
 
     def text(self) -> str:
-        """The summary in lines."""
         steps = sum(self.operators.values())
         lines = [
             f"{self.programs} programs of {steps} operators ({len(self.operators)} types) in {self.seconds:.1f} s; "

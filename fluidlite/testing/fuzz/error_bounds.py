@@ -78,7 +78,6 @@ def _overflows(array: Array) -> bool:
 
 
 def float_dtypes(inputs: Any) -> list[str]:
-    """The floating dtypes among the inputs."""
     return [dtype_name(b.value.dtype) for bs in inputs.values() for b in bs if b.value.dtype.kind not in "biu"]
 
 

@@ -76,7 +76,6 @@ class _Use:
 
 
 def sample(b: Builder) -> Any:
-    """A step from a sample."""
     by_type = samples_by_type()
     type = b.due.pop() if b.due else str(b.any(b.types or tuple(by_type)))
     fits = [case for case in by_type[type] if _computable(case, b)]
@@ -168,7 +167,6 @@ def _renewed(b: Builder, op: OpDef, array: Array) -> Array:
 
 
 def _disturbed(b: Builder, case: Case) -> dict[str, Any]:
-    """Some attributes, changed a little."""
     found: dict[str, Any] = {}
     for attr in case.op.attrs:
         if not b.chance(0.25) or (attr.type == "int" and case.op.type in KEEP_NUMBERS):  # a number of classes

@@ -57,7 +57,6 @@ def unary(b: Builder) -> Any:
 
 
 def scale(b: Builder) -> Any:
-    """A scale and a bias."""
     attrs = {"scale": float(np.round(b.rng.uniform(-2, 2), 3)), "bias": float(np.round(b.rng.uniform(-1, 1), 3))}
     return b.out("scale", {"X": b.pick(ALL_FLOATS)}, {**attrs, "bias_after_scale": b.chance(0.5)})
 
@@ -100,7 +99,6 @@ def divide(b: Builder) -> Any:
 
 
 def reduce(b: Builder) -> Any:
-    """A reduction over any dims."""
     x = b.pick(NUMBERS, (1, 2, 3, 4))
     rank = len(b.dims(x)[0])
     kind = str(b.any(REDUCTIONS if b.dtype(x) in ALL_FLOATS else ("sum", "max", "min")))
@@ -134,7 +132,6 @@ def compare(b: Builder) -> Any:
 
 
 def cast(b: Builder) -> Any:
-    """To another dtype."""
     x = b.pick()
     to = str(b.any((*b.dtypes, "int32", "int64", "bool")))
     return b.out("cast", {"X": x}, {"in_dtype": b.dtype(x), "out_dtype": to})

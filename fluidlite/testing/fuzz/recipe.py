@@ -38,19 +38,15 @@ class Step:
 
     @property
     def op(self) -> OpDef:
-        """The operator's definition."""
         return ops.get(self.type)
 
     def reads(self) -> Iterator[str]:
-        """Names of all inputs."""
         return (name for names in self.inputs.values() for name in names)
 
     def writes(self) -> Iterator[str]:
-        """Names of all outputs."""
         return (name for names in self.outputs.values() for name in names)
 
     def canonical(self) -> dict[str, Any]:
-        """Every attribute of the definition in canonical form."""
         return canonical(self.op, self.attrs)
 
 
@@ -85,7 +81,6 @@ class Recipe:
     differences: bool = False
 
     def types(self) -> set[str]:
-        """Operator types that occur."""
         return {step.type for step in self.steps}
 
     def each_run(self, change: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> tuple[Mapping[str, Array], ...]:
@@ -127,7 +122,6 @@ class Built:
 
 
 def declare(program: Program, recipe: Recipe) -> None:
-    """Declare what is fed and what is state."""
     block = program.global_block()
     fed = recipe.runs[0]
     for name, array in {**recipe.state, **fed}.items():

@@ -29,7 +29,6 @@ class Evaluator:
         self._bounds = ErrorBounds(seed)
 
     def take(self, step: Step, outputs: Mapping[str, Bounded]) -> None:
-        """Keep what a step gave."""
         for name in step.writes():
             self.values.pop(name, None)
         self.values.update(outputs)

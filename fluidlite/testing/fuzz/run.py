@@ -28,7 +28,6 @@ from fluidlite.testing.fuzz.tolerance import Array, Bounded
 
 
 def check(recipe: Recipe, place: Place) -> Outcome:
-    """Run a recipe both ways and compare."""
     from fluidlite.executor import Executor
 
     outcome = Outcome()

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy_docstring
-from pages import code, escape, line, settle, table
+from pages import code, described, escape, line, settle, table
 
 from fluidlite import layers
 
@@ -44,20 +44,9 @@ def signature(name: str, function: Layer) -> str:
     return f"{name}{plain.replace(parameters=bare, return_annotation=inspect.Signature.empty)}"
 
 
-def _entry(entry: numpy_docstring.Entry) -> str:
-    names = ", ".join(f"**{escape(name)}**" for name in entry.names)
-    kind = escape(entry.kind)
-    head = f"{names} ({kind})" if names and kind else names or kind
-    return f"- {head}" + (f": {escape(line(entry.text))}" if entry.text else "") + "\n"
-
-
 def _layer(name: str, function: Layer) -> str:
     doc = numpy_docstring.read(function)
-    text = f"## {name}\n\n```text\n{signature(name, function)}\n```\n\n{escape(line(doc.summary))}\n"
-    for paragraph in filter(None, doc.text.split("\n\n")):
-        text += f"\n{escape(line(paragraph))}\n"
-    for section, entries in doc.sections.items():
-        text += f"\n{section}:\n\n" + "".join(map(_entry, entries))
+    text = f"## {name}\n\n```text\n{signature(name, function)}\n```\n\n{described(doc)}"
     return text + (f"\n```pycon\n{doc.examples}\n```\n" if doc.examples else "")
 
 

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy_docstring
-from pages import code, escape, line, settle
+from pages import code, described, escape, line, settle
 
 from fluidlite import hookspecs, plugin
 
@@ -32,11 +32,14 @@ MODULES = (
 """In this order: a name is described where it comes first, and elsewhere refers to that."""
 
 
+def _names(module: ModuleType) -> list[str]:
+    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    return getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")]
+
+
 def named(module: ModuleType) -> dict[str, Any]:
     """Every public name of a module with what it is; beside those of the plugin API, the hooks."""
-    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-    names = getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")]
-    found = {name: getattr(module, name) for name in sorted(names, key=str.lower)}
+    found = {name: getattr(module, name) for name in sorted(_names(module), key=str.lower)}
     if module is plugin:
         found |= {name: value for name, value in vars(hookspecs).items() if name.startswith("register_")}
     return found
@@ -110,20 +113,7 @@ def constructed(each: type[Any]) -> bool:
 
 
 def _text(each: Any) -> str:
-    doc = numpy_docstring.read(each)
-    text = f"{escape(line(doc.summary))}\n" if doc.summary else ""
-    for paragraph in filter(None, doc.text.split("\n\n")):
-        text += f"\n{escape(line(paragraph))}\n"
-    for section, entries in doc.sections.items():
-        text += f"\n{section}:\n\n" + "".join(map(_entry, entries))
-    return text
-
-
-def _entry(entry: numpy_docstring.Entry) -> str:
-    names = ", ".join(f"**{escape(name)}**" for name in entry.names)
-    kind = escape(entry.kind)
-    head = f"{names} ({kind})" if names and kind else names or kind
-    return f"- {head}" + (f": {escape(line(entry.text))}" if entry.text else "") + "\n"
+    return described(numpy_docstring.read(each))
 
 
 def _class(name: str, each: type) -> str:
@@ -139,10 +129,8 @@ def _class(name: str, each: type) -> str:
 
 
 def _module(each: ModuleType) -> str:
-    own = [name for name, value in vars(each).items() if getattr(value, "__module__", "") == each.__name__]
-    names = getattr(each, "__all__", None) or [name for name in own if not name.startswith("_")]
     rows = []
-    for name in names:
+    for name in _names(each):
         value = getattr(each, name)
         said = line(numpy_docstring.read(value).summary) if callable(value) else ""
         shown = signature(name, value) if inspect.isfunction(value) else name

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from numpy_docstring import Docstring, Entry
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 _SPECIAL = re.compile(r"[\\`*\[\]<|~$]|(?<!\w)_|_(?!\w)")
@@ -34,6 +38,23 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     head = list(head)
     lines = [head, ["---"] * len(head), *map(list, rows)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def described(doc: Docstring) -> str:
+    """What a docstring says, but for its examples."""
+    text = f"{escape(line(doc.summary))}\n" if doc.summary else ""
+    for paragraph in filter(None, doc.text.split("\n\n")):
+        text += f"\n{escape(line(paragraph))}\n"
+    for section, entries in doc.sections.items():
+        text += f"\n{section}:\n\n" + "".join(map(_entry, entries))
+    return text
+
+
+def _entry(entry: Entry) -> str:
+    names = ", ".join(f"**{escape(name)}**" for name in entry.names)
+    kind = escape(entry.kind)
+    head = f"{names} ({kind})" if names and kind else names or kind
+    return f"- {head}" + (f": {escape(line(entry.text))}" if entry.text else "") + "\n"
 
 
 def settle(pages: Mapping[str, str], folder: str) -> None:

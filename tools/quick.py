@@ -33,7 +33,7 @@ def git(*arguments: str) -> list[str]:
 def changed_files(base: str | None = None) -> list[str]:
     """The files that differ from the merge base with ``base``, and those that git does not know yet.
 
-    Raises: SystemExit: There is no such base
+    Raises SystemExit: there is no such base.
     """
     for name in [base] if base else ["origin/main", "main", "origin/master", "master"]:
         if merge := git("merge-base", "HEAD", name):
@@ -51,8 +51,8 @@ def module_of(file: str) -> str | None:
 def tests_of(files: Iterable[str], tests: dict[str, str]) -> list[str]:
     """The test files that changed, then those that import a changed module, fewest imports first.
 
-    files: Changed files
-    tests: Text of each test file by its path
+    ``files``: changed files.
+    ``tests``: text of each test file by its path.
     """
     files = list(files)
     own = [file for file in files if file in tests]

@@ -52,7 +52,9 @@ def show(
         return 0 if found.ok else 1
     if not brief:
         console.print(operator_table(found))
-    _print_failures(console, found)
+    for outcome in found.failures:
+        console.print(f"\n{outcome.id}\n  {outcome.error}", soft_wrap=True)
+        console.print(f"  Reproduce: {found.reproduction(outcome)}", soft_wrap=True)
     console.print()
     for line in found.summary():
         console.print(line, soft_wrap=True)
@@ -73,9 +75,3 @@ def operator_table(certificate: Certificate) -> Table:
             str(known or ""),
         )
     return made
-
-
-def _print_failures(console: Console, certificate: Certificate) -> None:
-    for outcome in certificate.failures:
-        console.print(f"\n{outcome.id}\n  {outcome.error}", soft_wrap=True)
-        console.print(f"  Reproduce: {certificate.reproduction(outcome)}", soft_wrap=True)

@@ -12,7 +12,6 @@ import numpy as np
 
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.base.errors import FluidError
-from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.compiler.selection.policy import HOWS, Policy
 from fluidlite.conformance.cases import Case
@@ -42,9 +41,9 @@ _START = ".start"
 class Cell:
     """One operator on one place, over all of its sample calls.
 
-    hows: How many sample calls got their kernel in which way
-    libraries: by way; whose kernels these calls got
-    refused: by candidate; why other candidates were left out, in the calls that fell back (or found nothing)
+    ``hows``: how many sample calls got their kernel in which way.
+    ``libraries``: by way; whose kernels these calls got.
+    ``refused``: by candidate; why other candidates were left out, in the calls that fell back (or found nothing).
     """
 
     hows: Counter[str] = field(default_factory=Counter)
@@ -173,8 +172,8 @@ def _spec(value: Any) -> Spec:
 def kernel_matrix(places: Sequence[PlaceLike] | None = None, patterns: Iterable[str] = ()) -> list[Row]:
     """Make the kernel matrix.
 
-    places: The columns; every usable place if left out
-    patterns: Operator types to show, with ``*`` and ``?``; all if empty
+    ``places``: the columns; every usable place if left out.
+    ``patterns``: operator types to show, with ``*`` and ``?``; all if empty.
     """
     columns = [devices.unit(p).place for p in (places if places is not None else devices.places())]
     wanted = tuple(patterns)
@@ -205,14 +204,11 @@ def _cell(type: str, calls: list[Call], place: Place) -> Cell:
             cell.refused["all"] = str(exc)
             continue
         cell.hows[choice.how] += 1
-        cell.libraries.setdefault(choice.how, set()).update(_libraries(choice))
+        libraries = {part.library for part in choice.part_choices} or {choice.library}
+        cell.libraries.setdefault(choice.how, set()).update(libraries)
         if choice.how == "fallback":
             cell.refused.update(choice.refused)
     return cell
-
-
-def _libraries(choice: Choice) -> set[str]:
-    return {part.library for part in choice.part_choices} or {choice.library}
 
 
 def totals(rows: Sequence[Row], place: Place) -> dict[str, int]:

@@ -83,7 +83,7 @@ def certify(
     count = jobs if jobs is not None else min(MAX_DEFAULT_JOBS, os.cpu_count() or 1)
     if count < 1:
         raise FluidError(f"jobs is {count}; expected 1 or more")
-    first = _namespace(unit)
+    first, _ = run_check(Check(NAMESPACE, device_checks()[NAMESPACE]), str(unit.place))
     if first.state == FAILED and NAMESPACE not in known:
         selected, names = [], {}
     chunks: dict[str, list[str]] = {}
@@ -113,10 +113,6 @@ def certify(
         outcomes=outcomes,
         plugins=modules,
     )
-
-
-def _namespace(unit: Unit) -> Outcome:
-    return run_check(Check(NAMESPACE, device_checks()[NAMESPACE]), str(unit.place))[0]
 
 
 def _selected(found: list[Check], patterns: tuple[str, ...], wanted: tuple[str, ...]) -> list[Check]:

@@ -24,11 +24,6 @@ def exact(array: Array) -> Array:
     return array.astype(np.float64) if dtype_name(array.dtype) in ALL_FLOATS else array
 
 
-def _largest(array: Array) -> float:
-    finite = np.abs(array[np.isfinite(array)])
-    return float(finite.max()) if finite.size else 0.0
-
-
 def with_lod(reference: Reference) -> Reference:
     """A reference as a function of inputs, attributes and LoD, which not every one takes."""
     if len(inspect.signature(reference).parameters) > 2:
@@ -61,10 +56,10 @@ def drawn_weights(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
 class Oracle:
     """The float64 answers to one case.
 
-    outputs: by slot; what the reference gives for the inputs as fed (rounded to the case's dtype)
-    weights: by slot; the gradients that :meth:`gradients` starts from: fixed numbers for each output of the gradient
-        rule
-    cancelled: What differences of the inputs lose by rounding: half a unit in the last place of the largest input
+    ``outputs``: by slot; what the reference gives for the inputs as fed (rounded to the case's dtype).
+    ``weights``: by slot; the gradients that :meth:`gradients` starts from: fixed numbers for each output of the
+    gradient rule.
+    ``cancelled``: what differences of the inputs lose by rounding: half a unit in the last place of the largest input.
     """
 
     def __init__(self, case: Case) -> None:
@@ -76,7 +71,7 @@ class Oracle:
         self.inputs = {slot: [exact(a) for a in arrays] for slot, arrays in case.inputs().items()}
         self.outputs = self.evaluate(self.inputs)
         floats = [a for arrays in self.inputs.values() for a in arrays if a.dtype.kind == "f"]
-        largest = max(map(_largest, floats), default=0.0)
+        largest = max((float(np.abs(a[np.isfinite(a)]).max(initial=0.0)) for a in floats), default=0.0)
         self.cancelled = UNIT[case.loosest()] * largest / 2
         rng = np.random.default_rng(7)
         self.weights = {

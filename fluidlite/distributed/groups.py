@@ -20,7 +20,7 @@ from fluidlite.program.scope import Scope
 
 Array = np.ndarray[Any, Any]
 
-REDUCTIONS = ("sum", "max", "min", "prod")
+REDUCTIONS: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 _SEED_STRIDE = 1_000_003
 _DIGEST = 16
@@ -32,10 +32,7 @@ class Work(Protocol):
     def wait(self) -> None:
         """Block until the array holds the result.
 
-        Raises
-        ------
-        CollectiveError
-            Another member failed, left, or did not come in time.
+        Raises CollectiveError if another member failed, left, or did not come in time.
         """
         ...
 
@@ -46,15 +43,11 @@ class Group(Protocol):
     Arrays are of the host, contiguous. ``start_*`` work on the array in place, and it must be left alone until the
     work's ``wait`` has returned; the others return new arrays.
 
-    Attributes
-    ----------
-    rank, size : int
-        Which member this is, and how many there are.
-    reduces_at_once : bool
-        Arrays of the host are best reduced in their place, by the thread that computes: no other has a processor.
-    devices_apart : bool
-        Each member computes on a device of its own, all of one kind, so that a library may pass arrays from device to
-        device. All members think the same: they have told each other (:func:`share_devices`).
+    ``rank``, ``size``: which member this is, and how many there are.
+    ``reduces_at_once``: arrays of the host are best reduced in their place, by the thread that computes: no other has a
+    processor.
+    ``devices_apart``: each member computes on a device of its own, all of one kind, so that a library may pass arrays
+    from device to device. All members think the same: they have told each other (:func:`share_devices`).
     """
 
     rank: int
@@ -191,9 +184,9 @@ def share_devices(group: Group, unit: Unit) -> None:
 def world(place: PlaceLike | None = None) -> Group:
     """All processes that ``mpirun`` started, as ring 0; this one alone if none did.
 
-    place: Where this member computes. If every member says it in the same call, and each has a device of its own,
-        arrays are passed from device to device where a library can, and otherwise through the host.
-    Raises: CollectiveError, MissingExtraError: mpirun started several, and they cannot speak to each other
+    ``place``: where this member computes. If every member says it in the same call, and each has a device of its own,
+    arrays are passed from device to device where a library can, and otherwise through the host.
+    Raises CollectiveError, MissingExtraError: mpirun started several, and they cannot speak to each other.
     """
     from fluidlite.distributed.launch import started_by_mpi
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.errors import CollectiveError
-from fluidlite.distributed.groups import Array
+from fluidlite.distributed.groups import REDUCTIONS, Array
 from fluidlite.distributed.shared_memory import HEADER_BYTES, Mapping, SharedHeap
 
 # Words of a header: the operation that its process has come to, the one whose part it has made, then, for an even and
@@ -30,7 +30,6 @@ CHUNK_BYTES = 1 << 16
 """What is summed at a time: it is still in the cache of the core when it is written to the others."""
 _GRAIN = 64
 """Elements: parts are multiples of it, so that two members seldom write to one cache line."""
-FUNCTIONS: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 assert 8 * (_SLOTS + 2 * _SLOT_WORDS) <= HEADER_BYTES
 
@@ -49,8 +48,8 @@ class _Flags:
 class SharedReductions:
     """What a group's member reduces by.
 
-    maps: Every member's file; the own one is a SharedHeap
-    wait: ``wait(request, what)`` returns when ``request.Test()`` is true, and raises if it never will be
+    ``maps``: every member's file; the own one is a SharedHeap.
+    ``wait``: ``wait(request, what)`` returns when ``request.Test()`` is true, and raises if it never will be.
     """
 
     def __init__(self, rank: int, maps: Sequence[Mapping], wait: Callable[[Any, str], None]) -> None:
@@ -68,7 +67,7 @@ class SharedReductions:
     def reduce(self, arrays: Sequence[Array], reduction: str, what: str) -> None:
         """Replace contiguous arrays of one dtype by the reduction over all members.
 
-        Raises: CollectiveError: The members do different operations, or one does not come
+        Raises CollectiveError: the members do different operations, or one does not come.
         """
         nbytes = sum(array.nbytes for array in arrays)
         flat = [array.reshape(-1) for array in arrays if array.size]
@@ -138,7 +137,7 @@ class SharedReductions:
         if not flat:
             return
         at = 8 * (self._slot() + _BODY)
-        dtype, function = flat[0].dtype, FUNCTIONS[reduction]
+        dtype, function = flat[0].dtype, REDUCTIONS[reduction]
         total = np.array(self.maps[0].bytes[at : at + nbytes].view(dtype))
         for each in self.maps[1:]:
             function(total, each.bytes[at : at + nbytes].view(dtype), out=total)
@@ -149,7 +148,7 @@ class SharedReductions:
         for i, array in enumerate(flat):
             body[i] = self.heap.offset_of(array) or 0
         self._meet(what)
-        function, at = FUNCTIONS[reduction], self._slot() + _BODY
+        function, at = REDUCTIONS[reduction], self._slot() + _BODY
         for i, first, last in _share([array.size for array in flat], self.rank, len(self.maps)):
             dtype, size = flat[i].dtype, flat[i].itemsize
             pieces = []

@@ -5,17 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
 from fluidlite.base.errors import CollectiveError
 from fluidlite.base.fork import new_lock
-from fluidlite.distributed.groups import Array, Group, check_reduction
+from fluidlite.distributed.groups import REDUCTIONS, Array, Group, check_reduction
 from fluidlite.platform.device_context import Event
 
 TIMEOUT_SECONDS = 600.0
-_REDUCE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 Combine = Callable[[Sequence[Array]], Sequence[Array]]
 
 
@@ -33,7 +31,7 @@ class _Meeting:
 class Meeting:
     """Where the members of a group of threads meet.
 
-    members: One for each thread
+    ``members``: one for each thread.
     """
 
     def __init__(self, size: int) -> None:
@@ -114,7 +112,7 @@ class ThreadGroup(Group):
         return _Work(finish)
 
     def _reducing(self, reduction: str) -> Combine:
-        function = _REDUCE[check_reduction(reduction)]
+        function = REDUCTIONS[check_reduction(reduction)]
 
         def combine(arrays: Sequence[Array]) -> Sequence[Array]:
             total = reduce(function, arrays)

@@ -42,9 +42,9 @@ _CHUNK_BYTES = 1 << 20
 def save_files(dirname: PathText, writers: Mapping[str, Writer]) -> None:
     """Save files into a folder, which is made if it does not exist: all of them or none.
 
-    writers: by name inside the folder; the names are those that :func:`fluidlite.io.paths.inside` returns
-    Raises: SavedModelError: A path that cannot be written, or another process that saves into the folder for a minute.
-        What was saved before is still there then.
+    ``writers``: by name inside the folder; the names are those that :func:`fluidlite.io.paths.inside` returns.
+    Raises SavedModelError: a path that cannot be written, or another process that saves into the folder for a minute.
+    What was saved before is still there then.
     """
     folder = folder_of(dirname)
     with path_errors(folder, "written"):
@@ -80,7 +80,7 @@ def _save(folder: Path, writers: Mapping[str, Writer], before: Manifest) -> None
         _unstage(folder, staging, writers)
         _replace_manifest(folder, staging, Manifest(files))
     finally:
-        if _pending(folder) != staging.name:
+        if _manifest(folder).pending != staging.name:
             shutil.rmtree(staging, ignore_errors=True)
 
 
@@ -117,16 +117,14 @@ def _unstage(folder: Path, staging: Path, names: Iterable[str]) -> None:
         _sync_folder(each)
 
 
-def _pending(folder: Path) -> str:
-    """The staging folder that the manifest names."""
+def _manifest(folder: Path) -> Manifest:
     text = manifest_bytes(folder)
-    return "" if text is None else Manifest.parse(text, folder).pending
+    return Manifest() if text is None else Manifest.parse(text, folder)
 
 
 def _finish(folder: Path, names: Iterable[str]) -> Manifest:
     """End the save that the manifest says is under way, and remove what other saves left; return the manifest."""
-    text = manifest_bytes(folder)
-    manifest = Manifest() if text is None else Manifest.parse(text, folder)
+    manifest = _manifest(folder)
     if manifest.pending:
         staging = folder / manifest.pending
         staging.mkdir(exist_ok=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.dtypes import NUMPY
+from fluidlite.base.dtypes import dtype_name
 from fluidlite.base.errors import FluidError, SavedModelError, TensorError
 from fluidlite.io.snapshot import SavedFile
 from fluidlite.io.tensor_file import Stored, check_fit, read_array
@@ -25,9 +25,10 @@ _MAX_DESC_BYTES = 16 + 16 * MAX_RANK
 _MAX_LOD_LEVELS = 64
 
 
-def tensor_bytes(array: np.ndarray[Any, Any], lod: Lod, dtype: str) -> bytes:
+def tensor_bytes(array: np.ndarray[Any, Any], lod: Lod) -> bytes:
     """A tensor as Paddle saves it."""
-    desc = message_classes()["TensorDesc"](data_type=dtype_number(dtype), dims=array.shape).SerializeToString()
+    number = dtype_number(dtype_name(array.dtype))
+    desc = message_classes()["TensorDesc"](data_type=number, dims=array.shape).SerializeToString()
     parts = [bytes(4), len(lod).to_bytes(8, "little")]
     for level in lod:
         parts += [(8 * len(level)).to_bytes(8, "little"), np.asarray(level, "<u8").tobytes()]
@@ -38,12 +39,7 @@ def write_lod_tensors(path: str, values: Mapping[str, Stored]) -> None:
     """Write values to a new file, in the order of their names."""
     with open(path, "wb") as stream:
         for name in sorted(values):
-            array, lod = values[name]
-            stream.write(tensor_bytes(array, lod, Spec.of(array.shape, _dtype(array)).dtype))
-
-
-def _dtype(array: np.ndarray[Any, Any]) -> str:
-    return next(name for name, kind in NUMPY.items() if array.dtype == kind)
+            stream.write(tensor_bytes(*values[name]))
 
 
 def is_lod_tensors(begin: bytes) -> bool:
@@ -54,11 +50,11 @@ def is_lod_tensors(begin: bytes) -> bool:
 def read_lod_tensors(file: SavedFile, wanted: Mapping[str, Spec | None]) -> dict[str, Stored]:
     """Read the tensors of a file.
 
-    file: At its beginning
-    wanted: by name; all tensors that the file holds, with what the program declares
-    Raises: SavedModelError: The file is truncated, malformed, of another version, holds more or less than these
-        tensors, or others
-    Raises: MissingExtraError: The package protobuf is not installed
+    ``file``: at its beginning.
+    ``wanted``: by name; all tensors that the file holds, with what the program declares.
+    Raises SavedModelError: the file is truncated, malformed, of another version, holds more or less than these tensors,
+    or others.
+    Raises MissingExtraError: the package protobuf is not installed.
     """
     message_classes()  # says that it is missing before a file is blamed
     found: dict[str, Stored] = {}

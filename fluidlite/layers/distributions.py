@@ -30,26 +30,18 @@ class _Distribution:
     def __init__(self, **parameters: Any) -> None:
         self.batch = [_parameter(name, value) for name, value in parameters.items()]
 
-    def _drawn(self, shape: Sequence[int], draw: Any) -> tuple[list[int], Variable]:
-        """Draws of dims ``shape`` + those of the parameters."""
-        dims = [*_dims(shape), *_broadcast([list(variable.shape) for variable in self.batch])]
+    def _dims(self, shape: Any) -> list[int]:
+        """``shape``, followed by the dims of the parameters."""
+        if not isinstance(shape, (list, tuple)):
+            refuse("shape", shape, "a list of ints")
+        shapes = [list(variable.shape) for variable in self.batch]
+        try:
+            dims = [*shape, *np.broadcast_shapes(*map(tuple, shapes))]
+        except ValueError:
+            refuse("the parameters", shapes, "dims that broadcast")
         if any(dim < 0 for dim in dims):
             refuse("shape", shape, "parameters whose dims are known, to draw samples")
-        return dims, draw(dims)
-
-
-def _dims(shape: Any) -> list[int]:
-    if isinstance(shape, (str, Variable)) or not isinstance(shape, (list, tuple)):
-        refuse("shape", shape, "a list of ints")
-    return list(shape)
-
-
-def _broadcast(shapes: list[list[int]]) -> list[int]:
-    try:
-        return list(np.broadcast_shapes(*(tuple(shape) for shape in shapes)))
-    except ValueError:
-        refuse("the parameters", shapes, "dims that broadcast")
-    raise AssertionError
+        return dims
 
 
 class Uniform(_Distribution):
@@ -67,7 +59,7 @@ class Uniform(_Distribution):
 
     def sample(self, shape: Sequence[int], seed: int = 0) -> Any:
         """Draws of dims ``shape`` followed by those of the parameters."""
-        _, drawn = self._drawn(shape, lambda dims: uniform_random(dims, min=0.0, max=1.0, seed=seed))
+        drawn = uniform_random(self._dims(shape), min=0.0, max=1.0, seed=seed)
         return drawn * (self.high - self.low) + self.low
 
     def log_prob(self, value: Variable) -> Any:
@@ -96,8 +88,7 @@ class Normal(_Distribution):
 
     def sample(self, shape: Sequence[int], seed: int = 0) -> Any:
         """Draws of dims ``shape`` followed by those of the parameters."""
-        _, drawn = self._drawn(shape, lambda dims: gaussian_random(dims, mean=0.0, std=1.0, seed=seed))
-        return drawn * self.scale + self.loc
+        return gaussian_random(self._dims(shape), mean=0.0, std=1.0, seed=seed) * self.scale + self.loc
 
     def entropy(self) -> Any:
         """0.5 + 0.5 log(2 pi) + log(scale)."""

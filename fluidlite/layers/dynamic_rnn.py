@@ -122,9 +122,11 @@ class DynamicRNN:
         inputs = {"X": self.step_idx, "Y": self.max_seq_len}
         self.helper.append_op("less_than", inputs, {"Out": self.cond}, {"axis": -1})
 
-    def _inside(self, method: str) -> None:
-        if self.status != self.IN_RNN:
+    def _inside(self, method: str) -> Variable:
+        """The number of the step."""
+        if self.status != self.IN_RNN or self.step_idx is None:
             raise ProgramError(f"DynamicRNN.{method} is called inside of its block\n  Do: with rnn.block(): ...")
+        return self.step_idx
 
     def _table(self, method: str) -> Variable:
         if self.lod_rank_table is None:
@@ -146,7 +148,7 @@ class DynamicRNN:
         level : int
             Which LoD level the sequences are of; of the first step input, it counts for all.
         """
-        self._inside("step_input")
+        step = self._inside("step_input")
         self._check_outside("x", x)
         with outside(self._parent):
             if self.lod_rank_table is None:
@@ -154,8 +156,7 @@ class DynamicRNN:
                 self.max_seq_len = max_sequence_len(self.lod_rank_table)
                 self._compare()
             steps = lod_tensor_to_array(x, self.lod_rank_table)
-        assert self.step_idx is not None
-        return array_read(steps, self.step_idx)
+        return array_read(steps, step)
 
     def static_input(self, x: Variable) -> Variable:
         """Return the rows (with LoD, the sequences) of ``x`` that belong to the sequences of a step.
@@ -165,13 +166,11 @@ class DynamicRNN:
         x : Variable
             One row, or sequence, for each sequence of the step inputs.
         """
-        self._inside("static_input")
-        table = self._table("static_input")
+        step, table = self._inside("static_input"), self._table("static_input")
         self._check_outside("x", x)
         with outside(self._parent):
             ordered = reorder_lod_tensor_by_rank(x, table)
-        assert self.step_idx is not None
-        return shrink_memory(ordered, self.step_idx, table)
+        return shrink_memory(ordered, step, table)
 
     def memory(
         self,
@@ -197,8 +196,7 @@ class DynamicRNN:
         dtype : str
             Without ``init``.
         """
-        self._inside("memory")
-        table = self._table("memory")
+        step, table = self._inside("memory"), self._table("memory")
         if init is None and shape is None:
             refuse("init", init, "a Variable, or shape")
         if init is not None:
@@ -210,9 +208,9 @@ class DynamicRNN:
                 first = fill_constant_batch_size_like(rows, dims, dtype, check_float("value", value), input_dim_idx=1)
             else:
                 first = reorder_lod_tensor_by_rank(init, table) if need_reorder else init
-            assert self.zero_idx is not None and self.step_idx is not None
+            assert self.zero_idx is not None
             states = array_write(first, self.zero_idx, create_array(first.dtype))
-        before = shrink_memory(array_read(states, self.step_idx), self.step_idx, table)
+        before = shrink_memory(array_read(states, step), step, table)
         self._memories[before.name] = states, None
         return before
 
@@ -226,13 +224,12 @@ class DynamicRNN:
 
     def output(self, *outputs: Variable) -> None:
         """Say that all steps of variables are results: a row for each sequence of the step."""
-        self._inside("output")
-        assert self.step_idx is not None
+        step = self._inside("output")
         for each in outputs:
             check_variable("outputs", each)
             with outside(self._parent):
                 array = create_array(each.dtype)
-            self.output_array.append(array_write(each, self.step_idx, array))
+            self.output_array.append(array_write(each, step, array))
 
     def __call__(self) -> Variable | list[Variable]:
         """The results, with the LoD of the step inputs: one, or a list."""

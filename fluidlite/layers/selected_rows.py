@@ -135,10 +135,6 @@ def _clip_by_norm(layer: Layer, x: Variable, max_norm: float, name: str | None =
     return _rows_of(layer(merged, max_norm, name), merged.selected)
 
 
-def _sum(layer: Layer, x: Variable | Sequence[Variable]) -> Variable:
-    return _sums(layer, x)
-
-
 def _sums(layer: Layer, input: Variable | Sequence[Variable], out: Variable | None = None) -> Variable:
     given = [input] if isinstance(input, Variable) else list(input)
     rows = [each.selected for each in given if isinstance(each, Variable) and each.selected is not None]
@@ -163,7 +159,7 @@ OF_ROWS: dict[str, Callable[..., Variable]] = {
     "scale": _scale,
     "clip": _clip,
     "clip_by_norm": _clip_by_norm,
-    "sum": _sum,
+    "sum": lambda layer, x: _sums(layer, x),
     "sums": _sums,
 }
 """Layers that take sparse rows: each is called with the layer that takes tensors, and the arguments."""

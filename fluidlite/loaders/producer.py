@@ -22,7 +22,7 @@ class Producer:
 
     ``request`` says what is in the next batch, for one thread at a time; ``produce`` makes it, on several threads.
 
-    local: What ``request`` returns has to be produced in the same process
+    ``local``: what ``request`` returns has to be produced in the same process.
     """
 
     local = True
@@ -91,7 +91,8 @@ class RowsProducer(Producer):
         self._size, self._batches = settings.batch_size, settings.batches
         self._next = 0
         if not source.samples:
-            raise LoaderError(f"the source {_kind(source)} is empty: there is no batch to make")
+            kind = type(getattr(source, "dataset", source)).__name__
+            raise LoaderError(f"the source {kind} is empty: there is no batch to make")
         if not self._batches:
             raise LoaderError(
                 f"the source has {source.samples} samples, fewer than batch_size={self._size}, and drop_last=True "
@@ -186,7 +187,3 @@ class StreamProducer(Producer):
 
 def producer_of(settings: Settings, epoch: int) -> Producer:
     return (RowsProducer if isinstance(settings.source, Rows) else StreamProducer)(settings, epoch)
-
-
-def _kind(source: Rows) -> str:
-    return type(getattr(source, "dataset", source)).__name__

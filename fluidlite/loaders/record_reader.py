@@ -23,7 +23,7 @@ Records = Callable[[], Iterator[list[Value]]]
 class RecordReader:
     """Records of tensors that fit declared shapes; ``read_file`` makes variables of them.
 
-    specs: What each record holds
+    ``specs``: what each record holds.
     """
 
     def __init__(self, records: Records, specs: Sequence[Spec]) -> None:
@@ -54,16 +54,12 @@ class StartedLoader(GeneratorLoader):
 
     def __init__(self, variables: Sequence[Variable], reader: RecordReader, capacity: int, name: str) -> None:
         super().__init__(variables, capacity, iterable=False, name=name)
-        self.set_batch_generator(lambda: map(_batch, reader.records()))
+        self.set_batch_generator(lambda: (tuple(map(tensor_of, record)) for record in reader.records()))
         self._started = True
 
     def reset(self) -> None:
         super().reset()
         self._started = True
-
-
-def _batch(record: list[Value]) -> tuple[Any, ...]:
-    return tuple(tensor_of(value) for value in record)
 
 
 def tensor_of(value: Value) -> Any:

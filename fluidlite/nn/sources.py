@@ -52,7 +52,7 @@ def batch_count(loader: Any) -> int | None:
 def whole_dataset(network: Network, source: Any, variables: Sequence[Variable]) -> list[dict[str, Any]]:
     """The dataset as one batch on the place: arrays are copied there once.
 
-    Raises: NetworkError: A loader that yields several batches, or none
+    Raises NetworkError: a loader that yields several batches, or none.
     """
     group, split = network.group, True
     if pair_of_arrays(source) or isinstance(source, Mapping):
@@ -74,13 +74,9 @@ def whole_dataset(network: Network, source: Any, variables: Sequence[Variable]) 
         feed = shard_of(feed, group.rank, group.size, "the dataset")
     return [
         {
-            name: value if isinstance(value, Tensor) and value.place == network.place else _copied(network, value)
+            name: value
+            if isinstance(value, Tensor) and value.place == network.place
+            else Tensor().set(value, network.place)
             for name, value in feed.items()
         }
     ]
-
-
-def _copied(network: Network, value: Any) -> Tensor:
-    tensor = Tensor()
-    tensor.set(value, network.place)
-    return tensor

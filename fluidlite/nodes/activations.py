@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fluidlite import graph as ng
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.graph.value import Value, emit
@@ -12,30 +10,11 @@ from fluidlite.nodes.node_program import Kind
 from fluidlite.nodes.operator_node import OperatorNode, operator_node, unary
 
 
-def _of(type: str) -> Any:
-    def build(x: Value) -> Value:
-        return emit(type, {"X": x})
-
-    return build
-
-
-def _gelu(x: Value, approximate: bool) -> Value:
-    return emit("gelu", {"X": x}, {"approximate": approximate})
-
-
-def _softmax(x: Value, axis: int) -> Value:
-    return emit("softmax", {"X": x}, {"axis": _axis(x, axis)})
-
-
 def _axis(x: Value, axis: int) -> int:
     rank = len(x.shape)
     if not -rank <= axis < rank:
         raise AttributeValueError(f"axis is {axis}; {list(x.shape)} has axes {-rank} to {rank - 1}")
     return axis % rank
-
-
-def _layer_norm(x: Value, axis: int, epsilon: float) -> Value:
-    return emit("mvn", {"X": x}, {"axis": _axis(x, axis), "epsilon": epsilon})
 
 
 def _dropout(x: Value, probability: float, seed: int) -> Value:
@@ -51,13 +30,13 @@ def _dropout(x: Value, probability: float, seed: int) -> Value:
 TANH = Kind("Tanh", ng.tanh, (0,))
 SIGMOID = Kind("Sigmoid", ng.sigmoid, (0,))
 RELU = Kind("Relu", ng.relu, (0,))
-GELU = Kind("Gelu", _gelu, (0,))
-SOFTMAX = Kind("Softmax", _softmax, (0,))
-LAYER_NORM = Kind("LayerNorm", _layer_norm, (0,))
+GELU = Kind("Gelu", lambda x, **attrs: emit("gelu", {"X": x}, attrs), (0,))
+SOFTMAX = Kind("Softmax", lambda x, axis: emit("softmax", {"X": x}, {"axis": _axis(x, axis)}), (0,))
+LAYER_NORM = Kind("LayerNorm", lambda x, axis, **attrs: emit("mvn", {"X": x}, {"axis": _axis(x, axis), **attrs}), (0,))
 DROPOUT = Kind("Dropout", _dropout, (0,), random=True)
 
 
-Identity = unary(Kind("Identity", _of("assign"), (0,)), "``x``, copied.")
+Identity = unary(Kind("Identity", lambda x: emit("assign", {"X": x}), (0,)), "``x``, copied.")
 Tanh = unary(TANH, "The hyperbolic tangent.")
 Sigmoid = unary(SIGMOID, "``1 / (1 + exp(-x))``.")
 InPlaceSigmoid = unary(SIGMOID, "``Sigmoid(x)``, written over ``x``.", inplace=True)

@@ -41,16 +41,12 @@ def _over(x: Value, number: float) -> Value:
     return _scaled(ng.reciprocal(x), number, 0) if is_float(x.dtype) else ng.divide(number, x)
 
 
-def _prod_add(x: Value, y: Value, z: Value) -> Value:
-    return ng.add(ng.multiply(x, y), z)
-
-
 ADD = Kind("Add", _add, (0, 1))
 SUBTRACT = Kind("Subtract", ng.subtract, (0, 1))
 CWISE_PROD = Kind("CwiseProd", ng.multiply, (0, 1))
 CWISE_DIV = Kind("CwiseDiv", ng.divide, (0, 1))
 CWISE_MAX = Kind("CwiseMax", ng.maximum, (0, 1))
-CWISE_PROD_ADD = Kind("CwiseProdAdd", _prod_add, (2, 0, 1))
+CWISE_PROD_ADD = Kind("CwiseProdAdd", lambda x, y, z: ng.add(ng.multiply(x, y), z), (2, 0, 1))
 ADD_SCALAR = Kind("AddScalar", _scaled, (0,))
 SUBTRACT_SCALAR = Kind("SubtractScalar", _from, (0,))
 PROD_SCALAR = Kind("ProdScalar", _scaled, (0,))

@@ -10,7 +10,7 @@ import numpy as np
 from fluidlite import graph as ng
 from fluidlite.base.errors import DtypeError, NodeError, ShapeError
 from fluidlite.graph.value import Value, emit
-from fluidlite.nodes.activations import _axis
+from fluidlite.nodes.activations import SOFTMAX, _axis
 from fluidlite.nodes.devices import device
 from fluidlite.nodes.leaves import FixedData
 from fluidlite.nodes.node import Node
@@ -42,10 +42,6 @@ def _pick(x: Value, index: Value, axis: int) -> Value:
     return _as(found, kept)
 
 
-def _pick_softmax(x: Value, index: Value, axis: int) -> Value:
-    return _pick(emit("softmax", {"X": x}, {"axis": _axis(x, axis)}), index, axis)
-
-
 def _pick_nll(x: Value, index: Value, axis: int) -> Value:
     at, kept = _indices(x, index, axis)
     wide = _as(x, [*x.shape, 1]) if len(x.shape) == 1 else x
@@ -67,7 +63,7 @@ def _nl_sigmoid(x: Value, label: Value) -> Value:
 
 
 PICK = Kind("Pick", _pick)
-PICK_SOFTMAX = Kind("PickSoftmax", _pick_softmax)
+PICK_SOFTMAX = Kind("PickSoftmax", lambda x, index, axis: _pick(SOFTMAX.build(x, axis=axis), index, axis))
 PICK_NEG_LOG_SOFTMAX = Kind("PickNegLogSoftmax", _pick_nll)
 PICK_NEG_LOG_SIGMOID = Kind("PickNegLogSigmoid", _nl_sigmoid)
 LOOKUP = Kind("Lookup", ng.lookup_table)

@@ -22,10 +22,6 @@ def _condition(value: Value) -> Value:
     return value if value.dtype == "bool" else ng.not_equal(value, 0)
 
 
-def _select(condition: Value, x: Value, y: Value) -> Value:
-    return ng.where(_condition(condition), x, y)
-
-
 def _mask(x: Value, mask: Value, number: float) -> Value:
     need_held(number, x.dtype)
     attrs = {"shape": list(x.shape), "value": number, "dtype": x.dtype}
@@ -36,7 +32,7 @@ def _mask(x: Value, mask: Value, number: float) -> Value:
 SUM = Kind("Sum", _sum)
 AXIS_SUM = Kind("AxisSum", ng.sum)
 AXIS_MEAN = Kind("AxisMean", ng.mean)
-SELECT = Kind("Select", _select, (1, 2))
+SELECT = Kind("Select", lambda condition, x, y: ng.where(_condition(condition), x, y), (1, 2))
 MASK = Kind("Mask", _mask, (0,))
 LESS_SCALAR = Kind("LessThan", lambda x, number: ng.less(x, number))
 GREATER_SCALAR = Kind("GreaterThan", lambda x, number: ng.greater(x, number))

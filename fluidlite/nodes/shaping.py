@@ -29,10 +29,6 @@ def _blocks(*items: Value, rows: tuple[int, ...]) -> Value:
     return ng.concat(made, 0)
 
 
-def _stack(*items: Value, axis: int) -> Value:
-    return ng.stack(list(items), axis)
-
-
 def _rank(x: Value, rank: int) -> Value:
     """Dims of 1 behind the others, or the last axes as one."""
     dims = list(x.shape)
@@ -84,7 +80,7 @@ def _col_broadcast(x: Value, count: int) -> Value:
 CAT = Kind("Cat", _cat)
 ROWWISE_CAT = Kind("RowwiseCat", _cat)
 BLOCKS = Kind("Stack", _blocks)
-STACK = Kind("Stack", _stack)
+STACK = Kind("Stack", lambda *items, axis: ng.stack(list(items), axis))
 RESHAPE = Kind("Reshape", ng.reshape)
 RANK_VIEW = Kind("RankView", _rank)
 SLICE = Kind("Slice", _slice)

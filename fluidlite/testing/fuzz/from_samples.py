@@ -212,7 +212,7 @@ def _append(b: Builder, use: _Use, wired: bool) -> Any:
                 inputs[slot].append(b.keep(array))
                 continue
             lod = case.sample.lod.get(slot, ())
-            opened = use.open and bool(array.ndim) and _varies(each, b)
+            opened = use.open and bool(array.ndim) and [a.shape[0] for a in each] == [*b.batches]
             name = None
             by_value = declared is not None and declared.value
             if wired and not lod and not by_value and b.chance(0.65):
@@ -223,10 +223,6 @@ def _append(b: Builder, use: _Use, wired: bool) -> Any:
         source = op.must_alias.get(slot)
         outputs[slot] = inputs[source] if source is not None and source in inputs else count
     return b.append(op.type, inputs, outputs, use.attrs)
-
-
-def _varies(each: Sequence[Array], b: Builder) -> bool:
-    return all(a.shape[0] == batch for a, batch in zip(each, b.batches, strict=True))
 
 
 def _counts(b: Builder, use: _Use) -> dict[str, int] | None:

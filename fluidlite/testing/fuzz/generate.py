@@ -43,8 +43,8 @@ class Generated:
 def generate(seed: int, number: int, dtypes: Sequence[str], types: Sequence[str] = ()) -> Generated:
     """Make a program.
 
-    dtypes: What the place computes; floats that it lacks are left out
-    types: Operators that steps from samples are of; empty: any
+    ``dtypes``: what the place computes; floats that it lacks are left out.
+    ``types``: operators that steps from samples are of; empty: any.
     """
     rng = np.random.default_rng((seed, number))
     mix = [dtype for dtype in MIXES[int(rng.integers(len(MIXES)))] if dtype in dtypes] or ["float32"]
@@ -98,8 +98,9 @@ def finish(builder: Builder) -> Recipe:
     wanted: tuple[str, ...] = ()
     if rng.random() < 0.5:
         floats = [n for n in builder.pool[-20:] if builder.dtype(n) in ALL_FLOATS and n not in builder.feeds[0]]
-        targets = _targets(builder, list(dict.fromkeys(str(n) for n in floats[-4:])))
-        leaves = [n for n, a in {**builder.feeds[0], **builder.state}.items() if str(a.dtype) in ALL_FLOATS]
+        leaves = tuple(n for n, a in {**builder.feeds[0], **builder.state}.items() if str(a.dtype) in ALL_FLOATS)
+        names = dict.fromkeys(str(n) for n in floats[-4:])  # some operators have no derivative, and say so
+        targets = tuple([name for name in names if _has(builder, "gradient", (name,), leaves)][-2:])
         if targets and leaves:
             wanted = tuple(str(n) for n in rng.choice(leaves, min(3, len(leaves)), replace=False))
     order = 2 if wanted and rng.random() < SECOND and _has(builder, "second derivative", targets, wanted, 2) else 1
@@ -140,12 +141,6 @@ def _has(builder: Builder, what: str, targets: tuple[str, ...], wanted: tuple[st
     except FluidError:
         pass  # a fault, which the check of the program tells
     return True
-
-
-def _targets(builder: Builder, names: Sequence[str]) -> tuple[str, ...]:
-    """Up to two of the names, through which backward goes alone: some operators have no derivative, and say so."""
-    leaves = tuple(n for n, a in {**builder.feeds[0], **builder.state}.items() if str(a.dtype) in ALL_FLOATS)
-    return tuple([name for name in names if _has(builder, "gradient", (name,), leaves)][-2:])
 
 
 def _broken(builder: Builder) -> dict[str, Array]:

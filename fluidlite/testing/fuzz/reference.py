@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
-from fluidlite.program.opdef import OpDef
 from fluidlite.testing.fuzz.error_bounds import ErrorBounds, Refused, float_dtypes, reference_of
 from fluidlite.testing.fuzz.recipe import Recipe, Step
 from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
@@ -20,7 +19,7 @@ from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
 class Evaluator:
     """Evaluates steps one by one.
 
-    values: by name; of all variables so far. A name that is missing has no reference.
+    ``values``: by name; of all variables so far. A name that is missing has no reference.
     """
 
     def __init__(self, values: Mapping[str, Bounded], lods: Mapping[str, Any], seed: int = 0) -> None:
@@ -36,8 +35,8 @@ class Evaluator:
     def outputs(self, step: Step, dtypes: Mapping[str, str]) -> dict[str, Bounded]:
         """What a step gives; nothing is kept.
 
-        dtypes: declared dtypes by output name; a name that is missing keeps the reference's dtype
-        Raises: Refused: If an input has no reference value, or the reference raises
+        ``dtypes``: declared dtypes by output name; a name that is missing keeps the reference's dtype.
+        Raises Refused if an input has no reference value, or the reference raises.
         """
         op, attrs = step.op, step.canonical()
         missing = [name for name in step.reads() if name not in self.values]
@@ -51,7 +50,9 @@ class Evaluator:
             if len(names) != len(exact.get(slot, names)):
                 raise Refused(f"{op.type}: {len(exact[slot])} values for the {len(names)} variables of {slot}")
             for name, array in zip(names, exact.get(slot, ()), strict=False):
-                declared[slot] = dtypes.get(name) or _dtype(op, slot, array, inputs)
+                floats = float_dtypes(inputs) if array.dtype.kind == "f" else []
+                own = "float32" if array.dtype.kind == "f" else dtype_name(array.dtype)
+                declared[slot] = dtypes.get(name) or (floats or [own])[0]
         bounds = self._bounds.of(step, attrs, inputs, exact, declared, lod)
         found: dict[str, Bounded] = {}
         for slot, names in step.outputs.items():
@@ -68,12 +69,6 @@ class Evaluator:
                     bound = np.where(np.isfinite(wide(value)), bound, np.where(bound > 0, np.inf, 0.0))
                 found[name] = Bounded(value, bound)
         return found
-
-
-def _dtype(op: OpDef, slot: str, array: Array, inputs: Any) -> str:
-    if array.dtype.kind == "f":
-        return (float_dtypes(inputs) or ["float32"])[0]
-    return dtype_name(array.dtype)
 
 
 def exactly(array: Array) -> Bounded:

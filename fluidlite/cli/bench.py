@@ -44,9 +44,9 @@ MAX_RUNS = 1000
 class Timing:
     """How long a kernel takes.
 
-    seconds: Of each run
-    nbytes: Inputs that it reads and outputs that it writes
-    flops: Multiplications and additions of a product or a convolution; 0 where they are not known
+    ``seconds``: of each run.
+    ``nbytes``: inputs that it reads and outputs that it writes.
+    ``flops``: multiplications and additions of a product or a convolution; 0 where they are not known.
     """
 
     seconds: tuple[float, ...]
@@ -66,8 +66,8 @@ class Timing:
 class Result:
     """A candidate, and how long it took.
 
-    timing: None if it cannot run the call, or failed
-    error: What came up when it ran
+    ``timing``: None if it cannot run the call, or failed.
+    ``error``: what came up when it ran.
     """
 
     candidate: Candidate
@@ -97,14 +97,14 @@ def bench(
 ) -> list[Bench]:
     """Time every kernel of an operator, or of a gradient operator, on a place.
 
-    op: An operator's type
-    samples: Which of the operator's samples; all of them if empty, the first one where ``dims`` are given
-    dims: by slot; dims instead of a sample's: its numbers are repeated, so that indices stay valid
-    dtype: What floating inputs are cast to; else the first one that the sample names
-    attrs: Attributes instead of the sample's
-    seconds: How long to time each kernel
-    progress: Called with a text before each kernel
-    Raises: FluidError: The operator has no samples, or none of that name; the place cannot be used; dims do not fit
+    ``op``: an operator's type.
+    ``samples``: which of the operator's samples; all of them if empty, the first one where ``dims`` are given.
+    ``dims``: by slot; dims instead of a sample's: its numbers are repeated, so that indices stay valid.
+    ``dtype``: what floating inputs are cast to; else the first one that the sample names.
+    ``attrs``: attributes instead of the sample's.
+    ``seconds``: how long to time each kernel.
+    ``progress``: called with a text before each kernel.
+    Raises FluidError: the operator has no samples, or none of that name; the place cannot be used; dims do not fit.
     """
     unit = devices.unit(place)
     definition = ops.get(op)

@@ -36,11 +36,11 @@ _CLONED = Path(__file__).parent.parent.parent / "examples" / "book"
 class Program:
     """One program of a book.
 
-    name: The book's file, or ``book:variant``
-    metric: What is measured of the saved model on test data
-    goal: What it must reach
-    higher: Whether more is better
-    steps: Batches of a whole training
+    ``name``: the book's file, or ``book:variant``.
+    ``metric``: what is measured of the saved model on test data.
+    ``goal``: what it must reach.
+    ``higher``: whether more is better.
+    ``steps``: batches of a whole training.
     """
 
     name: str
@@ -71,15 +71,15 @@ class StepCopies:
 class BookResult:
     """What came of a program on a place.
 
-    losses: One a step
-    value: The metric, from the saved model
-    difference: The largest between predictions in training and from the saved model, relative to the largest value
-    seconds: Training, saving, loading and inference; compiling too
-    processor_seconds: What of it all threads of this process computed: it hardly depends on what else the machine does.
-        A device that is a process of its own is not counted.
-    report: The plan of a training step
-    copies: Copies that a step made into the place and out of it, on the mean, with those of feeds and fetches; None
-        after a single step
+    ``losses``: one a step.
+    ``value``: the metric, from the saved model.
+    ``difference``: the largest between predictions in training and from the saved model, relative to the largest value.
+    ``seconds``: training, saving, loading and inference; compiling too.
+    ``processor_seconds``: what of it all threads of this process computed: it hardly depends on what else the machine
+    does. A device that is a process of its own is not counted.
+    ``report``: the plan of a training step.
+    ``copies``: copies that a step made into the place and out of it, on the mean, with those of feeds and fetches; None
+    after a single step.
     """
 
     program: Program

@@ -33,11 +33,11 @@ Progress = Callable[[Place, int, int], None]
 class PlaceResult:
     """What training on one place gave.
 
-    losses: One a step
-    accuracy: On the test part, after training
-    seconds: An epoch, the median: the first one compiles too
-    peak: Bytes in use on the place, at most
-    report: The plan of a training step
+    ``losses``: one a step.
+    ``accuracy``: on the test part, after training.
+    ``seconds``: an epoch, the median: the first one compiles too.
+    ``peak``: bytes in use on the place, at most.
+    ``report``: the plan of a training step.
     """
 
     place: Place
@@ -52,9 +52,9 @@ class PlaceResult:
 class DemoResult:
     """Results by place, and how far they lie apart.
 
-    difference: The largest relative difference of the first losses between any two places
-    apart: The largest difference of accuracies
-    problems: What is not as it should be; empty if all is well
+    ``difference``: the largest relative difference of the first losses between any two places.
+    ``apart``: the largest difference of accuracies.
+    ``problems``: what is not as it should be; empty if all is well.
     """
 
     results: list[PlaceResult]
@@ -178,10 +178,10 @@ def run(
 ) -> DemoResult:
     """Train on places and compare.
 
-    places: Every usable place if left out
-    progress: ``progress(place, steps done, steps in all)`` after each step
-    Raises: MissingExtraError: scikit-learn is not installed
-    Raises: PlaceError, DeviceUnavailable: A named place cannot be used
+    ``places``: every usable place if left out.
+    ``progress``: ``progress(place, steps done, steps in all)`` after each step.
+    Raises MissingExtraError: scikit-learn is not installed.
+    Raises PlaceError, DeviceUnavailable: a named place cannot be used.
     """
     chosen = [devices.unit(place).place for place in places] if places is not None else fluid.places()
     data = digits()

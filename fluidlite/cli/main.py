@@ -9,11 +9,8 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
-    Returns
-    -------
-    int
-        0; 1 if a command found faults (`certify`, `fuzz`); 2 for arguments that are wrong, or if an extra is missing: a
-        message, no traceback.
+    Returns 0; 1 if a command found faults (`certify`, `fuzz`); 2 for arguments that are wrong, or if an extra is
+    missing: a message, no traceback.
     """
     try:
         import rich  # noqa: F401

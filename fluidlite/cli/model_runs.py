@@ -18,7 +18,7 @@ from fluidlite.program.scope import Scope
 def fetched_names(program: Program, fetches: Sequence[str]) -> list[str]:
     """What is fetched: what is asked for, else what the program names, else what no operator reads.
 
-    Raises: FetchError: If there is no such variable
+    Raises FetchError if there is no such variable.
     """
     names = list(fetches) or list(program.fetch_names) or leaves(program)
     for name in names:
@@ -43,7 +43,7 @@ def leaves(program: Program) -> list[str]:
 def zero_feeds(program: Program, feeds: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray[Any, Any]]:
     """Zeros for all that a program is fed; ``feeds`` has the dims that it leaves open.
 
-    Raises: FeedError: If a feed has open dims, or there is no such feed
+    Raises FeedError if a feed has open dims, or there is no such feed.
     """
     data = {variable.name: variable for variable in program.global_block().vars.values() if variable.is_data}
     unknown = [name for name in feeds if name not in data]

@@ -27,8 +27,8 @@ from fluidlite.program.text import operator_text
 class Step:
     """One run of a pass.
 
-    before, after: The operators, a line each
-    counts: How many operators of a type there are more (or fewer) than before
+    ``before``, ``after``: the operators, a line each.
+    ``counts``: how many operators of a type there are more (or fewer) than before.
     """
 
     name: str
@@ -96,9 +96,9 @@ class Report:
 def passes_report(program: Program, place: str = "cpu", fetches: Sequence[str] = ()) -> Report:
     """Run the passes of a place's transformer on a program, and note what each does. The program stays as it is.
 
-    place: One of ``transformer_choices()``
-    fetches: What is fetched; default: what the program names, else what no operator reads
-    Raises: FetchError, ProgramError: If the program has no such variable, or has sub-blocks; and what a pass raises
+    ``place``: one of ``transformer_choices()``.
+    ``fetches``: what is fetched; default: what the program names, else what no operator reads.
+    Raises FetchError, ProgramError if the program has no such variable, or has sub-blocks; and what a pass raises.
     """
     names = fetched_names(program, fetches)
     with make_transformer_factory(place)() as transformer:

@@ -25,12 +25,12 @@ WARM_UP_RUNS = 3
 class ModelRuns:
     """Runs of a saved model, on zeros.
 
-    path: A folder of ``save_inference_model``, whose parameters are loaded; or a program's JSON file: its state is
-        zeros
-    feeds: dims by name; of what the program leaves open; others are as declared
-    fetches: Default: what the program names, else what no operator reads
-    runs: Those that are profiled
-    mode: "compiled" or "interpreted"
+    ``path``: a folder of ``save_inference_model``, whose parameters are loaded; or a program's JSON file: its state is
+    zeros.
+    ``feeds``: dims by name; of what the program leaves open; others are as declared.
+    ``fetches``: default: what the program names, else what no operator reads.
+    ``runs``: those that are profiled.
+    ``mode``: "compiled" or "interpreted".
     """
 
     path: Path
@@ -43,7 +43,7 @@ class ModelRuns:
     def profile(self, state: str) -> Profile:
         """Run them; ``state`` is that of ``fluid.profiler.start_profiler``.
 
-        Raises: FeedError, FetchError, PlaceError, ProgramError, SavedModelError
+        Raises FeedError, FetchError, PlaceError, ProgramError, SavedModelError.
         """
         scope = Scope()
         exe = Executor(self.place, mode=self.mode)
@@ -68,10 +68,10 @@ def profile_script(
 ) -> tuple[Profile, ScriptError | None]:
     """Run a script and profile all of it; return the profile, and what the script raised, if it did.
 
-    path: One that imports ``fluidlite`` or ``paddle.fluid``
-    arguments: The script's
-    place: Where executors are that the script makes for the host; others are where it says
-    Raises: PlaceError, DeviceUnavailable, ProgramError: Before the script runs
+    ``path``: one that imports ``fluidlite`` or ``paddle.fluid``.
+    ``arguments``: the script's.
+    ``place``: where executors are that the script makes for the host; others are where it says.
+    Raises PlaceError, DeviceUnavailable, ProgramError: before the script runs.
     """
     error = None
     with host_runs_on(place or "cpu"), recorded(state) as profile:

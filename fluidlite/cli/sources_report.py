@@ -21,10 +21,10 @@ def write_sources(
 ) -> list[Path]:
     """Run a program once, on zeros and with state of zeros, and write the sources of what ran.
 
-    feeds: dims by name; of what the program leaves open; others are as declared
-    fetches: Default: what the program names, else what no operator reads
-    Raises: FeedError, FetchError, PlaceError: If a feed has open dims or there is no such feed, variable, place or
-        generator
+    ``feeds``: dims by name; of what the program leaves open; others are as declared.
+    ``fetches``: default: what the program names, else what no operator reads.
+    Raises FeedError, FetchError, PlaceError if a feed has open dims or there is no such feed, variable, place or
+    generator.
     """
     names, given = fetched_names(program, fetches), zero_feeds(program, feeds)
     scope = Scope()

@@ -19,11 +19,7 @@ _VERSION = re.compile(r"\d+(\.\d+){0,3}\Z")
 def place_count(place: Place, count: int | None = None) -> int:
     """How many places of one kind a program is to use.
 
-    Parameters
-    ----------
-    place : Place
-    count : int, optional
-        Default: the devices of that kind; on the host Fluid's ``CPU_NUM``, else one for each core.
+    ``count``: default: the devices of that kind; on the host Fluid's ``CPU_NUM``, else one for each core.
     """
     if count is None:
         if place == devices.host():

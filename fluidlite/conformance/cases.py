@@ -93,7 +93,7 @@ def _items(value: Any) -> list[Any]:
 def cases_of(type: str) -> list[Case]:
     """The cases of one operator.
 
-    Raises: FluidError: There are none: nothing would be checked
+    Raises FluidError: there are none: nothing would be checked.
     """
     found = cases([type])
     if not found:

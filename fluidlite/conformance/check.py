@@ -79,9 +79,9 @@ def check_sample_gradients(case: Case, place: PlaceLike, modes: Sequence[str] = 
     All gradients are made together and, where there are several, also each alone, since operators leave out the others.
     Where an intermediate output is among those that they start from, they are also made without it, as programs do.
 
-    modes: The executor's modes
-    subsets: Whether gradients are also made alone, and without those of intermediate outputs
-    Raises: ConformanceError: Names case, place, input and the worst element
+    ``modes``: the executor's modes.
+    ``subsets``: whether gradients are also made alone, and without those of intermediate outputs.
+    Raises ConformanceError: names case, place, input and the worst element.
     """
     if case.sample.grads:
         if case.op.grad is None:

@@ -71,9 +71,9 @@ def build(
 
     Inputs that an output updates in place (``must_alias``) are state of the scope, since a feed is read-only.
 
-    counts: numbers of variables by output slot; the outputs that are asked for
-    computed: Input slots that another operator computes, so that outputs may have their memory
-    held: Input slots that are state of the scope, of which kernels may ask for another form
+    ``counts``: numbers of variables by output slot; the outputs that are asked for.
+    ``computed``: input slots that another operator computes, so that outputs may have their memory.
+    ``held``: input slots that are state of the scope, of which kernels may ask for another form.
     """
     one = OneOperator(Program())
     block = one.program.global_block()
@@ -135,7 +135,7 @@ def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) ->
 
     It runs a second time, with the outputs of its kernels and what becomes of their inputs watched.
 
-    Raises: KernelError: If a kernel leaves an element of an output unwritten, or writes anything else
+    Raises KernelError if a kernel leaves an element of an output unwritten, or writes anything else.
     """
     from fluidlite.executor import Executor
     from fluidlite.program.scope import Scope

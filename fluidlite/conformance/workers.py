@@ -118,11 +118,11 @@ def run_in_processes(
 ) -> Iterator[Outcome]:
     """Run checks by id, and yield their outcomes as they come.
 
-    chunks: ids; what one process runs in a row; the longest are begun first
-    jobs: Number of processes
-    setup: ``place`` and ``plugins``, for each process
-    timeout: Seconds that one check may take; its process is then ended
-    Raises: FluidError: A process ended before it was ready, or again and again between checks
+    ``chunks``: ids; what one process runs in a row; the longest are begun first.
+    ``jobs``: number of processes.
+    ``setup``: ``place`` and ``plugins``, for each process.
+    ``timeout``: seconds that one check may take; its process is then ended.
+    Raises FluidError: a process ended before it was ready, or again and again between checks.
     """
     waiting = deque(sorted(chunks, key=len, reverse=True))
     replies: queue.Queue[tuple[_Worker, Any]] = queue.Queue()

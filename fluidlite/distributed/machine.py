@@ -15,7 +15,7 @@ from fluidlite.distributed.shared_reduction import SharedReductions
 def free_processors(local: Any) -> bool:
     """Whether each process of this machine has a second processor, for what goes on beside computing.
 
-    local: The processes of this machine
+    ``local``: the processes of this machine.
     """
     try:
         mine = sorted(os.sched_getaffinity(0))
@@ -31,7 +31,7 @@ def shared_reductions(everyone: Any, local: Any, wait: Callable[[Any, str], None
 
     All processes come to the same.
 
-    wait: As of :class:`SharedReductions`
+    ``wait``: as of :class:`SharedReductions`.
     """
     heap: SharedHeap | None = None
     if available() and local.Get_size() == everyone.Get_size():

@@ -48,10 +48,10 @@ class MPIGroup(Group):
 
     Whoever waits looks now and then whether another process has left, and says so instead of waiting for ever.
 
-    mpi: ``mpi4py.MPI``
-    overlaps: Whether operations go on beside computing, on a thread of the group: processors are free for that
-    shared: What reduces through memory, where no processor is free and all processes are on one machine
-    trace: Is told when each operation was under way, if somebody sets it to a list
+    ``mpi``: ``mpi4py.MPI``.
+    ``overlaps``: whether operations go on beside computing, on a thread of the group: processors are free for that.
+    ``shared``: what reduces through memory, where no processor is free and all processes are on one machine.
+    ``trace``: is told when each operation was under way, if somebody sets it to a list.
     """
 
     def __init__(self, mpi: Any, communicator: Any) -> None:
@@ -315,8 +315,8 @@ _world: MPIGroup | None = None
 def mpi_world() -> MPIGroup:
     """The group of all processes, made at the first call.
 
-    Raises: MissingExtraError: mpi4py is not installed
-    Raises: CollectiveError: MPI cannot be used by a thread beside the main one
+    Raises MissingExtraError: mpi4py is not installed.
+    Raises CollectiveError: MPI cannot be used by a thread beside the main one.
     """
     global _world
     if _world is not None:

@@ -16,7 +16,7 @@ from fluidlite.program.scope import Scope
 def broadcast_state(program: Program, scope: Scope, group: Group) -> None:
     """Give all members the first one's values of what lives from run to run.
 
-    Raises: CollectiveError: The members have other variables, or other dims
+    Raises CollectiveError: the members have other variables, or other dims.
     """
     if group.size == 1:
         return

@@ -39,8 +39,8 @@ class Queued:
 class Begun:
     """An operation that its own thread began, and that waits for it.
 
-    request: None: it has ended
-    start: What began it: it holds the memory
+    ``request``: None: it has ended.
+    ``start``: what began it: it holds the memory.
     """
 
     __slots__ = ("_group", "began", "error", "request", "start", "what")

@@ -31,8 +31,8 @@ class Replicas:
     run what somebody may write unheard through an array. The caller's thread runs none of them: it holds no queue while
     it waits, so that none waits for it.
 
-    executor: Whose settings the members' executors get
-    program_of: The program that a member of a group runs
+    ``executor``: whose settings the members' executors get.
+    ``program_of``: the program that a member of a group runs.
     """
 
     def __init__(self, executor: Any, places: Sequence[Place], program_of: Callable[[Group], Program]) -> None:

@@ -43,7 +43,7 @@ def _part(value: np.ndarray[Any, Any], lod: Sequence[Sequence[int]], begin: int,
 def joined(name: str, parts: Sequence[Any]) -> Any:
     """What members fetched, behind each other; of tensors a tensor, with the sequences of all.
 
-    Raises: FetchError: They are tensor arrays, or have different numbers of LoD levels
+    Raises FetchError: they are tensor arrays, or have different numbers of LoD levels.
     """
     if isinstance(parts[0], (list, TensorArray)):
         raise FetchError(

@@ -33,8 +33,8 @@ def available() -> bool:
 class Mapping:
     """A file of a process, as this one sees it.
 
-    bytes: uint8
-    words: The header
+    ``bytes``: uint8.
+    ``words``: the header.
     """
 
     def __init__(self, file: int, nbytes: int) -> None:
@@ -53,8 +53,8 @@ class SharedHeap(Mapping):
 
     In a forked child the mapping becomes a private copy, so that what it writes is its own.
 
-    file: What others open, as ``/proc/PID/fd/FILE``
-    address: Where it lies in this process
+    ``file``: what others open, as ``/proc/PID/fd/FILE``.
+    ``address``: where it lies in this process.
     """
 
     def __init__(self, nbytes: int | None = None) -> None:
@@ -77,7 +77,7 @@ class SharedHeap(Mapping):
     def allocate(self, nbytes: int) -> Array:
         """Return bytes that others see, from a multiple of a page on; they go back with the last array that views them.
 
-        Raises: MemoryError: There is no piece so large
+        Raises MemoryError: there is no piece so large.
         """
         size = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
         with self._lock:
@@ -124,8 +124,8 @@ class SharedHeap(Mapping):
 def opened(pid: int, file: int, nbytes: int, token: int) -> Mapping:
     """The file of another process of this machine.
 
-    Raises: OSError: It cannot be opened, or is another file: the process runs on another machine, or in a container of
-        its own
+    Raises OSError: it cannot be opened, or is another file: the process runs on another machine, or in a container of
+    its own.
     """
     handle = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR)
     try:

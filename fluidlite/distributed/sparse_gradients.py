@@ -15,8 +15,8 @@ def gather_rows(block: Block, values: Variable, after: Operator, members: int) -
     A gathering takes equally many of each, so that a member fills up to the most that one has with zeros, for a row
     that it has anyway: only rows that some member has are updated, as in one process.
 
-    values: A gradient that is sparse rows
-    after: What makes it
+    ``values``: a gradient that is sparse rows.
+    ``after``: what makes it.
     """
     assert values.selected is not None
     rows = values.selected.rows

@@ -26,7 +26,7 @@ SCALES = ("members", "rows", "one")
 class Bucket:
     """Gradients that are reduced as one.
 
-    after: The last one that writes one of them
+    ``after``: the last one that writes one of them.
     """
 
     names: tuple[str, ...]

@@ -22,7 +22,7 @@ from fluidlite.tensor.tensor_spec import Spec
 def read_one(path: Path, name: str, declared: Spec | None) -> Stored:
     """The only tensor of a file, in Paddle's format or ours.
 
-    Raises: SavedModelError: The file is missing, damaged, holds several tensors, or another one than is declared
+    Raises SavedModelError: the file is missing, damaged, holds several tensors, or another one than is declared.
     """
     with SavedFile(path.parent, path.name, open_regular(path.parent, path.name, True)) as file:
         if is_lod_tensors(file.peek(4)):

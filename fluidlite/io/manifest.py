@@ -25,8 +25,8 @@ class Content(NamedTuple):
 class Manifest:
     """Which files of a folder were saved together.
 
-    files: by name; files that are not named were put there by others, and are loaded as they are
-    pending: The folder inside this one that still holds some of the files, under the same names; "" if none does
+    ``files``: by name; files that are not named were put there by others, and are loaded as they are.
+    ``pending``: the folder inside this one that still holds some of the files, under the same names; "" if none does.
     """
 
     files: dict[str, Content] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Manifest:
     def text(self) -> bytes:
         """The manifest as JSON.
 
-        Raises: SavedModelError: If it names too many files
+        Raises SavedModelError if it names too many files.
         """
         record: dict[str, object] = {"format": _FORMAT, "version": _VERSION}
         if self.pending:
@@ -52,7 +52,7 @@ class Manifest:
     def parse(text: bytes, folder: Path) -> Manifest:
         """Read a manifest.
 
-        Raises: SavedModelError: If it is malformed or of a newer version
+        Raises SavedModelError if it is malformed or of a newer version.
         """
         path = folder / MANIFEST
         do = f"\n  Do: save the model again, or remove {path} to load the folder as it is"

@@ -62,7 +62,7 @@ def file_of(name: str) -> str:
 def inside(name: PathText, what: str) -> str:
     """Return a file's name relative to the folder, or raise SavedModelError if it leads elsewhere.
 
-    what: The argument that gives it, for the error
+    ``what``: the argument that gives it, for the error.
     """
     try:
         text = os.fspath(name)
@@ -93,7 +93,7 @@ def open_regular(folder: Path, name: str, follow_links: bool) -> int:
     What is opened is looked at, not what the name stood for before. A symbolic link is followed where it stays inside
     the folder, and others with ``follow_links`` only.
 
-    Raises: SavedModelError: No file, no regular file, or a link that leads out of the folder
+    Raises SavedModelError: no file, no regular file, or a link that leads out of the folder.
     """
     path = folder / name
     with path_errors(path, "read"):

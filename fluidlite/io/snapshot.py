@@ -22,7 +22,7 @@ _CHUNK_BYTES = 1 << 20
 class SavedFile:
     """An open file of a snapshot; what is read counts for its digest, where the manifest names one.
 
-    size: In bytes
+    ``size``: in bytes.
     """
 
     def __init__(self, folder: Path, name: str, handle: int, content: Content | None = None) -> None:
@@ -164,8 +164,8 @@ def manifest_bytes(folder: Path) -> bytes | None:
 def read_folder(folder: Path, read: Callable[[Snapshot], Read], follow_links: bool = False) -> Read:
     """Return ``read(snapshot)``; a save that ended meanwhile makes it begin again.
 
-    Raises: SavedModelError: No such folder, what ``read`` raises, files that were not saved together, or a folder that
-        is saved to without an end
+    Raises SavedModelError: no such folder, what ``read`` raises, files that were not saved together, or a folder that
+    is saved to without an end.
     """
     if not os.path.isdir(folder):
         raise SavedModelError(f"there is no directory {folder}\n  Do: check the name; save the model first")

@@ -48,8 +48,8 @@ def _safetensors() -> Any:
 def write_tensors(path: str, values: Mapping[str, Stored]) -> None:
     """Write named values to a new file.
 
-    Raises: OSError: If the file cannot be written. SavedModelError: If names and LoD are too long for a header that
-        is read again
+    Raises OSError if the file cannot be written, SavedModelError if names and LoD are too long for a header that is
+    read again.
     """
     safetensors = _safetensors()
     facts: dict[str, Any] = {"version": _VERSION}
@@ -84,9 +84,9 @@ class _Record:
 def read_tensors(file: SavedFile, wanted: Mapping[str, Spec | None]) -> dict[str, Stored]:
     """Read named values of a file; the others are skipped.
 
-    file: At its beginning
-    wanted: by name; what the program declares, to which a value must fit; None: nothing
-    Raises: SavedModelError: The file is truncated, malformed, of a newer version, or holds no such value
+    ``file``: at its beginning.
+    ``wanted``: by name; what the program declares, to which a value must fit; None: nothing.
+    Raises SavedModelError: the file is truncated, malformed, of a newer version, or holds no such value.
     """
     header, begin = _header(file)
     metadata = header.pop("__metadata__", None)

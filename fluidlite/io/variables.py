@@ -105,7 +105,7 @@ def stored_values(
 ) -> dict[str, Stored]:
     """The values of variables in the global scope.
 
-    Raises: ProgramError: A variable has no value
+    Raises ProgramError: a variable has no value.
     """
     scope = global_scope()
     values: dict[str, Stored] = {}

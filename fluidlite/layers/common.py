@@ -25,10 +25,10 @@ def append(
 ) -> Variable:
     """Append an operator whose result is a new variable (or ``out``), and return that.
 
-    layer: Names the result: ``<layer>_0.tmp_0``
-    type, inputs, attrs: As for ``Block.append_op``
-    slot: Where the result comes out
-    extra: Output slots that exist for the gradient only
+    ``layer``: names the result: ``<layer>_0.tmp_0``.
+    ``type``, ``inputs``, ``attrs``: as for ``Block.append_op``.
+    ``slot``: where the result comes out.
+    ``extra``: output slots that exist for the gradient only.
     """
     helper = LayerHelper(layer, name=name, act=act)
     if out is None:

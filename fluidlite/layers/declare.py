@@ -42,13 +42,13 @@ __all__ = [
 class Argument:
     """What an argument becomes.
 
-    slot: The input slot of a Variable; of an attribute, the slot of a Variable that holds it
-    each: The slot of a list of Variables, beside ints, that hold an attribute
-    optional: None stands for the operator's own default
-    attr: The attribute; one that the operator does not declare is a check alone, for the body
-    output: The output that is written into this Variable, or returned as well if this is true
-    unused: Why it has no effect
-    body_attr: The attribute that the body makes of it
+    ``slot``: the input slot of a Variable; of an attribute, the slot of a Variable that holds it.
+    ``each``: the slot of a list of Variables, beside ints, that hold an attribute.
+    ``optional``: None stands for the operator's own default.
+    ``attr``: the attribute; one that the operator does not declare is a check alone, for the body.
+    ``output``: the output that is written into this Variable, or returned as well if this is true.
+    ``unused``: why it has no effect.
+    ``body_attr``: the attribute that the body makes of it.
     """
 
     name: str
@@ -190,19 +190,19 @@ def layer(
 ) -> Callable[[Function], Function]:
     """Make a layer of a signature: it checks its arguments and appends one operator.
 
-    type: The operator
-    names: What arguments are that the operator does not call so: a slot or an attribute; ``"scale|ScaleTensor"``, an
-        attribute and the slot of a Variable that holds it, beside those that stand for it anyway; an output that is
-        written into it; an :class:`Attr`, which is checked for the body; ``""``, for the body as it is; :class:`Body`
-        with an attribute that it makes of it; :class:`Unused` with the reason; :class:`Returned` with an output. Of
-        what Variables may hold the body gets Numbers.
-    returns: The outputs that are returned; default: all that no gradient and no one else needs
-    extra: Outputs that may be left out, and are kept for the gradient
-    attrs: Attributes that no argument says
-    called: Begins the names of results and parameters; default: the layer's name
-    stop_gradient: All outputs get no gradient, or these; False: what is not returned
-    body: In place of the signature's own body, which layers of one family share
-    Raises: RegistryError: If an argument is neither slot nor attribute
+    ``type``: the operator.
+    ``names``: what arguments are that the operator does not call so: a slot or an attribute; ``"scale|ScaleTensor"``,
+    an attribute and the slot of a Variable that holds it, beside those that stand for it anyway; an output that is
+    written into it; an :class:`Attr`, which is checked for the body; ``""``, for the body as it is; :class:`Body` with
+    an attribute that it makes of it; :class:`Unused` with the reason; :class:`Returned` with an output. Of what
+    Variables may hold the body gets Numbers.
+    ``returns``: the outputs that are returned; default: all that no gradient and no one else needs.
+    ``extra``: outputs that may be left out, and are kept for the gradient.
+    ``attrs``: attributes that no argument says.
+    ``called``: begins the names of results and parameters; default: the layer's name.
+    ``stop_gradient``: all outputs get no gradient, or these; False: what is not returned.
+    ``body``: in place of the signature's own body, which layers of one family share.
+    Raises RegistryError if an argument is neither slot nor attribute.
     """
 
     def declare(function: Function) -> Function:
@@ -219,16 +219,9 @@ def alike(
 ) -> Callable[[Callable[[], None]], Function]:
     """Make a layer of another operator, with the signature of a declared layer but for some defaults.
 
-    Parameters
-    ----------
-    source : callable
-        The declared layer, whose names and options count too.
-    type : str
-        The operator.
-    body : callable, optional
-        In place of the layer's.
-    **defaults
-        By argument.
+    ``source``: the declared layer, whose names and options count too.
+    ``type``: the operator.
+    ``body``: in place of the layer's.
     """
     like = source.declaration  # type: ignore[attr-defined]
 

@@ -65,8 +65,8 @@ class Further(NamedTuple):
 def also(type: str = "", /, **given: Any) -> Result:  # type: ignore[type-var]  # it stands for the layer's result
     """Return, from the body of a declared layer, what its operator gets beside the arguments.
 
-    type: Another operator of the same slots and attributes
-    **given: By slot: a Variable or a list, a :class:`Weight` or :class:`Bias`; of an output also :class:`AddedBias`,
-        :class:`Several`, or the name of the input whose variable it writes. By attribute: its value. None: nothing.
+    ``type``: another operator of the same slots and attributes.
+    ``given``: by slot: a Variable or a list, a :class:`Weight` or :class:`Bias`; of an output also :class:`AddedBias`,
+    :class:`Several`, or the name of the input whose variable it writes. By attribute: its value. None: nothing.
     """
     return cast(Result, Further(type, given))

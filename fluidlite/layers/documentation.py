@@ -51,9 +51,9 @@ class _Text:
 def documentation(declaration: Declaration, text: str, module: str = "fluidlite.layers") -> str:
     """Write the docstring of a layer.
 
-    text: What the declaration says: paragraphs; lines ``argument: ...``, ``Returns: ...`` and ``Raises: ...``, of which
-        the operator's documentation is what is not said; and an example, which a test runs
-    module: What the example imports layers of
+    ``text``: what the declaration says: paragraphs; lines ``argument: ...``, ``Returns: ...`` and ``Raises: ...``, of
+    which the operator's documentation is what is not said; and an example, which a test runs.
+    ``module``: what the example imports layers of.
     """
     op, signature = declaration.definition, declaration.signature
     said = _Text(text, {*signature.parameters})

@@ -13,9 +13,9 @@ from fluidlite.program.variable import Variable
 class Numbers(NamedTuple):
     """What an operator gets.
 
-    attr: The numbers; where a Variable says one, the value that stands for it
-    inputs: The slots of the Variables: empty if all numbers are ints
-    unknown: Which of ``attr`` a Variable says
+    ``attr``: the numbers; where a Variable says one, the value that stands for it.
+    ``inputs``: the slots of the Variables: empty if all numbers are ints.
+    ``unknown``: which of ``attr`` a Variable says.
     """
 
     attr: list[int]
@@ -26,12 +26,12 @@ class Numbers(NamedTuple):
 def numbers(argument: str, value: Any, whole: str, each: str, stand_in: int = -1, count: int = 0) -> Numbers:
     """Sort a layer's argument out.
 
-    argument: Its name
-    whole: The slot for a Variable that holds all numbers
-    each: The slot for a list of Variables of one number each; ints beside Variables become constants
-    stand_in: What ``attr`` says where a Variable will
-    count: How many numbers a Variable that holds all has, for ``attr``
-    Raises: ProgramError: If it is something else
+    ``argument``: its name.
+    ``whole``: the slot for a Variable that holds all numbers.
+    ``each``: the slot for a list of Variables of one number each; ints beside Variables become constants.
+    ``stand_in``: what ``attr`` says where a Variable will.
+    ``count``: how many numbers a Variable that holds all has, for ``attr``.
+    Raises ProgramError if it is something else.
     """
     if isinstance(value, Variable):
         return Numbers([stand_in] * count, {whole: value}, [True] * count)

@@ -15,7 +15,7 @@ from fluidlite.program.program import Program
 class SubBlock:
     """A context in which layers append to a new block; it is taken out again if something raises.
 
-    done: ``done(outer, block)`` is called at the end, when layers append to the outer block again
+    ``done``: ``done(outer, block)`` is called at the end, when layers append to the outer block again.
     """
 
     def __init__(self, program: Program, done: Callable[[Block, Block], None]) -> None:

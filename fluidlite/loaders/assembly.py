@@ -44,7 +44,7 @@ class Field(NamedTuple):
 def fields_of(names: Any) -> tuple[Field, ...] | None:
     """The fields that a loader is told: a list of names and Variables, or None.
 
-    Raises: LoaderError: If it holds something else, or a name twice
+    Raises LoaderError if it holds something else, or a name twice.
     """
     if names is None:
         return None
@@ -69,7 +69,7 @@ def fields_of(names: Any) -> tuple[Field, ...] | None:
 class Assembler:
     """Makes host batches.
 
-    fields: None: samples are mappings, whose keys name their fields
+    ``fields``: None: samples are mappings, whose keys name their fields.
     """
 
     def __init__(self, fields: tuple[Field, ...] | None) -> None:
@@ -78,7 +78,7 @@ class Assembler:
     def from_samples(self, samples: Sequence[Any]) -> HostBatch:
         """Assemble samples: mappings, tuples or lists of fields, or one array each where there is one field.
 
-        Raises: FeedError: Names sample and field: ragged samples, missing fields, wrong dtype or dims
+        Raises FeedError: names sample and field: ragged samples, missing fields, wrong dtype or dims.
         """
         fields = self.fields or self._named_by(samples[0])
         columns = [Column(field.name, field.spec) for field in fields]
@@ -124,9 +124,9 @@ class Assembler:
     ) -> HostBatch:
         """Assemble a batch that the source gives whole: arrays, or Tensors with their LoD.
 
-        columns: arrays by name, or a sequence of them in the order of the fields
-        size: Samples that each field must have; without it the first one counts: others may be no samples
-        lods: by name; those of arrays that were sequences before
+        ``columns``: arrays by name, or a sequence of them in the order of the fields.
+        ``size``: samples that each field must have; without it the first one counts: others may be no samples.
+        ``lods``: by name; those of arrays that were sequences before.
         """
         pairs = self._pairs(columns)
         found, sizes = [], {}
@@ -197,7 +197,7 @@ class Assembler:
     def _checked(name: str, array: Array, lod: Lod) -> HostField:
         """A field with the name of its dtype.
 
-        Raises: FeedError: If fluidlite has no such dtype
+        Raises FeedError if fluidlite has no such dtype.
         """
         native = array.dtype.newbyteorder("=")
         if native not in NUMPY.values():

@@ -56,8 +56,8 @@ class Ended(NamedTuple):
 class EpochRun:
     """The workers of one epoch, their buffers, and what they made.
 
-    producers: One for each worker; ``requests`` is asked what goes into each batch
-    trace: Is told what workers do
+    ``producers``: one for each worker; ``requests`` is asked what goes into each batch.
+    ``trace``: is told what workers do.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class EpochRun:
     def next(self) -> tuple[int, int, dict[str, Tensor]] | None:
         """The next batch: its number, its samples, its tensors by name. None: there are no more.
 
-        Raises: Exception: What was raised while this batch was made
+        Raises Exception: what was raised while this batch was made.
         """
         if self.closed:
             return None

@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # multiprocessing takes as long to import as NumPy
 class Position:
     """How far the loop of an epoch came.
 
-    batches: Batches that it has been given, those of a run before that was stopped included
-    ended: Whether there are no more
+    ``batches``: batches that it has been given, those of a run before that was stopped included.
+    ``ended``: whether there are no more.
     """
 
     epoch: int

@@ -82,9 +82,9 @@ class _Epoch(NamedTuple):
 class ProcessProducer(Producer):
     """Lets a child process produce.
 
-    producer: What the child uses. If its requests are local, the child makes these too.
-    others: Those that were started before: the child closes their pipes
-    idle: Where it waits for the next epoch when one has ended; without, the child ends with its epoch
+    ``producer``: what the child uses. If its requests are local, the child makes these too.
+    ``others``: those that were started before: the child closes their pipes.
+    ``idle``: where it waits for the next epoch when one has ended; without, the child ends with its epoch.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class ProcessProducer(Producer):
     def produce(self, request: Any) -> Any:
         """Let the child make a batch; its arrays are valid until the next call. END: there is none.
 
-        Raises: Exception: What the child raised, with its traceback as the cause
-        Raises: WorkerError: If the child died, or what it raised cannot be sent
+        Raises Exception: what the child raised, with its traceback as the cause.
+        Raises WorkerError if the child died, or what it raised cannot be sent.
         """
         try:
             self._busy = True

@@ -142,8 +142,8 @@ def _packed(array: np.ndarray[Any, Any], lod: Lod) -> bytes:
 def read_records(path: str | os.PathLike[str]) -> Iterator[list[Value]]:
     """The records of a file, one after another: arrays with their LoD.
 
-    Raises: LoaderError: When asked for a record that is truncated, damaged or too large; at the first, for a file that
-        is not there, no regular one or of another format
+    Raises LoaderError: when asked for a record that is truncated, damaged or too large; at the first, for a file that
+    is not there, no regular one or of another format.
     """
     name = os.fspath(path)
     try:

@@ -50,11 +50,11 @@ def copy_queue(place: Place) -> Context:
 class Slot:
     """One buffer.
 
-    allocation: On the place; None: nothing was filled yet, or the ring is closed
-    donated: Its memory belongs to a caller who holds a batch: it does not come back
-    ready: After it the batch is there
-    readers: Those who used its last batch
-    after: What must be done before it is filled again
+    ``allocation``: on the place; None: nothing was filled yet, or the ring is closed.
+    ``donated``: its memory belongs to a caller who holds a batch: it does not come back.
+    ``ready``: after it the batch is there.
+    ``readers``: those who used its last batch.
+    ``after``: what must be done before it is filled again.
     """
 
     __slots__ = ("after", "allocation", "donated", "readers", "ready", "staging")
@@ -79,8 +79,8 @@ class Part(NamedTuple):
 class Lease(Allocation):
     """The memory of one batch, while somebody holds a tensor of it.
 
-    context: The one that reads it
-    ended: Gets the slot when the lease ends
+    ``context``: the one that reads it.
+    ``ended``: gets the slot when the lease ends.
     """
 
     __slots__ = ("_base",)
@@ -103,7 +103,7 @@ class Lease(Allocation):
 class Ring:
     """Buffers on a place.
 
-    context: Copies go through it; several threads may fill buffers side by side
+    ``context``: copies go through it; several threads may fill buffers side by side.
     """
 
     def __init__(self, context: Context) -> None:
@@ -147,7 +147,7 @@ class Ring:
     def fill(self, slot: Slot, batch: HostBatch) -> list[Part]:
         """Write a batch into a buffer, after ``slot.after``; what comes after ``slot.ready`` finds it there.
 
-        Raises: OutOfMemoryError, DeviceError
+        Raises OutOfMemoryError, DeviceError.
         """
         parts, size = self._layout(batch)
         slot.ready.wait()

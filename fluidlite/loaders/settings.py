@@ -93,7 +93,7 @@ class Settings:
     def share(self, samples: Any) -> Any:
         """Of the samples of a batch those of this member: the parts differ by one at most.
 
-        Raises: LoaderError: A batch has fewer samples than there are members
+        Raises LoaderError: a batch has fewer samples than there are members.
         """
         if self.ranks == 1:
             return samples

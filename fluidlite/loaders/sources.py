@@ -21,7 +21,7 @@ Fields = dict[str, Any]
 class Rows:
     """A source whose samples have numbers, from 0 to ``samples - 1``.
 
-    named: The fields' names, where the source has some
+    ``named``: the fields' names, where the source has some.
     """
 
     samples: int
@@ -112,7 +112,7 @@ class DatasetRows(Rows):
 class Stream:
     """A source that is read from its beginning each time: a reader (a callable), or an iterable.
 
-    samples: How many there are, where the iterable has a len
+    ``samples``: how many there are, where the iterable has a len.
     """
 
     def __init__(self, source: Any) -> None:
@@ -126,8 +126,8 @@ class Stream:
     def open(self) -> Iterator[Any]:
         """Begin anew.
 
-        Raises: LoaderError: If it is a generator or another iterator that was begun before, or a reader that gives
-            nothing to iterate
+        Raises LoaderError if it is a generator or another iterator that was begun before, or a reader that gives
+        nothing to iterate.
         """
         if self._once and self._used:
             raise LoaderError(
@@ -150,11 +150,11 @@ Source = Rows | Stream
 def source_of(source: Any, whole_batches: bool = False) -> Source:
     """See what a source is.
 
-    source: An array, a tuple of arrays (or memory-mapped ones), a mapping of names to arrays, the path of a ``.npy``
-        file (or a mapping or tuple of such), a callable that makes an iterable (Fluid's reader), an object with ``len``
-        and ``[i]``, or an iterable
-    whole_batches: What it gives are batches, so that it is read in its own order
-    Raises: LoaderError: If it is none of these, or arrays differ in their numbers of rows
+    ``source``: an array, a tuple of arrays (or memory-mapped ones), a mapping of names to arrays, the path of a
+    ``.npy`` file (or a mapping or tuple of such), a callable that makes an iterable (Fluid's reader), an object with
+    ``len`` and ``[i]``, or an iterable.
+    ``whole_batches``: what it gives are batches, so that it is read in its own order.
+    Raises LoaderError if it is none of these, or arrays differ in their numbers of rows.
     """
     if isinstance(source, (Rows, Stream)):
         return source

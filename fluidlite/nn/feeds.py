@@ -18,7 +18,7 @@ Feed = dict[str, Any]
 def feed_of(batch: Any, variables: Sequence[Variable], what: str) -> Feed:
     """A batch as a feed of the variables; a mapping by their names, or a sequence in their order.
 
-    Raises: NetworkError: It has not what the network needs, or not as many rows for each
+    Raises NetworkError: it has not what the network needs, or not as many rows for each.
     """
     names = [variable.name for variable in variables]
     if isinstance(batch, Mapping):
@@ -87,8 +87,8 @@ def batches(
 ) -> Iterator[tuple[int, Feed, int]]:
     """Yield the batches of a loader as feeds: their numbers, the feeds, their rows.
 
-    skip: Batches that are passed over
-    rank, ranks: Of each batch the part of one of several processes
+    ``skip``: batches that are passed over.
+    ``rank``, ``ranks``: of each batch the part of one of several processes.
     """
     if isinstance(source, (str, bytes, Mapping)) or not isinstance(source, Iterable):
         raise NetworkError(f"{what} is {type(source).__name__}; expected a loader: an iterable of batches")
@@ -111,8 +111,8 @@ class FastFeeds:
 
     A small network takes as long for a step as :func:`feed_of` takes for a batch.
 
-    variables: Two, input and label; of others all batches take the slow path
-    rows: Of the feed that was made last
+    ``variables``: two, input and label; of others all batches take the slow path.
+    ``rows``: of the feed that was made last.
     """
 
     def __init__(self, variables: Sequence[Variable]) -> None:

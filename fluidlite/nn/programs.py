@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 class Programs:
     """What a network runs.
 
-    predict: Forward alone, as in evaluation; ``predicted`` is what is fetched of it
-    test: Forward, loss and metrics, as in evaluation; None without a loss
-    train: One step; None without a loss and an optimizer
-    startup: First values of the optimizer's state
-    fetches: Names of the loss and the metrics
-    state_bytes: Of the optimizer's state
+    ``predict``: forward alone, as in evaluation; ``predicted`` is what is fetched of it.
+    ``test``: forward, loss and metrics, as in evaluation; None without a loss.
+    ``train``: one step; None without a loss and an optimizer.
+    ``startup``: first values of the optimizer's state.
+    ``fetches``: names of the loss and the metrics.
+    ``state_bytes``: of the optimizer's state.
     """
 
     predict: Program
@@ -50,8 +50,8 @@ class Programs:
 def build_programs(network: Network, names: unique_name.Generator) -> Programs:
     """Build all programs of a network; if one cannot be built, the network's is as it was.
 
-    Raises: NetworkError, GradientError, ShapeError, DtypeError: The loss or a metric does not fit the last layer, or
-        the optimizer cannot train it
+    Raises NetworkError, GradientError, ShapeError, DtypeError: the loss or a metric does not fit the last layer, or the
+    optimizer cannot train it.
     """
     main = network.program
     prediction = network.layers[-1].output

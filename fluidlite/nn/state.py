@@ -10,16 +10,16 @@ from typing import Any
 class TrainingState:
     """Where a training stands.
 
-    epoch: Epochs that ended
-    began: Epochs that had ended when the present call of ``train`` or ``batched_train`` began
-    batch: Batches of the epoch under way
-    step: All batches so far
-    rows: Rows of the epoch under way
-    sums: Loss and metrics of the epoch under way, each batch times its rows
-    history: Loss and metrics of the epochs that ended
-    loader: What the loader's ``state`` said
-    callbacks: What callbacks' ``state`` said, by their names
-    loaded: Whether it comes of a checkpoint that no call has gone on from
+    ``epoch``: epochs that ended.
+    ``began``: epochs that had ended when the present call of ``train`` or ``batched_train`` began.
+    ``batch``: batches of the epoch under way.
+    ``step``: all batches so far.
+    ``rows``: rows of the epoch under way.
+    ``sums``: loss and metrics of the epoch under way, each batch times its rows.
+    ``history``: loss and metrics of the epochs that ended.
+    ``loader``: what the loader's ``state`` said.
+    ``callbacks``: what callbacks' ``state`` said, by their names.
+    ``loaded``: whether it comes of a checkpoint that no call has gone on from.
     """
 
     epoch: int = 0
@@ -47,7 +47,7 @@ class TrainingState:
     def parse(record: Any) -> TrainingState:
         """Read what :meth:`record` gave.
 
-        Raises: ValueError: If a field is missing or of another type
+        Raises ValueError if a field is missing or of another type.
         """
         if not isinstance(record, dict):
             raise ValueError("it is no mapping")

@@ -18,7 +18,7 @@ STEP, ROW, LEFT, TOP = 110, 34, 96, 44
 class Buffer:
     """Memory of one or several values of a graph.
 
-    values: What lies in it, in order: the step of forward that writes it, and the node
+    ``values``: what lies in it, in order: the step of forward that writes it, and the node.
     """
 
     nbytes: int
@@ -65,7 +65,7 @@ def text_of(nodes: Sequence[Node]) -> str:
 def svg_of(panels: Sequence[tuple[str, Sequence[Node]]]) -> str:
     """The text of an SVG file: a panel for each graph, a row a buffer, a rectangle a value.
 
-    panels: titles and nodes
+    ``panels``: titles and nodes.
     """
     drawn, y = [], 0
     wide = LEFT + STEP * max(sum(not node.leaf for node in nodes) for _, nodes in panels) + 20

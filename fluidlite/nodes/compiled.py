@@ -47,7 +47,7 @@ Key = tuple[Any, ...]
 class NotCompiled:
     """Why a graph runs node by node.
 
-    node: The first one that is a reason
+    ``node``: the first one that is a reason.
     """
 
     __slots__ = ("node", "reason")
@@ -74,9 +74,9 @@ LEAF = NotCompiled("its sink is a leaf, so nothing is computed")
 class Structure:
     """What a graph's programs depend on.
 
-    key: Equal for two graphs whose programs are equal: the programs of nodes, the positions of their inputs, and the
-        types of leaves, which say their devices too
-    dev: Of the sink
+    ``key``: equal for two graphs whose programs are equal: the programs of nodes, the positions of their inputs, and
+    the types of leaves, which say their devices too.
+    ``dev``: of the sink.
     """
 
     __slots__ = ("dev", "key", "leaves")

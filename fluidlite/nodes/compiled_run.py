@@ -239,9 +239,10 @@ class CompiledRun:
 class _Lists:
     """What a run looks at each time.
 
-    values: What nodes get: values, and what is kept for gradients
-    operators: Of each node that is computed: its number, its value, unless that is overwritten, and what is kept for it
-    gradients: Of each node that gets one: its number, whether it is a leaf, its gradient, and what that is called
+    ``values``: what nodes get: values, and what is kept for gradients.
+    ``operators``: of each node that is computed: its number, its value, unless that is overwritten, and what is kept
+    for it.
+    ``gradients``: of each node that gets one: its number, whether it is a leaf, its gradient, and what that is called.
     """
 
     values: list[tuple[Tensor, Spec]]

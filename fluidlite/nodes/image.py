@@ -27,18 +27,18 @@ class RoutineImage:
     Its registers are where each of its results lies, and the inputs; if it is not ``plain``, then the operator's number
     in errors, and where what is forgotten lies.
 
-    address: Of the image
-    sizes: Bytes of its results: of the memory that they have of their own
-    rooms: The same, up to the device's alignment
-    nbytes, room: The sums of both
-    fetches: For each result that has memory of its own, the number of what is fetched that lies there
-    scratch: Bytes of what lies between operators, and of workspaces
-    outs: For each thing fetched, the input in whose memory it lies, or -1, and then the number of the result
-    single: Whether there is one result, which is what is fetched
-    marks: Whether a kernel may set the status word
-    plain: Whether it neither forgets anything nor marks
-    brief: Its address, room, nbytes and launches, if it is single and plain
-    keep: What owns the image's memory
+    ``address``: of the image.
+    ``sizes``: bytes of its results: of the memory that they have of their own.
+    ``rooms``: the same, up to the device's alignment.
+    ``nbytes``, ``room``: the sums of both.
+    ``fetches``: for each result that has memory of its own, the number of what is fetched that lies there.
+    ``scratch``: bytes of what lies between operators, and of workspaces.
+    ``outs``: for each thing fetched, the input in whose memory it lies, or -1, and then the number of the result.
+    ``single``: whether there is one result, which is what is fetched.
+    ``marks``: whether a kernel may set the status word.
+    ``plain``: whether it neither forgets anything nor marks.
+    ``brief``: its address, room, nbytes and launches, if it is single and plain.
+    ``keep``: what owns the image's memory.
     """
 
     address: int

@@ -26,8 +26,8 @@ class InPlaceError(NodeError):
 class Refusal:
     """Why a node does not write over an input.
 
-    node, other: The node that would write, and the one that the reason is about
-    slot: What would be read after it is overwritten, such as ``"the value of Sigmoid"``
+    ``node``, ``other``: the node that would write, and the one that the reason is about.
+    ``slot``: what would be read after it is overwritten, such as ``"the value of Sigmoid"``.
     """
 
     node: Node
@@ -88,7 +88,7 @@ class InPlaceReport:
 def choose_in_place(nodes: Sequence[Node], mode: str | bool) -> InPlaceReport:
     """Set which nodes of a graph write in place.
 
-    Raises: InPlaceError: In mode "asked", of a node that asks and is not safe; nothing is set then
+    Raises InPlaceError: in mode "asked", of a node that asks and is not safe; nothing is set then.
     """
     for node in nodes:
         if isinstance(node, OperatorNode) and node._inplace >= 0:

@@ -9,8 +9,8 @@ from fluidlite.memory.arena import ArenaPiece
 class Lent(Allocation):
     """Memory of a run that nodes and their users hold: the run sees by its references whether anybody does.
 
-    at: Where it begins there
-    nbytes: Default: all of it
+    ``at``: where it begins there.
+    ``nbytes``: default: all of it.
     """
 
     __slots__ = ("whole",)

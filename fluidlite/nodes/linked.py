@@ -30,13 +30,13 @@ from fluidlite.tensor.tensor_spec import Spec
 class Linked:
     """What of a graph that ran linked lies where. It knows nodes by their positions only.
 
-    address: Of each value: an offset in a region, or of a leaf, an address
-    images: Of each node; None of leaves and views
-    input_addresses: Where the inputs of each node lie
-    kept: Where lies what is kept of a node for its gradient
-    homes: In whose gradient that of a node is gathered: of tied leaves, the first; of a view, its input's
-    devs: Where gradients lie; empty if that is one device
-    memory: Of each region
+    ``address``: of each value: an offset in a region, or of a leaf, an address.
+    ``images``: of each node; None of leaves and views.
+    ``input_addresses``: where the inputs of each node lie.
+    ``kept``: where lies what is kept of a node for its gradient.
+    ``homes``: in whose gradient that of a node is gathered: of tied leaves, the first; of a view, its input's.
+    ``devs``: where gradients lie; empty if that is one device.
+    ``memory``: of each region.
     """
 
     __slots__ = (

@@ -37,8 +37,8 @@ def _start_of(spec: Spec, coefficient: float) -> tuple[Any, int]:
 class Backward:
     """The gradients of a graph, in the order in which they are made.
 
-    gradients: Where that of each node lies; 0: it has none
-    passed: Leaves whose gradient lies where that of another node does
+    ``gradients``: where that of each node lies; 0: it has none.
+    ``passed``: leaves whose gradient lies where that of another node does.
     """
 
     __slots__ = ("_context", "_linked", "_more", "_nodes", "_stream", "gradients", "passed", "regions")

@@ -57,7 +57,7 @@ class GradientSource(Protocol):
 class Held:
     """A value and its gradient, which several nodes may share: ties, views, and nodes that write in place.
 
-    leaf: Whether it is that of a leaf, which outlives graphs
+    ``leaf``: whether it is that of a leaf, which outlives graphs.
     """
 
     __slots__ = ("__weakref__", "_dev", "_graded", "_gradient", "_number", "_parts", "_source", "_tensor", "leaf")

@@ -45,8 +45,8 @@ _kinds: WeakObjects[Kind] = WeakObjects()
 class Kind:
     """A kind of node: its name, and the operators that compute it.
 
-    inplace: The inputs over which a node of this kind may write; one that is asked to writes over the first
-    random: Whether it draws random numbers: each node has a seed of its own
+    ``inplace``: the inputs over which a node of this kind may write; one that is asked to writes over the first.
+    ``random``: whether it draws random numbers: each node has a seed of its own.
     """
 
     __slots__ = ("__weakref__", "build", "inplace", "name", "programs", "random")
@@ -71,19 +71,20 @@ Attrs = tuple[tuple[str, Hashable], ...]
 class NodeProgram:
     """What a node of a kind does to inputs of known metadata.
 
-    number: Names it in keys of caches
-    attrs: names and values
-    wanted: The inputs whose gradients are asked for
-    spec: Of the value
-    forward_ops, backward_ops: Those of the value, and of the gradients; inputs are called ``in0`` on, and the value's
-        gradient ``dout``
-    out: What the value is called
-    kept, gradient_names: What the values that are kept for the gradient are called, and the gradients of ``targets``
-    differentiable: Whether the value is of a float dtype
-    saved: How many values beside inputs and output are kept for the gradient
-    reads_input: Whether the gradient reads the value of each input
-    reads_output: Whether it reads the node's own value
-    error: Why there is no gradient; raised by backward
+    ``number``: names it in keys of caches.
+    ``attrs``: names and values.
+    ``wanted``: the inputs whose gradients are asked for.
+    ``spec``: of the value.
+    ``forward_ops``, ``backward_ops``: those of the value, and of the gradients; inputs are called ``in0`` on, and the
+    value's gradient ``dout``.
+    ``out``: what the value is called.
+    ``kept``, ``gradient_names``: what the values that are kept for the gradient are called, and the gradients of
+    ``targets``.
+    ``differentiable``: whether the value is of a float dtype.
+    ``saved``: how many values beside inputs and output are kept for the gradient.
+    ``reads_input``: whether the gradient reads the value of each input.
+    ``reads_output``: whether it reads the node's own value.
+    ``error``: why there is no gradient; raised by backward.
     """
 
     def __init__(self, kind: Kind, attrs: Attrs, ins: tuple[Spec, ...], wanted: tuple[bool, ...], place: Place) -> None:
@@ -231,7 +232,7 @@ _stamp: tuple[Any, ...] = ()
 def program_of(kind: Kind, attrs: Attrs, ins: tuple[Spec, ...], wanted: tuple[bool, ...], place: Place) -> NodeProgram:
     """The program of a node, from a bounded cache.
 
-    Raises: FluidError: If the operators refuse the inputs
+    Raises FluidError if the operators refuse the inputs.
     """
     check_stamp()
     return _programs.get((kind, attrs, ins, wanted, place), lambda: NodeProgram(kind, attrs, ins, wanted, place))

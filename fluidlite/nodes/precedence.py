@@ -11,10 +11,10 @@ from fluidlite.nodes.devices import Device, null_device
 def common_device(devs: Sequence[Device], names: Callable[[], Sequence[str]], what: str) -> Device:
     """The most precedent device of a node's inputs; of equals, the first. The null device if there are none.
 
-    devs: Those of the inputs
-    names: Returns what an error calls the inputs
-    what: What errors call the node
-    Raises: NodeError: If two inputs lie in different memory
+    ``devs``: those of the inputs.
+    ``names``: Returns what an error calls the inputs.
+    ``what``: what errors call the node.
+    Raises NodeError if two inputs lie in different memory.
     """
     if not devs:
         return null_device()

@@ -24,9 +24,9 @@ MAX_REGIONS = 120
 class Region:
     """Memory of one device in a run.
 
-    cursor: Where the next result lies
-    counted: Whether the device counts each result
-    sizes: Bytes of the results, if they are counted
+    ``cursor``: where the next result lies.
+    ``counted``: whether the device counts each result.
+    ``sizes``: bytes of the results, if they are counted.
     """
 
     __slots__ = ("counted", "cursor", "dev", "number", "sizes")
@@ -50,9 +50,9 @@ class Region:
 class Regions:
     """The regions of a run.
 
-    before: The memory of regions of an earlier run that this one reads; its own are numbered from there on
-    memory: Of each region, once it is taken
-    alignment: Of results
+    ``before``: the memory of regions of an earlier run that this one reads; its own are numbered from there on.
+    ``memory``: of each region, once it is taken.
+    ``alignment``: of results.
     """
 
     __slots__ = ("_context", "_forgotten", "_open", "alignment", "memory")

@@ -53,14 +53,14 @@ class _Step:
 class Routine:
     """Operators on tensors of one place.
 
-    feeds: by name; what it is given, in order
-    known: by name; what it is not given, as only its metadata are asked for
-    specs: Of what is fetched
-    reads: What its kernels read the bytes of, of ``feeds`` and ``known``
-    feed_names: The names of what it is given
-    steps: On registers, where all are launches on the place itself: what it is given comes first, then ``spare``
-    results: The registers of what is fetched
-    shares: For each thing fetched, the number of the feed whose memory it is a view of, or -1
+    ``feeds``: by name; what it is given, in order.
+    ``known``: by name; what it is not given, as only its metadata are asked for.
+    ``specs``: of what is fetched.
+    ``reads``: what its kernels read the bytes of, of ``feeds`` and ``known``.
+    ``feed_names``: the names of what it is given.
+    ``steps``: on registers, where all are launches on the place itself: what it is given comes first, then ``spare``.
+    ``results``: the registers of what is fetched.
+    ``shares``: for each thing fetched, the number of the feed whose memory it is a view of, or -1.
     """
 
     def __init__(
@@ -194,10 +194,10 @@ class Routine:
     ) -> list[Tensor]:
         """Run it where the context's queue is held.
 
-        devs: Where what is fetched is made, one for each
-        number: What deferred errors name
-        over: Take the memory of this one for the first of what is fetched (:attr:`aliasable`)
-        draw: What random operators draw with
+        ``devs``: where what is fetched is made, one for each.
+        ``number``: what deferred errors name.
+        ``over``: take the memory of this one for the first of what is fetched (:attr:`aliasable`).
+        ``draw``: what random operators draw with.
         """
         for fed in tensors:
             if fed._strides is not None:  # kernels compute on plain memory

@@ -52,9 +52,9 @@ def ask_for_images(nodes: Iterable[Node], context: Context) -> None:
 class Stream:
     """Images with their registers, and what has to be counted of them.
 
-    words: Of each image, its address and its registers
-    scratch: Bytes of what is forgotten
-    marks: Whether a kernel may set the status word
+    ``words``: of each image, its address and its registers.
+    ``scratch``: bytes of what is forgotten.
+    ``marks``: whether a kernel may set the status word.
     """
 
     __slots__ = ("launches", "marks", "scratch", "words")

@@ -26,8 +26,8 @@ State = Mapping[str, PlacedTensor]
 class UpdateProgram:
     """Programs that update as many weights as there are specs, and that look for numbers that are none.
 
-    specs: Of the weights
-    optimizer: A new one
+    ``specs``: of the weights.
+    ``optimizer``: a new one.
     """
 
     def __init__(self, place: Place, specs: Sequence[Spec], optimizer: Optimizer) -> None:

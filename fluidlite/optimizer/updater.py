@@ -35,9 +35,11 @@ _COMMON = ("learning_rate", "parameter_list", "regularization", "grad_clip", "na
 class Updater(Optimizer):
     """An optimiser whose update is one operator, said by the signature of its ``__init__`` and by these tables.
 
-    type: The operator
-    renamed: Numbers and flags are attributes of the operator, by their own names unless it is said here; empty: by none
-    rows_alone: A gradient of rows updates those alone, as in Fluid; else rows that it does not have get a gradient of 0
+    ``type``: the operator.
+    ``renamed``: numbers and flags are attributes of the operator, by their own names unless it is said here; empty: by
+    none.
+    ``rows_alone``: a gradient of rows updates those alone, as in Fluid; else rows that it does not have get a gradient
+    of 0.
     """
 
     states: tuple[State, ...] = ()

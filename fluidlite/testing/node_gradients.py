@@ -16,7 +16,7 @@ from fluidlite.nodes import FixedData, Graph, Node, OperatorNode, Sum
 class NodeJob:
     """A node and its gradients with respect to leaves, for any values of these.
 
-    wrt: Default: all that have a gradient
+    ``wrt``: default: all that have a gradient.
     """
 
     def __init__(self, node: Node, wrt: Sequence[Any] | None) -> None:

@@ -39,10 +39,10 @@ def update_samples(
 ) -> Callable[[], list[Sample]]:
     """Return samples of an update: a matrix under each of ``attributes``, then the edges and the half types.
 
-    ranges: by slot, (low, high); state beside Param, Grad and LearningRate
-    attributes: by name; the first is used for the edges
-    outputs: Output slots to ask for; empty: all
-    rate: Whether there is a LearningRate
+    ``ranges``: by slot, (low, high); state beside Param, Grad and LearningRate.
+    ``attributes``: by name; the first is used for the edges.
+    ``outputs``: output slots to ask for; empty: all.
+    ``rate``: whether there is a LearningRate.
     """
 
     def samples() -> list[Sample]:

@@ -24,26 +24,13 @@ _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 
 
 def new_plugin(name: str, kind: str, folder: str | Path = ".") -> list[Path]:
-    """Write the package ``fluidlite-NAME``: metadata, a module, tests and a README.
+    """Write the package ``fluidlite-NAME``: metadata, a module, tests and a README. Return the files.
 
-    Parameters
-    ----------
-    name : str
-        Lower-case words, such as ``acme`` or ``my-chip``. It names the package, and the place kind, the library or the
-        operator that the plugin brings.
-    kind : {"device", "library", "operator"}
-    folder : path
-        Where the package's folder is made.
-
-    Returns
-    -------
-    list of Path
-        The files.
-
-    Raises
-    ------
-    FluidError
-        The name is no such word, or taken; the kind is unknown; the folder is there already.
+    ``name``: lower-case words, such as ``acme`` or ``my-chip``. It names the package, and the place kind, the library
+    or the operator that the plugin brings.
+    ``kind``: ``"device"``, ``"library"`` or ``"operator"``.
+    ``folder``: where the package's folder is made.
+    Raises FluidError if the name is no such word, or taken; the kind is unknown; the folder is there already.
     """
     if kind not in KINDS:
         raise FluidError(f"kind is {kind!r}; expected one of {', '.join(KINDS)}")

@@ -124,7 +124,7 @@ def _tied(item: Any) -> Any:
 def dims_of(layer: Layer, node: Any) -> Dims:
     """The dims of a layer's input.
 
-    Raises: NodeError: If it is no node, or nothing is known of its dims before it is computed
+    Raises NodeError if it is no node, or nothing is known of its dims before it is computed.
     """
     if not isinstance(node, Node):
         raise NodeError(f"{type(layer).__name__} takes a node, got {node!r:.80}")

@@ -15,8 +15,8 @@ from fluidlite.testing.fuzz.tolerance import wide
 def fitted(b: Builder, each: Sequence[Array], opened: bool) -> str | None:
     """A value like the arrays (one a batch), made of one of the pool; None if none can be.
 
-    each: What the operator's sample takes: dims, dtype and range
-    opened: Whether the first dim is the batch
+    ``each``: what the operator's sample takes: dims, dtype and range.
+    ``opened``: whether the first dim is the batch.
     """
     if not each[0].size or any(not a.size for a in each):
         return None

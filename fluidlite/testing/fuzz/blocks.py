@@ -28,7 +28,7 @@ def label(kind: str, trips: int, number: int) -> str:
 def append_all(program: Program, steps: Sequence[Step]) -> None:
     """Append steps; those with a label in blocks.
 
-    Raises: FluidError: If a definition refuses one
+    Raises FluidError if a definition refuses one.
     """
     for block, inside in groupby(steps, key=lambda step: step.block):
         if block:

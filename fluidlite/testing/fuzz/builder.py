@@ -44,13 +44,13 @@ def _elements(program: Program, name: str) -> int:
 class Builder:
     """A recipe in the making, evaluated as it grows.
 
-    rng: Every choice comes from it
-    dtypes, known_dtypes: Floats that are liked in this program; all that the place computes
-    types: Operators that steps from samples are of; empty: any
-    due: Operators that the next steps from samples are of, the last one first
-    batches: The first dim of what has open dims: a program is made for each of them at once
-    pool: Names that later steps may read: finite, well conditioned
-    refused: Why steps were left out, and values not built upon
+    ``rng``: every choice comes from it.
+    ``dtypes``, ``known_dtypes``: floats that are liked in this program; all that the place computes.
+    ``types``: operators that steps from samples are of; empty: any.
+    ``due``: operators that the next steps from samples are of, the last one first.
+    ``batches``: the first dim of what has open dims: a program is made for each of them at once.
+    ``pool``: names that later steps may read: finite, well conditioned.
+    ``refused``: why steps were left out, and values not built upon.
     """
 
     def __init__(
@@ -173,8 +173,8 @@ class Builder:
     ) -> dict[str, tuple[str, ...]] | None:
         """Append an operator, if its definition and its reference take it.
 
-        outputs: by slot, the number of new variables, or names of old ones; default: one Out
-        Returns: the names by slot; None if it was refused
+        ``outputs``: by slot, the number of new variables, or names of old ones; default: one Out.
+        Returns the names by slot; None if it was refused.
         """
         given = {slot: (names,) if isinstance(names, str) else tuple(names) for slot, names in inputs.items()}
         made = {

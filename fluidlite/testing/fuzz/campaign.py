@@ -21,12 +21,12 @@ from fluidlite.testing.fuzz.shrink import shrink
 class Summary:
     """What a campaign saw.
 
-    operators: How often each operator type ran
-    compared: Values held against the reference, and gradients against each other
-    differences: Gradients held against central differences
-    refused: Operators and values that generation left out, by reason
-    discarded: Values and gradients that were not compared, by reason
-    findings: numbers of programs, and what was found
+    ``operators``: how often each operator type ran.
+    ``compared``: values held against the reference, and gradients against each other.
+    ``differences``: gradients held against central differences.
+    ``refused``: operators and values that generation left out, by reason.
+    ``discarded``: values and gradients that were not compared, by reason.
+    ``findings``: numbers of programs, and what was found.
     """
 
     programs: int = 0

@@ -57,7 +57,7 @@ def unrounded(recipe: Recipe, moved: Mapping[str, Array]) -> float:
     A name that a step writes without reading it holds another value from there on: of those that the targets depend on,
     the last one is moved.
 
-    Raises: Refused: A step has no reference for these inputs, or gives each of equal maxima the derivative
+    Raises Refused: a step has no reference for these inputs, or gives each of equal maxima the derivative.
     """
     values = {name: wide(array) for name, array in {**recipe.state, **recipe.runs[0]}.items()}
     begins = {name: _last_writer(recipe, name) for name in moved}
@@ -149,8 +149,8 @@ def second_derivative(recipe: Recipe, name: str, direction: Array, longest: floa
 def disagreement(recipe: Recipe, name: str, gradient: Array, bound: Array, grain: float) -> str | None:
     """How a gradient differs from the derivative along a random direction; "" if it does not, None if nobody can say.
 
-    gradient, bound: What a run gave, and how far each element may be off
-    grain: The unit in the last place of the coarsest values on the way
+    ``gradient``, ``bound``: what a run gave, and how far each element may be off.
+    ``grain``: the unit in the last place of the coarsest values on the way.
     """
     declared = any(step.attrs.get("norm_by_times") for step in recipe.steps)  # of warpctc's gradient, not of its loss
     if declared or not OTHERWISE.isdisjoint(type.partition("_grad")[0] for type in recipe.types()):  # second ones, too

@@ -36,7 +36,7 @@ def new_scope(recipe: Recipe, place: Place) -> Any:
 def execute(recipe: Recipe, built: Built, executor: Any, scope: Any, place: Place) -> Results:
     """All runs in turn: what is fetched, and state afterwards.
 
-    Raises: Failed
+    Raises Failed.
     """
     names = [*recipe.fetches, *built.gradients.values()]
     found: Results = []

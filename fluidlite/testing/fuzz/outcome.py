@@ -15,10 +15,10 @@ from fluidlite.testing.fuzz.tolerance import Array, Bounded, distance, wide
 class Finding:
     """Something that is wrong.
 
-    kind: ``value``, ``modes``, ``gradient``, ``difference``, ``metadata``, ``error``, ``foreign``, ``threads``,
-        ``feed``
-    what: One line
-    name: The variable; "" for an error
+    ``kind``: ``value``, ``modes``, ``gradient``, ``difference``, ``metadata``, ``error``, ``foreign``, ``threads``,
+    ``feed``.
+    ``what``: one line.
+    ``name``: the variable; "" for an error.
     """
 
     kind: str
@@ -37,8 +37,8 @@ class Finding:
 class Outcome:
     """What a check found, and what it could not say.
 
-    discarded: What was not compared, by reason
-    compared, differences: Values and gradients that were; gradients that were held against central differences
+    ``discarded``: what was not compared, by reason.
+    ``compared``, ``differences``: values and gradients that were; gradients that were held against central differences.
     """
 
     findings: list[Finding] = field(default_factory=list)

@@ -25,9 +25,9 @@ Names = Mapping[str, tuple[str, ...]]
 class Step:
     """One operator.
 
-    inputs, outputs: names by slot
-    attrs: Those that differ from the definition's defaults
-    block: The label of the block that it stands in (:mod:`fluidlite.testing.fuzz.blocks`); empty: none
+    ``inputs``, ``outputs``: names by slot.
+    ``attrs``: those that differ from the definition's defaults.
+    ``block``: the label of the block that it stands in (:mod:`fluidlite.testing.fuzz.blocks`); empty: none.
     """
 
     type: str
@@ -54,17 +54,17 @@ class Step:
 class Recipe:
     """A program, and what it runs on.
 
-    runs: arrays by name; what is fed, run by run; every run feeds the same names
-    state: by name; persistable variables before the first run
-    open_dims: Fed names whose first dim is declared -1
-    lods: offsets by name
-    targets: Backward starts from the sum of these; empty: no gradients
-    wanted: Whose gradients are fetched
-    order: 1; or 2: what is fetched are the gradients of the sum of all gradients
-    threads: How many threads run it at once, with one executor and a child scope each
-    broken: by name; feeds that take the place of the first run's and may be wrong: both modes refuse them with one
-        class of error, or neither does. Empty: none.
-    differences: Whether gradients are held against central differences of the references too
+    ``runs``: arrays by name; what is fed, run by run; every run feeds the same names.
+    ``state``: by name; persistable variables before the first run.
+    ``open_dims``: fed names whose first dim is declared -1.
+    ``lods``: offsets by name.
+    ``targets``: backward starts from the sum of these; empty: no gradients.
+    ``wanted``: whose gradients are fetched.
+    ``order``: 1; or 2: what is fetched are the gradients of the sum of all gradients.
+    ``threads``: how many threads run it at once, with one executor and a child scope each.
+    ``broken``: by name; feeds that take the place of the first run's and may be wrong: both modes refuse them with one
+    class of error, or neither does. Empty: none.
+    ``differences``: whether gradients are held against central differences of the references too.
     """
 
     steps: tuple[Step, ...]
@@ -114,7 +114,7 @@ class Recipe:
 class Built:
     """A program made of a recipe.
 
-    gradients: names of gradients by name; of what is wanted and reached
+    ``gradients``: names of gradients by name; of what is wanted and reached.
     """
 
     program: Program
@@ -155,7 +155,7 @@ def append(program: Program, step: Step) -> None:
 def build(recipe: Recipe) -> Built:
     """Make the program.
 
-    Raises: FluidError: If a definition refuses a step, or the gradients that are wanted cannot be had
+    Raises FluidError if a definition refuses a step, or the gradients that are wanted cannot be had.
     """
     from fluidlite.program.backward import gradients
     from fluidlite.testing.fuzz.blocks import append_all

@@ -187,7 +187,7 @@ class _Shrinker:
 def shrink(finding: Finding, place: Place, seconds: float = 30.0) -> Finding:
     """Cut a finding down.
 
-    seconds: How long to try
+    ``seconds``: how long to try.
     """
 
     def run(recipe: Recipe) -> list[Finding]:

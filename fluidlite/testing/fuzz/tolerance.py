@@ -30,8 +30,8 @@ SMALLEST = {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "b
 class Bounded(NamedTuple):
     """An array as the reference has it, and how far a result may be from it.
 
-    value: In the variable's dtype
-    bound: float64; 0: the same bits; infinity: nothing is known
+    ``value``: in the variable's dtype.
+    ``bound``: float64; 0: the same bits; infinity: nothing is known.
     """
 
     value: Array
@@ -64,9 +64,9 @@ def distance(one: Array, other: Array) -> Array:
 class Term(NamedTuple):
     """A value of an expression.
 
-    value: Rounded to the compute dtype, held in float64; integers and truth values in their own
-    drift: How far it may be from what real numbers would give
-    exact: Whether every rendering gives these very bits
+    ``value``: rounded to the compute dtype, held in float64; integers and truth values in their own.
+    ``drift``: how far it may be from what real numbers would give.
+    ``exact``: whether every rendering gives these very bits.
     """
 
     value: Array
@@ -79,11 +79,11 @@ def running_error(
 ) -> dict[str, Term] | None:
     """Value and error bound of each output of an elementwise operator, by its expression.
 
-    op: With a scalar rule
-    attrs: In canonical form
-    inputs: values by slot
-    outputs: dtypes by slot
-    Returns: by slot; None if the operator is no plain function of these scalars
+    ``op``: with a scalar rule.
+    ``attrs``: in canonical form.
+    ``inputs``: values by slot.
+    ``outputs``: dtypes by slot.
+    Returns by slot; None if the operator is no plain function of these scalars.
     """
     rule = op.scalar
     if rule is None or rule.code is not None or op.random or any(len(arrays) != 1 for arrays in inputs.values()):

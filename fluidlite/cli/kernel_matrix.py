@@ -108,7 +108,14 @@ def _programs(op: OpDef) -> Iterator[OneOperator]:
 def sample_program(case: Case) -> OneOperator:
     """The program of a case's operator, and of the operators of its gradient."""
     one = build(case, _counts(case))
-    _append_gradients(case, one)
+    graded = {slot: one.outputs[slot] for slot in case.graded_outputs() if slot in one.outputs}
+    sources = [variable for slot in case.sample.grads for variable in one.inputs[slot]]
+    if any(graded.values()) and sources:
+        zeros = {slot: [np.zeros([max(d, 1) for d in v.shape]) for v in some] for slot, some in graded.items()}
+        targets, starts = start_gradients(one, zeros)
+        for target, start in zip(targets, starts, strict=True):
+            start.declare(target._spec())
+        gradients(targets, sources, starts)
     return one
 
 
@@ -124,17 +131,6 @@ def _counts(case: Case) -> dict[str, int]:
     if not any(slot.duplicable for slot in case.op.outputs) or reference_of(case.op.type) is None:
         return dict.fromkeys(case.wanted(), 1)
     return Oracle(case).counts()
-
-
-def _append_gradients(case: Case, one: OneOperator) -> None:
-    graded = {slot: one.outputs[slot] for slot in case.graded_outputs() if slot in one.outputs}
-    sources = [variable for slot in case.sample.grads for variable in one.inputs[slot]]
-    if any(graded.values()) and sources:
-        zeros = {slot: [np.zeros([max(d, 1) for d in v.shape]) for v in some] for slot, some in graded.items()}
-        targets, starts = start_gradients(one, zeros)
-        for target, start in zip(targets, starts, strict=True):
-            start.declare(target._spec())
-        gradients(targets, sources, starts)
 
 
 def program_calls(one: OneOperator) -> Iterator[tuple[str, Call]]:

@@ -100,7 +100,8 @@ class MPIGroup(Group):
         self._submit(what, lambda: shared.reduce([_buffer(array) for array in arrays], reduction, what)).wait()
 
     def start_broadcast(self, array: Array, root: int) -> Work:
-        self._check_root(root)
+        if not 0 <= root < self.size:
+            raise CollectiveError(f"the root is process {root}; there are {self.size}, from 0")
         what = f"a broadcast of {array.nbytes:,} bytes from process {root}"
 
         def start() -> Any:
@@ -146,10 +147,6 @@ class MPIGroup(Group):
         """See that all do the same, where that costs nothing."""
         if self.shared is not None:
             self.shared.meet(what)
-
-    def _check_root(self, root: int) -> None:
-        if not 0 <= root < self.size:
-            raise CollectiveError(f"the root is process {root}; there are {self.size}, from 0")
 
     # How they are done
 

@@ -57,9 +57,9 @@ class SharedHeap(Mapping):
     ``address``: where it lies in this process.
     """
 
-    def __init__(self, nbytes: int | None = None) -> None:
+    def __init__(self) -> None:
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self.nbytes = max(-(-(nbytes or pages) // ALIGNMENT) * ALIGNMENT, 2 * HEADER_BYTES)
+        self.nbytes = max(-(-pages // ALIGNMENT) * ALIGNMENT, 2 * HEADER_BYTES)
         self.file: int = os.memfd_create("fluidlite-shared")
         try:
             os.ftruncate(self.file, self.nbytes)

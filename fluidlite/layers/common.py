@@ -20,7 +20,6 @@ def append(
     slot: str = "Out",
     extra: tuple[str, ...] = (),
     name: str | None = None,
-    act: Any = None,
     stop_gradient: bool = False,
 ) -> Variable:
     """Append an operator whose result is a new variable (or ``out``), and return that.
@@ -30,14 +29,14 @@ def append(
     ``slot``: where the result comes out.
     ``extra``: output slots that exist for the gradient only.
     """
-    helper = LayerHelper(layer, name=name, act=act)
+    helper = LayerHelper(layer, name=name)
     if out is None:
         out = helper.create_variable_for_type_inference(stop_gradient=stop_gradient)
     else:
         check_variable("out", out)
     outputs = {slot: out, **{other: helper.create_variable_for_type_inference(stop_gradient=True) for other in extra}}
     helper.append_op(type, inputs, outputs, attrs)
-    return helper.append_activation(out)
+    return out
 
 
 def elsewhere(module: str) -> Callable[[str], Any]:

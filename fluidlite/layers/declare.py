@@ -134,7 +134,7 @@ class Declaration:
         if name not in names and name in ("input", "x") and not slot and not attr:
             slot = _alike(op.inputs, "x") or _alike(op.inputs, "input")
         if attr and (not slot or first == attr.name):
-            slots = slots or _standing(attr)
+            slots = slots or ["".join(s.name for s in attr.tensors if s.duplicable is each) for each in (False, True)]
             whole, each = (*slots, "", "")[:2]
             return Argument(name, optional, whole, each, attr)
         if slot:
@@ -163,11 +163,6 @@ class Declaration:
             empty = inspect.Signature.empty
             plain = [each.replace(annotation=empty) for each in self.signature.parameters.values()]
             raise TypeError(f"layers.{self.name}{inspect.Signature(plain)}: {exc}") from None
-
-
-def _standing(attr: Attr) -> list[str]:
-    """The slot of one tensor that stands for an attribute, and that of a tensor for each number; "" for none."""
-    return ["".join(slot.name for slot in attr.tensors if slot.duplicable is each) for each in (False, True)]
 
 
 def _alike(those: Sequence[Any], name: str) -> Any:

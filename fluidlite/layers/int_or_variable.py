@@ -13,7 +13,7 @@ from fluidlite.program.variable import Variable
 class Numbers(NamedTuple):
     """What an operator gets.
 
-    ``attr``: the numbers; where a Variable says one, the value that stands for it.
+    ``attr``: the numbers, -1 where a Variable says one; none of a Variable that holds all.
     ``inputs``: the slots of the Variables: empty if all numbers are ints.
     ``unknown``: which of ``attr`` a Variable says.
     """
@@ -23,18 +23,16 @@ class Numbers(NamedTuple):
     unknown: list[bool]
 
 
-def numbers(argument: str, value: Any, whole: str, each: str, stand_in: int = -1, count: int = 0) -> Numbers:
+def numbers(argument: str, value: Any, whole: str, each: str) -> Numbers:
     """Sort a layer's argument out.
 
     ``argument``: its name.
     ``whole``: the slot for a Variable that holds all numbers.
     ``each``: the slot for a list of Variables of one number each; ints beside Variables become constants.
-    ``stand_in``: what ``attr`` says where a Variable will.
-    ``count``: how many numbers a Variable that holds all has, for ``attr``.
     Raises ProgramError if it is something else.
     """
     if isinstance(value, Variable):
-        return Numbers([stand_in] * count, {whole: value}, [True] * count)
+        return Numbers([], {whole: value}, [])
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         value = [value]
     items: Sequence[Any] = list(value)
@@ -42,9 +40,8 @@ def numbers(argument: str, value: Any, whole: str, each: str, stand_in: int = -1
     unknown = [isinstance(item, Variable) for item in items]
     if not any(unknown):
         return Numbers(known, {}, unknown)
-    attr = [stand_in if open_ else n for n, open_ in zip(known, unknown, strict=True)]
     tensors = [
         item if isinstance(item, Variable) else fill_constant([1], "int32", n)
         for item, n in zip(items, known, strict=True)
     ]
-    return Numbers(attr, {each: tensors}, unknown)
+    return Numbers(known, {each: tensors}, unknown)

@@ -45,11 +45,11 @@ def train(
     if source is None:
         raise NetworkError(f"{what} needs a loader; the network has none\n  Do: {what}(loader), or Network(loader=...)")
     assert programs.train is not None and programs.label is not None
-    called = [
-        callback
-        for callback in callbacks
-        if _checked(callback) and (network.group.rank == 0 or callback.on_all_processes)
-    ]
+    called = list(callbacks)
+    for callback in called:
+        if not isinstance(callback, Callback):
+            raise NetworkError(f"a callback is {callback!r:.80}; expected an object of fluid.nn.callbacks")
+    called = [callback for callback in called if network.group.rank == 0 or callback.on_all_processes]
     variables = [network.input, programs.label]
     loader, split = _loader(network, source, variables, whole)
     loop = _Loop(network, programs.train, programs.fetches, variables, loader, split, what)
@@ -81,12 +81,6 @@ def train(
         for callback in called:
             callback.on_train_end(network)
     return state.history[first:]
-
-
-def _checked(callback: Any) -> bool:
-    if not isinstance(callback, Callback):
-        raise NetworkError(f"a callback is {callback!r:.80}; expected an object of fluid.nn.callbacks")
-    return True
 
 
 def _loader(network: Network, source: Any, variables: Sequence[Variable], whole: bool) -> tuple[Any, bool]:

@@ -207,8 +207,8 @@ def _names_read(operators: Sequence[Operator], bytes_only: bool = False) -> list
     return list(found)
 
 
-def backward_program(block: Block, operators: Sequence[Operator], persistable: frozenset[str] = frozenset()) -> Program:
-    """A program of gradient operators alone; what they read is fed, or is state if it is ``persistable``."""
+def backward_program(block: Block, operators: Sequence[Operator]) -> Program:
+    """A program of gradient operators alone; what they read is fed."""
     program = Program()
     program.random_seed = block.program.random_seed
     to = program.global_block()
@@ -216,9 +216,7 @@ def backward_program(block: Block, operators: Sequence[Operator], persistable: f
         for name in (*op.input_arg_names, *op.output_arg_names):
             if name == EMPTY or name in to.vars:
                 continue
-            variable = block.var(name)
-            made = Variable(to, name, variable.spec, name in persistable, True)
-            to.vars[name] = made
+            to.vars[name] = Variable(to, name, block.var(name).spec, False, True)
         to.append_op(op.type, op.inputs, op.outputs, {**op.attrs, **op.hints})
     return program
 

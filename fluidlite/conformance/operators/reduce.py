@@ -33,22 +33,21 @@ def _reference(function: Callable[..., Any]) -> Callable[..., Mapping[str, Any]]
 
 
 def _samples(
-    make: Callable[..., Any], dtypes: tuple[str, ...], empty: bool = True, check: bool = True, integers: bool = True
+    make: Callable[..., Any], dtypes: tuple[str, ...], empty: bool = True, integers: bool = True
 ) -> Callable[[], list[Sample]]:
     def samples() -> list[Sample]:
-        grads = ("X",) if check else ()
         found = [
-            Sample({"X": make(5, 7)}, {}, grads, name="rows", dtypes=dtypes),
-            Sample({"X": make(5, 7)}, {"dim": [1]}, grads, name="columns", dtypes=dtypes),
-            Sample({"X": make(3, 4, 5)}, {"dim": [-2], "keep_dim": True}, grads, name="middle_kept", dtypes=WIDE),
-            Sample({"X": make(3, 4, 5)}, {"dim": [0, -1]}, grads, name="outer", dtypes=WIDE),
-            Sample({"X": make(3, 4, 5)}, {"dim": [2, 1]}, grads, name="inner"),
-            Sample({"X": make(2, 3, 2, 4)}, {"dim": [1, 3], "keep_dim": True}, grads, name="alternate"),
-            Sample({"X": make(3, 4)}, {"reduce_all": True}, grads, name="all", dtypes=dtypes),
-            Sample({"X": make(3, 4)}, {"reduce_all": True, "keep_dim": True}, grads, name="all_kept"),
-            Sample({"X": make(4)}, {}, grads, name="vector"),
-            Sample({"X": make(2, 3)}, {}, grads, name="pairs"),
-            Sample({"X": make()}, {"reduce_all": True}, grads, name="rank0"),
+            Sample({"X": make(5, 7)}, {}, ("X",), name="rows", dtypes=dtypes),
+            Sample({"X": make(5, 7)}, {"dim": [1]}, ("X",), name="columns", dtypes=dtypes),
+            Sample({"X": make(3, 4, 5)}, {"dim": [-2], "keep_dim": True}, ("X",), name="middle_kept", dtypes=WIDE),
+            Sample({"X": make(3, 4, 5)}, {"dim": [0, -1]}, ("X",), name="outer", dtypes=WIDE),
+            Sample({"X": make(3, 4, 5)}, {"dim": [2, 1]}, ("X",), name="inner"),
+            Sample({"X": make(2, 3, 2, 4)}, {"dim": [1, 3], "keep_dim": True}, ("X",), name="alternate"),
+            Sample({"X": make(3, 4)}, {"reduce_all": True}, ("X",), name="all", dtypes=dtypes),
+            Sample({"X": make(3, 4)}, {"reduce_all": True, "keep_dim": True}, ("X",), name="all_kept"),
+            Sample({"X": make(4)}, {}, ("X",), name="vector"),
+            Sample({"X": make(2, 3)}, {}, ("X",), name="pairs"),
+            Sample({"X": make()}, {"reduce_all": True}, ("X",), name="rank0"),
             Sample({"X": make(64, 33)}, {"dim": [0]}, name="long_rows", dtypes=dtypes),
             Sample({"X": make(0, 3)}, {"dim": [1]}, name="empty"),
         ]

@@ -29,10 +29,7 @@ _said: set[tuple[str, str]] = set()
 def set_folder(folder: str | os.PathLike[str]) -> None:
     """Read data sets from a folder in place of the one that ``FLUIDLITE_DATASETS`` names.
 
-    Raises
-    ------
-    LoaderError
-        It is no folder.
+    Raises LoaderError if it is none.
     """
     path = Path(folder)
     if not path.is_dir():
@@ -51,10 +48,7 @@ def folder() -> Path | None:
 def find(name: str) -> Path | None:
     """The path of a file, such as ``mnist/train-images-idx3-ubyte.gz``; None if the user has none.
 
-    Raises
-    ------
-    LoaderError
-        ``FLUIDLITE_DATASETS`` names no folder, or what is there is no regular file.
+    Raises LoaderError if ``FLUIDLITE_DATASETS`` names no folder, or what is there is no regular file.
     """
     base = folder()
     if base is None:

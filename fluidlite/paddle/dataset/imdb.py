@@ -54,19 +54,15 @@ def test(word_idx: Mapping[str, int]) -> Callable[[], Iterator[Sample]]:
 
 
 def _reader(part: str, word_idx: Mapping[str, int]) -> Callable[[], Iterator[Sample]]:
-    unknown = _number_of_unknown(word_idx)
+    if UNKNOWN not in word_idx:
+        raise LoaderError(f"paddle.dataset.imdb: the dictionary has no {UNKNOWN!r}\n  Do: give that of word_dict()")
+    unknown = word_idx[UNKNOWN]
 
     def samples() -> Iterator[Sample]:
         for words, label in _reviews(part):
             yield [word_idx.get(word, unknown) for word in words], label
 
     return samples
-
-
-def _number_of_unknown(word_idx: Mapping[str, int]) -> int:
-    if UNKNOWN not in word_idx:
-        raise LoaderError(f"paddle.dataset.imdb: the dictionary has no {UNKNOWN!r}\n  Do: give that of word_dict()")
-    return word_idx[UNKNOWN]
 
 
 def _reviews(part: str) -> Iterator[tuple[list[str], int]]:

@@ -4,31 +4,22 @@ The certificate (every check of a place, in processes of their own, as a report 
 it is asked for: a plugin that registers samples has no use for it.
 """
 
-from __future__ import annotations
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from fluidlite.base.exports import export as _export
+from fluidlite.conformance.samples import (
+    Sample as Sample,
+    reference_of as reference_of,
+    register_samples as register_samples,
+    samples_of as samples_of,
+)
 
-from fluidlite.conformance.samples import Sample, reference_of, register_samples, samples_of
-
-if TYPE_CHECKING:
-    from fluidlite.conformance.certificate import Certificate, Outcome, Row
-    from fluidlite.conformance.certificate_page import page
-    from fluidlite.conformance.certification import certify
-    from fluidlite.conformance.plugin_modules import load_plugin_modules
-
-__all__ = [
-    "Certificate",
-    "Outcome",
-    "Row",
-    "Sample",
-    "certify",
-    "load_plugin_modules",
-    "page",
-    "reference_of",
-    "register_samples",
-    "samples_of",
-]
+if _TYPE_CHECKING:
+    from fluidlite.conformance.certificate import Certificate as Certificate, Outcome as Outcome, Row as Row
+    from fluidlite.conformance.certificate_page import page as page
+    from fluidlite.conformance.certification import certify as certify
+    from fluidlite.conformance.plugin_modules import load_plugin_modules as load_plugin_modules
 
 _LATE = {
     "Certificate": "certificate",
@@ -40,7 +31,10 @@ _LATE = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
     if name in _LATE:
-        return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+        return getattr(_import_module(f"{__name__}.{_LATE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_export(__name__, *_LATE)

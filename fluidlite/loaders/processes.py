@@ -96,7 +96,6 @@ class ProcessProducer(Producer):
         if "fork" not in multiprocessing.get_all_start_methods():
             raise LoaderError("processes=True needs fork, which this system does not have\n  Do: use threads")
         context = multiprocessing.get_context("fork")
-        self._streams = producer.local
         self._region = SharedRegion()
         self._pipe, theirs = context.Pipe()
         self._sending = new_lock()

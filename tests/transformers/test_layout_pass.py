@@ -308,3 +308,19 @@ def test_an_axis_that_the_run_knows_is_no_error_beside_a_convolution(ours: str, 
             found.append(exe.run(feed=feed, fetch_list=[y, out]))
     for one, both in found:
         np.testing.assert_array_equal(both, np.concatenate([one, one], 2))
+
+
+def test_what_a_fetch_moves_lies_over_no_other_fetch(place: str) -> None:
+    x = layers.data("x", [3, 16, 16])
+    small = layers.relu(layers.conv2d(x, 3, 3, padding=1, bias_attr=False))
+    made = [layers.reduce_sum(x, [1], keep_dim=True), *(layers.conv2d(small, 3, 3, padding=1) for _ in range(3)), small]
+    results = started(place, made)
+    exe = fluid.Executor(place, fallback="allow", mode="compiled")
+    found = exe.run(fluid.default_main_program(), {"x": X}, results)
+    assert exe.memory_plan is not None
+    exe.memory_plan.verify()
+    expected = fluid.Executor(place, fallback="allow", mode="interpreted").run(
+        fluid.default_main_program(), {"x": X}, results
+    )
+    for got, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, wanted, 1e-5, 1e-5)

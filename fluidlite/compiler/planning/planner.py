@@ -104,6 +104,7 @@ class _Planner(OperatorSteps):
             found = self._find(value, fetching=True)
             key = found.key if found.spec.layout is PLAIN else self._at(value, found.place)
             self.out.fetches.append((name, key, found.place, found.spec.with_(layout=PLAIN)))
+        for _, key, _, _ in self.out.fetches:  # once no fetch moves anything any more
             self._use(key)
         return self._finished([])
 

@@ -163,7 +163,7 @@ def _unmet(call: Call, failed: Requirement, values: Mapping[str, Any]) -> NoRetu
     expected = failed.expected
     if failed.attr or failed.numbers:
         numbers = [n.evaluate(values) for n in failed.numbers]
-        shown = {slot: call.shown(slot) for slot in call.ins if slot.isidentifier()}
+        shown = {slot: call.shown(slot) for slot in call.ins}
         expected = expected.format(*(-1 if n is None else n for n in numbers), **shown)
     if failed.attr:
         call.fail_attr(failed.name, expected)

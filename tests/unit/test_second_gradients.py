@@ -9,6 +9,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers
+from fluidlite.base.errors import AttributeValueError
 
 Layer = Callable[[fluid.Variable], fluid.Variable]
 
@@ -87,3 +88,34 @@ def test_what_a_user_stops_stays_stopped() -> None:
         (first,) = fluid.gradients(layers.reduce_sum(square * x), x)
         (found,) = fluid.Executor("cpu").run(feed={"x": np.array([1.0, 2.0, 3.0])}, fetch_list=[first])
     np.testing.assert_array_equal(found, [1, 4, 9])
+
+
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_dims_that_a_gradient_must_divide_may_be_open(mode: str) -> None:
+    """Dims that stand for open ones do not divide by the group, and what says so names a gradient's slot."""
+    x = fluid.data("x", [None, None, None, None])
+    x.stop_gradient = False
+    y = layers.shuffle_channel(layers.scale(x, 1.5), 2)
+    y = layers.elementwise_mul(y, layers.tanh(y))
+    weight = fluid.data("weight", [1, 4, 2, 2])
+    (first,) = fluid.gradients([y], [x], [weight])
+    (second,) = fluid.gradients([first], [x], [weight])
+    given = np.random.default_rng(0).standard_normal((1, 4, 2, 2), np.float32)
+    weights = np.random.default_rng(1).standard_normal((1, 4, 2, 2), np.float32)
+    exe = fluid.Executor("cpu", mode=mode)  # type: ignore[arg-type]
+    found, _ = exe.run(feed={"x": given, "weight": weights}, fetch_list=[second, y])
+    moved = np.float64(1.5 * given).reshape(1, 2, 2, 2, 2).swapaxes(1, 2).reshape(1, 4, 2, 2)
+    curved = 2 * (1 - np.tanh(moved) ** 2) * (1 - moved * np.tanh(moved))
+    seed = weights.reshape(1, 2, 2, 2, 2).swapaxes(1, 2).reshape(1, 4, 2, 2)
+    back = (weights * curved * seed).reshape(1, 2, 2, 2, 2).swapaxes(1, 2).reshape(1, 4, 2, 2)
+    np.testing.assert_allclose(found, 1.5**2 * back, 1e-4, 1e-5)
+
+
+def test_a_refusal_names_the_slot_of_a_gradient() -> None:
+    given = fluid.data("given", [1, 3, 2, 2])
+    block = fluid.default_main_program().global_block()
+    made = block.create_var(name="made", dtype="float32")
+    with pytest.raises(
+        AttributeValueError, match=r"'group' is 2; expected .* 2 divides 3, the channels of Out@GRAD \("
+    ):
+        block.append_op("shuffle_channel_grad", {"Out@GRAD": given}, {"X@GRAD": made}, {"group": 2})

@@ -127,7 +127,7 @@ def gru(
 ) -> Any:
     """A scan over rows that are sorted by step."""
     units, at = weight.dims[0], e.offsets(input)
-    fixed = (*_weights(weight, units), *(() if bias is None else (bias,)))
+    fixed = (*_weights(weight, units), *(() if bias is None else (e.slice_axis(bias, 0, 0, 1),)))
     hidden, gates, left = e.steps(
         gru_step,
         [first_states(h0, at, units, weight.dtype)],

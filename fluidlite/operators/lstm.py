@@ -85,10 +85,11 @@ def _infer(call: Call) -> Inferred:
 
 
 def _offered(bias: Any, units: Any, peepholes: bool) -> list[Any]:
-    """The bias of the gates, and the peepholes of the input, the forget and the output gate."""
+    """The bias of the gates, and the peepholes of the input, the forget and the output gate, each of one row."""
+    row = e.slice_axis(bias, 0, 0, 1)
     if not peepholes:
-        return [bias]
-    return [e.slice_axis(bias, 1, at * units, size * units) for at, size in ((0, 4), (4, 1), (5, 1), (6, 1))]
+        return [row]
+    return [e.slice_axis(row, 1, at * units, size * units) for at, size in ((0, 4), (4, 1), (5, 1), (6, 1))]
 
 
 @operator(

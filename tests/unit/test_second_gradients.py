@@ -119,3 +119,30 @@ def test_a_refusal_names_the_slot_of_a_gradient() -> None:
         AttributeValueError, match=r"'group' is 2; expected .* 2 divides 3, the channels of Out@GRAD \("
     ):
         block.append_op("shuffle_channel_grad", {"Out@GRAD": given}, {"X@GRAD": made}, {"group": 2})
+
+
+@pytest.mark.parametrize(("type", "gates"), [("lstm", 4), ("gru", 3)])
+def test_a_bias_of_open_dims_is_one_row(type: str, gates: int) -> None:
+    """It is not taken to have as many rows as there are steps."""
+    x, w = fluid.data("x", [7, gates * 2], "float64", lod_level=1), fluid.data("w", [2, gates * 2], "float64")
+    bias = fluid.data("bias", [None, None], "float64")
+    bias.stop_gradient = False
+    block = fluid.default_main_program().global_block()
+    outs = {
+        "lstm": ["Hidden", "Cell", "BatchGate", "BatchCellPreAct"],
+        "gru": ["Hidden", "BatchGate", "BatchResetHiddenPrev", "BatchHidden"],
+    }[type]
+    made = {slot: block.create_var(name=slot, dtype="float64") for slot in outs}
+    attrs = {"use_peepholes": False} if type == "lstm" else {}
+    block.append_op(type, {"Input": x, "Weight": w, "Bias": bias}, made, attrs)
+    (first,) = fluid.gradients([made["Hidden"]], [bias])
+    weight = fluid.data("weight", [1, gates * 2], "float64")
+    (second,) = fluid.gradients([first], [bias], [weight])
+    rng = np.random.default_rng(0)
+    feed = {name: rng.standard_normal(dims) for name, dims in (("w", (2, gates * 2)), ("weight", (1, gates * 2)))}
+    feed["x"] = fluid.create_lod_tensor(rng.standard_normal((7, gates * 2)), [[3, 4]], fluid.CPUPlace())
+
+    exe, at, step = fluid.Executor("cpu"), rng.standard_normal((1, gates * 2)), 1e-5 * feed["weight"]
+    (found,) = exe.run(feed={**feed, "bias": at}, fetch_list=[second])
+    above, below = (exe.run(feed={**feed, "bias": at + by}, fetch_list=[first])[0] for by in (step, -step))
+    np.testing.assert_allclose(found, (above - below) / 2e-5, 1e-5, 1e-7)

@@ -11,6 +11,7 @@ import pytest
 
 from fluidlite import expr
 from fluidlite.base.dtypes import ALL
+from fluidlite.base.errors import ProgramError
 from fluidlite.codegen import domain
 from fluidlite.codegen.lower import _cache as traces
 from fluidlite.compiler.executable import executable as bound, executable_cache as replay
@@ -67,6 +68,14 @@ def forget() -> None:
     kernels.generation += 1
     for context in open_contexts():
         context.prepared.clear()
+
+
+def test_memory_plans_are_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    def verify(self: memory_plan.MemoryPlan) -> None:
+        raise ProgramError("lies over what is read")
+
+    monkeypatch.setattr(memory_plan.MemoryPlan, "verify", verify)
+    assert "lies over what is read" in str(seen())
 
 
 def spoil_kernel(monkeypatch: pytest.MonkeyPatch, type: str, spoil: Callable[[Any], None]) -> None:

@@ -150,9 +150,11 @@ class _Planner(OperatorSteps):
         """End this plan in front of an operator; the rest is planned when values, or dims, are known."""
         asked = {value: self._at(value, self.host, why="value") for value in dict.fromkeys(values)}
         found = {value: self.known[value].key for value in dims}
-        for value in dict.fromkeys((*(arg for op in later for arg in op.args), *self.graph.results)):
+        needed = dict.fromkeys((*(arg for op in later for arg in op.args), *self.graph.results))
+        for value in needed:
             if value.op is not None and value.op.type == READ and value.name in self.state:
                 self._find(value)  # what the whole run reads of the scope is taken when it begins
+        for value in needed:  # once nothing is moved any more
             known = self.known.get(value)
             for key in (known.key, *known.copies.values()) if known is not None else ():
                 self._use(key)

@@ -51,6 +51,9 @@ def execute(recipe: Recipe, built: Built, executor: Any, scope: Any, place: Plac
             got = {name: np.array(value.numpy()) for name, value in zip(names, values, strict=True)}
             for name in recipe.state:
                 got["state " + name] = np.array(scope.find_var(name).get_tensor().numpy())
+            memory = executor.explain_last().memory
+            if memory is not None:
+                memory.verify()
         except Exception as error:
             raise Failed(error, turn) from error
         for name, array in run.items():

@@ -14,7 +14,7 @@ may lie on what the epilogue reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from string import Template
 
@@ -36,8 +36,8 @@ _BODY = """
   index_t a_at = row_tile * a_tile, b_at = j / $columns * b_tile, c_at = batch * m * n + j;
   $batches
   const index_t room = (k - 1) * b_row + n - j - $columns;
-  $T total[$tile];
-  if ($several) for (int v = 0; v < $tile; ++v) total[v] = 0;
+  $T tile[$tile];
+  for (int v = 0; v < $tile; ++v) tile[v] = 0;
   const index_t safe = whole || b_row == $columns ? k : room < 0 ? 0 : room / b_row + 1;
   $declare
   $loops
@@ -55,10 +55,9 @@ _BODY = """
       }
       $multiply
     }
-    if ($several) { $keep }
+    $keep
   }
   $ends
-  if ($several) { $total }
   $store
 """
 
@@ -112,10 +111,8 @@ def gemm(
         else "",
         "tile": str(rows * width),
         "block": str(BLOCK),
-        "several": "1" if sums else f"k > {BLOCK}",
         "declare": text.declare(),
         "keep": text.keep(),
-        "total": text.total(),
         "vectors": text.vectors(),
         "load": text.load("row"),
         "load_edge": text.load("edge"),
@@ -131,12 +128,15 @@ def gemm(
         "b_steps": "".join(f" + r{d} * b_sum{d}" for d in range(sums)),
     }
     buffers, numbers = [Buffer("a", dtype), Buffer("b", dtype)], [*names, *summed]
+    each_row = f"for (int r = 0; r < {rows}; ++r) if (i + r < m)"
     if epilogue is None:
         buffers.append(Buffer("c", out, True))
-        words["store"] = text.store(lambda row, value: _stores(context, out, row, width, value), out == dtype)
+        one = store(context, out, "c[c_at + (i + r) * n + v]", f"tile[r * {width} + v] * alpha")
+        rest = f"{each_row} for (int v = 0; v < {width}; ++v) if (j + v < n) {{ {one} }}"
+        words["store"] = text.store(each_row, rest) if isinstance(text, _Vectors) and out == dtype else rest
     else:
         buffers += [Buffer(name, stored, written) for name, stored, written, _ in epilogue.buffers]
-        words["store"] = _finished(text, epilogue, out, kind, width)
+        words["store"] = _finished(each_row, epilogue, out, kind, width)
     if guarded:
         buffers.append(Buffer("status", "int64"))
         words["store"] = f"if (status[0] == 0) {{ {words['store']} }}"
@@ -153,9 +153,9 @@ def gemm(
     )
 
 
-def _finished(text: _Vectors | _Arrays, epilogue: EpilogueText, out: str, kind: str, width: int) -> str:
+def _finished(each_row: str, epilogue: EpilogueText, out: str, kind: str, width: int) -> str:
     """The statements that compute an epilogue of a tile and store what it gives."""
-    value = text.spilled("r", "v")
+    value = f"tile[r * {width} + v] * alpha"
     given = f"fl_load_{out}(fl_store_{out}({value}))" if out in HALVES else value
     results = " ".join(f"{each} result{k}[{width}];" for k, each in enumerate(epilogue.results))
 
@@ -166,33 +166,20 @@ def _finished(text: _Vectors | _Arrays, epilogue: EpilogueText, out: str, kind: 
             f"\n {each} {{ {epilogue.stores} }}"
         )
 
-    return f"""{text.spill()}
-  for (int r = 0; r < {text.rows}; ++r) {{
-    if (i + r < m) {{
-      const index_t first = c_at + (i + r) * n;
-      {epilogue.row}
-      if (whole) {{ {part(str(width))} }}
-      else {{ const int width = (int)(n - j); {part("width")} }}
-    }}
+    return f"""{each_row} {{
+    const index_t first = c_at + (i + r) * n;
+    {epilogue.row}
+    if (whole) {{ {part(str(width))} }}
+    else {{ const int width = (int)(n - j); {part("width")} }}
   }}"""
-
-
-def _stores(context: Context, out: str, row: object, width: int, value: str) -> str:
-    one = store(context, out, f"c[c_at + (i + {row}) * n + v]", value)
-    return f"if (i + {row} < m) for (int v = 0; v < {width}; ++v) if (j + v < n) {{ {one} }}"
-
-
-_Row = Callable[[object, str], str]
-"""Writes what stores a row of the tile, one by one, given a column's value."""
 
 
 class _Vectors:
     """Tiles in vector variables, with OpenCL's names for loads, stores and the multiply-add."""
 
     def __init__(self, context: Context, dtype: str, rows: int, lanes: int, count: int) -> None:
-        element = ctype(context, dtype)
-        self.element, self.rows, self.lanes, self.columns = element, rows, lanes, range(count)
-        self.kind = str(_vector(context)).format(type=element, width=lanes)
+        self.rows, self.lanes, self.columns, self.width = rows, lanes, range(count), lanes * count
+        self.kind = str(_vector(context)).format(type=ctype(context, dtype), width=lanes)
         self.fma = context.language.math.get("fma")
 
     def declare(self) -> str:
@@ -216,38 +203,22 @@ class _Vectors:
         return "\n    ".join(lines)
 
     def keep(self) -> str:
-        """The sums so far, in memory; those in registers begin anew."""
-        return " ".join(
-            f"vstore{self.lanes}(vload{self.lanes}({at}, total) + {c}, {at}, total); {c} = ({self.kind})(0);"
-            for at, c in self._tile()
-        )
-
-    def total(self) -> str:
-        return " ".join(f"{c} = vload{self.lanes}({at}, total);" for at, c in self._tile())
-
-    def _tile(self) -> list[tuple[int, str]]:
-        """The tile's vectors, with their numbers."""
+        """The sums of a tile, in memory; those in registers begin anew."""
         count = len(self.columns)
-        return [(r * count + v, f"c{r}_{v}") for r in range(self.rows) for v in self.columns]
-
-    def spill(self) -> str:
-        width = self.lanes * len(self.columns)
-        stores = " ".join(f"vstore{self.lanes}({c} * alpha, {at}, tile);" for at, c in self._tile())
-        return f"{self.element} tile[{self.rows * width}]; {stores}"
-
-    def spilled(self, row: str, column: str) -> str:
-        return f"tile[{row} * {self.lanes * len(self.columns)} + {column}]"
-
-    def store(self, row: _Row, direct: bool) -> str:
-        one_by_one = f"{self.spill()} for (int r = 0; r < {self.rows}; ++r) {{ {row('r', self.spilled('r', 'v'))} }}"
-        if not direct:
-            return one_by_one
-        rows = (
-            " ".join(f"vstore{self.lanes}(c{r}_{v} * alpha, {v}, c + c_at + (i + {r}) * n);" for v in self.columns)
-            for r in range(self.rows)
+        tile = [(r * count + v, f"c{r}_{v}") for r in range(self.rows) for v in self.columns]
+        return " ".join(
+            f"vstore{self.lanes}(vload{self.lanes}({at}, tile) + {c}, {at}, tile); {c} = ({self.kind})(0);"
+            for at, c in tile
         )
-        whole = "\n  ".join(f"if (i + {r} < m) {{ {stores} }}" for r, stores in enumerate(rows))
-        return f"if (whole) {{ {whole} }} else {{ {one_by_one} }}"
+
+    def store(self, each_row: str, rest: str) -> str:
+        """Statements that store whole rows; ``rest`` stores a tile at the edge."""
+        count = len(self.columns)
+        stores = " ".join(
+            f"vstore{self.lanes}(vload{self.lanes}(r * {count} + {v}, tile) * alpha, {v}, c + c_at + (i + r) * n);"
+            for v in self.columns
+        )
+        return f"if (whole) {{ {each_row} {{ {stores} }} }} else {{ {rest} }}"
 
 
 class _Arrays:
@@ -257,8 +228,8 @@ class _Arrays:
         self.element, self.rows, self.width = element, rows, width
 
     def declare(self) -> str:
-        zero = self._each(f"for (int r = 0; r < {self.rows}; ++r) tile[r][v] = 0;")
-        return f"{self.element} tile[{self.rows}][{self.width}];\n  {zero}"
+        zero = self._each(f"for (int r = 0; r < {self.rows}; ++r) sums[r][v] = 0;")
+        return f"{self.element} sums[{self.rows}][{self.width}];\n  {zero}"
 
     def vectors(self) -> str:
         return f"{self.element} b_row_values[{self.width}];"
@@ -268,25 +239,13 @@ class _Arrays:
 
     def multiply(self) -> str:
         return "\n    ".join(
-            f"{{ const {self.element} y = p{r}[x * a_column]; {self._each(f'tile[{r}][v] += y * b_row_values[v];')} }}"
+            f"{{ const {self.element} y = p{r}[x * a_column]; {self._each(f'sums[{r}][v] += y * b_row_values[v];')} }}"
             for r in range(self.rows)
         )
 
     def keep(self) -> str:
-        sums = self._each(f"total[r * {self.width} + v] += tile[r][v]; tile[r][v] = 0;")
-        return f"for (int r = 0; r < {self.rows}; ++r) {sums}"
-
-    def total(self) -> str:
-        return f"for (int r = 0; r < {self.rows}; ++r) {self._each(f'tile[r][v] = total[r * {self.width} + v];')}"
-
-    def spill(self) -> str:
-        return ""
-
-    def spilled(self, row: str, column: str) -> str:
-        return f"tile[{row}][{column}] * alpha"
-
-    def store(self, row: _Row, direct: bool) -> str:
-        return "\n  ".join(row(r, self.spilled(str(r), "v")) for r in range(self.rows))
+        statement = f"tile[r * {self.width} + v] += sums[r][v]; sums[r][v] = 0;"
+        return f"for (int r = 0; r < {self.rows}; ++r) {self._each(statement)}"
 
     def _each(self, statement: str) -> str:
         return f"for (int v = 0; v < {self.width}; ++v) {{ {statement} }}"

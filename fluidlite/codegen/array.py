@@ -28,27 +28,18 @@ SPREAD = ("maximum", "minimum")
 class Layout:
     """What the source depends on beside the typed expression.
 
-    Attributes
-    ----------
-    positions : mapping of slot to position in ``io.tensors``
-    flags : mapping of slot to tuple of bool
-        Which collapsed dims the operand has.
-    sums : mapping of output slot to tuple of bool
-        The outputs that are sums, and which collapsed dims each adds up.
-    natural : bool
-        Operands are used as they are; else they are reshaped to collapsed dims.
-    blocked : bool
-        Loop over blocks of the first collapsed dim.
-    alias : mapping of output slot to input slot
-        The one input whose variable the output is; another output might share memory with any input.
-    spread : bool
-        Numbers beside ``maximum`` and ``minimum`` become arrays: NumPy's loops over two arrays take a third of the
-        time of those over an array and a number.
-    guarded : bool
-        Write only while the context's status word is clear (the pure style).
-    apart : bool
-        A result does not take the memory of an operand that ends: on one element, NumPy's functions take three times
-        as long there.
+    ``positions``: those of slots in ``io.tensors``.
+    ``flags``: by slot, which collapsed dims the operand has.
+    ``sums``: by output slot, of outputs that are sums, which collapsed dims each adds up.
+    ``natural``: operands are used as they are; else they are reshaped to collapsed dims.
+    ``blocked``: loop over blocks of the first collapsed dim.
+    ``alias``: by output slot, the one input whose variable the output is; another output might share memory with any
+    input.
+    ``spread``: numbers beside ``maximum`` and ``minimum`` become arrays: NumPy's loops over two arrays take a third of
+    the time of those over an array and a number.
+    ``guarded``: write only while the context's status word is clear (the pure style).
+    ``apart``: a result does not take the memory of an operand that ends: on one element, NumPy's functions take three
+    times as long there.
     """
 
     positions: Mapping[str, int]
@@ -66,17 +57,12 @@ class Layout:
 class Emitted:
     """What an emitter made.
 
-    Attributes
-    ----------
-    source : str
-        Of ``make(env)``, which returns ``(run, bind)``.
-    scratch : tuple of str
-        Dtypes of the blocked form's buffers.
-    bound : tuple of (name, expression over env)
-    lines : tuple of str
-        What runs, on arrays ``a0``, ... (inputs, by value) and ``o0``, ... (outputs, in order).
-    there : tuple of (name, (input slot, output slot))
-        Names in these lines that say whether an output is the very tensor of the input whose value it has.
+    ``source``: of ``make(env)``, which returns ``(run, bind)``.
+    ``scratch``: dtypes of the blocked form's buffers.
+    ``bound``: names, and their expressions over ``env``.
+    ``lines``: what runs, on arrays ``a0``, ... (inputs, by value) and ``o0``, ... (outputs, in order).
+    ``there``: names in these lines that say whether an output is the very tensor of the input whose value it has, each
+    with (input slot, output slot).
     """
 
     source: str

@@ -35,12 +35,8 @@ def function_text(name: str, code: Typed, layout: Layout, emitted: Emitted, env:
     Its lines are those that run. What it needs beside Python are ``np``, ``functions`` (fluidlite's, of the same
     name in ``codegen``), ``ml_dtypes`` and ``host_function`` (a function that the host's device brings).
 
-    Returns
-    -------
-    text : str
-    operands : dict of position in ``io.tensors`` to parameter
-        In the order of the parameters; after them come ``workspace`` (bytes) and ``random`` (Philox words), where
-        the text names them.
+    Returns the text, and parameters by their position in ``io.tensors``, in order. After them come ``workspace``
+    (bytes) and ``random`` (Philox words), where the text names them.
     """
     operands = operand_names(code, layout)
     words, first = _words(emitted, env)

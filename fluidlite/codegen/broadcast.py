@@ -23,18 +23,13 @@ Flags = tuple[bool, ...]
 class Pattern:
     """An elementwise problem.
 
-    Attributes
-    ----------
-    domain : tuple of int
-        Broadcast of all operands.
-    dims : tuple of int
-        The domain in collapsed dims: at least one.
-    flags : mapping of slot to tuple of bool
-        For each collapsed dim whether the operand has it.
-    sums : mapping of output slot to tuple of bool
-        The outputs that are sums: for each collapsed dim whether it is added up, which the output lacks then.
-    natural : bool
-        Whether NumPy's own broadcasting of the operands' dims gives this, and every output has the domain's dims.
+    ``domain``: broadcast of all operands.
+    ``dims``: the domain in collapsed dims: at least one.
+    ``flags``: by slot, for each collapsed dim whether the operand has it.
+    ``sums``: by output slot, of outputs that are sums, for each collapsed dim whether it is added up, which the output
+    lacks then.
+    ``natural``: whether NumPy's own broadcasting of the operands' dims gives this, and every output has the domain's
+    dims.
     """
 
     domain: Dims

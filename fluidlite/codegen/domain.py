@@ -21,14 +21,9 @@ from fluidlite.tensor.tensor_spec import Dims
 class Domain:
     """What an elementwise call works on.
 
-    Attributes
-    ----------
-    dims : tuple of int
-        Broadcast of all operands and outputs.
-    placed : mapping of slot to dims
-        Where operands and outputs lie in it: as many dims, 1 where they are broadcast.
-    sums : mapping of output slot to tuple of int
-        The outputs that are sums, and the axes of the domain that each adds up.
+    ``dims``: broadcast of all operands and outputs.
+    ``placed``: by slot, where operands and outputs lie in it: as many dims, 1 where they are broadcast.
+    ``sums``: by output slot, of outputs that are sums, the axes of the domain that each adds up.
     """
 
     dims: Dims
@@ -40,10 +35,7 @@ class Domain:
 def domain_of(call: Call) -> Domain:
     """Return the index domain of a call whose dims are known; asked once a call.
 
-    Raises
-    ------
-    ShapeError
-        If an operand has no place among the others.
+    Raises ShapeError if an operand has no place among the others.
     """
     rule = call.op.scalar
     assert rule is not None
@@ -105,10 +97,7 @@ def placed_dims(call: Call, dims: Mapping[str, Dims]) -> dict[str, Dims]:
 
     The largest is the one of the highest rank; where the operator says itself where operands lie, it says the rank.
 
-    Raises
-    ------
-    ShapeError
-        If one has no place there.
+    Raises ShapeError if one has no place there.
     """
     axis = call.attrs.get("axis", -1)
     axis = axis if isinstance(axis, int) else -1

@@ -39,15 +39,9 @@ def product_with(
 
     Its inputs are the product's and ``With0``, ``With1``, ..., its outputs ``Out0``, ``Out1``, ...
 
-    Parameters
-    ----------
-    product, then : OpDef
-    out, given : str
-        The slot of the product's result, and that in which ``then`` reads it.
-    reads, stores : sequence of str
-        Slots of ``then``: its other inputs, and its outputs.
-    must_alias, may_alias : pairs of (output, input)
-        Slots of the whole.
+    ``out``, ``given``: the slot of the product's result, and that in which ``then`` reads it.
+    ``reads``, ``stores``: slots of ``then``: its other inputs, and its outputs.
+    ``must_alias``, ``may_alias``: pairs of an output and an input, slots of the whole.
     """
     key = (id(product), out, id(then), given, tuple(reads), tuple(stores), must_alias, may_alias)
     with _lock:

@@ -22,14 +22,9 @@ from fluidlite.program.rules import ScalarRule
 class Expr(Overloads["Expr", "Operand", "Expr"]):
     """One immutable node: a primitive's name, its operands, and a value where the node holds one.
 
-    Attributes
-    ----------
-    op : str
-        ``"input"`` (value: slot), ``"param"`` (value: attribute), ``"const"`` (value: number), ``"uniform"`` and
-        ``"gaussian"`` (value: number of the sub-stream), ``"cast"`` (value: dtype), ``"like"`` (its first operand,
-        with the dims of the second, which is not read), or a primitive.
-    args : tuple of Expr
-    value : object
+    ``op``: ``"input"`` (value: slot), ``"param"`` (value: attribute), ``"const"`` (value: number), ``"uniform"`` and
+    ``"gaussian"`` (value: number of the sub-stream), ``"cast"`` (value: dtype), ``"like"`` (its first operand, with the
+    dims of the second, which is not read), or a primitive.
     """
 
     __slots__ = ("args", "op", "value")

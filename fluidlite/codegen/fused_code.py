@@ -45,11 +45,8 @@ def merge(parts: Sequence[PartCode], numbers: Sequence[Number], outputs: Sequenc
     """Return the typed expression of all parts together.
 
     A value is rounded to the dtype in which its operator would store it, so that fused operators compute the same
-    bits. Float attributes of part 3 are parameters ``3.name``, float numbers ``number.0`` and so on.
-
-    Parameters
-    ----------
-    outputs : sequence of (output slot, which part's output it is)
+    bits. Float attributes of part 3 are parameters ``3.name``, float numbers ``number.0`` and so on. ``outputs`` says
+    of which part's output each output slot is.
     """
     merger = _Merger(numbers)
     for index, part in enumerate(parts):

@@ -395,13 +395,7 @@ NAMES = frozenset(name for kind in (ExactBodies, Bodies) for name in vars(kind) 
 
 
 def body(name: str, dtype: str, fused: bool) -> str:
-    """Return the body of a function.
-
-    Raises
-    ------
-    KeyError
-        If there is none of that name.
-    """
+    """Return the body of a function; raises KeyError if there is none of that name."""
     if name not in NAMES:
         raise KeyError(name)
     write: Callable[[], str] = getattr(Bodies(dtype, fused), name)

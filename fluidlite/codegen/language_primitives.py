@@ -20,12 +20,8 @@ def primitive(
 ) -> str:
     """The value of a primitive of values that have names.
 
-    Parameters
-    ----------
-    dtype : str
-        In which it computes.
-    near : bool
-        Whether functions that branch by their argument's size are for arguments that are not large.
+    ``dtype``: in which it computes.
+    ``near``: whether functions that branch by their argument's size are for arguments that are not large.
     """
     rule = PRIMITIVES[op]
     template = (rule.c_int if dtype in ALL_INTS else "") or rule.c

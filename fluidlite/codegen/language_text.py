@@ -34,12 +34,8 @@ def literal(value: object, dtype: str) -> str:
 class Text:
     """Writes the text of one type.
 
-    Attributes
-    ----------
-    dtype : str
-        float32 or float64.
-    fused : bool
-        Whether the kernel language has ``fma``.
+    ``dtype``: float32 or float64.
+    ``fused``: whether the kernel language has ``fma``.
     """
 
     dtype: str

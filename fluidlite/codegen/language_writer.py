@@ -33,17 +33,11 @@ _RANDOM = frozenset({"uniform", "gaussian"})
 class Source:
     """Text of one kernel and what it is launched with.
 
-    Attributes
-    ----------
-    text, entry : str
-    parameters : tuple of str
-        As ``context.compile`` takes them.
-    arguments : tuple of (kind, what)
-        What each parameter, or pair of them, is: ``("in", slot)``, ``("out", slot)``, ``("status", "")``,
-        ``("size", dim)``, ``("stride", (slot, dim))``, ``("scalar", number)``, ``("random", word)``,
-        ``("elements", "")``, ``("items", "")``.
-    each : int
-        Elements that an item computes, where nothing is broadcast.
+    ``parameters``: as ``context.compile`` takes them.
+    ``arguments``: what each parameter, or pair of them, is: ``("in", slot)``, ``("out", slot)``, ``("status", "")``,
+    ``("size", dim)``, ``("stride", (slot, dim))``, ``("scalar", number)``, ``("random", word)``, ``("elements", "")``,
+    ``("items", "")``.
+    ``each``: elements that an item computes, where nothing is broadcast.
     """
 
     text: str

@@ -25,33 +25,20 @@ _normcdf = np.vectorize(lambda x: 0.5 * math.erfc(-x * math.sqrt(0.5)), otypes=[
 class Primitive:
     """One primitive.
 
-    Attributes
-    ----------
-    name : str
-    arity : int
-    kind : str
-        How its type follows: ``"arithmetic"`` (operands promoted; bool counts as int32), ``"float"`` (integers
-        become float32), ``"whole"`` (as it is: identity on integers), ``"compare"`` (operands promoted, bool out),
-        ``"logical"`` (operands made bool, bool out), ``"test"`` (float in, bool out), ``"where"``, ``"cast"``.
-    rule : str
-        NaN, integer, overflow and rounding, in words.
-    xp : str
-        The namespace's function for floats (``@name``: ours in :mod:`fluidlite.codegen.functions`).
-    xp_int : str
-        The same for integers; empty: as for floats.
-    c : str
-        KernelLanguage text for floats: ``{a} {b} {c}`` operands, ``{T}`` their type, ``@name(`` a math function.
-    c_int : str
-        The same for integers, ``{U}`` an unsigned type in which they wrap; empty: as for floats.
-    reference : callable
-        The meaning, on float64 or integer NumPy arrays.
-    ulp : (float, float)
-        How far a result of float32 and of float64 may be off, on any rendering, in units in the last place of the exact
-        one (below the least normal number, of that): 0.5 is rounded correctly, 0 is exact. What is NaN, infinite or
-        zero, and the sign of a zero, is the same everywhere.
-    absolute : float
-        How much more a result of float32 may be off, as a number: 0 but where that is far below what an argument of
-        usual size gives, and then what should be 0 may be so much, of the same sign.
+    ``kind``: how its type follows: ``"arithmetic"`` (operands promoted; bool counts as int32), ``"float"`` (integers
+    become float32), ``"whole"`` (as it is: identity on integers), ``"compare"`` (operands promoted, bool out),
+    ``"logical"`` (operands made bool, bool out), ``"test"`` (float in, bool out), ``"where"``, ``"cast"``.
+    ``rule``: NaN, integer, overflow and rounding, in words.
+    ``xp``: the namespace's function for floats (``@name``: ours in :mod:`fluidlite.codegen.functions`).
+    ``xp_int``: the same for integers; empty: as for floats.
+    ``c``: KernelLanguage text for floats: ``{a} {b} {c}`` operands, ``{T}`` their type, ``@name(`` a math function.
+    ``c_int``: the same for integers, ``{U}`` an unsigned type in which they wrap; empty: as for floats.
+    ``reference``: the meaning, on float64 or integer NumPy arrays.
+    ``ulp``: a number for float32 and one for float64: how far a result may be off, on any rendering, in units in the
+    last place of the exact one (below the least normal number, of that): 0.5 is rounded correctly, 0 is exact. What is
+    NaN, infinite or zero, and the sign of a zero, is the same everywhere.
+    ``absolute``: how much more a result of float32 may be off, as a number: 0 but where that is far below what an
+    argument of usual size gives, and then what should be 0 may be so much, of the same sign.
     """
 
     name: str

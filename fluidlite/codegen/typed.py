@@ -38,18 +38,12 @@ class Instr(NamedTuple):
 class Typed:
     """A typed expression.
 
-    Attributes
-    ----------
-    instrs : tuple of Instr
-        Every value in order of computation.
-    inputs : mapping of slot to storage dtype
-        Only those that are read.
-    outputs : tuple of (slot, storage dtype, index of its value)
-    scalars : tuple of (Expr, dtype)
-        What the host computes of attributes.
-    spans : mapping of output slot to tuple of input slots
-        The inputs whose dims each output's value has, read or not; EVERYWHERE is one of them where the value has all
-        dims there are. Empty for a fused operator, which says its domain itself.
+    ``instrs``: every value in order of computation.
+    ``inputs``: storage dtypes by slot, only of those that are read.
+    ``outputs``: slots, storage dtypes, and which value each is.
+    ``scalars``: what the host computes of attributes, each with its dtype.
+    ``spans``: by output slot, the inputs whose dims its value has, read or not; EVERYWHERE is one of them where the
+    value has all dims there are. Empty for a fused operator, which says its domain itself.
     """
 
     instrs: tuple[Instr, ...]

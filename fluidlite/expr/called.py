@@ -95,19 +95,10 @@ def meaning(
 ) -> Outputs:
     """What an operator's expression makes of operands, by slot: outputs of one tensor each.
 
-    Parameters
-    ----------
-    op : OpDef
-    operands : mapping of slot to tensors
-    attrs : mapping of name to value
-        Others are at their defaults.
-    draws : bool
-        Whether it may draw random numbers.
-
-    Raises
-    ------
-    ProgramError
-        If it has no expression, infers its outputs by other means and reads these, or is said with itself.
+    ``attrs``: others are at their defaults.
+    ``draws``: whether it may draw random numbers.
+    Raises ProgramError if it has no expression, infers its outputs by other means and reads these, or is said with
+    itself.
     """
     state = current()
     function = op.expression.function if op.expression is not None else tensor_function(op, draws)

@@ -90,13 +90,7 @@ def _name(slot: str, i: int, k: int) -> str:
 
 
 def stated(call: Call) -> dict[str, tuple[Numbers, ...]]:
-    """The numbers of slots read as values, those of each tensor.
-
-    Raises
-    ------
-    ShapeError
-        If it is not known how many there are.
-    """
+    """The numbers of slots read as values, by tensor; raises ShapeError if it is not known how many there are."""
     found = {}
     for slot in call.op.stated:
         for spec in call.ins.get(slot, ()):
@@ -193,10 +187,7 @@ def _check_reads(op: OpDef, traced: Traced) -> None:
 def infer(call: Call) -> dict[str, Spec | list[Spec]]:
     """The outputs of a call: dims and dtypes by its trace, sequences where the rows are those of an input.
 
-    Raises
-    ------
-    ShapeError, ProgramError
-        As the expression says.
+    Raises ShapeError and ProgramError as the expression says.
     """
     made, rule = traced_of(call), call.op.expression
     values = made.completed(leaves(call))

@@ -41,12 +41,7 @@ _definitions: LRUCache[OpDef] = LRUCache(1024, "decompositions", 16 << 20)
 
 
 def decompose(call: Call, build: Build) -> str | None:
-    """Write the operators that say a call of an expression; or return why none can.
-
-    Returns
-    -------
-    str or None
-    """
+    """Write the operators that say a call of an expression; or return why none can."""
     rule = call.op.expression
     assert rule is not None
     if not call.known:

@@ -23,25 +23,11 @@ def derivatives(
 ) -> list[Tensor | None]:
     """The derivatives of the results, weighed by the seeds, with respect to the sources.
 
-    Parameters
-    ----------
-    results : sequence of Tensor
-    seeds : sequence of Tensor or None
-        The derivative of each result, of its dims; None: zero.
-    sources : sequence of Tensor
-        Tensors of which the results were made.
-    saved : container of Tensor, optional
-        What will be there: a derivative that can be said with it reads nothing else.
-
-    Returns
-    -------
-    list of Tensor or None
-        None where a source is not among what the results depend on by a derivative.
-
-    Raises
-    ------
-    GradientError
-        If a primitive on a path has no derivative.
+    ``seeds``: the derivative of each result, of its dims; None: zero.
+    ``sources``: tensors of which the results were made.
+    ``saved``: what will be there: a derivative that can be said with it reads nothing else.
+    A derivative is None where the results do not depend on the source by derivatives.
+    Raises GradientError if a primitive on a path has no derivative.
     """
     found: dict[Tensor, Tensor] = {}
     parts: dict[Tensor, dict[int, Tensor]] = {}

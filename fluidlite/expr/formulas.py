@@ -105,10 +105,7 @@ class Answers:
     def first_other(self, values: Values, unknown: Callable[[int], bool]) -> int:
         """The number of the first condition with another answer in a call, or -1.
 
-        Parameters
-        ----------
-        unknown : callable
-            Says of a condition whose numbers are not known whether its answer is another.
+        ``unknown``: says of a condition whose numbers are not known whether its answer is another.
         """
         ready = self._ready
         if ready is None and self._asked:

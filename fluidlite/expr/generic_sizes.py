@@ -15,12 +15,8 @@ _FIRST = 10_007
 def generic_sizes(names: Iterable[str], equal: Iterable[Condition]) -> dict[str, int]:
     """A size for each leaf: equal ones where conditions say so of leaves, and others for all the rest.
 
-    Parameters
-    ----------
-    names : iterable of str
-        The leaves.
-    equal : iterable of Condition
-        Equalities that hold; what they say of more than a leaf on one side may be missed.
+    ``names``: the leaves.
+    ``equal``: equalities that hold; what they say of more than a leaf on one side may be missed.
     """
     pairs = [pair for c in equal for pair in _pairs(c)]
     first: dict[str, str] = {}

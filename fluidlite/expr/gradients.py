@@ -35,19 +35,12 @@ def gradient_of(
 ) -> Function:
     """The function of an operator's gradient operator: derived, with saved outputs in place of what is computed again.
 
-    Parameters
-    ----------
-    op : OpDef
-        The forward operator.
-    computed : callable
-        What it computes.
-    writes : sequence of input slots
-        Those whose gradients are made.
-    suffix : str
-        What names the slots of gradients.
-    by_dims : collection of output slots
-        Those of which the gradient operator is given the dims alone, for a function that reads these. Those of others
-        it reads off their gradients.
+    ``op``: the forward operator.
+    ``computed``: what it computes.
+    ``writes``: input slots, those whose gradients are made.
+    ``suffix``: what names the slots of gradients.
+    ``by_dims``: input slots of which the gradient operator is given the dims alone, for a function that reads these.
+    Those of others it reads off their gradients.
     """
 
     def function(operands: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -15,12 +15,7 @@ Row = list[Any]
 
 
 class NumberTable:
-    """Numbers in an order in which each can be made of those before.
-
-    Attributes
-    ----------
-    rows : list of Row
-    """
+    """Numbers in an order in which each can be made of those before."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -40,18 +35,9 @@ class NumberTable:
 
 
 def numbers_of(rows: Sequence[Row], values: Values) -> list[Number]:
-    """The numbers of a table.
+    """The numbers of a table, of the leaves in ``values``.
 
-    Parameters
-    ----------
-    rows : sequence of Row
-    values : mapping
-        The leaves that there are.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If a row is no number of these.
+    Raises ValueError or TypeError if a row is no number of these.
     """
     found: list[Number] = []
     for op, places, value, whole in rows:
@@ -71,13 +57,7 @@ def numbers_of(rows: Sequence[Row], values: Values) -> list[Number]:
 
 
 def condition_of(found: Sequence[Number], op: str, a: int, b: int) -> Condition:
-    """A condition on numbers of a table.
-
-    Raises
-    ------
-    ValueError
-        If there is no such comparison.
-    """
+    """A condition on numbers of a table; raises ValueError if there is no such comparison."""
     if op not in _COMPARISONS or "offsets" in (found[a].op, found[b].op):
         raise ValueError(f"{op!r:.40} compares nothing")
     return Condition(op, found[a], found[b])

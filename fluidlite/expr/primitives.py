@@ -16,16 +16,10 @@ from typing import NamedTuple
 class TensorPrimitive(NamedTuple):
     """One primitive.
 
-    Attributes
-    ----------
-    kind : str
-        With which it is listed.
-    operands, params : str
-        What it is made of.
-    dims, dtype : str
-        Those of the result.
-    moves : bool
-        It only moves numbers, half types as they are; all others compute, in float32 at least.
+    ``kind``: with which it is listed.
+    ``operands``, ``params``: what it is made of.
+    ``dims``, ``dtype``: those of the result.
+    ``moves``: it only moves numbers, half types as they are; all others compute, in float32 at least.
     """
 
     kind: str

@@ -31,13 +31,9 @@ def step_counts(offsets: Sequence[int]) -> list[int]:
 def table_values(kind: str, flag: bool, offsets: Sequence[int]) -> Array:
     """The numbers of a table.
 
-    Parameters
-    ----------
-    kind : str
-        ``"order"`` (of each row by step, where it lies in the LoD; ``flag``: step 0 is a sequence's last row),
-        ``"rank"`` (the inverse), ``"sequences"``, ``"ranks"`` (of sequences), or one of
-        :func:`fluidlite.expr.steps.step_table` (``flag``: backward).
-    offsets : sequence of int
+    ``kind``: ``"order"`` (of each row by step, where it lies in the LoD; ``flag``: step 0 is a sequence's last row),
+    ``"rank"`` (the inverse), ``"sequences"``, ``"ranks"`` (of sequences), or one of
+    :func:`fluidlite.expr.steps.step_table` (``flag``: backward).
     """
     key = kind, flag, tuple(offsets)
     return _tables.get(key, lambda: _table_values(*key))

@@ -36,15 +36,9 @@ class Unread:
 class Step:
     """A step's function with what it is told beside tensors.
 
-    Attributes
-    ----------
-    function : callable
-    static : mapping of name to value
-        Its keyword arguments, each with a ``repr`` that says all of it.
-    inputs, parameters : tuple of Unread or None
-        For each that the function takes; None: an operand.
-    turned : tuple of bool
-        Of the parameters that are operands, which are there transposed: so they lie as products read them.
+    ``static``: its keyword arguments, each with a ``repr`` that says all of it.
+    ``inputs``, ``parameters``: for each that the function takes; None: an operand.
+    ``turned``: of the parameters that are operands, which are there transposed: so they lie as products read them.
     """
 
     function: StepFunction
@@ -205,17 +199,10 @@ def arrange(x: Tensor, offsets: Tensor, kind: str = "rows", inverse: bool = Fals
 def step_table(kind: str, backward: bool, offsets: Tensor, rows: Numeric, count: Numeric) -> Tensor:
     """Numbers of rows of a list, by step.
 
-    Parameters
-    ----------
-    kind : str
-        ``"before"``: for each row where its state before lies, in the first states and then the rows; ``"after"``:
-        which row follows it; ``"ends"``: for each sequence which row is its first one. The number of rows stands for
-        none.
-    backward : bool
-    offsets : Tensor
-    rows : Number
-    count : Number
-        How many numbers there are.
+    ``kind``: ``"before"``: for each row where its state before lies, in the first states and then the rows;
+    ``"after"``: which row follows it; ``"ends"``: for each sequence which row is its first one. The number of rows
+    stands for none.
+    ``count``: how many numbers there are.
     """
     return tensor("step_table", (offsets,), (kind, backward, number(rows)), (number(count),), "int64")
 

@@ -76,10 +76,7 @@ Operand = Union[Tensor, Number, int, float, Any]
 def tensor(op: str, args: Sequence[Tensor], params: Params, dims: Sequence[Numeric], dtype: str) -> Tensor:
     """The tensor of these facts; the same object for the same facts.
 
-    Raises
-    ------
-    ProgramError
-        If it computes of half types, which nobody has widened.
+    Raises ProgramError if it computes of half types, which nobody has widened.
     """
     numbers = tuple(map(number, dims))
     sizes = tuple([d.key for d in numbers])

@@ -32,17 +32,10 @@ class Unmet(Exception):
 class Traced:
     """What tracing a function gave.
 
-    Attributes
-    ----------
-    outputs : mapping of slot to tuple of Tensor
-    inputs : mapping of slot to tuple of Tensor
-        The symbols of the operands.
-    guards : tuple of Guard
-        It stands for calls in which they answer alike.
-    requirements : tuple of Requirement
-        What each call must fulfil.
-    calls : bool
-        Whether it calls operators, which are calls where it is decomposed and what they make here.
+    ``inputs``: the symbols of the operands.
+    ``guards``: it stands for calls in which they answer alike.
+    ``requirements``: what each call must fulfil.
+    ``calls``: whether it calls operators, which are calls where it is decomposed and what they make here.
     """
 
     outputs: Mapping[str, tuple[Tensor, ...]]
@@ -175,26 +168,14 @@ def trace(
 ) -> Traced:
     """Call ``function`` with symbols.
 
-    Parameters
-    ----------
-    function : callable
-        ``function(symbols by slot, numbers by float attribute)`` returns a mapping of slot to a tensor, or to several.
-    operands : mapping of slot to (dims, dtype) of each operand
-    floats : names
-        Attributes that the trace takes as arguments.
-    values : mapping, optional
-        What the leaves of numbers are in the call at hand; None: the sizes of ``operands`` alone.
-    what : str
-        What errors name.
-    results : mapping of slot to (dims, dtype) of each output, optional
-        Outputs that are known beforehand: the function may ask for their dims.
-
-    Raises
-    ------
-    ProgramError
-        If the function fails, or asks what a trace cannot tell; the message says in which line.
-    Unmet
-        If it fails on a call that does not fulfil a requirement.
+    ``function(symbols by slot, numbers by float attribute)`` returns a mapping of slot to a tensor, or to several.
+    ``operands``, ``results``: dims and dtypes by slot, of each tensor; results are outputs that are known beforehand,
+    for whose dims the function may ask.
+    ``floats``: attributes that the trace takes as arguments.
+    ``values``: what the leaves of numbers are in the call at hand; None: the sizes of ``operands`` alone.
+    ``what``: what errors name.
+    Raises ProgramError if the function fails, or asks what a trace cannot tell; the message says in which line.
+    Raises Unmet if it fails on a call that does not fulfil a requirement.
     """
     known = {
         slot: [(_sizes(slot, i, dims), dtype) for i, (dims, dtype) in enumerate(found)]

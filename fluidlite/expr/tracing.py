@@ -37,13 +37,8 @@ class Requirement:
 class Tracing:
     """The state of one trace.
 
-    Attributes
-    ----------
-    values : mapping of name to number or None
-        The leaves of numbers in the call at hand; None where a size is not known.
-    guards : mapping of (condition, default) to Guard
-        What was asked; the trace serves calls that answer alike. A condition may be decided and assumed.
-    requirements : list of Requirement
+    ``values``: the leaves of numbers in the call at hand; None where a size is not known.
+    ``guards``: what was asked; the trace serves calls that answer alike. A condition may be decided and assumed.
     """
 
     values: Mapping[str, Any]
@@ -128,13 +123,7 @@ _tracing: ContextVar[Tracing | None] = ContextVar("tracing", default=None)
 
 
 def current() -> Tracing:
-    """The trace under way.
-
-    Raises
-    ------
-    ProgramError
-        Outside of one.
-    """
+    """The trace under way; raises ProgramError outside of one."""
     found = _tracing.get()
     if found is None:
         raise ProgramError("tensor expressions are made while an operator is traced")

@@ -24,13 +24,7 @@ from fluidlite.expr.tracing import current
 
 
 def normal_axis(axis: int, rank: int) -> int:
-    """The axis counted from 0.
-
-    Raises
-    ------
-    ProgramError
-        If there is no such axis.
-    """
+    """The axis counted from 0; raises ProgramError if there is no such axis."""
     if not -rank <= axis < rank:
         refuse(f"axis {axis} is none of {rank} dims")
     return axis % rank

@@ -154,10 +154,8 @@ def geometry(
 ) -> Geometry:
     """The windows of a call.
 
-    Raises
-    ------
-    Refused
-        Unless Input and Filter have the rank, one dtype, and no dim of 0, and lists of numbers their length.
+    Raises Refused unless Input and Filter have the rank, one dtype, and no dim of 0, and lists of numbers their
+    length.
     """
     last = data_format in ("NHWC", "NDHWC")
     order = "[N, H, W, C]" if last else "[N, C, H, W]"

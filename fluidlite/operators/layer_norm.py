@@ -83,14 +83,9 @@ def gradients(
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     """The gradients of X, Scale and Bias, of X and Y@GRAD.
 
-    Parameters
-    ----------
-    mean, inverse : Tensor
-        Of X over ``axes``; the latter 1 / sqrt(variance + epsilon).
-    dims : sequence of numbers
-        Those in which X is normalised.
-    shape : sequence of numbers
-        That of the parameters among ``dims``: Python's 1 where it is 1.
+    ``mean``, ``inverse``: of X over ``axes``; the latter 1 / sqrt(variance + epsilon).
+    ``dims``: those in which X is normalised.
+    ``shape``: that of the parameters among ``dims``: Python's 1 where it is 1.
     """
     x, dy = (e.reshape(each, dims) for each in (whole, given))
     mean, inverse = (e.reshape(each, [1 if k in axes else d for k, d in enumerate(dims)]) for each in (mean, inverse))

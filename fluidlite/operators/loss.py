@@ -27,14 +27,9 @@ Dims = tuple[e.Number, ...]
 def check_label(scores: e.Tensor, label: e.Tensor, soft: bool, axis: int = -1, short: bool = False) -> tuple[int, Dims]:
     """Return the axis of the classes and the dims of a loss of the scores; refuse a label that does not suit them.
 
-    Parameters
-    ----------
-    soft : bool
-        Label is [..., classes, ...], a probability for each class; else [..., 1, ...], the class.
-    axis : int
-        Which axis the classes lie along.
-    short : bool
-        Label may also lack its last dim of 1; the loss lacks it then.
+    ``soft``: label is [..., classes, ...], a probability for each class; else [..., 1, ...], the class.
+    ``axis``: which axis the classes lie along.
+    ``short``: label may also lack its last dim of 1; the loss lacks it then.
     """
     dims = scores.dims
     if len(dims) < 2:

@@ -29,13 +29,9 @@ def update(
 ) -> OpDef:
     """Declare an update that is a function of scalars.
 
-    Parameters
-    ----------
-    outputs : mapping of output slot to the input slot whose variable it is
-    optional : sequence of str
-        Slots, of inputs and outputs, that may be left out.
-    check : callable
-        Raises what else is wrong with a call.
+    ``outputs``: by output slot, the input slot whose variable it is.
+    ``optional``: slots, of inputs and outputs, that may be left out.
+    ``check``: raises what else is wrong with a call.
     """
     return scalar_op(
         type,

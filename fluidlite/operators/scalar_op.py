@@ -42,22 +42,13 @@ SUMMED = "where an input was broadcast and arrays compute, its gradient in full 
 class Elementwise:
     """What else there is to say of an elementwise operator.
 
-    Attributes
-    ----------
-    outputs : tuple of str
-        Output slots.
-    out_dtype : str
-        Dtype of the outputs; default: the first input's.
-    slots : slots
-        Definitions that differ from a plain slot; further inputs that the function does not read.
-    grad_attrs : attributes
-        Those of the gradient operator; default: the operator's.
-    differentiable : tuple of str
-        Input slots that have gradients; default: the first.
-    broadcasts : bool
-        Inputs differ in dims, so that the gradient needs the dims of each.
-    placed : callable
-        Where operands lie that Fluid's rule of broadcasting would put elsewhere; see ``ScalarRule``.
+    ``outputs``: output slots.
+    ``out_dtype``: dtype of the outputs; default: the first input's.
+    ``slots``: definitions that differ from a plain slot; further inputs that the function does not read.
+    ``grad_attrs``: those of the gradient operator; default: the operator's.
+    ``differentiable``: input slots that have gradients; default: the first.
+    ``broadcasts``: inputs differ in dims, so that the gradient needs the dims of each.
+    ``placed``: where operands lie that Fluid's rule of broadcasting would put elsewhere; see ``ScalarRule``.
     """
 
     outputs: tuple[str, ...] = ("Out",)

@@ -44,16 +44,10 @@ def need_lod(call: Call, slot: str, i: int = 0) -> Spec:
 class Rows:
     """The rows of the sequences of a level of LoD.
 
-    Attributes
-    ----------
-    starts : Tensor
-        int64, where sequences begin, and where the last ends.
-    of : Tensor
-        int64, the number of each row's sequence.
-    begin, end : Tensor
-        int64, where each row's sequence begins and ends.
-    row : Tensor
-        int64, the number of each row.
+    ``starts``: int64, where sequences begin, and where the last ends.
+    ``of``: int64, the number of each row's sequence.
+    ``begin``, ``end``: int64, where each row's sequence begins and ends.
+    ``row``: int64, the number of each row.
     """
 
     def __init__(self, starts: e.Tensor, rows: e.Numeric) -> None:

@@ -45,19 +45,10 @@ def register_pair(
 ) -> None:
     """Declare ``type`` and ``type`` + "2", with their gradient operators.
 
-    Parameters
-    ----------
-    type : str
-    function : callable
-        Out, of X.
-    back : callable
-        ``back(dout, dims, **attrs)``: X@GRAD, of the dims of X.
-    out : callable
-        ``out(call)``: the spec of Out.
-    view : bool
-        Whether Out has the bytes of X.
-    attrs, doc, grad_doc, source
-        Of both operators.
+    ``function`` makes Out of X, ``back(dout, dims, **attrs)`` X@GRAD, of the dims of X, and ``out(call)`` the spec of
+    Out.
+    ``view``: whether Out has the bytes of X.
+    ``attrs``, ``doc``, ``grad_doc``, ``source``: of both operators.
     """
 
     @functools.wraps(function)

@@ -19,18 +19,12 @@ from fluidlite.expr.tensor import Tensor
 class ArrayCode:
     """The array calls of a traced expression.
 
-    Attributes
-    ----------
-    source : str
-    operands : tuple of (slot, number within it)
-        Which arrays ``compute`` reads.
-    numbers : tuple of (Number, dtype)
-        What ``N`` holds: an integer, or the offsets of a LoD, where the dtype is empty, else a number as that dtype
-        stores it.
-    outputs : tuple of (slot, number within it)
-        Which arrays ``compute`` writes.
-    temporaries : tuple of Tensor
-        What is written to memory, on NumPy, before the outputs are: to new arrays, or where others lie later.
+    ``operands``: slots, and numbers within them: which arrays ``compute`` reads.
+    ``numbers``: what ``N`` holds, and the dtype: an integer, or the offsets of a LoD, where the dtype is empty, else a
+    number as that dtype stores it.
+    ``outputs``: as ``operands``, which arrays ``compute`` writes.
+    ``temporaries``: what is written to memory, on NumPy, before the outputs are: to new arrays, or where others lie
+    later.
     """
 
     source: str

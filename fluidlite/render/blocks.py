@@ -44,14 +44,10 @@ class Sum(NamedTuple):
 class Blocks:
     """How an expression is computed in blocks along an axis, in calls of some sizes.
 
-    Attributes
-    ----------
-    operands : mapping of (slot, number within it) to Part
-        Where operands are cut of which a block of results takes a part; others are taken whole.
-    results : mapping of (slot, number within it) to Part, or Sum
-        Where a block is a part of a result, or how those of the blocks are put together.
-    size, step : int
-        The size of the axis, and how much of it makes a block.
+    ``operands``: by slot and number within it, where operands are cut of which a block of results takes a part; others
+    are taken whole.
+    ``results``: so too, where a block is a part of a result, or how those of the blocks are put together.
+    ``size``, ``step``: the size of the axis, and how much of it makes a block.
     """
 
     def __init__(
@@ -175,10 +171,7 @@ class _Axis:
     def _factor(self, d: Number) -> int:
         """Which multiple of the size that is cut a number is; 0: it does not depend on that.
 
-        Raises
-        ------
-        _DependentError
-            If it does in another way.
+        Raises _DependentError if it does in another way.
         """
         if d.key in self.keys:
             return self.keys[d.key]
@@ -216,10 +209,7 @@ class _Axis:
     def blocks(self) -> Blocks:
         """How much makes a block.
 
-        Raises
-        ------
-        _DependentError
-            If blocks would be of short lines, or if much would be computed anew in each.
+        Raises _DependentError if blocks would be of short lines, or if much would be computed anew in each.
         """
         most = max(self._elements(x.dims) // self.size for x in self.cut)
         step = max(1, MOST // max(most, 1))

@@ -17,17 +17,11 @@ _FRESH = frozenset({"map", "cast", "reduce", "arg", "contract", "iota"})
 class Buffers:
     """Which array is free when a tensor is computed.
 
-    Parameters
-    ----------
-    order : sequence of Tensor
-        As they are computed.
-    users : mapping of Tensor to those that read it, None: it is a result
-    results : sequence of Tensor
-        As they are stored, in the end.
-    late : mapping of Tensor to int
-        What is computed where a result is stored: as which of them.
-    within : collection of Tensor
-        What is computed by who reads it, and has no array.
+    ``order``: as they are computed.
+    ``users``: by tensor, those that read it; None: it is a result.
+    ``results``: as they are stored, in the end.
+    ``late``: what is computed where a result is stored: as which of them.
+    ``within``: what is computed by who reads it, and has no array.
     """
 
     def __init__(

@@ -117,12 +117,10 @@ def _layout(names: str, x: Any) -> _Layout:
 class _Matrices(NamedTuple):
     """How an operand becomes matrices, [lead..., rows, columns], with an axis of 1 for each of lead that it has not.
 
-    Attributes
-    ----------
-    kept : the sizes of its axes without those of 1; None if there are none.
-    order, dims : its axes then, and what these become.
-    copied : whether that takes memory; None if the namespace decides.
-    turned : the order of the axes of what is copied as [lead..., columns, rows].
+    ``kept``: the sizes of its axes without those of 1; None if there are none.
+    ``order``, ``dims``: its axes then, and what these become.
+    ``copied``: whether that takes memory; None if the namespace decides.
+    ``turned``: the order of the axes of what is copied as [lead..., columns, rows].
     """
 
     kept: tuple[int, ...] | None
@@ -169,14 +167,14 @@ class _Cut(NamedTuple):
 class _Plan(NamedTuple):
     """What a contraction of arrays of some layouts is.
 
-    Attributes
-    ----------
-    cut : if it is computed in parts; nothing else counts then.
-    in_place : whether operands are read where they are, without matrices; but for ``shape`` nothing else counts then.
-    swapped : whether the second operand has the rows.
-    left, right : the operands as matrices.
-    into : the dims under which the result is written where it is to be; None if it cannot be.
-    shape, order, dims : else the dims of the products, the order of these, and what they are then (None: as they are).
+    ``cut``: if it is computed in parts; nothing else counts then.
+    ``in_place``: whether operands are read where they are, without matrices; but for ``shape`` nothing else counts
+    then.
+    ``swapped``: whether the second operand has the rows.
+    ``left``, ``right``: the operands as matrices.
+    ``into``: the dims under which the result is written where it is to be; None if it cannot be.
+    ``shape``, ``order``, ``dims``: else the dims of the products, the order of these, and what they are then (None: as
+    they are).
     """
 
     cut: _Cut | None

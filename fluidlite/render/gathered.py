@@ -56,14 +56,9 @@ def on_numpy(x: Any) -> bool:
 class Lines(NamedTuple):
     """A sparse matrix: in each line the indices of its elements, and these.
 
-    Attributes
-    ----------
-    index : array
-        Of two axes; the lines are along the first one, unless ``turned``.
-    inside : array or None
-        Which indices count; None: all.
-    weights : array
-        The elements; ``weights_turned``: their axes are in the other order than the indices'.
+    ``index``: of two axes; the lines are along the first one, unless ``turned``.
+    ``inside``: which indices count; None: all.
+    ``weights``: the elements; ``weights_turned``: their axes are in the other order than the indices'.
     """
 
     index: Any

@@ -11,22 +11,10 @@ from typing import NamedTuple
 class Type:
     """A C type.
 
-    Attributes
-    ----------
-    text : str
-        LLVM's word.
-    kind : str
-        bool (a comparison's result, in C an int), int, float, pointer, array, union or void.
-    bits : int
-    signed : bool
-    of : Type or None
-        What a pointer points to, and an array holds.
-    count : int
-        Of an array.
-    restrict : bool
-        Of a pointer.
-    members : tuple of (name, Type)
-        Of a union.
+    ``text``: LLVM's word.
+    ``kind``: bool (a comparison's result, in C an int), int, float, pointer, array, union or void.
+    ``of``: what a pointer points to, and an array holds.
+    ``count`` is of an array, ``restrict`` of a pointer, ``members``, types by name, of a union.
     """
 
     text: str
@@ -110,13 +98,7 @@ def real(value: float, kind: Type) -> str:
 
 
 def number(text: str) -> Value:
-    """Return a constant as C reads it.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
-    """
+    """Return a constant as C reads it; raises ValueError if it is none."""
     lowered = text.lower()
     hexadecimal = lowered.startswith("0x")
     if not hexadecimal and any(mark in lowered for mark in ".ef"):

@@ -57,16 +57,8 @@ def steps_of(gemm: Gemm) -> tuple[int, int, int] | None:
 class Batch:
     """``out = alpha * op(a) @ op(b) + beta * out`` for ``count`` matrices.
 
-    Parameters
-    ----------
-    found : function
-    routine : Routine
-        Says what integers and numbers the library takes.
-    gemm : Gemm
-    steps : (int, int, int)
-        Elements from a matrix of a, b and out to the next.
-    count : int
-    alpha, beta : float
+    ``routine``: says what integers and numbers the library takes.
+    ``steps``: elements from a matrix of a, b and out to the next.
     """
 
     def __init__(

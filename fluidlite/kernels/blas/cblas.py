@@ -25,10 +25,7 @@ _ONE_ANYWAY = 1 << 13  # multiplications of a matrix by a vector that OpenBLAS i
 class Routine:
     """``cblas_?gemm`` and ``?gemv`` of a dtype: functions that keep the interpreter's lock, that release it, types.
 
-    Attributes
-    ----------
-    kinds : (str, str)
-        The names of its integers and numbers.
+    ``kinds``: the names of its integers and numbers.
     """
 
     keeping: Any
@@ -120,16 +117,9 @@ def _is_right(routine: Routine, dtype: str) -> bool:
 class Product:
     """``out = alpha * op(a) @ op(b) + beta * out`` of row-major matrices; the fixed arguments are converted once.
 
-    Parameters
-    ----------
-    routine : Routine
-    m, n, k : int
-        Rows and columns of the product, and the length of the contraction; all positive.
-    a_columns, b_columns : int
-        Columns of the matrices as they are stored.
-    a_transposed, b_transposed : bool
-    alpha, beta : float
-        Without a beta, what ``out`` holds is not read.
+    ``m``, ``n``, ``k``: rows and columns of the product, and the length of the contraction; all positive.
+    ``a_columns``, ``b_columns``: columns of the matrices as they are stored.
+    ``alpha``, ``beta``: without a beta, what ``out`` holds is not read.
     """
 
     def __init__(

@@ -133,10 +133,7 @@ def _three(sizes: Sequence[Any], one: Any) -> tuple[Any, ...]:
 class _Columns:
     """What the taps of a correlation read of images, a row for each tap of each channel.
 
-    Parameters
-    ----------
-    together : bool
-        The images of a part stand side by side in each row; they lie one behind the other else.
+    ``together``: the images of a part stand side by side in each row; they lie one behind the other else.
     """
 
     def __init__(

@@ -48,15 +48,9 @@ class Matrices(NamedTuple):
 class Multiply:
     """``out = alpha * op(a) @ op(b)`` for ``count`` matrices, or that added to what is there.
 
-    Parameters
-    ----------
-    dtype : str
-        Of a and b.
-    dims : (int, int, int)
-        Rows and columns of a product, and the length of its sums.
-    a, b, out : Matrices
-    made : str, optional
-        The dtype of the products, if it is another.
+    ``dtype``: of a and b.
+    ``dims``: rows and columns of a product, and the length of its sums.
+    ``made``: the dtype of the products, if it is another.
     """
 
     def __init__(

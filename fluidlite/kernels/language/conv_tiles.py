@@ -171,14 +171,9 @@ _SEGMENTS = """
 def correlate_kernel(context: Context, dtype: str, out: str, rows: int, count: int, unit: bool) -> Kernel:
     """Return the product of a packed filter and planes.
 
-    Parameters
-    ----------
-    dtype, out : str
-        What is computed in, and stored.
-    rows, count : int
-        An item computes so many output channels at so many vectors of positions.
-    unit : bool
-        Whether the outputs of a row lie side by side.
+    ``dtype``, ``out``: as what is computed, and as what stored.
+    ``rows``, ``count``: an item computes so many output channels at so many vectors of positions.
+    ``unit``: whether the outputs of a row lie side by side.
     """
     tile = tile_of(context, dtype, rows, count)
     step = "1" if unit else "w_step"

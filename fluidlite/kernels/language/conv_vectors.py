@@ -25,12 +25,8 @@ heights, each of which is a kernel to compile."""
 class Tile(NamedTuple):
     """What an item keeps in registers.
 
-    Attributes
-    ----------
-    rows : int
-        Windows, or elements of a filter: numbers that are broadcast.
-    lanes : tuple of int
-        The elements of each vector of filters.
+    ``rows``: windows, or elements of a filter: numbers that are broadcast.
+    ``lanes``: the elements of each vector of filters.
     """
 
     rows: int

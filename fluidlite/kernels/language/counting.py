@@ -46,16 +46,10 @@ def counter(
 ) -> Counter:
     """Count ``rows`` rows into ``bins`` bins of ``dtype``.
 
-    Parameters
-    ----------
-    entry : str
-        The kernel's name.
-    buffers : sequence of Buffer
-        What ``row`` reads, and the status word.
-    numbers : sequence of str
-        Further int64 parameters.
-    row : str
-        Statements that add row ``i`` to ``counts[mine + bin]``; a template of ``words``.
+    ``entry``: the kernel's name.
+    ``buffers``: what ``row`` reads, and the status word.
+    ``numbers``: further int64 parameters.
+    ``row``: statements that add row ``i`` to ``counts[mine + bin]``; a template of ``words``.
     """
     parts = max(1, min(MOST_PARTS, rows // max(FEWEST_ROWS, bins)))
     length = -(-rows // parts)

@@ -79,16 +79,10 @@ def gemm(
     the next's, B's row step and that from the columns of a tile to the next's, alpha; then size and steps in A and B
     of each batch axis, and of each axis over which products are summed.
 
-    Parameters
-    ----------
-    columns : int
-        Number of vectors of columns in a tile.
-    batches, sums : int
-        How many batch axes are kept, and summed.
-    epilogue : EpilogueText, optional
-        Its buffers stand in place of C, its numbers behind the others.
-    guarded : bool
-        Whether the status word is the last span, and nothing is stored once it is set.
+    ``columns``: number of vectors of columns in a tile.
+    ``batches``, ``sums``: how many batch axes are kept, and summed.
+    ``epilogue``: its buffers stand in place of C, its numbers behind the others.
+    ``guarded``: whether the status word is the last span, and nothing is stored once it is set.
     """
     rows, lanes = shape_of(context, dtype)
     width = lanes * columns

@@ -40,26 +40,13 @@ _WRITE = """
 class Selector:
     """Counts the ``i`` from 0 to ``n`` of which ``holds`` is true, then runs ``write`` for each with its number ``at``.
 
-    Parameters
-    ----------
-    name : str
-        Names the kernels.
-    n : int
-    inputs : sequence of Buffer
-        What ``holds`` reads.
-    holds : str
-        A condition on ``i``.
-    write : str
-        Statements on ``i`` and ``at``.
-    buffers : sequence of Buffer
-        What ``write`` uses beside the inputs.
-    numbers : mapping of name to int
-        Numbers that ``write`` uses.
-
-    Attributes
-    ----------
-    workspace : int
-        Bytes that it needs for its sums.
+    ``name``: names the kernels.
+    ``inputs``: what ``holds`` reads.
+    ``holds``: a condition on ``i``.
+    ``write``: statements on ``i`` and ``at``.
+    ``buffers``: what ``write`` uses beside the inputs.
+    ``numbers``: numbers that ``write`` uses.
+    ``workspace``: bytes that it needs for its sums.
     """
 
     def __init__(

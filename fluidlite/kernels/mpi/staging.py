@@ -23,11 +23,7 @@ class Bucket:
 
     Half types are reduced as float32: MPI has none.
 
-    Parameters
-    ----------
-    dtype : str
-    sizes : sequence of int
-        Elements of each tensor.
+    ``sizes``: elements of each tensor.
     """
 
     def __init__(self, dtype: str, sizes: Sequence[int]) -> None:

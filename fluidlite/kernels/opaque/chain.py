@@ -18,13 +18,8 @@ _MOST = 1 << 20  # elements of a temporary of (sequences, tags, tags)
 class Chains:
     """Scores of tags and of their transitions, with the sequences that they belong to.
 
-    Parameters
-    ----------
-    emission : array [rows, tags]
-    transition : array [tags + 2, tags]
-        Row 0 holds the weights of first tags, row 1 of last tags, row 2 + i those of going from tag i.
-    offsets : sequence of int
-        Where each sequence begins, and the end of the last.
+    ``transition``: row 0 holds the weights of first tags, row 1 of last tags, row 2 + i those of going from tag i.
+    ``offsets``: where each sequence begins, and the end of the last.
     """
 
     def __init__(self, emission: Array, transition: Array, offsets: Sequence[int]) -> None:

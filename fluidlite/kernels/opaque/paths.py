@@ -10,20 +10,9 @@ from .chain import Array, log_sum_exp
 def ctc(logits: Array, steps: Array, labels: list[Array], blank: int) -> tuple[Array, Array]:
     """The cost of each sequence, and its derivative by ``logits``.
 
-    Parameters
-    ----------
-    logits : array [longest, sequences, classes]
-        What stands behind the steps of a sequence does not count; its derivative is 0.
-    steps : array of int, [sequences]
-    labels : list of arrays of int
-        Classes that are not ``blank``.
-    blank : int
-
-    Returns
-    -------
-    costs : float64 [sequences]
-        0 where there are fewer steps than labels and repetitions among them: no path exists.
-    derivative : float64, as ``logits``
+    ``logits``: what stands behind the steps of a sequence does not count; its derivative is 0.
+    ``labels``: classes that are not ``blank``.
+    The cost is 0 where there are fewer steps than labels and repetitions among them: no path exists.
     """
     longest, count, _ = logits.shape
     if not count:

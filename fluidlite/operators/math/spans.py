@@ -36,20 +36,12 @@ def same_pads(size: e.Number, taps: e.Numeric, stride: int) -> tuple[e.Number, e
 class Span(NamedTuple):
     """Windows along one axis of a tensor.
 
-    Attributes
-    ----------
-    axis : int
-    size, outs : Number
-        Elements of the axis, and how many windows there are.
-    taps : Number
-        Elements of a window; of adaptive ones, the most that one has.
-    stride : int
-        The distance between two; 0: adaptive windows, which divide the axis as evenly as they can and touch or overlap
-        by one.
-    before, after : Number
-        Elements that are missing in front of the first window's, and behind the last one's.
-    ragged, void : bool
-        Whether windows may be partly, or wholly, outside.
+    ``size``, ``outs``: elements of the axis, and how many windows there are.
+    ``taps``: elements of a window; of adaptive ones, the most that one has.
+    ``stride``: the distance between two; 0: adaptive windows, which divide the axis as evenly as they can and touch or
+    overlap by one.
+    ``before``, ``after``: elements that are missing in front of the first window's, and behind the last one's.
+    ``ragged``, ``void``: whether windows may be partly, or wholly, outside.
     """
 
     axis: int

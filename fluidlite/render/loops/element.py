@@ -14,13 +14,8 @@ from fluidlite.render.loops.indices import axis_leaf
 class Axis:
     """An axis of a loop.
 
-    Attributes
-    ----------
-    name : str
-    size : Number
-        It counts from 0 to this,
-    begin, end : Number, optional
-        but only from ``begin`` on and to ``end``, which are computed of axes around it, and lie within 0 and the size.
+    It counts from 0 to ``size``, but only from ``begin`` on and to ``end``, which are computed of axes around it, and
+    lie within 0 and the size.
     """
 
     name: str
@@ -55,18 +50,12 @@ class Axis:
 class Element:
     """One number that a loop computes.
 
-    Attributes
-    ----------
-    op : str
-        ``load`` (params: source, place among its elements, conditions under which that is there), ``number`` (params: a
-        Number of the call), ``index`` (params: a Number of axes), ``random`` (params: kind, sub-stream, place among all
-        elements), ``map`` (params: a scalar primitive), ``cast``,
-        ``select`` (params: conditions; the first operand where all hold, else the second), ``checked`` (params: size,
-        conditions), ``reduce`` or ``arg`` (params: kind, axes) or
-        ``running`` (params: kind, the axis in whose order, whether without the element itself).
-    args : tuple of Element
-    dtype : str
-        float16 and bfloat16 only of what is moved.
+    ``op``: ``load`` (params: source, place among its elements, conditions under which that is there), ``number``
+    (params: a Number of the call), ``index`` (params: a Number of axes), ``random`` (params: kind, sub-stream, place
+    among all elements), ``map`` (params: a scalar primitive), ``cast``, ``select`` (params: conditions; the first
+    operand where all hold, else the second), ``checked`` (params: size, conditions), ``reduce`` or ``arg`` (params:
+    kind, axes) or ``running`` (params: kind, the axis in whose order, whether without the element itself).
+    ``dtype``: float16 and bfloat16 only of what is moved.
     """
 
     op: str

@@ -55,17 +55,9 @@ class Scope:
 class ElementWriter:
     """Writes the text of elements: each is defined in the outermost loop in which all that it is computed of is known.
 
-    Parameters
-    ----------
-    nest : Nest
-    schedule : Schedule
-    language : KernelLanguage
-    dtypes : mapping of Source to dtype
-        As what is loaded and stored lies in memory.
-    late : mapping of Source to Source
-        Outputs that lie on operands, or may: they are written when all else is done.
-    updated : container of Source
-        Those of them that are state, and stay what they were behind an error.
+    ``dtypes``: as what is loaded and stored lies in memory.
+    ``late``: outputs that lie on operands, or may: they are written when all else is done.
+    ``updated``: those of them that are state, and stay what they were behind an error.
     """
 
     def __init__(

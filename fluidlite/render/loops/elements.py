@@ -36,39 +36,22 @@ Rule = Callable[["Elements", Tensor, Index, Conditions], Element]
 class Elements:
     """Asks for elements; equal ones are one.
 
-    Attributes
-    ----------
-    stored : mapping of Tensor to Source
-        Tensors that lie in memory when the loops run, beside operands.
-    values : mapping
-        The sizes of the call at hand: which axes there are depends on them.
-    rules : mapping of str to Rule
-        By primitive, what an element of a tensor is computed of.
-    computed : dict of str to Element
-        The elements behind the leaves of computed indices.
-    known : dict
-        Elements by what they are made of.
-    names : dict of Element to str
-        The leaves of computed indices.
-    needed : dict of Element to names
-        The axes that each is computed of.
-    sizes : list of Number
-        Sizes that are equal, and not by chance, are one number.
-    stands : dict of str to Number
-        By key, the number that stands for one that was asked for.
-    lengths : list of Number
-        Which of the lengths of axes one is, for their names: text depends on what is equal, not on sizes.
-    extents : dict of str to int
-        How long axes are in the call at hand.
-    groups : dict of (keys, keys) to list of (slice, slice)
-        By the dims of two tensors, which of them have equal products.
-    facts : dict of (str, Element) to bool
-        What was found out of elements: whether they cost functions, whether they are computed of reductions.
-    met : set of str
-        The keys of conditions that hold somewhere along the axes that they ask: what lies at a place that is the same
-        for all of these is there, whether they hold or not.
-    asked : callable, optional
-        Is told of each tensor for which an element is asked, and at which index.
+    ``stored``: tensors that lie in memory when the loops run, beside operands.
+    ``values``: the sizes of the call at hand: which axes there are depends on them.
+    ``rules``: by primitive, what an element of a tensor is computed of.
+    ``computed``: the elements behind the leaves of computed indices.
+    ``known``: elements by what they are made of.
+    ``names``: the leaves of computed indices.
+    ``needed``: the axes that each is computed of.
+    ``sizes``: sizes that are equal, and not by chance, are one number.
+    ``stands``: by key, the number that stands for one that was asked for.
+    ``lengths``: which of the lengths of axes one is, for their names: text depends on what is equal, not on sizes.
+    ``extents``: how long axes are in the call at hand.
+    ``groups``: by the dims of two tensors, which of them have equal products.
+    ``facts``: what was found out of elements: whether they cost functions, whether they are computed of reductions.
+    ``met``: the keys of conditions that hold somewhere along the axes that they ask: what lies at a place that is the
+    same for all of these is there, whether they hold or not.
+    ``asked``: is told of each tensor for which an element is asked, and at which index.
     """
 
     stored: Mapping[Tensor, Source]
@@ -90,13 +73,8 @@ class Elements:
     def axis(self, size: Number, index: Sequence[Number], guard: Conditions = (), depth: int = 0) -> Axis:
         """An axis that loops around do not have; of equal loops the same, so that what they compute is one.
 
-        Parameters
-        ----------
-        size : Number
-        index, guard : sequences of Number and Condition
-            What is computed within it: its name is none of theirs.
-        depth : int
-            How many further axes lie between.
+        ``index``, ``guard``: what is computed within it: its name is none of theirs.
+        ``depth``: how many further axes lie between.
         """
         around = self.needs_of(index) | self.needs_of_all(guard)
         deepest = max((int(name[1:].partition("_")[0]) for name in around if name.startswith("r")), default=-1)

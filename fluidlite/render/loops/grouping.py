@@ -118,14 +118,9 @@ class RootElements:
 class Group:
     """Roots that one nest computes.
 
-    Attributes
-    ----------
-    members : list of Root
-        The first one says what the items are.
-    stored : dict of Tensor to Source
-        What nests before have stored.
-    tried : dict of (name, names of axes) to RootElements
-        By a root and its items.
+    ``members``: the first one says what the items are.
+    ``stored``: what nests before have stored.
+    ``tried``: by the name of a root and those of its items.
     """
 
     members: list[Root]
@@ -143,14 +138,9 @@ class Group:
 def groups_of(roots: list[Root], stored: Mapping[Tensor, Source], values: Sizes) -> list[Group]:
     """The roots that one nest computes each, those that others read first.
 
-    Parameters
-    ----------
-    roots : list of Root
-        Stored ones first, in the order in which they are made.
-    stored : mapping of Tensor to Source
-        All that is stored between nests.
-    values : mapping
-        The sizes at hand.
+    ``roots``: stored ones first, in the order in which they are made.
+    ``stored``: all that is stored between nests.
+    ``values``: the sizes at hand.
     """
     levels = _levels(roots, stored)
     found: list[tuple[int, Group]] = []

@@ -55,10 +55,7 @@ def scattered(
     The rows of the target are split in parts, so that each has one owner, who reads all indices in order. There are
     many where items run side by side; of many updates each reads its own.
 
-    Parameters
-    ----------
-    free : int or None
-        Where items run side by side, the number of the first workspace that is no other's.
+    ``free``: where items run side by side, the number of the first workspace that is no other's.
     """
     e = elements(stored, values)
     side_by_side = free is not None

@@ -40,12 +40,8 @@ _disk = DiskCache(name="loops")
 class Question(Generic[Answer]):
     """One kind of question, and how its answers are written as plain values.
 
-    Parameters
-    ----------
-    name : str
-    encode, decode : callable
-        ``encode(answer, table)`` gives what JSON holds, with numbers as their places in a table; ``decode(value,
-        numbers)`` makes the answer of that.
+    ``encode(answer, table)`` gives what JSON holds, with numbers as their places in a table; ``decode(value, numbers)``
+    makes the answer of that.
     """
 
     def __init__(
@@ -60,13 +56,8 @@ class Question(Generic[Answer]):
     def ask(self, call: Call, about: str, find: Callable[[], tuple[Guards, Answer]]) -> Answer:
         """The answer for a call.
 
-        Parameters
-        ----------
-        call : Call
-        about : str
-            All on which the answer depends beside the trace and the sizes of the call.
-        find : callable
-            Answers it, and gives what was asked of sizes for that.
+        ``about``: all on which the answer depends beside the trace and the sizes of the call.
+        ``find``: answers it, and gives what was asked of sizes for that.
         """
         traced, values = traced_of(call), leaves(call)
         known = self._known.get(traced)
@@ -172,10 +163,7 @@ def _facts(traced: Traced) -> Iterator[Any]:
 def _plain(param: Any) -> Any:
     """A parameter of a primitive as plain values.
 
-    Raises
-    ------
-    TypeError
-        If it is an object, which may be another one under the same text.
+    Raises TypeError if it is an object, which may be another one under the same text.
     """
     if isinstance(param, Number):
         return param.op, param.key, param.whole

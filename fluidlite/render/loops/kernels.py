@@ -250,10 +250,7 @@ def of_nests(question: Question[Answer], call: Call, find: Callable[[Sequence[Ne
 def written(call: Call, context: Any) -> tuple[Piece, ...]:
     """The text of a call: one for all calls whose sizes answer alike what was asked.
 
-    Raises
-    ------
-    KernelNotFoundError
-        If its nests write over an operand before all of it is read.
+    Raises KernelNotFoundError if its nests write over an operand before all of it is read.
     """
     language = context.language
     side_by_side = runs_side_by_side(language)

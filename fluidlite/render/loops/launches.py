@@ -32,15 +32,9 @@ _MANY, _SOME = 256, 16
 class Piece:
     """The text of one nest, and what it writes.
 
-    Attributes
-    ----------
-    text : NestText
-    items : tuple of Number
-        Sizes of its axes of items.
-    targets : tuple of (Source, dims, dtype)
-        What is stored.
-    heavy : bool
-        Whether an item is worth a turn of its own.
+    ``items``: sizes of its axes of items.
+    ``targets``: what is stored, each with its dims and dtype.
+    ``heavy``: whether an item is worth a turn of its own.
     """
 
     text: NestText
@@ -103,10 +97,7 @@ class _Launch:
 def group_of(language: Any) -> tuple[int, int] | None:
     """How many work-items share memory, where a device names it.
 
-    Raises
-    ------
-    RegistryError
-        If the language names a group, and has no words for one.
+    Raises RegistryError if the language names a group, and has no words for one.
     """
     found: tuple[int, int] | None = getattr(language, "group", None)
     missing = [word for word in ("local", "barrier", "member") if word not in language.keywords]

@@ -20,25 +20,14 @@ TILE = 16
 class Store:
     """What is stored of a tensor, for all elements of an item.
 
-    Attributes
-    ----------
-    target : Source
-        In what: ``("out", slot, number)`` or ``("made", number)``.
-    dims : tuple of Number
-        Those of the target.
-    value : Element
-    place : Number
-        Where it is stored.
-    there : tuple of Condition
-        Under which conditions it is stored.
-    combine : str
-        ``""``: every place is written once. ``"add"``: what is there already is added to. ``"set"``: the last in order
-        stays.
-    dtype : str
-    loops : tuple of Axis
-        Those over the elements of an item.
-    ordered : bool
-        Whether loops are gone through in order.
+    ``target``: in what: ``("out", slot, number)`` or ``("made", number)``.
+    ``dims``: those of the target.
+    ``place``: where it is stored.
+    ``there``: under which conditions it is stored.
+    ``combine``: ``""``: every place is written once. ``"add"``: what is there already is added to. ``"set"``: the last
+    in order stays.
+    ``loops``: those over the elements of an item.
+    ``ordered``: whether loops are gone through in order.
     """
 
     target: Source
@@ -56,16 +45,10 @@ class Store:
 class Nest:
     """Loops that compute elements, and store them.
 
-    Attributes
-    ----------
-    items : tuple of Axis
-        May be gone through in any order, and at once.
-    stores : tuple of Store
-        Each for all items.
-    elements : Elements
-        Of what they are computed.
-    square : bool
-        Whether an item goes through a square, where what is read and what is written lie across.
+    ``items``: may be gone through in any order, and at once.
+    ``stores``: each for all items.
+    ``elements``: of what they are computed.
+    ``square``: whether an item goes through a square, where what is read and what is written lie across.
     """
 
     items: tuple[Axis, ...]

@@ -44,15 +44,9 @@ def nests_of(
 ) -> tuple[Nest, ...]:
     """The nests of an expression, those that others read first.
 
-    Parameters
-    ----------
-    traced : Traced
-    dtypes : mapping of (slot, number) to dtype
-        The outputs that are wanted, and as what they are stored.
-    values : mapping
-        The sizes at hand.
-    side_by_side : bool
-        Whether the device runs work-items side by side.
+    ``dtypes``: by slot and number within it, the outputs that are wanted, and as what they are stored.
+    ``values``: the sizes at hand.
+    ``side_by_side``: whether the device runs work-items side by side.
     """
     outputs = collapsed(traced).outputs
     results = [(slot, i, _as_it_lies(outputs[slot][i], values)) for slot, i in dtypes]
@@ -155,15 +149,9 @@ def _root(
 class _Asked:
     """What is asked for to compute the elements of a root.
 
-    Attributes
-    ----------
-    elements : Elements
-    needs : dict of Tensor to sets of names
-        Of each candidate, of which axes its indices are computed.
-    within : dict of Tensor to list of Number
-        The quotients in its indices.
-    quotients : dict of str to Number
-        Those in indices of all that is no candidate, by key.
+    ``needs``: of each candidate, of which axes its indices are computed.
+    ``within``: the quotients in its indices.
+    ``quotients``: those in indices of all that is no candidate, by key.
     """
 
     def __init__(

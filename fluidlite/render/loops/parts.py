@@ -22,11 +22,7 @@ FEW, MUCH = 32, 1 << 18
 def in_parts(nest: Nest, first: int) -> tuple[Nest, ...]:
     """The nest, or two in its place.
 
-    Parameters
-    ----------
-    nest : Nest
-    first : int
-        The number of the first workspace that is free.
+    ``first``: the number of the first workspace that is free.
     """
     values, every = nest.elements.values, elements_of(nest)
     reduces = [x for x in every if x.op in ("reduce", "arg")]

@@ -33,17 +33,11 @@ def tile_past_caches(
 ) -> list[str]:
     """Write a tile past the caches: whole lines that begin where lines do, and on no operand, which is in them.
 
-    Parameters
-    ----------
-    array : str
-        The item's own array, which holds the tile.
-    target : (name, dtype)
-    place : str
-        Where the first tile would be stored.
-    given : str
-        The operand on which the target may lie; ``""``: none.
-    language : (stream, word)
-        The words that store a line, and that an address fits in.
+    ``array``: the item's own array, which holds the tile.
+    ``target``: its name and dtype.
+    ``place``: where the first tile would be stored.
+    ``given``: the operand on which the target may lie; ``""``: none.
+    ``language``: (stream, word), the words that store a line, and that an address fits in.
     """
     (name, dtype), (stream, word) = target, language
     at = f"{name} + {place} + first"

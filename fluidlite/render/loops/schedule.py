@@ -43,24 +43,14 @@ FEWEST = 8
 class Schedule:
     """How a nest is gone through.
 
-    Attributes
-    ----------
-    lane : str
-        The axis of items that is cut in tiles, whose elements one item computes side by side; ``""``: none.
-    lanes : int
-        How many these are.
-    partial : frozenset of str
-        Axes of reductions along which an item keeps :data:`TILE` partial results.
-    long : frozenset of str
-        The innermost axes of sums that are put together of sums of blocks.
-    square : bool
-        Whether an item goes through a square, of which it reads what lies across at first.
-    whole : bool
-        Whether a tile is all of the axis: a short one, whose length the text knows.
-    members : int
-        How many work-items of a group go through the innermost loops of one item together.
-    past : bool
-        Whether what is stored goes past the caches, a tile at a time.
+    ``lane``: the axis of items that is cut in tiles, whose elements one item computes side by side; ``""``: none.
+    ``lanes``: how many these are.
+    ``partial``: axes of reductions along which an item keeps :data:`TILE` partial results.
+    ``long``: the innermost axes of sums that are put together of sums of blocks.
+    ``square``: whether an item goes through a square, of which it reads what lies across at first.
+    ``whole``: whether a tile is all of the axis: a short one, whose length the text knows.
+    ``members``: how many work-items of a group go through the innermost loops of one item together.
+    ``past``: whether what is stored goes past the caches, a tile at a time.
     """
 
     lane: str = ""

@@ -12,12 +12,8 @@ from fluidlite.render.loops.nest import Nest
 def in_turn(nests: Sequence[Nest], shared: Mapping[Source, Source]) -> tuple[Nest, ...] | None:
     """The nests in an order in which none reads what one before it wrote over; None if there is none.
 
-    Parameters
-    ----------
-    nests : sequence of Nest
-        Those that others read first.
-    shared : mapping of output to operand
-        What lies on what.
+    ``nests``: those that others read first.
+    ``shared``: by output, the operand on which it lies.
     """
     if not shared:
         return tuple(nests)

@@ -35,15 +35,9 @@ MOST = 1 << 31
 class Updates:
     """What a scatter adds to its target, or puts there.
 
-    Attributes
-    ----------
-    x : Tensor
-        The scatter.
-    values, indices : Tensor
-    axis : int
-        Of the target, along which indices count.
-    combine : str
-        As a :class:`Store` does.
+    ``x``: the scatter.
+    ``axis``: of the target, along which indices count.
+    ``combine``: as a :class:`Store` does.
     """
 
     x: Tensor

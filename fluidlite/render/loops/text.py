@@ -33,22 +33,13 @@ _BUFFER = re.compile(r"\b(?:in|out|made|offsets)_\w+")
 class NestText:
     """The kernel of a nest.
 
-    Attributes
-    ----------
-    body : str
-        What a work-item does.
-    buffers : mapping of Source to (name, dtype, whether it is written)
-        In the order of parameters.
-    numbers : tuple of (name, dtype, Number)
-        Parameters behind them, and of what each is computed.
-    items : Number
-        How many work-items there are.
-    draws : bool
-        Whether the key of the operator's random numbers is among the parameters.
-    members : int
-        How many work-items of a group go through the loops of one item together.
-    local : str
-        What declares the memory that they share.
+    ``body``: what a work-item does.
+    ``buffers``: in the order of parameters, (name, dtype, whether it is written).
+    ``numbers``: parameters behind them, (name, dtype, of what it is computed).
+    ``items``: how many work-items there are.
+    ``draws``: whether the key of the operator's random numbers is among the parameters.
+    ``members``: how many work-items of a group go through the loops of one item together.
+    ``local``: what declares the memory that they share.
     """
 
     body: str

@@ -185,7 +185,7 @@ class OutEmitter(Emitter):
             elif self.flags[i] == self.full:
                 inner.append(i)
             else:
-                self._small(i, instr)
+                self.lines.append(f"v{i} = {self._value(instr)}")  # lacks a dim: computed once, before any block
         before = self.lines
         self.lines = []
         for i in inner:
@@ -247,10 +247,6 @@ class OutEmitter(Emitter):
     def _load(self, i: int) -> None:
         self.lines.append(f"v{i} = {self.names[i]}.astype({self.dtype('float32')})")
         self.names[i] = f"v{i}"
-
-    def _small(self, i: int, instr: Instr) -> None:
-        """A value that lacks a dim: computed once, before any block."""
-        self.lines.append(f"v{i} = {self._value(instr)}")
 
     def _value(self, instr: Instr) -> str:
         args = ", ".join(self.names[arg] for arg in instr.args)

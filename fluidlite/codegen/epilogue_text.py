@@ -59,10 +59,8 @@ def epilogue_refusal(call: Call, columns: int) -> Union[str, None]:
     rule = call.op.epilogue
     assert rule is not None
     then = then_call(call)
-    if not then.known:
-        return None
     reason = unfit(call)
-    if reason is not None:
+    if reason is not None or not then.known:
         return reason
     pattern = pattern_of(then, (rule.given,))
     if columns and pattern.dims[-1] % columns:

@@ -298,7 +298,7 @@ def _gradient_slot(op: OpDef, name: str) -> Slot:
     return Slot(name + GRAD, dispensable=True, duplicable=_slot_of(op, name).duplicable)
 
 
-def _read_slot(op: OpDef, name: str, unread: bool, dispensable: bool = False) -> Slot:
+def _read_slot(op: OpDef, name: str, unread: bool, dispensable: bool) -> Slot:
     """What a gradient operator reads under a name."""
     slot = _slot_of(op, name)
     if slot.value:

@@ -228,7 +228,7 @@ def size(name: str) -> Number:
     return Number("size", (), name)
 
 
-def value_leaf(name: str, whole: bool = True) -> Number:
+def value_leaf(name: str, whole: bool) -> Number:
     """The leaf of a number that an input holds, of any sign."""
     return Number("value", (), name, whole)
 

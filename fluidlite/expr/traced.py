@@ -197,13 +197,9 @@ def trace(
         return Traced(outputs, given, tuple(state.guards.values()), tuple(state.requirements), state.called)
 
 
-def _failed(requirements: Iterable[Requirement], values: Mapping[str, Any]) -> Requirement | None:
-    return next((r for r in requirements if r.condition.evaluate(values) is False), None)
-
-
 def _raise(error: Exception, state: Tracing, what: str) -> NoReturn:
     """Raise what a function could not do: a requirement that was not fulfilled comes before what followed from it."""
-    unmet = _failed(state.requirements, state.values)
+    unmet = next((r for r in state.requirements if r.condition.evaluate(state.values) is False), None)
     if unmet is not None:
         raise Unmet(unmet) from error
     if isinstance(error, FluidError):

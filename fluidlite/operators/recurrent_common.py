@@ -21,7 +21,6 @@ def activation(name: str, default: str, doc: str) -> Attr:
 
 
 def activate(name: str, x: Any) -> Any:
-    """The activation of that name."""
     return {"sigmoid": e.sigmoid, "tanh": e.tanh, "relu": lambda y: e.maximum(y, 0), "identity": lambda y: y}[name](x)
 
 
@@ -41,11 +40,11 @@ def sequences(call: Call, slot: str = "Input") -> int:
     return count(x)
 
 
-def need_dims(call: Call, slot: str, dims: tuple[int, ...], meaning: str, like: str = "Input") -> None:
-    """Raise unless a slot, if it is there, has these dims and the dtype of ``like``."""
+def need_dims(call: Call, slot: str, dims: tuple[int, ...], meaning: str) -> None:
+    """Raise unless a slot, if it is there, has these dims and the dtype of Input."""
     if not call.has(slot):
         return
-    same_dtype(call, slot, like)
+    same_dtype(call, slot, "Input")
     if not all_agree(call.dims(slot), dims):
         call.fail(slot, f"{list(dims)}, {meaning}")
 

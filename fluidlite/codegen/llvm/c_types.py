@@ -66,12 +66,10 @@ NAMED = {
 
 
 def pointer(of: Type, restrict: bool = False) -> Type:
-    """Return the type of a pointer."""
     return Type("ptr", "pointer", 64, of=of, restrict=restrict)
 
 
 def array(of: Type, count: int) -> Type:
-    """Return the type of an array."""
     return Type(f"[{count} x {of.text}]", "array", of=of, count=count)
 
 

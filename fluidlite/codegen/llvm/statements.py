@@ -37,7 +37,6 @@ class Statements(Expressions):
         self.scopes[-1][name] = (kind, where, True)
 
     def run(self, node: Any) -> None:
-        """Write a statement."""
         if self.writer.ended:
             return
         method = getattr(self, "_do_" + type(node).__name__.lower(), None)

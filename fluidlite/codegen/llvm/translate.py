@@ -113,7 +113,6 @@ class Module:
         self.marks: list[str] = []
 
     def text(self) -> str:
-        """The whole module."""
         marks = [*_MARKS, *self.marks]
         return "\n".join([*self.declared.values(), *self.bodies, *marks]) + "\n"
 

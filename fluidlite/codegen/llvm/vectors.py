@@ -14,7 +14,6 @@ WIDTHS = (2, 4, 8, 16)
 
 
 def vector(of: Type, count: int) -> Type:
-    """Return the type of a vector."""
     return Type(f"<{count} x {of.text}>", "vector", of.bits, of=of, count=count)
 
 

@@ -26,7 +26,8 @@ def _supports(call: Call) -> str | None:
     if reason is not None:
         return reason
     if call.known:
-        most = max([prod(gemm.batch) for gemm in gemms_of(call) if not _one_call(gemm, dtype)], default=0)
+        one_by_one = batched(dtype) is None
+        most = max([prod(gemm.batch) for gemm in gemms_of(call) if one_by_one or steps_of(gemm) is None], default=0)
         if most > _MOST:
             return f"a batch of {most} matrices; above {_MOST} NumPy's own loop is faster"
     if call.epilogue is not None:
@@ -36,10 +37,6 @@ def _supports(call: Call) -> str | None:
         if call.known and not all(gemm.m and gemm.n and gemm.k for gemm in gemms_of(call)):
             return "a product of nothing"
     return None
-
-
-def _one_call(gemm: Gemm, dtype: str) -> bool:
-    return steps_of(gemm) is not None and batched(dtype) is not None
 
 
 class _Step:

@@ -23,10 +23,6 @@ def _split(lines: int, n: int) -> int:
     return 1 if lines >= FEW else max(min(FEW // max(lines, 1), n // LEAST), 1)
 
 
-def _around(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    return prod(dims[:axis]), dims[axis], prod(dims[axis + 1 :])
-
-
 # argsort -----------------------------------------------------------------------------------------------------------
 
 
@@ -38,7 +34,8 @@ def argsort(call: Call, context: Context) -> Any:
     result is turned.
     """
     dims, dtype = call.dims("X"), call.dtype("X")
-    outer, n, inner = _around(dims, call.attr("axis") % len(dims))
+    axis = call.attr("axis") % len(dims)
+    outer, n, inner = prod(dims[:axis]), dims[axis], prod(dims[axis + 1 :])
     size, width = prod(dims), ITEMSIZE[dtype]
     sort = MergeSort(context, dtype, outer, n, inner, call.attr("descending"))
     both = call.has("Out") and call.has("Indices")

@@ -173,7 +173,7 @@ def _launch(
     checks = "op_id" in text.body
     numbers += ["op_id"] if checks else []
     numbers += [(f"r{k}", "uint32") for k in range(4) if text.draws]
-    entry = f"{_word(call)}_{name}"
+    entry = f"loops_{call.op.type.replace('.', '_')}_{name}"
     source_text, parameters = written_kernel(
         context, entry, buffers, numbers, text.body, aliased=aliased, local=text.local
     )
@@ -185,10 +185,6 @@ def _launch(
     if group_of(context.language) is not None:  # None: as many as the device likes
         group = text.members if text.members > 1 else None
     return _Launch(kernel, source_text, items, tuple(text.buffers), found, group, text.draws, checks)
-
-
-def _word(call: Call) -> str:
-    return f"loops_{call.op.type.replace('.', '_')}"
 
 
 def _reserve(room: dict[Source, tuple[int, int]], source: Source, nbytes: int) -> None:

@@ -404,7 +404,9 @@ class NestWriter(ElementWriter):
             if together:
                 begin, step = f"{begin} + member", f"{name} += {self.schedule.members}"
             innermost = not any("for (" in line for line in lines)
-            unroll = f"{self.unroll} " if self.unroll and innermost and self._has_few_steps(axis) else ""
+            may_unroll = self.unroll and innermost and axis.end is None
+            few = may_unroll and size_of(axis.size, self.elements.values) <= FEW
+            unroll = f"{self.unroll} " if few else ""
             return [f"{unroll}for (index_t {name} = {begin}; {name} < {end}; {step}) {{", *lines, *counted, "}"]
         start = f"{name}_at"
         main = [line.replace("@]", "v]") for line in lines]
@@ -477,9 +479,6 @@ class NestWriter(ElementWriter):
             return begin, end
         size = size_of(axis.size, self.elements.values)
         return begin, literal(int(size), "int64") if size <= TILE else end
-
-    def _has_few_steps(self, axis: Axis) -> bool:
-        return axis.end is None and bool(size_of(axis.size, self.elements.values) <= FEW)
 
     def _open(self, axis: Axis) -> None:
         begin, end = self._bounds(axis)

@@ -39,7 +39,7 @@ def gradient_of(
     ``computed``: what it computes.
     ``writes``: input slots, those whose gradients are made.
     ``suffix``: what names the slots of gradients.
-    ``by_dims``: input slots of which the gradient operator is given the dims alone, for a function that reads these.
+    ``by_dims``: output slots of which the gradient operator is given the dims alone, for a function that reads these.
     Those of others it reads off their gradients.
     """
 

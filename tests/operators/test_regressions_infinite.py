@@ -89,3 +89,19 @@ def test_padding_of_spp_is_no_maximum_of_a_window(place: str) -> None:
     (dx,) = fluid.Executor(place).run(program, {"x": lowest}, [gradient])
     assert dx.sum() == 5
     assert dx[0, 0, 0, 0] == 2
+
+
+@pytest.mark.parametrize("place", list(map(str, fluid.places())))
+def test_scores_far_apart_have_a_softmax_of_0_in_cross_entropy(place: str) -> None:
+    """It is the gradient, whose scale nobody knows: 0 of what underflows, not softmax's limit of exp(-64)."""
+    scores, label = np.array([[200, 0, 199]], "float32"), np.array([[0]])
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        logits, target = fluid.layers.data("logits", [3]), fluid.layers.data("label", [1], dtype="int64")
+        logits.stop_gradient = False
+        loss, softmax = fluid.layers.softmax_with_cross_entropy(logits, target, return_softmax=True)
+        (of_logits,) = fluid.gradients([loss * 1e30], [logits])
+        feed = {"logits": scores, "label": label}
+        found = fluid.Executor(place).run(feed=feed, fetch_list=[softmax, of_logits])
+    second = 1 / (1 + np.exp(1.0))
+    np.testing.assert_allclose(found[0], [[1 - second, 0, second]], 1e-6)
+    np.testing.assert_allclose(found[1], [[-second * 1e30, 0, second * 1e30]], 1e-6)

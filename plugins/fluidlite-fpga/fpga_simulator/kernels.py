@@ -109,14 +109,9 @@ def softmax(operand: Operands) -> None:
     dims = operand.numbers
     x = operand(0, *dims)
     if x.size:
-        operand(1, *dims)[...] = _softmax(x)
+        powers = np.exp(np.maximum(x - np.max(x, axis=1, keepdims=True), x.dtype.type(_CLIP)))
+        operand(1, *dims)[...] = powers / np.sum(powers, axis=1, keepdims=True)
     operand.take(4 * x.size)
-
-
-def _softmax(x: NDArray[Any]) -> NDArray[Any]:
-    e = np.exp(np.maximum(x - np.max(x, axis=1, keepdims=True), x.dtype.type(_CLIP)))
-    found: NDArray[Any] = e / np.sum(e, axis=1, keepdims=True)
-    return found
 
 
 def softmax_grad(operand: Operands) -> None:
@@ -156,9 +151,10 @@ def softmax_cross_entropy(operand: Operands) -> None:
     x = operand(0, rows, classes)
     labels, ignored = _labels(operand, 1, 4)
     less = x - np.max(x, axis=1, keepdims=True)
-    cost = np.log(np.sum(np.exp(less), axis=1)) - less[np.arange(rows), labels]
-    probabilities = _softmax(x)
-    operand(2, rows, classes)[...] = probabilities
+    powers = np.exp(less)
+    total = np.sum(powers, axis=1)
+    cost = np.log(total) - less[np.arange(rows), labels]
+    operand(2, rows, classes)[...] = powers / total[:, None]
     operand(3, rows)[...] = np.where(ignored, 0, cost)
     operand.take(8 * x.size)
 

@@ -119,7 +119,7 @@ class CompiledProgram:
             check_same_program(program, group, sorted(map(str, feed)) if isinstance(feed, Mapping) else [])
             share_devices(group, devices.unit(executor.place))
             broadcast_state(program, scope, group)
-            scope.go_on(member_runs(scope, self._program.random_seed, program.random_seed))
+            scope.update_random_runs(member_runs(scope, self._program.random_seed, program.random_seed))
             self._begun.add(scope)
         return list(executor.run(program, feed, fetch_list, scope=scope, return_numpy=return_numpy))
 

@@ -61,7 +61,7 @@ class Replicas:
         programs = [self._program_of(member) for member in members]
         self._share(programs[0], scope)
         for other, made in zip(self._scopes, programs[1:], strict=True):  # what was loaded says how often
-            other.go_on(member_runs(scope, programs[0].random_seed, made.random_seed))
+            other.update_random_runs(member_runs(scope, programs[0].random_seed, made.random_seed))
         scopes = [scope, *self._scopes]
 
         def one(i: int) -> Any:

@@ -152,7 +152,7 @@ def load(
         home, file = (path, None) if path.is_dir() else (folder, stem)
         values, runs = read_folder(home, lambda at: (read_values(at, chosen(is_persistable), file), runs_of(at, file)))
     set_values(chosen(is_persistable), values, None if executor is None else executor.place)
-    global_scope().go_on(runs)
+    global_scope().update_random_runs(runs)
 
 
 def read_pickle(file: SavedFile) -> dict[str, Any] | None:

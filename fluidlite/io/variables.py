@@ -231,7 +231,7 @@ def _load(
 
     values, runs = read_folder(folder_of(dirname), read, follow_links)
     set_values(variables, values, executor.place)
-    global_scope().go_on(runs)
+    global_scope().update_random_runs(runs)
 
 
 def _warn_of_names(dirname: PathText, program: Program) -> None:

@@ -199,8 +199,8 @@ class Scope:
         with self._lock:
             self._runs = dict(runs)
 
-    def go_on(self, runs: Mapping[tuple[int, int], int]) -> None:
-        """Go on with the random numbers of these streams; others stay where they are."""
+    def update_random_runs(self, runs: Mapping[tuple[int, int], int]) -> None:
+        """Set how often these streams ran; others stay where they are."""
         with self._lock:
             self._runs.update(runs)
 

@@ -22,6 +22,7 @@ from fluidlite.base.disk_cache import DiskCache
 from fluidlite.expr.number import Number, apply, attribute, number, offsets_leaf, size, value_leaf
 from fluidlite.expr.number_table import NumberTable, condition_of, numbers_of
 from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.device_registry import devices
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef, Slot
 from fluidlite.program.rules import ExpressionRule
@@ -45,6 +46,12 @@ def laid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
     another_process()
     yield types
     another_process()
+
+
+def estimated(call: Call) -> cost.Estimate:
+    found = cost.estimate(call, devices.unit(devices.host()))
+    assert found is not None
+    return found
 
 
 def another_process() -> None:
@@ -129,11 +136,11 @@ def test_without_source_files_nothing_is_kept(laid: list[str], tmp_path: Path, m
     ],
 )
 def test_what_is_no_answer_is_as_good_as_none(laid: list[str], content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, cost_of_it = run(64, several), cost.estimate(call_of())
+    expected, cost_of_it = run(64, several), estimated(call_of())
     another_process()
     laid.clear()
     monkeypatch.setattr(kept_answers._disk, "get", lambda *key: content)
-    assert cost.estimate(call_of()) == cost_of_it
+    assert estimated(call_of()) == cost_of_it
     assert np.array_equal(run(64, several), expected)
     assert laid
 
@@ -236,13 +243,25 @@ def test_estimates_are_of_their_own_sizes(laid: list[str]) -> None:
     alone = {}
     for rows in (64, 640, 6400):
         forget_nests()
-        alone[rows] = cost.estimate(call_of(rows=rows))
+        alone[rows] = estimated(call_of(rows=rows))
     assert len({total for total, _ in alone.values()}) == 3
     laid.clear()
     for rows in (6400, 64, 640):
         another_process()
-        assert cost.estimate(call_of(rows=rows)) == alone[rows]
+        assert estimated(call_of(rows=rows)) == alone[rows]
     assert not laid
+
+
+def test_what_one_device_cannot_compute_is_no_answer_for_another(laid: list[str]) -> None:
+    """An estimate says, too, that loops cannot compute a call: that is of the device."""
+    able = devices.unit(devices.host())
+    info = SimpleNamespace(dtypes=frozenset(able.info.dtypes) - {"float32"})
+    words = SimpleNamespace(types={name: text for name, text in able.language.types.items() if name != "float32"})
+    unable = (SimpleNamespace(info=info, language=able.language), SimpleNamespace(info=able.info, language=words))
+    for _ in range(2):
+        assert [cost.estimate(call_of(), unit) for unit in unable] == [None, None]
+        estimated(call_of())
+        another_process()
 
 
 @pytest.fixture
@@ -287,13 +306,13 @@ def test_without_text_of_what_runs_nothing_is_said(tree: Path, monkeypatch: pyte
 
 def test_threads_may_ask_at_once(laid: list[str]) -> None:
     calls = [call_of(rows=rows) for rows in range(1, 60)]
-    expected = [cost.estimate(call) for call in calls]
+    expected = [estimated(call) for call in calls]
     forget_nests()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as pool:
-            for found in pool.map(lambda _: [cost.estimate(call_of(rows=rows)) for rows in range(1, 60)], range(4)):
+            for found in pool.map(lambda _: [estimated(call_of(rows=rows)) for rows in range(1, 60)], range(4)):
                 assert found == expected
     finally:
         sys.setswitchinterval(interval)

@@ -23,11 +23,10 @@ from fluidlite.compiler.selection.refusals import unused
 from fluidlite.expr.attributes import Refused
 from fluidlite.expr.calls import checks_indices
 from fluidlite.platform.device_registry import Unit, devices
-from fluidlite.program.codegen_registry import generators
 from fluidlite.program.layout_rewrite import LAYOUT
 from fluidlite.program.op_call import Call
 from fluidlite.program.operator import Operator
-from fluidlite.render.loops.cost import Order, estimate
+from fluidlite.render.loops.cost import Estimate, estimate
 from fluidlite.render.loops.kernels import dims_fit
 
 MAX_OPERATORS = 16
@@ -134,7 +133,7 @@ class ByCost(Fusion[LoopMember]):
             return None
         return f"one kernel is estimated at {both[0] / 1000:,.0f} us, two at {before / 1000:,.0f}"
 
-    def _estimate(self, group: frozenset[int]) -> tuple[float, frozenset[Order]] | None:
+    def _estimate(self, group: frozenset[int]) -> Estimate | None:
         """The time of a group as one kernel, and the orders of its reductions; None if loops cannot compute it."""
         call = next(self.members[index].call for index in group)
         if len(group) > 1 or not _traced(call):
@@ -221,14 +220,12 @@ def _updates_in_place(op: GraphOp) -> bool:
     return True
 
 
-_estimates: LRUCache[list[tuple[float, frozenset[Order]] | None]] = LRUCache(1024, "estimates of fused operators")
+_estimates: LRUCache[list[Estimate | None]] = LRUCache(1024, "estimates of fused operators")
 
 
-def _estimate(call: Call) -> tuple[float, frozenset[Order]] | None:
+def _estimate(call: Call) -> Estimate | None:
     assert call.place is not None
     try:
-        if generators["language"].refuse(call, devices.unit(call.place)) is not None:
-            return None
-        return estimate(call)
+        return estimate(call, devices.unit(call.place))
     except (FluidError, Refused):  # a part is no function of tensors, or not of these
         return None

@@ -16,9 +16,10 @@ import llvmlite.binding as llvm
 from llvmlite.binding.ffi import ObjectRef
 from llvmlite.binding.newpassmanagers import NewPassManager
 
-MOST_FOR_NEIGHBOURS = 24 << 10
-"""Bytes of text in which LLVM looks for neighbours that become vectors although no loop says so. It takes quadratic
-time, up to two seconds a kernel, and what has so much text has loops over lanes, which are vectors already."""
+MOST_TO_SEARCH = 24 << 10
+"""Bytes of text that LLVM searches for neighbours that become vectors although no loop says so, and for conditions that
+it could take out of loops. The former takes quadratic time, up to two seconds a kernel; and what has so much text has
+loops over lanes, which are vectors already."""
 READY = "READY"
 """The first answer."""
 _PATIENCE_SECONDS = 60
@@ -46,9 +47,10 @@ def object_code(text: str, level: int, cpu: str, features: str) -> bytes:
     target = machine(level, cpu, features)
     module = llvm.parse_assembly(text)
     module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=level)
+    search = len(text) <= MOST_TO_SEARCH
+    options = llvm.create_pipeline_tuning_options(speed_level=level if search else min(level, 1))
     options.loop_vectorization = level > 1
-    options.slp_vectorization = level > 1 and len(text) <= MOST_FOR_NEIGHBOURS
+    options.slp_vectorization = level > 1 and search
     builder = llvm.create_pass_builder(target, options)
     passes = builder.getModulePassManager()
     try:

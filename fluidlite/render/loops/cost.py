@@ -5,18 +5,19 @@ The figures are of one core; what is compared runs on the same cores.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from math import prod
 from typing import Any
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.expr.calls import leaves
+from fluidlite.program.codegen_registry import generators
 from fluidlite.program.op_call import Call
 from fluidlite.render.loops.elements import Axis, Element, Source, numbers_in
 from fluidlite.render.loops.functions import costly, costs_functions
 from fluidlite.render.loops.indices import leaves_of
 from fluidlite.render.loops.kept_answers import Question
-from fluidlite.render.loops.kernels import of_nests
+from fluidlite.render.loops.kernels import at_sizes, tiled_nests
 from fluidlite.render.loops.merging import elements_of
 from fluidlite.render.loops.nest import Nest, later_at_less
 from fluidlite.render.loops.schedule import Schedule, schedule_of
@@ -37,24 +38,31 @@ Estimate = tuple[float, frozenset[Order]]
 """Nanoseconds, and the orders of reductions."""
 
 
-def estimate(call: Call) -> Estimate:
+def estimate(call: Call, unit: Any) -> Estimate | None:
     """An estimate of the time of a call by loops, at its sizes, in nanoseconds; and the orders of its reductions.
 
-    A reduction rounds alike wherever its order is the same.
+    A reduction rounds alike wherever its order is the same. None: the device's loops cannot compute it.
     """
 
-    def find(nests: Sequence[Nest]) -> Estimate:
-        values = leaves(call)
+    def find() -> Estimate | None:
+        if generators["language"].refuse(call, unit) is not None:
+            return None
+        nests, values = tiled_nests(call), leaves(call)
         return sum(LAUNCH_NS + _nest(nest, values) for nest in nests), frozenset(_orders(nests, values))
 
-    return of_nests(_ESTIMATES, call, find)
+    specs = [(slot, [(spec.dims, spec.dtype) for spec in specs]) for slot, specs in call.outs.items()]
+    aliases = call.op.must_alias, call.op.may_alias
+    types = sorted(unit.language.types) if unit.language is not None else ()
+    return at_sizes(_ESTIMATES, call, repr((specs, aliases, types, sorted(unit.info.dtypes))), find)
 
 
-def _encoded(found: Estimate, _: object) -> list[Any]:
-    return [found[0], sorted(found[1])]
+def _encoded(found: Estimate | None, _: object) -> list[Any] | None:
+    return None if found is None else [found[0], sorted(found[1])]
 
 
-def _decoded(value: Any, _: object) -> Estimate:
+def _decoded(value: Any, _: object) -> Estimate | None:
+    if value is None:
+        return None
     total, orders = value
     return float(total), frozenset((kind, tuple(sizes), *ways) for kind, sizes, *ways in orders)
 

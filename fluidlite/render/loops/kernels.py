@@ -237,14 +237,22 @@ _ALIASES = Question[Mapping[str, str]]("aliases", lambda aliases, _: {**aliases}
 _TEXTS = Question("texts", encoded, decoded)
 
 
-def of_nests(question: Question[Answer], call: Call, find: Callable[[Sequence[Nest]], Answer]) -> Answer:
-    """What is asked of the nests of a call at its sizes; the answer serves calls of these only."""
+def at_sizes(question: Question[Answer], call: Call, about: str, find: Callable[[], Answer]) -> Answer:
+    """What is asked of a call at its sizes; the answer serves calls of these only.
+
+    ``about``: all on which it depends beside the trace and the sizes.
+    """
     guards = Guards()
     for name, value in leaves(call).items():
         if not isinstance(value, (int, float)):  # offsets of sequences
-            return find(_laid(call).nests)
+            return find()
         guards.note("equal", Number("size", (), name), number(value), True)
-    return question.ask(call, repr(_wanted(call)), lambda: (guards, find(_laid(call).nests)))
+    return question.ask(call, about, lambda: (guards, find()))
+
+
+def tiled_nests(call: Call) -> Sequence[Nest]:
+    """The nests of a call, cut into tiles."""
+    return _laid(call).nests
 
 
 def written(call: Call, context: Any) -> tuple[Piece, ...]:

@@ -40,38 +40,44 @@ def _supports(call: Call) -> str | None:
 
 
 class _Gemm:
-    """``c = a @ op(b)`` or ``c += a @ op(b)`` of row-major matrices at addresses; rows lie apart as told."""
+    """``c = op(a) @ op(b)`` or ``c += op(a) @ op(b)`` of row-major matrices at addresses.
+
+    ``a_row``, ``c_row``: how far apart rows lie; those of ``b`` are told with its address.
+    ``turned``: whether each of ``a`` and ``b`` is transposed.
+    """
 
     def __init__(
-        self, routine: Routine, m: int, n: int, k: int, a_row: int, b_row: int, c_row: int, turned: bool
+        self, routine: Routine, m: int, n: int, k: int, a_row: int, c_row: int, turned: tuple[bool, bool]
     ) -> None:
         integer, number = routine.integer, routine.number
         self._call = routine.releasing
         self._head = (
             ctypes.c_int(ROW_MAJOR),
-            ctypes.c_int(PLAIN),
-            ctypes.c_int(TRANSPOSED if turned else PLAIN),
+            ctypes.c_int(TRANSPOSED if turned[0] else PLAIN),
+            ctypes.c_int(TRANSPOSED if turned[1] else PLAIN),
             integer(m),
             integer(n),
             integer(k),
             number(1.0),
         )
-        self._rows = integer(a_row), integer(b_row), integer(c_row)
+        self._a_row, self._c_row, self._integer = integer(a_row), integer(c_row), integer
         self._keep = number(0.0), number(1.0)
 
-    def __call__(self, a: int, b: int, c: int, add: bool) -> None:
-        a_row, b_row, c_row = self._rows
-        address = ctypes.c_void_p
-        self._call(*self._head, address(a), a_row, address(b), b_row, self._keep[add], address(c), c_row)
+    def __call__(self, a: int, b: int, b_row: int, c: int, add: bool) -> None:
+        address, rows = ctypes.c_void_p, self._integer(b_row)
+        self._call(*self._head, address(a), self._a_row, address(b), rows, self._keep[add], address(c), self._c_row)
 
 
 class _Unroll:
-    """An image [images, channels, depth, height, width] unrolled for the lines of a correlation."""
+    """An image [images, channels, depth, height, width] unrolled for the lines of a correlation.
 
-    def __init__(self, lines: Sequence[Line], sizes: Sequence[int], channels: int) -> None:
+    ``dims``: groups, and channels of each.
+    """
+
+    def __init__(self, lines: Sequence[Line], sizes: Sequence[int], dims: tuple[int, int]) -> None:
         self.lines = (_ONCE,) * (3 - len(lines)) + tuple(lines)
         self.sizes = (1,) * (3 - len(sizes)) + tuple(sizes)
-        self.channels = channels
+        self.dims = dims
         d, h, w = self.lines
         self.counts = d.count, h.count, w.count
         offsets = [h.offset(t) for t in range(h.taps)]
@@ -84,7 +90,7 @@ class _Unroll:
     def parts(self, images: int, itemsize: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (first image, end, first row, end) of parts of a bounded size."""
         _, rows, width = self.counts
-        line = self.channels * self.lines[2].taps * self.phases * width * itemsize
+        line = prod(self.dims) * self.lines[2].taps * self.phases * width * itemsize
         most = max(1, UNROLLED // line - self.extra)
         if most < rows:
             for n in range(images):
@@ -112,8 +118,8 @@ class _Unroll:
                 phase_step = 0
             else:
                 made = self.make(x[first:end, :, d], low, high)
-                row_step, start, line = made.strides[1] // size, made.ctypes.data, (end - first) * width
-                phase_step = made.strides[2]
+                row_step, start, line = made.strides[2] // size, made.ctypes.data, (end - first) * width
+                phase_step = made.strides[3]
             for o, t in readers:
                 for s, (phase, row) in enumerate(self.starts):
                     yield o, t, s, start + phase * phase_step + row * line * size, row_step
@@ -130,23 +136,24 @@ class _Unroll:
         yield from sorted(readers.items())
 
     def make(self, x: Array, low: int, high: int) -> Array:
-        """Return [channels, width taps, phases, rows, images, width] of [images, channels, height, width]."""
+        """Return [groups, width taps, channels, phases, rows, images, width] of [images, channels, height, width]."""
         _, h, w = self.lines
         rows = high - low + self.extra
-        made = np.empty((self.channels, w.taps, self.phases, rows, x.shape[0], w.count), x.dtype)
-        x = x.transpose(1, 2, 0, 3)
+        groups, channels = self.dims
+        made = np.empty((groups, w.taps, channels, self.phases, rows, x.shape[0], w.count), x.dtype)
+        x = x.reshape(x.shape[0], groups, channels, *x.shape[2:]).transpose(1, 2, 3, 0, 4)
         for phase in range(self.phases):
             at = h.least + phase + h.stride * low
             first = min(rows, max(0, -(at // h.stride)))
             end = max(first, min(rows, (self.sizes[1] - 1 - at) // h.stride + 1))
-            made[:, :, phase, :first] = 0
-            made[:, :, phase, end:] = 0
+            made[:, :, :, phase, :first] = 0
+            made[:, :, :, phase, end:] = 0
             if first == end:
                 continue
             start = at + h.stride * first
-            read = x[:, start : start + h.stride * (end - first - 1) + 1 : h.stride]
+            read = x[:, :, start : start + h.stride * (end - first - 1) + 1 : h.stride]
             for t in range(w.taps):
-                target = made[:, t, phase, first:end]
+                target = made[:, t, :, phase, first:end]
                 left, right = w.inside(t, self.sizes[2])
                 if left:
                     target[..., :left] = 0
@@ -198,7 +205,7 @@ def _correlation(one: Convolution, lines: tuple[Line, ...], routine: Routine) ->
             _as_3d(io.array(one.out), out_dims, one.last)[(..., *empty)] = 0
 
         return clear
-    unroll = _Unroll(lines, one.sizes if forward else one.counts, groups * inner)
+    unroll = _Unroll(lines, one.sizes if forward else one.counts, (groups, inner))
     taps = tuple(slice(line.tap, None, line.tap_step) for line in lines)
     depth, height, width = unroll.counts
     k = inner * lines[2].taps
@@ -207,7 +214,7 @@ def _correlation(one: Convolution, lines: tuple[Line, ...], routine: Routine) ->
     def run(context: Context, io: IO) -> None:
         x, out = _as_3d(io.array(source), dims, one.last), _as_3d(io.array(one.out), out_dims, one.last)
         w = io.array(one.filter).reshape(grouped)[(..., *taps)]
-        packed = np.ascontiguousarray((w if forward else w.swapaxes(1, 2)).transpose(3, 4, 0, 1, 2, 5))
+        packed = np.ascontiguousarray(w.transpose(3, 4, 0, *((1, 5, 2) if forward else (5, 1, 2))))  # channels last
         size = x.itemsize
         for part in unroll.parts(one.images, size):
             first, end, low, high = part
@@ -219,11 +226,12 @@ def _correlation(one: Convolution, lines: tuple[Line, ...], routine: Routine) ->
                 target = np.empty((groups * m, depth, high - low, end - first, width), x.dtype)
                 c_row, c_slice = depth * columns, columns
             base, touched = target.ctypes.data, [False] * depth
+            gemm = _Gemm(routine, m, columns, k, k if forward else m, c_row, (not forward, False))
             for o, t, s, at, b_row in unroll.columns(x, part, in_place):
-                gemm = _Gemm(routine, m, columns, k, k, b_row, c_row, False)
                 weights, to = packed[t, s].ctypes.data, base + o * c_slice * size
                 for g in range(groups):
-                    gemm(weights + g * m * k * size, at + g * k * b_row * size, to + g * m * c_row * size, touched[o])
+                    b, c = at + g * k * b_row * size, to + g * m * c_row * size
+                    gemm(weights + g * m * k * size, b, b_row, c, touched[o])
                 touched[o] = True
             for o in range(depth):
                 if not touched[o]:
@@ -243,7 +251,7 @@ def _place(line: Line, low: int, high: int) -> slice:
 def _filter_step(one: Convolution, routine: Routine) -> Step:
     """Return the step that computes the gradient of a filter: a sum over images and rows, in a fixed order."""
     groups, m, inner = one.groups, one.filters, one.channels
-    unroll = _Unroll(one.lines(), one.sizes, groups * inner)
+    unroll = _Unroll(one.lines(), one.sizes, (groups, inner))
     depth, height, width = unroll.counts
     d_taps, h_taps, w_taps = (line.taps for line in unroll.lines)
     n = inner * w_taps
@@ -252,7 +260,7 @@ def _filter_step(one: Convolution, routine: Routine) -> Step:
         x = _as_3d(io.array(one.image), one.image_dims(), one.last)
         y, out = _as_3d(io.array(one.windows), one.windows_dims(), one.last), io.array(one.out)
         size = x.itemsize
-        total = np.zeros((d_taps, h_taps, groups, m, inner, w_taps), x.dtype)
+        total = np.zeros((d_taps, h_taps, groups, m, w_taps, inner), x.dtype)
         for part in unroll.parts(one.images, size):
             first, end, low, high = part
             columns = (high - low) * (end - first) * width
@@ -263,13 +271,15 @@ def _filter_step(one: Convolution, routine: Routine) -> Step:
                 seen = np.ascontiguousarray(y[first:end, :, :, low:high].transpose(1, 2, 3, 0, 4))
                 a_row, a_slice = depth * columns, columns
             base = seen.ctypes.data
+            gemm = _Gemm(routine, m, n, columns, a_row, n, (False, True))
             for o, t, s, at, b_row in unroll.columns(x, part, in_place):
-                gemm = _Gemm(routine, m, n, columns, a_row, b_row, n, True)
                 rows, to = base + o * a_slice * size, total[t, s].ctypes.data
                 for g in range(groups):
-                    gemm(rows + g * m * a_row * size, at + g * n * b_row * size, to + g * m * n * size, True)
-        whole = total.transpose(2, 3, 4, 0, 1, 5)
-        out.reshape(whole.shape)[...] = whole
+                    b, c = at + g * n * b_row * size, to + g * m * n * size
+                    gemm(rows + g * m * a_row * size, b, b_row, c, True)
+        whole = out.reshape(groups, m, inner, d_taps, h_taps, w_taps)
+        for d, h, w in np.ndindex(d_taps, h_taps, w_taps):  # in one go it is copied a row of taps at a time
+            whole[..., d, h, w] = total[d, h, :, :, w]
 
     return run
 

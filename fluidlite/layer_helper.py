@@ -219,8 +219,11 @@ class LayerHelper:
         One that is declared already, by name and with equal dims and dtype, is shared.
         """
         attr = ParamAttr() if attr is None or attr is True else attr
+        argument = "bias_attr" if is_bias else "param_attr"
         if attr is False:
-            refuse("bias_attr" if is_bias else "param_attr", False, "a ParamAttr: this layer needs the parameter")
+            refuse(argument, False, "a ParamAttr: this layer needs the parameter")
+        if isinstance(attr, list):
+            refuse(argument, self.kwargs.get(argument, attr), "one ParamAttr: the layer has one of them")
         attr = attr.copy()
         dtype = dtype_of(dtype if dtype is not None else "float32")
         if default_initializer is not None and not isinstance(default_initializer, Initializer):
@@ -285,9 +288,7 @@ class LayerHelper:
 
     def append_bias_op(self, input_var: Variable, dim_start: int = 1, dim_end: int | None = None) -> Variable:
         """Add a bias of dims ``input_var.shape[dim_start:dim_end]``, unless the user said ``bias_attr=False``."""
-        attr = self.bias_attr
-        if isinstance(attr, list):
-            refuse("bias_attr", self.kwargs["bias_attr"], "one ParamAttr: a layer has one bias")
+        attr: Any = self.bias_attr
         if attr is False:
             return input_var
         bias = self.create_parameter(attr, input_var.shape[dim_start:dim_end], input_var.dtype, is_bias=True)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fluidlite.base.dtypes import FLOATS, INTS
-from fluidlite.base.errors import DtypeError
-from fluidlite.layer_helper import refuse
-from fluidlite.layers.declare import Returned, also, layer
+from fluidlite.layers.declare import Returned, layer
 from fluidlite.program.variable import Variable
 
 
@@ -47,15 +44,6 @@ def beam_search(
     >>> [each.shape for each in beam_search(pre_ids, pre_scores, None, scores, 2, 1)]
     [(-1, 1), (-1, 1)]
     """
-    for argument, value, dtypes in (
-        ("pre_ids", pre_ids, INTS),
-        ("pre_scores", pre_scores, FLOATS),
-        ("ids", ids, INTS),
-        ("scores", scores, FLOATS),
-    ):
-        if value is not None and value.dtype not in dtypes:
-            refuse(argument, value, f"one of {', '.join(dtypes)}", error=DtypeError)
-    return also()
 
 
 @layer("beam_search_decode", stop_gradient=True)
@@ -72,11 +60,6 @@ def beam_search_decode(
     >>> [each.shape for each in beam_search_decode([ids, ids], [scores, scores], beam_size=2, end_id=1)]
     [(-1, 1), (-1, 1)]
     """
-    for argument, given, dtypes in (("ids", ids, INTS), ("scores", scores, FLOATS)):
-        for each in given:
-            if each.dtype not in dtypes:
-                refuse(argument, each, f"one of {', '.join(dtypes)}", error=DtypeError)
-    return also()
 
 
 @layer("gather_tree", stop_gradient=True)

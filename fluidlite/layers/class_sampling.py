@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.dtypes import FLOATS, INTS
+from fluidlite.base.dtypes import FLOATS
 from fluidlite.base.errors import AttributeValueError, DtypeError
 from fluidlite.layer_helper import LayerHelper, check_float, check_int, check_variable, refuse
 from fluidlite.layers.common import append
@@ -17,33 +17,13 @@ from fluidlite.layers.slicing_padding import slice as slice_of
 from fluidlite.layers.tensor import assign, sums
 from fluidlite.program.variable import Variable
 
-_SAMPLERS = ("uniform", "log_uniform", "custom_dist")
 
-
-def _inputs(input: Variable, label: Variable) -> None:
-    if check_variable("input", input).dtype not in FLOATS:
-        refuse("input", input, f"one of {', '.join(FLOATS)}", error=DtypeError)
-    if len(input.shape) != 2 or input.shape[1] < 1:
-        refuse("input", input, "[rows, width] with a known width")
-    if check_variable("label", label).dtype not in INTS:
-        refuse("label", label, "int32 or int64: classes", error=DtypeError)
-    batch, rows = input.shape[0], label.shape[0] if label.shape else 0
-    if len(label.shape) not in (1, 2) or (rows != batch and -1 not in (rows, batch)):
-        refuse("label", label, f"[{batch}, 1]: classes of each row of input")
-
-
-def _parameters(
-    helper: LayerHelper, input: Variable, rows: int, param_attr: Any, bias_attr: Any
-) -> tuple[Variable, Variable | None]:
-    """Weights, [rows, width], and a bias, [rows, 1], unless that is False."""
-    if isinstance(helper.param_attr, list):
-        refuse("param_attr", param_attr, "one ParamAttr")
-    if isinstance(helper.bias_attr, list):
-        refuse("bias_attr", bias_attr, "one ParamAttr")
-    weight = helper.create_parameter(helper.param_attr, [rows, input.shape[1]], input.dtype)
-    if bias_attr is False:
-        return weight, None
-    return weight, helper.create_parameter(helper.bias_attr, [rows, 1], input.dtype, is_bias=True)
+def _width(argument: str, rows: Variable) -> int:
+    if check_variable(argument, rows).dtype not in FLOATS:
+        refuse(argument, rows, f"one of {', '.join(FLOATS)}", error=DtypeError)
+    if len(rows.shape) != 2 or rows.shape[1] < 1:
+        refuse(argument, rows, "[rows, width] with a known width")
+    return rows.shape[1]
 
 
 @layer("hierarchical_sigmoid", {"is_custom": ""}, called="hierarchical_sigmoid")
@@ -70,14 +50,13 @@ def hsigmoid(
     >>> hsigmoid(data("input", [2, 4]), data("label", [2, 1], "int64"), 3).shape
     (2, 1)
     """
-    _inputs(input, label)
     for argument, value in (("path_table", path_table), ("path_code", path_code)):
-        if not is_custom and value is not None:
+        if is_custom:
+            check_variable(argument, value)
+        elif value is not None:
             refuse(argument, value, "None, unless is_custom is true")
-        if is_custom and check_variable(argument, value).dtype not in INTS:
-            refuse(argument, value, "int32 or int64", error=DtypeError)
     nodes = num_classes if is_custom else num_classes - 1
-    return also(W=Weight([nodes, input.shape[1]]), Bias=Bias([nodes, 1]))
+    return also(W=Weight([nodes, _width("input", input)]), Bias=Bias([nodes, 1]))
 
 
 def _distribution(values: Any, classes: int, dtype: str) -> np.ndarray[Any, Any]:
@@ -125,31 +104,25 @@ def nce(
     is_sparse: Taken for Fluid's sake: gradients are dense
     Returns: [rows, 1]; divided by 1 + num_neg_samples
     """
-    _inputs(input, label)
-    if len(label.shape) != 2:
-        refuse("label", label, "[rows, true classes]")
-    check_int("num_total_classes", num_total_classes, 1)
+    width, classes = _width("input", input), check_int("num_total_classes", num_total_classes, 1)
     count = 10 if num_neg_samples is None else check_int("num_neg_samples", num_neg_samples, 1)
-    check_int("seed", seed)
-    if not isinstance(sampler, str) or sampler not in _SAMPLERS:
-        refuse("sampler", sampler, f"one of {', '.join(_SAMPLERS)}", error=AttributeValueError)
     if (sampler == "custom_dist") != (custom_dist is not None):
         refuse("custom_dist", custom_dist, "probabilities if sampler is custom_dist, and None if it is not")
-    if sample_weight is not None and check_variable("sample_weight", sample_weight).dtype != input.dtype:
-        refuse("sample_weight", sample_weight, f"{input.dtype}, as input", error=DtypeError)
-    dist = None if custom_dist is None else _distribution(custom_dist, num_total_classes, input.dtype)
+    dist = None if custom_dist is None else _distribution(custom_dist, classes, input.dtype)
     helper = LayerHelper("nce", name=name, param_attr=param_attr, bias_attr=bias_attr)
-    weight, bias = _parameters(helper, input, num_total_classes, param_attr, bias_attr)
-    inputs = {"Input": input, "Label": label, "Weight": weight}
-    if bias is not None:
-        inputs["Bias"] = bias
+    weight_attr: Any = helper.param_attr
+    attr: Any = helper.bias_attr
+    weight = helper.create_parameter(weight_attr, [classes, width], input.dtype)
+    inputs = {"Input": input, "Label": check_variable("label", label), "Weight": weight}
+    if bias_attr is not False:
+        inputs["Bias"] = helper.create_parameter(attr, [classes, 1], input.dtype, is_bias=True)
     if sample_weight is not None:
-        inputs["SampleWeight"] = sample_weight
+        inputs["SampleWeight"] = check_variable("sample_weight", sample_weight)
     drawn_like = {"Like": input}
     if dist is not None:
         drawn_like["Probs"] = inputs["CustomDistProbs"] = assign(dist)
         drawn_like["Probs"].stop_gradient = True
-    attrs = {"num_total_classes": num_total_classes, "sampler": sampler}
+    attrs = {"num_total_classes": classes, "sampler": sampler}
     drawn = {**attrs, "num": count, "seed": seed}
     inputs["Samples"] = append("sample_classes", "sample_classes", drawn_like, drawn, stop_gradient=True)
     return scale(append("nce", "nce", inputs, attrs, slot="Cost"), 1 / (count + 1))
@@ -178,9 +151,9 @@ def sampled_softmax_with_cross_entropy(
     seed: 0: the program's seed
     Returns: [rows, 1]; divided by ``num_true``
     """
-    _inputs(logits, label)
+    classes = _width("logits", logits)
     count, true = check_int("num_samples", num_samples, 1), check_int("num_true", num_true, 1)
-    if len(label.shape) != 2 or label.shape[1] not in (-1, true):
+    if len(check_variable("label", label).shape) != 2 or label.shape[1] not in (-1, true):
         refuse("label", label, f"[rows, {true}]: num_true classes of each row")
     given = (customized_samples, customized_probabilities)
     if bool(use_customized_samples) != any(each is not None for each in given):
@@ -200,7 +173,7 @@ def sampled_softmax_with_cross_entropy(
         samples, probabilities = (helper.create_variable_for_type_inference(stop_gradient=True) for _ in range(2))
         attrs = {
             "num_samples": count,
-            "num_classes": logits.shape[1],
+            "num_classes": classes,
             "dtype": logits.dtype,
             "seed": check_int("seed", seed),
         }

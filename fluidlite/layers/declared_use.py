@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.layer_helper import LayerHelper, check_variable, check_variables, refuse
+from fluidlite.layer_helper import LayerHelper, check_variable, check_variables
 from fluidlite.layers.attribute_checks import check_attribute
 from fluidlite.layers.declared import AddedBias, Bias, Further, Several, Weight
-from fluidlite.param_attr import ParamAttr
 from fluidlite.program.registry import ops
 from fluidlite.program.variable import Variable
 
@@ -79,25 +78,18 @@ class Use:
         dtype = next((value.dtype for value in inputs.values() if isinstance(value, Variable)), "float32")
         for slot, value in list(inputs.items()):
             if isinstance(value, Weight):
-                attr = value.attr if value.attr is not None else self._one_attr("param_attr")
+                attr: Any = value.attr if value.attr is not None else helper.param_attr
                 made = helper.create_parameter(
                     attr, value.dims, value.dtype or dtype, default_initializer=value.initializer
                 )
                 made.stop_gradient = value.stop_gradient or made.stop_gradient
                 inputs[slot] = made
             elif isinstance(value, Bias):
-                attr = self._one_attr("bias_attr")
+                attr = helper.bias_attr
                 if attr is False and not value.needed:
                     del inputs[slot]
                 else:
                     inputs[slot] = helper.create_parameter(attr, value.dims, value.dtype or dtype, is_bias=True)
-
-    def _one_attr(self, argument: str) -> ParamAttr | bool:
-        """What was said of the layer's one weight or bias."""
-        attr = self._helper.param_attr if argument == "param_attr" else self._helper.bias_attr
-        if isinstance(attr, list):
-            refuse(argument, self._helper.kwargs[argument], "one ParamAttr: the layer has one of them")
-        return attr
 
     def _append(self, type: str) -> Any:
         helper, declaration, outputs, results = self._helper, self._declaration, self._outputs, dict[str, Any]()

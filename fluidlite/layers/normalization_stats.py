@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from fluidlite import unique_name
+from fluidlite.base.dtypes import FLOATS
 from fluidlite.base.errors import AttributeValueError, DtypeError
 from fluidlite.initializer import Constant, Normal
 from fluidlite.layer_helper import check_float, refuse
@@ -16,7 +17,6 @@ from fluidlite.program.variable import Variable
 
 FIRST = {"batch_size": 1e4, "batch_sum": 0.0, "batch_square": 1e4, "scale_w": 1.0, "bias": 0.0}
 """What data_norm's parameters start with, by the names that ``param_attr`` has for them."""
-FLOATS = ("float32", "float64")
 
 
 def _first(param_attr: Any) -> dict[str, float]:
@@ -70,8 +70,6 @@ def data_norm(
     """
     if len(input.shape) != 2 or input.shape[1] < 1:
         refuse("input", input, "[batch, channels], with a known number of channels")
-    if input.dtype not in FLOATS:
-        refuse("input", input, "float32 or float64", error=DtypeError)
     first, start = _first(param_attr), "dn" if name is None else name
 
     def parameter(called: str, begin: str) -> Weight:
@@ -160,8 +158,6 @@ def spectral_norm(
         refuse("weight", weight, "rank 2 to 5, with known dims of 1 or more")
     if weight.dtype not in FLOATS:
         refuse("weight", weight, "float32 or float64", error=DtypeError)
-    if dim not in (0, 1):
-        refuse("dim", dim, "0 or 1", error=AttributeValueError)
     rows, normal = weight.shape[dim], ParamAttr(initializer=Normal(0.0, 1.0))
     u, v = (Weight([count], stop_gradient=True, attr=normal) for count in (rows, prod(weight.shape) // rows))
     return also(U=u, V=v)

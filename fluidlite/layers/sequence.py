@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fluidlite.base.dtypes import INTS
-from fluidlite.base.errors import AttributeValueError, DtypeError
-from fluidlite.layer_helper import (
-    check_int,
-    refuse,
-)
+from fluidlite.base.errors import AttributeValueError
+from fluidlite.layer_helper import check_int, refuse
 from fluidlite.layers.declare import AddedBias, Unused, Weight, also, layer
 from fluidlite.layers.reduce import reduce_max
 from fluidlite.program.opdef import Attr
@@ -132,8 +128,6 @@ def sequence_mask(x: Variable, maxlen: Any = None, dtype: Any = "int64", name: s
     >>> sequence_mask(data("x", [2], "int64")).shape
     (2, -1)
     """
-    if x.dtype not in INTS:  # before anything is appended
-        refuse("x", x, "int32 or int64: lengths", error=DtypeError)
     if maxlen is None:
         return also(MaxLenTensor=reduce_max(x))
     if not isinstance(maxlen, Variable):

@@ -18,17 +18,6 @@ from fluidlite.program.variable import Variable
 _IGNORED = Attr("ignored_tokens", "ints", doc="left out of both before they are compared; for inputs with LoD")
 
 
-def _both(first: str, a: Any, second: str, b: Any) -> bool:
-    """Whether two lengths are given; one alone is refused."""
-    for name, value in ((first, a), (second, b)):
-        if value is not None and check_variable(name, value).dtype not in INTS:
-            refuse(name, value, "int32 or int64: lengths", error=DtypeError)
-    if (a is None) != (b is None):
-        name, value, other = (first, a, second) if a is None else (second, b, first)
-        refuse(name, value, f"lengths, since {other} is given: both inputs are padded, or both have LoD")
-    return a is not None
-
-
 def _may_hold(lengths: Variable, batch: int) -> bool:
     """Whether a variable may be [batch] or [batch, 1]."""
     return tuple(lengths.shape[1:]) in ((), (1,), (-1,)) and (
@@ -63,15 +52,11 @@ def edit_distance(
     >>> [each.shape for each in edit_distance(input, label)]
     [(-1, 1), (1,)]
     """
-    pair = (("input", input), ("label", label))
-    for name, value in pair:
-        if value.dtype not in INTS:
-            refuse(name, value, "int32 or int64: tokens", error=DtypeError)
-    padded = _both("input_length", input_length, "label_length", label_length)
     if not ignored_tokens:
         return also()
-    if padded:
+    if input_length is not None:
         refuse("ignored_tokens", ignored_tokens, "none where sequences are padded: tokens are left out of LoD tensors")
+    pair = (("input", input), ("label", label))
     for name, value in pair:
         if value.lod_level != 1 or len(value.shape) not in (1, 2) or value.shape[1:] not in ((), (1,), (-1,)):
             refuse(name, value, "[rows, 1] with one level of LoD")
@@ -139,8 +124,6 @@ def warpctc(
     >>> warpctc(data("input", [-1, 4], lod_level=1), data("label", [-1, 1], "int64", lod_level=1)).shape
     (-1, 1)
     """
-    _both("input_length", input_length, "label_length", label_length)
-    return also()
 
 
 @layer("chunk_eval", {"input": "Inference", "seq_length": "SeqLength"}, stop_gradient=True)

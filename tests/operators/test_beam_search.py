@@ -238,7 +238,7 @@ def test_steps_that_do_not_follow_each_other_are_refused() -> None:
             L.beam_search_decode([one, other], [score], 2, 1)
         with pytest.raises(AttributeValueError, match="beam_size"):
             L.beam_search_decode([one], [score], 0, 1)
-        with pytest.raises(DtypeError, match="scores"):
+        with pytest.raises(DtypeError, match="Scores"):
             L.beam_search_decode([one], [other], 1, 1)
         outs = L.beam_search_decode([one, other], [score, second], 2, 1)
         exe = fluid.Executor("cpu")

@@ -106,7 +106,7 @@ def own(x: Any, y: Any, table: Any, code: Any) -> Any:
     [
         (lambda x, y: L.hsigmoid(x, y, 4), {"y": np.array([[0], [4]])}, "hierarchical_sigmoid.*4 is out of range"),
         (lambda x, y: L.hsigmoid(x, y, 4), {"y": np.array([[0], [-1]])}, "hierarchical_sigmoid.*-1 is out of range"),
-        (lambda x, y: L.hsigmoid(x, y, 4), {"y": np.array([[0], [1], [1]])}, "hsigmoid.*label"),
+        (lambda x, y: L.hsigmoid(x, y, 4), {"y": np.array([[0], [1], [1]])}, "hsigmoid.*Label is"),
         (own, {"y": WAY[:, :1], "table": WAY + 1, "code": abs(WAY)}, "hierarchical_sigmoid.*2 is out of range"),
         (own, {"y": WAY[:, :1], "table": WAY, "code": WAY + 2}, "hierarchical_sigmoid.*2 is out of range"),
         (own, {"y": WAY[:, :1], "table": WAY, "code": WAY[:, :1]}, "hierarchical_sigmoid.*PathCode"),

@@ -172,7 +172,7 @@ PADDED = {"x": np.zeros((4, 2, 3), "float32"), "y": np.array([[1, 2], [1, 1]])}
          {"x": PADDED["y"], "y": PADDED["y"], "n": np.array([2, 3]), "m": np.array([1, 1])},
          "edit_distance.*HypsLength holds 3 for sequence 1"),
         (lambda x, y, n: L.edit_distance(x, y, input_length=n),
-         {"x": PADDED["y"], "y": PADDED["y"], "n": np.array([2, 3])}, "edit_distance.*label_length"),
+         {"x": PADDED["y"], "y": PADDED["y"], "n": np.array([2, 3])}, "edit_distance.*RefsLength"),
         (lambda x: L.ctc_greedy_decoder(x, 3), {"x": X}, "ctc_greedy_decoder.*blank.*0 to 2"),
         (lambda x, n: L.ctc_greedy_decoder(x, 0, n), {"x": PADDED["x"], "n": np.array([1, 1, 1, 3])},
          "ctc_align.*InputLength holds 3 for sequence 3"),

@@ -5,13 +5,32 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fluidlite.base.errors import SavedModelError
 from fluidlite.io.paths import MANIFEST, STAGING, inside
 
 _FORMAT, _VERSION = "fluidlite.manifest", 1
 MAX_MANIFEST_BYTES = 4 << 20
+
+
+def parse_record(text: bytes, path: Path, format: str, version: int, what: str, do: str) -> dict[str, Any]:
+    """The JSON object of a format and version that a file holds.
+
+    Raises SavedModelError if it is malformed, another one, or of a newer version.
+    """
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise SavedModelError(f"{path} is truncated or malformed: {exc}{do}") from None
+    if not isinstance(record, dict) or record.get("format") != format:
+        raise SavedModelError(f"{path} is no {what}{do}")
+    found = record.get("version")
+    if found != version or isinstance(found, bool):
+        raise SavedModelError(
+            f"{path} is of version {found!r:.40}; this fluidlite reads {version}\n  Do: update fluidlite"
+        )
+    return record
 
 
 class Content(NamedTuple):
@@ -56,17 +75,7 @@ class Manifest:
         """
         path = folder / MANIFEST
         do = f"\n  Do: save the model again, or remove {path} to load the folder as it is"
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as exc:
-            raise SavedModelError(f"{path} is truncated or malformed: {exc}{do}") from None
-        if not isinstance(record, dict) or record.get("format") != _FORMAT:
-            raise SavedModelError(f"{path} is no manifest of a saved model{do}")
-        if record.get("version") != _VERSION or isinstance(record["version"], bool):
-            raise SavedModelError(
-                f"{path} is of version {record.get('version')!r:.40}; this fluidlite reads {_VERSION}"
-                "\n  Do: update fluidlite"
-            )
+        record = parse_record(text, path, _FORMAT, _VERSION, "manifest of a saved model", do)
         pending, files = record.get("pending", ""), record.get("files")
         if not isinstance(pending, str) or (pending and not STAGING.match(pending)) or not isinstance(files, dict):
             raise SavedModelError(f"{path} is malformed{do}")

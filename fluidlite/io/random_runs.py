@@ -6,6 +6,7 @@ import json
 
 from fluidlite.base.errors import SavedModelError
 from fluidlite.io.commit import Writer
+from fluidlite.io.manifest import parse_record
 from fluidlite.io.snapshot import Snapshot
 from fluidlite.program.program import Program
 from fluidlite.program.scope import Scope
@@ -51,16 +52,8 @@ def read_runs(snapshot: Snapshot, program: Program, name: str | None) -> Runs:
     if not _draws(program) or not snapshot.holds(file):
         return {}
     path, do = snapshot.folder / file, "\n  Do: save the model again, or remove the file to begin random numbers anew"
-    try:
-        record = json.loads(snapshot.read(file, _MAX_BYTES))
-    except (ValueError, RecursionError) as exc:
-        raise SavedModelError(f"{path} is truncated or malformed: {exc}{do}") from None
-    if not isinstance(record, dict) or record.get("format") != _FORMAT:
-        raise SavedModelError(f"{path} is no file of random numbers' positions{do}")
-    if record.get("version") != _VERSION:
-        raise SavedModelError(
-            f"{path} is of version {record.get('version')!r:.40}; this fluidlite reads {_VERSION}{do}"
-        )
+    text = snapshot.read(file, _MAX_BYTES)
+    record = parse_record(text, path, _FORMAT, _VERSION, "file of random numbers' positions", do)
     runs: Runs = {}
     rows = record.get("runs")
     for row in rows if isinstance(rows, list) else [rows]:

@@ -130,13 +130,11 @@ def value_writers(
     check_format(format)
     target = inside(filename, "filename") if filename is not None else None
     values = stored_values(main_program, vars, predicate)
-    if format == "paddle":
-        if target is not None:
-            return {target: partial(write_lod_tensors, values=values)}
-        return {inside(name, "the name"): partial(write_lod_tensors, values={name: v}) for name, v in values.items()}
+    write = write_lod_tensors if format == "paddle" else write_tensors
     if target is not None:
-        return {target: partial(write_tensors, values=values)}
-    return {file_of(name): partial(write_tensors, values={name: value}) for name, value in values.items()}
+        return {target: partial(write, values=values)}
+    named = partial(inside, what="the name") if format == "paddle" else file_of
+    return {named(name): partial(write, values={name: value}) for name, value in values.items()}
 
 
 def save_params(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import SavedModelError
 from fluidlite.io.commit import save_files
+from fluidlite.io.manifest import parse_record
 from fluidlite.io.paths import PathText, folder_of
 from fluidlite.io.snapshot import Snapshot, read_folder
 from fluidlite.io.tensor_file import Stored
@@ -95,14 +96,7 @@ def load(network: Network, folder: PathText) -> None:
 
 def _parsed(text: bytes, path: Any) -> dict[str, Any]:
     do = "\n  Do: save the network again"
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise SavedModelError(f"{path} is truncated or malformed: {exc}{do}") from None
-    if not isinstance(record, dict) or record.get("format") != _FORMAT:
-        raise SavedModelError(f"{path} is no saved network{do}")
-    if record.get("version") != _VERSION:
-        raise SavedModelError(f"{path} is of version {record.get('version')!r:.40}; this fluidlite reads {_VERSION}")
+    record = parse_record(text, path, _FORMAT, _VERSION, "saved network", do)
     missing = [name for name in ("layers", "seed", "random", "training") if name not in record]
     if missing:
         raise SavedModelError(f"{path} says nothing of {missing[0]!r}{do}")

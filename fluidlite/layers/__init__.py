@@ -32,12 +32,10 @@ if TYPE_CHECKING:  # what the loop below finds
     from fluidlite.layers.dynamic_decode import *
     from fluidlite.layers.dynamic_decode import dynamic_decode
     from fluidlite.layers.dynamic_rnn import *
-    from fluidlite.layers.features import *
     from fluidlite.layers.if_else import *
     from fluidlite.layers.index import *
     from fluidlite.layers.io import *
     from fluidlite.layers.learning_rate_scheduler import *
-    from fluidlite.layers.lod import *
     from fluidlite.layers.loops import *
     from fluidlite.layers.loss import *
     from fluidlite.layers.loss_regression import *
@@ -45,7 +43,6 @@ if TYPE_CHECKING:  # what the loop below finds
     from fluidlite.layers.nn import *
     from fluidlite.layers.norm import *
     from fluidlite.layers.normalization_stats import *
-    from fluidlite.layers.placement import *
     from fluidlite.layers.pool import *
     from fluidlite.layers.preprocessor import *
     from fluidlite.layers.products import *
@@ -59,7 +56,6 @@ if TYPE_CHECKING:  # what the loop below finds
     from fluidlite.layers.rnn import rnn
     from fluidlite.layers.selected_rows import *
     from fluidlite.layers.sequence import *
-    from fluidlite.layers.sequence_matrices import *
     from fluidlite.layers.shape import *
     from fluidlite.layers.shape import shape
     from fluidlite.layers.slicing_padding import *

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fluidlite.base.errors import AttributeValueError
-from fluidlite.layer_helper import check_int, refuse
+from fluidlite.layer_helper import check_int, check_ints, check_variable, refuse
 from fluidlite.layers.declare import AddedBias, Unused, Weight, also, layer
 from fluidlite.layers.reduce import reduce_max
 from fluidlite.program.opdef import Attr
@@ -228,3 +228,52 @@ def sequence_conv(
         refuse("input", input, "[rows, width], of known width")
     start = -(filter_size // 2) if padding_start is None else padding_start
     return also(Filter=Weight([filter_size * input.shape[1], num_filters]), contextStart=start, Out=AddedBias())
+
+
+@layer("sequence_topk_avg_pooling", {"col": "COLUMN"})
+def sequence_topk_avg_pooling(
+    input: Variable, row: Variable, col: Variable, topks: Sequence[int], channel_num: int
+) -> Variable:
+    """Return averages of the largest numbers of each row of matrices.
+
+    >>> input = data("input", [-1, 1], lod_level=1)
+    >>> row = data("row", [-1, 4], lod_level=1)
+    >>> col = data("col", [-1, 4], lod_level=1)
+    >>> sequence_topk_avg_pooling(input, row, col, [1, 2], 1).shape
+    (-1, 2)
+    """
+
+
+def _sequences(argument: str, y: Any, listed: str, offsets: Any) -> dict[str, Any]:
+    """A variable whose LoD is taken, or that holds offsets; or the offsets."""
+    if y is not None:
+        return {"Y" if check_variable(argument, y).lod_level else "TargetLod": y}
+    if offsets is None:
+        refuse(argument, y, "a Variable, or offsets as a list")
+    return {"target_lod": check_ints(listed, offsets)}
+
+
+@layer("lod_reset", {"y": "", "target_lod": ""}, attrs={"append": False})
+def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] | None = None) -> Variable:
+    """Return ``x`` with other sequences.
+
+    y: Its LoD is taken; without LoD it holds the offsets of one level, int32 or int64
+    target_lod: Offsets of one level, where ``y`` is None
+
+    >>> lod_reset(data("x", [6, 4]), target_lod=[0, 2, 6]).shape
+    (6, 4)
+    """
+    return also(**_sequences("y", y, "target_lod", target_lod))
+
+
+@layer("lod_reset", {"level": ""}, attrs={"append": True})
+def lod_append(x: Variable, level: Any) -> Variable:
+    """Return ``x`` with one more level, or those of a Variable, under its own.
+
+    level: Offsets, as ``target_lod`` and ``y`` of :func:`lod_reset`
+
+    >>> lod_append(data("x", [-1, 4], lod_level=1), data("level", [-1, 4], lod_level=1)).shape
+    (-1, 4)
+    """
+    variable = isinstance(level, Variable)
+    return also(**_sequences("level", level if variable else None, "level", None if variable else level))

@@ -20,6 +20,7 @@ from fluidlite.layer_helper import (
 from fluidlite.layers.common import append, elsewhere
 from fluidlite.layers.declare import Unused, also, layer
 from fluidlite.param_attr import ParamAttr
+from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.program.variable import Parameter, Variable
 from fluidlite.program.variable_metadata import copy_operator
 from fluidlite.tensor.var_type import dtype_of
@@ -249,6 +250,37 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
     (2, 3, 4)
     """
     return also(Out=x if in_place else None)
+
+
+# Where values lie --------------------------------------------------------------------------------------------------
+
+
+@layer("device_view", {"place": ""})
+def device_view(x: Variable, place: PlaceLike, name: str | None = None) -> Variable:
+    """A view of a value, which must lie on ``place`` already: no copy; value and gradient are shared.
+
+    Returns: The same dims and dtype
+    Raises: When it is run, if ``x`` lies on another place; :func:`device_transfer` copies it
+
+    >>> device_view(data("x", [2, 4]), "cpu").shape
+    (2, 4)
+    """
+    return also(op_device=str(Place.parse(place)))
+
+
+@layer("device_transfer", {"place": ""})
+def device_transfer(x: Variable, place: PlaceLike, name: str | None = None) -> Variable:
+    """Copy a value to a place, and its gradient back.
+
+    Operators run where the executor is, or where ``fluid.device_guard`` says; those that shall run on ``place`` are
+    appended inside ``fluid.device_guard(place)``.
+
+    Returns: The same dims and dtype
+
+    >>> device_transfer(data("x", [2, 4]), "cpu").shape
+    (2, 4)
+    """
+    return also(op_device=str(Place.parse(place)))
 
 
 __getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare

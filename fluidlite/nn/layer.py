@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import NetworkError, ProgramError
@@ -19,6 +19,8 @@ from fluidlite.tensor.tensor_spec import Spec
 
 if TYPE_CHECKING:
     from fluidlite.nn.network import Network
+
+_Known = TypeVar("_Known")
 
 
 class Layer:
@@ -91,10 +93,10 @@ class Layer:
         """What the layer makes: its gradient and the next layer read it."""
         return self._known(self._output)
 
-    def _known(self, variable: Variable | None) -> Variable:
-        if variable is None:
+    def _known(self, found: _Known | None) -> _Known:
+        if found is None:
             raise NetworkError(f"{self} is in no network yet\n  Do: network.add_layer(layer)")
-        return variable
+        return found
 
     def add_to(self, network: Network, number: int, x: Variable) -> None:
         """Append the layer to a network's program; ``x`` is what it reads."""
@@ -160,24 +162,22 @@ class Layer:
         NetworkError
             If it is none of this layer's, or the network has not been set up or was closed.
         """
-        if self.network is None:
-            raise NetworkError(f"{self} is in no network yet\n  Do: network.add_layer(layer)")
+        network = self._known(self.network)
         name = parameter if isinstance(parameter, str) else parameter.name
         own = {variable.name for variable in (*self.parameters, *self.state)}
         full = name if name in own else f"{self.name}.{name}"
         if full not in own:
             raise NetworkError(f"{self} has no parameter {name!r}; it has {', '.join(sorted(own)) or 'none'}")
-        found = self.network.scope.find_var(full)
+        found = network.scope.find_var(full)
         if found is None or not found.tensor.initialized:
             raise NetworkError(f"parameter {full!r} has no memory\n  Do: network.set_up()")
         return found.tensor
 
     def queue(self) -> Context:
         """The layer's queue, made when it is first asked for."""
-        if self.network is None:
-            raise NetworkError(f"{self} is in no network yet\n  Do: network.add_layer(layer)")
+        place = self._known(self.network).place
         if self.context is None or self.context.closed:
-            self.context = new_context(self.network.place)
+            self.context = new_context(place)
         return self.context
 
     def attr(self, initializer: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from fluidlite import unique_name
 from fluidlite.base.errors import ProgramError
 from fluidlite.contrib.checkpoint import CheckpointConfig
-from fluidlite.contrib.events import BeginEpochEvent, BeginStepEvent, EndEpochEvent, EndStepEvent
 from fluidlite.data_feeder import DataFeeder
 from fluidlite.executor import Executor
 from fluidlite.io.inference_model import save_inference_model
@@ -26,6 +26,38 @@ __all__ = ["BeginEpochEvent", "BeginStepEvent", "CheckpointConfig", "EndEpochEve
 
 Reader = Callable[[], Iterable[Any]]
 FeedOrder = Sequence[str] | Mapping[str, int]
+
+
+@dataclass
+class BeginEpochEvent:
+    """An epoch begins."""
+
+    epoch: int
+
+
+@dataclass
+class EndEpochEvent:
+    """An epoch has ended."""
+
+    epoch: int
+
+
+@dataclass
+class BeginStepEvent:
+    """A step begins; the handler may set ``fetch_metrics`` to False, so that nothing is fetched."""
+
+    epoch: int
+    step: int
+    fetch_metrics: bool = True
+
+
+@dataclass
+class EndStepEvent:
+    """A step has ended; ``metrics`` are the values of what ``train_func`` returned."""
+
+    epoch: int
+    step: int
+    metrics: list[Any] = field(default_factory=list)
 
 
 class Trainer:

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from fluidlite.base.dtypes import compute_dtype
-from fluidlite.base.errors import AttributeValueError, ProgramError
+from fluidlite.base.errors import ProgramError
 from fluidlite.initializer import Constant
 from fluidlite.layer_helper import refuse
 from fluidlite.layers.declare import Bias, Unused, Weight, also, layer
@@ -14,17 +14,13 @@ from fluidlite.layers.tensor import cast
 from fluidlite.param_attr import ParamAttr
 from fluidlite.program.variable import Variable
 
-LAYOUTS = ("NCHW", "NHWC")
 
-
-def _channels(argument: str, input: Variable, layout: str = "NCHW") -> int:
-    if layout not in LAYOUTS:
-        refuse("data_layout", layout, "'NCHW' or 'NHWC'", error=AttributeValueError)
+def _channels(input: Variable, layout: str = "NCHW") -> int:
     if len(input.shape) < 2:
-        refuse(argument, input, "a rank of 2 or more: batch and channels")
+        refuse("input", input, "a rank of 2 or more: batch and channels")
     channels = input.shape[1 if layout == "NCHW" else -1]
     if channels < 1:
-        refuse(argument, input, "a known number of channels", "say it in layers.data, or reshape the input")
+        refuse("input", input, "a known number of channels", "say it in layers.data, or reshape the input")
     return channels
 
 
@@ -75,7 +71,7 @@ def batch_norm(
     >>> batch_norm(data("input", [2, 3, 4])).shape
     (2, 3, 4)
     """
-    weight, bias = _scale_and_bias(input, _channels("input", input, data_layout), True)
+    weight, bias = _scale_and_bias(input, _channels(input, data_layout), True)
     averaged = do_model_average_for_mean_and_var
 
     def average(name: str | None, first: float) -> Weight:
@@ -142,7 +138,7 @@ def group_norm(
     >>> group_norm(data("input", [2, 4, 4, 8, 8]), 4).shape
     (2, 4, 4, 8, 8)
     """
-    weight, bias = _scale_and_bias(input, _channels("input", input, data_layout))
+    weight, bias = _scale_and_bias(input, _channels(input, data_layout))
     return also(Scale=None if param_attr is False else weight, Bias=bias)
 
 
@@ -160,7 +156,7 @@ def instance_norm(
     >>> instance_norm(data("input", [2, 4])).shape
     (2, 4)
     """
-    weight, bias = _scale_and_bias(input, _channels("input", input))
+    weight, bias = _scale_and_bias(input, _channels(input))
     if (param_attr is False) != (bias_attr is False):
         refuse("bias_attr", bias_attr, "False if, and only if, param_attr is False", error=ProgramError)
     return also(Scale=None if param_attr is False else weight, Bias=bias)

@@ -10,6 +10,7 @@ from fluidlite.base.errors import AttributeValueError
 from fluidlite.layer_helper import refuse
 from fluidlite.layers.conv import _paddings, check_format, per_dim
 from fluidlite.layers.declare import Body, Names, Returned, alike, also, layer
+from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
 Size = int | Sequence[int]
@@ -22,7 +23,8 @@ _OWN: Names = {
     "pool_padding": Body("paddings"),
     "data_format": "",
 }
-_ADAPTIVE: Names = {"pool_size": Body("ksize"), "pool_type": "", "require_index": Returned("Mask")}
+_KIND = Attr("pool_type", "str", choices=("max", "avg"))
+_ADAPTIVE: Names = {"pool_size": Body("ksize"), "pool_type": _KIND, "require_index": Returned("Mask")}
 
 
 def _pool(spatial: int, **given: Any) -> Any:
@@ -45,8 +47,6 @@ def _pool(spatial: int, **given: Any) -> Any:
 
 def _adaptive(spatial: int, **given: Any) -> Any:
     pool_type, require_index = given["pool_type"], given["require_index"]
-    if pool_type not in ("max", "avg"):
-        refuse("pool_type", pool_type, "'max' or 'avg'", error=AttributeValueError)
     size = per_dim("pool_size", given["pool_size"], spatial)
     if pool_type == "max":
         return also(ksize=size, adaptive=True)
@@ -110,7 +110,6 @@ def adaptive_pool2d(
 
     input: Images, [images, channels, height, width], floating
     pool_size: Height and width of the result
-    pool_type: "max" or "avg"
     require_index: With "max": return also where each element was, as int32 indices into its plane
     Raises: An argument has another form, or ``require_index`` is asked of means
 
@@ -127,7 +126,6 @@ def adaptive_pool3d() -> None:
 
     input: Volumes, [images, channels, depth, height, width]
     pool_size: Dims of the result
-    pool_type: "max" or "avg"
     require_index: Return where the maxima are too
     Returns: With ``require_index`` (result, places): int32, each place counted within its volume
 

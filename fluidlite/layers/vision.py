@@ -40,8 +40,6 @@ def _resized(
     out_shape: Any, scale: Any, actual_shape: Any, resample: Any, data_format: Any, align_mode: int = 1, **given: Any
 ) -> Any:
     """The size, or the scale, of the images, by numbers or Variables."""
-    if resample not in _METHODS:
-        refuse("resample", resample, "one of " + ", ".join(map(repr, _METHODS)), error=AttributeValueError)
     method, spatial, formats = _METHODS[resample]
     if data_format not in formats:
         refuse("data_format", data_format, " or ".join(map(repr, formats)), error=AttributeValueError)
@@ -74,7 +72,7 @@ def _sizes(out_shape: Any, spatial: int) -> dict[str, Any]:
     return dict(zip(("out_d", "out_h", "out_w")[-spatial:], sizes, strict=True))
 
 
-@layer("bilinear_interp", {**_SIZES, "resample": ""}, body=_resized)
+@layer("bilinear_interp", {**_SIZES, "resample": Attr("resample", "str", choices=(*_METHODS,))}, body=_resized)
 def image_resize(
     input: Variable,
     out_shape: Sequence[int | Variable] | Variable | None = None,
@@ -92,7 +90,6 @@ def image_resize(
         with "TRILINEAR" volumes, with a depth before the height, and with "LINEAR" lines, without height
     out_shape: The size of the result; numbers may be Variables of [1], int32 or int64, or all of it one of [2]
     scale: How many times as large the result is, rounded down, if ``out_shape`` does not say it
-    resample: "BILINEAR", "NEAREST", "BICUBIC", "TRILINEAR" or "LINEAR"
     align_corners: The corner elements keep their places. Else a result's element i is i * size / out_size of the
         image.
     data_format: "NCHW" or "NHWC", "NCDHW" or "NDHWC" for "TRILINEAR", "NCW" or "NWC" for "LINEAR"

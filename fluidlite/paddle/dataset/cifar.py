@@ -53,13 +53,9 @@ def _batches(classes: int, part: str) -> Iterator[tuple[Any, Any]]:
     if path is None:
         yield _small(classes, part.startswith("test"), name)
         return
-    none = True
-    for member, content in files.members(path, "", _MAX_BATCH_BYTES):
-        if part in member.rsplit("/", 1)[-1]:
-            none = False
-            yield _batch(path, member, content, classes)
-    if none:
-        raise LoaderError(f"{path} has no file named {part}")
+    batches = files.members(path, lambda name: part in name.rsplit("/", 1)[-1], f"named {part}", _MAX_BATCH_BYTES)
+    for member, content in batches:
+        yield _batch(path, member, content, classes)
 
 
 def _batch(path: Path, member: str, content: bytes, classes: int) -> tuple[Any, Any]:

@@ -83,14 +83,21 @@ def read(path: Path) -> bytes:
     return content
 
 
-def members(path: Path, prefix: str, most: int = MAX_MEMBER_BYTES) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of an archive's regular files whose name begins so, in the archive's order."""
+def members(
+    path: Path, chosen: Callable[[str], bool], wanted: str, most: int = MAX_MEMBER_BYTES
+) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of an archive's regular files whose name is chosen, in the archive's order.
+
+    Raises LoaderError, which says what is ``wanted``, if there is none.
+    """
+    none = True
     try:
         with tarfile.open(path) as archive:
             for member in archive:
                 name = member.name.removeprefix("./")
-                if not name.startswith(prefix) or not member.isfile():
+                if not chosen(name) or not member.isfile():
                     continue
+                none = False
                 if member.size > most:
                     raise LoaderError(f"{path}: {name} is of {member.size:,} bytes; at most {most:,}")
                 file = archive.extractfile(member)
@@ -98,6 +105,8 @@ def members(path: Path, prefix: str, most: int = MAX_MEMBER_BYTES) -> Iterator[t
                 yield name, file.read()
     except (OSError, EOFError, zlib.error, tarfile.TarError) as exc:
         raise LoaderError(f"{path} cannot be read: {exc}") from exc
+    if none:
+        raise LoaderError(f"{path} has no file {wanted}")
 
 
 class Archive:

@@ -17,23 +17,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CUTOFF = 150
 _PRAISE = ["good", "great", "fine", "lovely", "superb", "moving", "clever", "fresh"]
 _BLAME = ["bad", "dull", "poor", "weak", "awful", "boring", "clumsy", "stale"]
-_OTHERS = [
-    "the",
-    "a",
-    "film",
-    "story",
-    "actor",
-    "scene",
-    "plot",
-    "music",
-    "end",
-    "was",
-    "is",
-    "it",
-    "with",
-    "and",
-    "so",
-]
+_OTHERS = ["the", "a", "film", "story", "actor", "scene", "plot", "music"]
+_OTHERS += ["end", "was", "is", "it", "with", "and", "so"]
 
 
 def word_dict() -> dict[str, int]:
@@ -71,15 +56,11 @@ def _reviews(part: str) -> Iterator[tuple[list[str], int]]:
         files.say_instead("imdb", _FILE, "1,000 generated reviews of 5 to 25 words")
         yield from generated(part)
         return
-    none = True
-    for name, content in files.members(path, f"aclImdb/{part}/"):
-        folder = name.split("/")[2]
-        if folder in ("pos", "neg") and name.endswith(".txt"):
-            none = False
-            text = content.decode("utf-8", "replace")
-            yield text.rstrip("\n\r").translate(_PUNCTUATION).lower().split(), int(folder == "neg")
-    if none:
-        raise LoaderError(f"{path} has no file aclImdb/{part}/pos/*.txt")
+    folders = tuple(f"aclImdb/{part}/{kind}/" for kind in ("pos", "neg"))
+    wanted = f"{folders[0]}*.txt"
+    for name, content in files.members(path, lambda name: name.startswith(folders) and name.endswith(".txt"), wanted):
+        text = content.decode("utf-8", "replace")
+        yield text.rstrip("\n\r").translate(_PUNCTUATION).lower().split(), int(name.startswith(folders[1]))
 
 
 def generated(part: str) -> Iterator[tuple[list[str], int]]:

@@ -37,7 +37,9 @@ def _arrays(part: str) -> tuple[Any, Any]:
     name = f"mnist/{part}-images-idx3-ubyte.gz"
     images, labels = files.find(name), files.find(f"mnist/{part}-labels-idx1-ubyte.gz")
     if images is None or labels is None:
-        return _small(part, name)
+        pixels, digits = _small(name)
+        rows = slice(None, -_TEST_ROWS) if part == "train" else slice(-_TEST_ROWS, None)
+        return pixels[rows], digits[rows]
     pixels, digits = _idx(images, 3), _idx(labels, 1)
     if len(pixels) != len(digits) or pixels[0].size != 784 or digits.max() > 9:
         raise LoaderError(f"{images} and {labels} hold {list(pixels.shape)} pixels and {len(digits)} labels of 0 to 9?")
@@ -57,24 +59,22 @@ def _idx(path: Path, rank: int) -> Any:
     return np.frombuffer(content, np.uint8, count, start).reshape(dims)
 
 
-def _small(part: str, missing: str) -> tuple[Any, Any]:
+def _small(missing: str) -> tuple[Any, Any]:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        return _generated(part, missing)
+        return _generated(missing)
     files.say_instead("mnist", missing, "scikit-learn's 1,797 real digits of 8 x 8, enlarged to 28 x 28")
     small, labels = load_digits(return_X_y=True)
     large = small.reshape(-1, 8, 1, 8, 1).repeat(3, axis=2).repeat(3, axis=4).reshape(-1, 24, 24)
     images = (np.pad(large, ((0, 0), (2, 2), (2, 2))) / 8.0 - 1.0).reshape(-1, 784).astype("float32")
-    rows = slice(None, -_TEST_ROWS) if part == "train" else slice(-_TEST_ROWS, None)
-    return images[rows], labels[rows]
+    return images, labels
 
 
-def _generated(part: str, missing: str) -> tuple[Any, Any]:
+def _generated(missing: str) -> tuple[Any, Any]:
     files.say_instead("mnist", missing, "2,000 generated images, ten patterns in noise")
     random = np.random.default_rng(0)
     patterns = random.uniform(-1, 1, (10, 784))
     labels = np.arange(2000) % 10
     images = np.clip(patterns[labels] * 0.5 + random.normal(0, 0.3, (2000, 784)), -1, 1).astype("float32")
-    rows = slice(None, -_TEST_ROWS) if part == "train" else slice(-_TEST_ROWS, None)
-    return images[rows], labels[rows]
+    return images, labels

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from fluidlite.base.errors import LoaderError
 from fluidlite.paddle.dataset import files
 from fluidlite.paddle.dataset.imdb import generated
+from fluidlite.paddle.dataset.words import frequent
 
 Sample = tuple[list[int], int]
 _FILE = "corpora/movie_reviews.zip"
@@ -47,8 +47,8 @@ def _small() -> list[tuple[list[str], int]]:
 
 def get_word_dict() -> list[tuple[str, int]]:
     """The words with their numbers, the most frequent first."""
-    counts = Counter(word for words, _ in _reviews() for word in words)
-    return [(word, i) for i, word in enumerate(sorted(counts, key=lambda word: (-counts[word], word)))]
+    words = frequent(word for words, _ in _reviews() for word in words)
+    return [(word, i) for i, word in enumerate(words)]
 
 
 def _samples(training: bool) -> Iterator[Sample]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from fluidlite.base.errors import LoaderError
+from fluidlite.paddle.dataset.words import UNKNOWN, frequent
 
-START, END, UNKNOWN = "<s>", "<e>", "<unk>"
+START, END = "<s>", "<e>"
 Pair = tuple[str, str]
 Sample = tuple[list[int], list[int], list[int]]
 
@@ -26,13 +26,11 @@ def pair_of(line: str) -> Pair | None:
     return (parts[0], parts[1]) if len(parts) == 2 else None
 
 
-def frequent(lines: Iterable[str], size: int) -> dict[str, int]:
+def numbered(lines: Iterable[str], size: int) -> dict[str, int]:
     """Numbers of ``<s>``, ``<e>``, ``<unk>`` and then of the most frequent words, ``size`` in all."""
-    counts = Counter(word for line in lines for word in line.split())
-    for name in (START, END, UNKNOWN):
-        counts.pop(name, None)
-    words = sorted(counts, key=lambda word: (-counts[word], word))[: max(size - 3, 0)]
-    return {word: i for i, word in enumerate([START, END, UNKNOWN, *words])}
+    names = (START, END, UNKNOWN)
+    words = frequent((word for line in lines for word in line.split()), *names)[: max(size - 3, 0)]
+    return {word: i for i, word in enumerate([*names, *words])}
 
 
 def sample_of(pair: Pair, source: dict[str, int], target: dict[str, int]) -> Sample:

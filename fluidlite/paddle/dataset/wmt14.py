@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from fluidlite.base.arguments import whole
 from fluidlite.base.errors import LoaderError
 from fluidlite.paddle.dataset import files
-from fluidlite.paddle.dataset.translations import Sample, frequent, generated, pair_of, sample_of
+from fluidlite.paddle.dataset.translations import Sample, generated, numbered, pair_of, sample_of
 
 _FILE = "wmt14/wmt14.tgz"
 _MAX_BYTES = 512 << 20
@@ -46,13 +46,12 @@ def _dicts(dict_size: int) -> tuple[dict[str, int], dict[str, int]]:
     path = files.find(_FILE)
     if path is None:
         lines = [line.split("\t") for line in generated("train", "en", "fr")]
-        return frequent((line[0] for line in lines), size), frequent((line[1] for line in lines), size)
+        return numbered((line[0] for line in lines), size), numbered((line[1] for line in lines), size)
     found: dict[str, dict[str, int]] = {}
-    for name, content in files.members(path, "", _MAX_BYTES):
-        kind = name.rsplit("/", 1)[-1]
-        if kind in ("src.dict", "trg.dict"):
-            words = content.decode("utf-8", "replace").splitlines()[:size]
-            found[kind] = {word.strip(): i for i, word in enumerate(words)}
+    names = ("src.dict", "trg.dict")
+    for name, content in files.members(path, lambda name: name.rsplit("/", 1)[-1] in names, names[0], _MAX_BYTES):
+        words = content.decode("utf-8", "replace").splitlines()[:size]
+        found[name.rsplit("/", 1)[-1]] = {word.strip(): i for i, word in enumerate(words)}
     if len(found) != 2:
         raise LoaderError(f"{path} has no files src.dict and trg.dict")
     return found["src.dict"], found["trg.dict"]
@@ -80,10 +79,6 @@ def _lines(part: str) -> Iterator[str]:
         files.say_instead("wmt14", _FILE, "2,200 generated pairs: digits in English and French words")
         yield from generated(part, "en", "fr")
         return
-    none = True
-    for name, content in files.members(path, "", _MAX_BYTES):
-        if name.endswith(f"{part}/{part}"):
-            none = False
-            yield from content.decode("utf-8", "replace").splitlines()
-    if none:
-        raise LoaderError(f"{path} has no file {part}/{part}")
+    wanted = f"{part}/{part}"
+    for _, content in files.members(path, lambda name: name.endswith(wanted), wanted, _MAX_BYTES):
+        yield from content.decode("utf-8", "replace").splitlines()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from fluidlite.base.arguments import whole
 from fluidlite.base.errors import LoaderError
 from fluidlite.paddle.dataset import files
-from fluidlite.paddle.dataset.translations import Sample, frequent, generated, pair_of, sample_of
+from fluidlite.paddle.dataset.translations import Sample, generated, numbered, pair_of, sample_of
 
 _FILE = "wmt16/wmt16.tar.gz"
 _MAX_BYTES = 256 << 20
@@ -46,7 +46,7 @@ def _dict(lang: str, dict_size: int) -> dict[str, int]:
     if size < 3:
         raise LoaderError(f"paddle.dataset.wmt16: a dictionary is to have {size} words; expected 3 or more")
     pairs = (pair_of(line) for line in _lines("train"))
-    return frequent((pair[column] for pair in pairs if pair is not None), size)
+    return numbered((pair[column] for pair in pairs if pair is not None), size)
 
 
 def _reader(part: str, src_dict_size: int, trg_dict_size: int, src_lang: str) -> Callable[[], Iterator[Sample]]:
@@ -69,8 +69,6 @@ def _lines(part: str) -> Iterator[str]:
         yield from generated(part, "en", "de")
         return
     wanted = f"wmt16/{part}"
-    for name, content in files.members(path, wanted, _MAX_BYTES):
-        if name == wanted:
-            yield from content.decode("utf-8", "replace").splitlines()
-            return
-    raise LoaderError(f"{path} has no file {wanted}")
+    for _, content in files.members(path, wanted.__eq__, wanted, _MAX_BYTES):
+        yield from content.decode("utf-8", "replace").splitlines()
+        return

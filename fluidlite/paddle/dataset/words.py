@@ -10,7 +10,11 @@ UNKNOWN = "<unk>"
 
 def dictionary(words: Iterable[str], above: int) -> dict[str, int]:
     """Numbers of the words that come more often than ``above`` times, the most frequent first; then ``<unk>``."""
+    return {word: index for index, word in enumerate([*frequent(words, UNKNOWN, above=above), UNKNOWN])}
+
+
+def frequent(words: Iterable[str], *without: str, above: int = 0) -> list[str]:
+    """The words that come more often than ``above`` times, the most frequent first."""
     counts = Counter(words)
-    counts.pop(UNKNOWN, None)
-    kept = sorted((word for word, count in counts.items() if count > above), key=lambda word: (-counts[word], word))
-    return {word: index for index, word in enumerate([*kept, UNKNOWN])}
+    kept = (word for word, count in counts.items() if count > above and word not in without)
+    return sorted(kept, key=lambda word: (-counts[word], word))

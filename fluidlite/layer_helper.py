@@ -75,6 +75,12 @@ def check_float(argument: str, value: Any) -> float:
     return number
 
 
+def check_function(argument: str, value: Any, expected: str = "a function, or None") -> None:
+    """Raise unless it is a function, or None where that is said."""
+    if not callable(value) and not (value is None and expected.endswith("or None")):
+        refuse(argument, value, expected)
+
+
 # The helper --------------------------------------------------------------------------------------------------------
 
 

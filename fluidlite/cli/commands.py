@@ -274,7 +274,7 @@ def sources(
     as_json: AsJson = False,
 ) -> None:
     """Write the sources of all that a saved model runs to files: it runs once, on zeros."""
-    from fluidlite.cli.sources_report import write_sources
+    from fluidlite.cli.model_runs import write_sources
 
     program = read_program(model)
     written = write_sources(program, place, codegen, _feeds(feed), fetch or (), to)

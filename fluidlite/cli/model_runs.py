@@ -1,14 +1,16 @@
-"""Running saved programs without data: feeds of zeros, and state of zeros where no values were saved."""
+"""Running saved programs without data: feeds of zeros, and state of zeros where no values were saved; their sources."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import FeedError, FetchError
+from fluidlite.executor import Executor
 from fluidlite.platform.place import Place
 from fluidlite.program.operator import EMPTY
 from fluidlite.program.program import Program
@@ -67,3 +69,30 @@ def set_zero_state(program: Program, scope: Scope, place: Place) -> None:
             continue
         if variable.spec is not None and variable.spec.known:
             scope.var(variable.name).get_tensor().set(np.zeros(variable.spec.dims, NUMPY[variable.dtype]), place)
+
+
+def write_sources(
+    program: Program,
+    place: str,
+    codegen: str | None,
+    feeds: Mapping[str, Sequence[int]],
+    fetches: Sequence[str],
+    folder: Path,
+) -> list[Path]:
+    """Run a program once, on zeros and with state of zeros, and write the sources of what ran.
+
+    ``feeds``: dims by name; of what the program leaves open; others are as declared.
+    ``fetches``: default: what the program names, else what no operator reads.
+    Raises FeedError, FetchError, PlaceError if a feed has open dims or there is no such feed, variable, place or
+    generator.
+    """
+    names, given = fetched_names(program, fetches), zero_feeds(program, feeds)
+    scope = Scope()
+    exe = Executor(place, codegen=codegen, mode="compiled")
+    try:
+        set_zero_state(program, scope, exe.place)
+        for _ in range(2):  # the second run makes the fast path
+            exe.run(program, given, names, scope=scope)
+        return exe.write_sources(folder)
+    finally:
+        exe.close()

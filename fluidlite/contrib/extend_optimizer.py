@@ -7,7 +7,7 @@ from typing import Any
 
 from fluidlite import layers
 from fluidlite.clip import BaseGradientClipAttr
-from fluidlite.layer_helper import refuse
+from fluidlite.layer_helper import check_function, refuse
 from fluidlite.optimizer import Optimizer
 from fluidlite.program.operator import Operator
 from fluidlite.program.program import program_guard
@@ -24,8 +24,7 @@ class _Decoupled(Optimizer):
     ) -> None:
         if not isinstance(weight_decay, (int, float, Variable)):
             refuse("weight_decay", weight_decay, "a number, or a Variable [1]")
-        if apply_decay_param_fun is not None and not callable(apply_decay_param_fun):
-            refuse("apply_decay_param_fun", apply_decay_param_fun, "a function of a parameter's name, or None")
+        check_function("apply_decay_param_fun", apply_decay_param_fun, "a function of a parameter's name, or None")
         super().__init__(**options)
         self._weight_decay = weight_decay
         self._decays = apply_decay_param_fun or (lambda name: True)

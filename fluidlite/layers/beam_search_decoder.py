@@ -10,7 +10,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.base.errors import AttributeValueError, ShapeError
-from fluidlite.layer_helper import check_int, check_variable, refuse
+from fluidlite.layer_helper import check_function, check_int, check_variable, refuse
 from fluidlite.layers.beam_search import gather_tree
 from fluidlite.layers.common import append
 from fluidlite.layers.decoders import Decoder
@@ -63,11 +63,9 @@ class BeamSearchDecoder(Decoder):
         embedding_fn: Callable[[Variable], Any] | None = None,
         output_fn: Callable[[Any], Any] | None = None,
     ) -> None:
-        if not callable(cell):
-            refuse("cell", cell, "an RNNCell")
-        for name, value in (("embedding_fn", embedding_fn), ("output_fn", output_fn)):
-            if value is not None and not callable(value):
-                refuse(name, value, "a function, or None")
+        check_function("cell", cell, "an RNNCell")
+        check_function("embedding_fn", embedding_fn)
+        check_function("output_fn", output_fn)
         self.cell, self.embedding_fn, self.output_fn = cell, embedding_fn, output_fn
         self.start_token = check_int("start_token", start_token, 0)
         self.end_token = check_int("end_token", end_token, 0)

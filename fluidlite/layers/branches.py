@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from fluidlite.base.errors import ProgramError
-from fluidlite.layer_helper import LayerHelper, check_variable, refuse
+from fluidlite.layer_helper import LayerHelper, check_function, check_variable, refuse
 from fluidlite.layers import ops
 from fluidlite.layers.loops import check_condition
 from fluidlite.layers.structure import flat, packed, same
@@ -121,8 +121,7 @@ def cond(
     """
     check_condition("pred", pred)
     for argument, function in (("true_fn", true_fn), ("false_fn", false_fn)):
-        if function is not None and not callable(function):
-            refuse(argument, function, "a function without arguments, or None")
+        check_function(argument, function, "a function without arguments, or None")
     program = LayerHelper("cond", name=name).main_program
     outer = program.current_block()
     made: list[Any] = []
@@ -192,8 +191,7 @@ def case(
         if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not callable(pair[1]):
             refuse("pred_fn_pairs", pair, "a pair of a condition and a function")
         check_condition("pred_fn_pairs", pair[0])
-    if default is not None and not callable(default):
-        refuse("default", default, "a function without arguments, or None")
+    check_function("default", default, "a function without arguments, or None")
     pairs = list(pred_fn_pairs)
     last = default if default is not None else pairs.pop()[1]
     for condition, function in reversed(pairs):

@@ -8,7 +8,7 @@ from typing import Any
 
 from fluidlite.base.dtypes import INTS
 from fluidlite.base.errors import DtypeError
-from fluidlite.layer_helper import check_float, check_int, check_variable, refuse
+from fluidlite.layer_helper import check_float, check_function, check_int, check_variable, refuse
 from fluidlite.layers.index import argmax, gather, sampling_id
 from fluidlite.layers.nn import scale, softmax
 from fluidlite.layers.ops import layer
@@ -133,8 +133,8 @@ class GreedyEmbeddingHelper(DecodeHelper):
     """
 
     def __init__(self, embedding_fn: Callable[[Variable], Any], start_tokens: Variable, end_token: int) -> None:
-        if not callable(embedding_fn):
-            refuse("embedding_fn", embedding_fn, "a function of words, such as lambda ids: fluid.embedding(ids, size)")
+        function = "a function of words, such as lambda ids: fluid.embedding(ids, size)"
+        check_function("embedding_fn", embedding_fn, function)
         tokens = check_variable("start_tokens", start_tokens)
         if tokens.dtype != "int64":
             refuse("start_tokens", tokens, "int64", error=DtypeError)
@@ -207,12 +207,10 @@ class BasicDecoder(Decoder):
     """What a step puts out: the cell's outputs, through ``output_fn``, and the words."""
 
     def __init__(self, cell: Any, helper: DecodeHelper, output_fn: Callable[[Any], Any] | None = None) -> None:
-        if not callable(cell):
-            refuse("cell", cell, "an RNNCell")
+        check_function("cell", cell, "an RNNCell")
         if not isinstance(helper, DecodeHelper):
             refuse("helper", helper, "a DecodeHelper, such as TrainingHelper or GreedyEmbeddingHelper")
-        if output_fn is not None and not callable(output_fn):
-            refuse("output_fn", output_fn, "a function, or None")
+        check_function("output_fn", output_fn)
         self.cell, self.helper, self.output_fn = cell, helper, output_fn
 
     def initialize(self, inits: Any) -> tuple[Any, Any, Variable]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.control_flow.sub_program import writes_of
-from fluidlite.layer_helper import LayerHelper, check_int, check_variable, refuse
+from fluidlite.layer_helper import LayerHelper, check_function, check_int, check_variable, refuse
 from fluidlite.layers.structure import flat, packed
 from fluidlite.layers.sub_blocks import SubBlock, control_flow
 from fluidlite.layers.tensor import assign
@@ -101,8 +101,8 @@ def while_loop(
     Returns: The values after the last iteration, in the structure of ``loop_vars``; these themselves are as they were
     Raises: ProgramError: If an argument is of another kind, or ``body`` returns another structure
     """
-    if not callable(cond) or not callable(body):
-        refuse("cond" if not callable(cond) else "body", body if callable(cond) else cond, "a function")
+    check_function("cond", cond, "a function")
+    check_function("body", body, "a function")
     if not isinstance(loop_vars, (list, tuple)) or not loop_vars:
         refuse("loop_vars", loop_vars, "a list of one Variable or more")
     given = [check_variable("loop_vars", each) for each in flat(list(loop_vars))]

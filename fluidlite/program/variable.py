@@ -162,7 +162,13 @@ class Variable(VariableMetadata):
     def __ge__(self, other: Any) -> Any:
         return self._binary("greater_equal", other)
 
-    # == and != stay Python's: variables are keys of dicts, and Fluid 1.x leaves them so.
+    def __eq__(self, other: object) -> Any:
+        return self._binary("equal", other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._binary("not_equal", other)
+
+    __hash__ = object.__hash__  # a variable is a key by what it is, not by its elements
 
     def __getitem__(self, key: Any) -> Variable:
         """The part that ints, slices, integer variables, ``...`` and None name."""
@@ -190,7 +196,8 @@ class Variable(VariableMetadata):
             return True  # as in Fluid: `if bias:` asks whether there is one
         raise TypeError(
             f"variable {self.name!r} has no truth value while the program is built; "
-            "use layers.logical_and and its like, and compare with None by `is`"
+            "use layers.logical_and and its like, compare with None by `is`; "
+            "of a variable in a list, look for it by `is`, or by its name"
         )
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:

@@ -55,3 +55,24 @@ def test_numbers_that_truth_values_are_not() -> None:
             with pytest.raises(ProgramError, match="no bool is"):
                 compared()
         assert (truth > 0).dtype == (truth <= True).dtype == "bool"
+
+
+@pytest.mark.parametrize("place", [str(place) for place in fluid.places()])
+def test_equality_is_of_elements(place: str) -> None:
+    """It was Python's, so that ``x * (label != 0)`` was x."""
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        x, i = layers.data("x", [3]), layers.data("i", [3], dtype="int64")
+        rows = layers.reduce_max(x, dim=1)
+        cases = [
+            (i == 4, I == 4), (i != 4, I != 4), (np.int64(4) != i, I != 4), (x == i.astype("float32"), X == I),
+            (x != rows, X.max(1, keepdims=True) != X), (x * (i != -2).astype("float32"), X * (I != -2)),
+        ]  # fmt: skip
+        assert all(made.dtype == "bool" for made, _ in cases[:5])
+        assert {x: 1, i: 2}[x] == 1 and len({x, i, x}) == 2 and [x, i].index(x) == 0
+        assert (x == None, x != None, x == "x", x in (None, x)) == (False, True, False, True)  # noqa: E711  as scripts ask
+        with pytest.raises(TypeError, match="look for it by `is`, or by its name"):
+            x in [x * 2.0]  # noqa: B015
+    fetched = fluid.Executor(place, fallback="allow").run(program, {"x": X, "i": I}, [made for made, _ in cases])
+    for number, (got, (_, expected)) in enumerate(zip(fetched, cases, strict=True)):
+        np.testing.assert_array_equal(got, expected, err_msg=f"case {number}")

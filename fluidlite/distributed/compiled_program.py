@@ -96,7 +96,9 @@ class CompiledProgram:
 
     # What the Executor calls
 
-    def run_on(self, executor: Any, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool) -> list[Any]:
+    def run_on(
+        self, executor: Any, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool, return_merged: bool
+    ) -> list[Any]:
         """Run once by an executor; its place is the members' unless they have places of their own."""
         if not self._parallel:
             return list(executor.run(self._program, feed, fetch_list, scope=scope, return_numpy=return_numpy))
@@ -107,7 +109,7 @@ class CompiledProgram:
                     f"{len(self._places)} places were named in each of {group.size} processes"
                     "\n  Do: name one place, or none, under mpirun"
                 )
-            return self._replicated(executor).run(feed, fetch_list, scope, return_numpy)
+            return self._replicated(executor).run(feed, fetch_list, scope, return_numpy, return_merged)
         if isinstance(feed, (list, tuple)) and len(feed) == 1:
             feed = feed[0]
         if self._places and self._places[0] != executor.place:
@@ -121,7 +123,8 @@ class CompiledProgram:
             broadcast_state(program, scope, group)
             scope.update_random_runs(member_runs(scope, self._program.random_seed, program.random_seed))
             self._begun.add(scope)
-        return list(executor.run(program, feed, fetch_list, scope=scope, return_numpy=return_numpy))
+        found = executor.run(program, feed, fetch_list, scope=scope, return_numpy=return_numpy)
+        return list(found) if return_merged else [[each] for each in found]
 
     def program_of(self, group: Group) -> Program:
         """The program that a member of a group runs."""

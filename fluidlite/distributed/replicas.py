@@ -56,8 +56,10 @@ class Replicas:
             told.result()
         return meeting
 
-    def run(self, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool) -> list[Any]:
-        """Run once on all places; return what was fetched, the places' values behind each other."""
+    def run(
+        self, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool = True, return_merged: bool = True
+    ) -> list[Any]:
+        """Run once on all places; return what was fetched, the places' values behind each other or in a list."""
         feeds = self._split_feed(feed)
         fetches = [fetch_list] if isinstance(fetch_list, (str, Variable)) else fetch_list
         fetches = listed("fetch_list", fetches if fetches is not None else (), "variables or names", FetchError)
@@ -92,6 +94,8 @@ class Replicas:
             self._meeting, self._owner = self._meet(), None  # what the members hold may differ now
             raise next((exc for exc in errors if not isinstance(exc, CollectiveError)), errors[0])
         self._versions = self._seen(programs[0], scope)
+        if not return_merged:
+            return [list(parts) for parts in zip(*found, strict=True)]
         names = [item if isinstance(item, str) else item.name for item in fetches]
         return [joined(name, parts) for name, parts in zip(names, zip(*found, strict=True), strict=True)]
 

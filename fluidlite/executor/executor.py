@@ -50,7 +50,9 @@ DEFAULT_MODE = "compiled"
 class Runnable(Protocol):
     """What runs a program in a way of its own, such as on several places; an executor hands its runs over to it."""
 
-    def run_on(self, executor: Any, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool) -> list[Any]:
+    def run_on(
+        self, executor: Any, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool, return_merged: bool
+    ) -> list[Any]:
         """Run once; arguments and result are those of :meth:`Executor.run`."""
         ...
 
@@ -154,6 +156,7 @@ class Executor:
         scope: Scope | None = None,
         return_numpy: bool = True,
         use_program_cache: bool = True,
+        return_merged: bool = True,
     ) -> list[Any]:
         """Run a program once.
 
@@ -168,6 +171,8 @@ class Executor:
             Where state lives; default: the global scope.
         return_numpy : bool
             NumPy arrays, or (False) tensors with their LoD. Both own their memory.
+        return_merged : bool
+            Of a program that several places run: their values behind each other, or (False) a list with one a place.
 
         Returns
         -------
@@ -197,7 +202,7 @@ class Executor:
                     self._runner.last = None
                     return found
         if not isinstance(program, Program) and hasattr(program, "run_on"):
-            found = program.run_on(self, feed, fetch_list, scope, return_numpy)
+            found = program.run_on(self, feed, fetch_list, scope, return_numpy, return_merged)
             return found
         if self._context is None or self.closed:
             return self._checked(program, feed, fetch_list, scope, return_numpy)

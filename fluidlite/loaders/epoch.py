@@ -101,6 +101,11 @@ class EpochRun:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def ahead(self) -> int:
+        """How many batches are made, or being made, that the caller has not been given."""
+        return self._requested - self._next
+
     # Workers
 
     def _work(self, producer: Producer) -> None:

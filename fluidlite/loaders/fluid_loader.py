@@ -20,6 +20,18 @@ MAX_AHEAD = 8
 Reader = Callable[[], Any]
 
 
+class ReaderQueue:
+    """The batches that a reader makes ahead, as Fluid's ``py_reader.queue`` shows them."""
+
+    def __init__(self, loader: GeneratorLoader) -> None:
+        self._loader = loader
+
+    def size(self) -> int:
+        """How many are made, or being made; 0 where no epoch feeds the program."""
+        epoch = self._loader._epoch
+        return 0 if epoch is None else epoch.ahead
+
+
 class GeneratorLoader:
     """A loader that a generator function is set for; ``DataLoader.from_generator`` and ``PyReader`` make one.
 
@@ -168,6 +180,11 @@ class GeneratorLoader:
         return [batch[name] for name in self.feed_names] if self._return_list else batch
 
     # Feeding its program
+
+    @property
+    def queue(self) -> ReaderQueue:
+        """What is made ahead: ``reader.queue.size()``."""
+        return ReaderQueue(self)
 
     @property
     def started(self) -> bool:

@@ -349,6 +349,11 @@ class EpochIterator(Iterator[Batch]):
         self._position.batches += 1
         return Batch(tensors, self._first + number, size, self._position.epoch)
 
+    @property
+    def ahead(self) -> int:
+        """How many batches are made, or being made, that the loop has not been given."""
+        return self._run.ahead
+
     def close(self) -> None:
         """End the workers and let go of the buffers, but for batches that somebody holds."""
         self._run.close()

@@ -72,6 +72,21 @@ def types(program: fluid.Program) -> list[str]:
     return [op.type for op in program.global_block().ops]
 
 
+@pytest.mark.parametrize("places", [["cpu"], ["cpu", "cpu"]], ids=["one", "two"])
+def test_what_places_fetch_stays_apart_if_not_merged(places: list[str]) -> None:
+    main, startup, loss = model()
+    program = fluid.CompiledProgram(main.clone(for_test=True)).with_data_parallel(places=places)
+    with fluid.scope_guard(fluid.Scope()):
+        executor = fluid.Executor("cpu")
+        executor.run(startup)
+        feed = {"x": X[:36], "y": Y[:36]}
+        (merged,) = executor.run(program, feed, [loss])
+        for return_numpy in (True, False):
+            (parts,) = executor.run(program, feed, [loss], return_numpy=return_numpy, return_merged=False)
+            assert isinstance(parts, list) and len(parts) == len(places)
+            np.testing.assert_array_equal(np.concatenate([np.asarray(part) for part in parts]), merged)
+
+
 def test_each_gradient_is_in_one_bucket_behind_what_makes_it() -> None:
     main, _, loss = model(sizes=(8, 8, 8))
     found = insert_collectives(main, loss.name, members=4, bucket_bytes=300)

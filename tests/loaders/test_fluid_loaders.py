@@ -146,6 +146,26 @@ def test_py_reader_trains_and_tests(place: str) -> None:
     assert len(losses["test"]) == len(losses["train"])
 
 
+def test_the_queue_of_a_reader_has_a_size() -> None:
+    """Scripts print ``py_reader.queue.size()`` at each step."""
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        reader = fluid.layers.py_reader(4, [[-1, 3], [-1, 1]], ["float32", "int64"])
+        x, _ = fluid.layers.read_file(reader)
+        total = fluid.layers.reduce_sum(x)
+        reader.decorate_tensor_provider(batches)
+        executor = fluid.Executor("cpu")
+        sizes = [reader.queue.size()]
+        for _ in range(2):
+            reader.start()
+            with pytest.raises(fluid.core.EOFException):
+                while True:
+                    executor.run(fetch_list=[total])
+                    sizes.append(reader.queue.size())
+            reader.reset()
+            sizes.append(reader.queue.size())
+    assert sizes[0] == sizes[-1] == sizes[len(sizes) // 2] == 0 and 0 <= min(sizes) <= max(sizes) <= 4
+
+
 def test_variables_that_are_there(place: str) -> None:
     x, y = inputs()
     total = fluid.layers.reduce_sum(x)

@@ -79,7 +79,12 @@ from fluidlite.distributed.compiled_program import CompiledProgram as CompiledPr
 from fluidlite.distributed.strategies import BuildStrategy as BuildStrategy, ExecutionStrategy as ExecutionStrategy
 from fluidlite.executor import Executor as Executor
 from fluidlite.executor.explain import explain as explain
+from fluidlite.framework import load_op_library as load_op_library
 from fluidlite.input import embedding as embedding, one_hot as one_hot
+from fluidlite.io.program_state import (
+    load_program_state as load_program_state,
+    set_program_state as set_program_state,
+)
 from fluidlite.io.state import load as load, save as save
 from fluidlite.layers.io import _exact_data
 from fluidlite.lod_tensor import (

@@ -20,7 +20,7 @@ NAMES = {
         set_flags get_flags is_compiled_with_cuda device_guard data layers optimizer initializer
         regularizer clip io metrics framework executor backward reader batch nets average WeightNormParamAttr
         cpu_places cuda_places cuda_pinned_places in_dygraph_mode require_version memory_optimize release_memory
-        save load Trainer Inferencer CheckpointConfig
+        save load load_program_state set_program_state load_op_library Trainer Inferencer CheckpointConfig
         """,
     "core": """
         is_compiled_with_cuda CPUPlace CUDAPlace LoDTensor Scope VarDesc EnforceNotMet get_cuda_device_count AttrType

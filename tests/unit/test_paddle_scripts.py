@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import struct
 import subprocess
@@ -291,3 +292,24 @@ def test_curves_of_costs(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     drawn = [("plot", [1], [0.5]), ("legend",)]
     both = [*drawn, ("savefig", "costs.png"), ("clf",), *drawn, ("pause", 0.001), ("clf",)]
     assert calls == (both if how == "drawn" else [])
+
+
+def test_files_that_paddle_would_download_are_those_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ctr").mkdir()
+    (tmp_path / "ctr" / "a.tgz").write_bytes(b"abc")
+    digest = hashlib.md5(b"abc", usedforsecurity=False).hexdigest()
+    script = write(
+        tmp_path,
+        "import sys\nfrom paddle.dataset.common import DATA_HOME, download\n"
+        "found = [download('http://host/x/a.tgz', 'ctr', sys.argv[1])]\n"
+        "found.append(download('http://host/b', 'ctr', None, save_name='a.tgz'))\n",
+    )
+    with pytest.raises(ScriptError, match=r"ctr/a.tgz is not in \$FLUIDLITE_DATASETS, and nothing is downloaded"):
+        run_script(script, [digest])
+    monkeypatch.setenv(files.VARIABLE, str(tmp_path))
+    names = run_script(script, [digest])
+    assert names["DATA_HOME"] == str(tmp_path) and names["found"] == [str(tmp_path / "ctr" / "a.tgz")] * 2
+    with pytest.raises(ScriptError, match=f"has the MD5 {digest}; expected 000"):
+        run_script(script, ["0" * 32])

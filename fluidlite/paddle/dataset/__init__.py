@@ -5,6 +5,7 @@ Where no file is found, a line on stderr says what is read instead.
 
 from fluidlite.paddle.dataset import (
     cifar as cifar,
+    common as common,
     conll05 as conll05,
     flowers as flowers,
     image as image,

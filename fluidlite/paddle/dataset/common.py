@@ -1,0 +1,51 @@
+"""``paddle.dataset.common``: where files of data sets are. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from fluidlite.base.errors import LoaderError
+from fluidlite.paddle.dataset.files import VARIABLE, find, folder
+
+
+def md5file(fname: str | os.PathLike[str]) -> str:
+    """The MD5 of a file, in hexadecimal digits."""
+    with open(fname, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def download(url: str, module_name: str, md5sum: str | None, save_name: str | None = None) -> str:
+    """The path of a file in the folder of data sets that Paddle would fetch from ``url``.
+
+    Parameters
+    ----------
+    url : str
+        Its last part is the file's name, unless ``save_name`` is.
+    module_name : str
+        The part of the folder that it is in.
+    md5sum : str or None
+        What the file's MD5 has to be.
+
+    Raises
+    ------
+    LoaderError
+        It is not there, or is another.
+    """
+    name = f"{module_name}/{save_name or url.rpartition('/')[2]}"
+    path = find(name)
+    if path is None:
+        raise LoaderError(f"{name} is not in {_home()}, and nothing is downloaded\n  Do: put what {url} gives there")
+    if md5sum is not None and (found := md5file(path)) != md5sum:
+        raise LoaderError(f"{path} has the MD5 {found}; expected {md5sum}\n  Do: put what {url} gives in its place")
+    return str(path)
+
+
+def _home() -> str:
+    return str(folder() or f"${VARIABLE}")
+
+
+def __getattr__(name: str) -> str:
+    if name == "DATA_HOME":  # --data may say it after the import
+        return _home()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -141,11 +141,14 @@ def _ids_near(id: str, found: list[Check]) -> list[str]:
 
 
 def _why(type: str, operators: list[str]) -> str:
-    if ops.find(type) is None:
+    op = ops.find(type)
+    if op is None:
         return f": no operator is called so{did_you_mean(type, operators, 1, 0.3)}"
     forward = type.removesuffix("_grad")
     if forward != type and forward in operators:
         return f": it is checked with {forward!r}"
+    if op.random:
+        return ": the bits of random numbers are checked with 'random'"
     return ": it has no reference, or no samples"
 
 

@@ -175,7 +175,7 @@ def compare(where: str, actual: Any, expected: Array, rtol: float, atol: float) 
         place = np.unravel_index(np.argmax(np.where(wrong, np.nan_to_num(distance, nan=np.inf), -1)), wrong.shape)
         raise ConformanceError(
             f"{where}: {int(wrong.sum())} of {wrong.size} elements are wrong; at {[int(i) for i in place]} "
-            f"it is {actual[place]!r}, expected {expected[place]!r} (relative tolerance {rtol:g})"
+            f"it is {actual[place]}, expected {expected[place]} (relative tolerance {rtol:g})"
         )
 
 

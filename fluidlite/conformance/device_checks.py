@@ -96,7 +96,7 @@ def _same(what: str, place: Place, actual: Array, expected: Array) -> None:
         wrong = np.flatnonzero(actual.ravel() != expected.ravel())
         raise ConformanceError(
             f"{place}: {what}: {wrong.size} of {expected.size} elements are wrong, the first at {int(wrong[0])}: "
-            f"{actual.ravel()[wrong[0]]!r}, expected {expected.ravel()[wrong[0]]!r}"
+            f"{actual.ravel()[wrong[0]]}, expected {expected.ravel()[wrong[0]]}"
         )
 
 

@@ -61,9 +61,14 @@ def _names(value: Any, slot: Slot, side: str, what: str, block: Block) -> list[s
         if name != EMPTY and known is None:
             raise ProgramError(
                 f"{what}: {side} slot {slot.name!r} names variable {name!r}, which the block does not have"
+                + (_ELSEWHERE if getattr(item, "block", block).program is not block.program else "")
             )
         names.append(name)
     return [name for name in names if name != EMPTY] if side == "input" else names
+
+
+_ELSEWHERE = """: it is of another program
+  Do: build both in one program_guard; an operator such as + appends to the program of the variable at its left"""
 
 
 def check_own(known: Any, item: Any, what: str) -> None:

@@ -119,7 +119,7 @@ def test_what_is_wrong_crashes_hangs_or_is_lost_fails_just_its_check(bad: str, m
     assert sorted(failed) == sorted(wide[:4])  # the fifth only writes where replies go
     assert sorted(outcome.id for outcome in found.outcomes) == sorted([*wide, *others])
     text = {op: next(o.error for id, o in failed.items() if id.startswith(op + "[")) for op in operators[:4]}
-    assert re.search(r"ConformanceError: relu\[.*elements are wrong", text["relu"])
+    assert re.search(r"ConformanceError: relu\[.*elements are wrong; at \[[\d, ]*\] it is -?\d", text["relu"])
     assert re.search(r"the process that ran it was ended by SIGKILL; it wrote: .*about to crash", text["tanh"])
     assert "took longer than 8 s, and its process was ended" in text["floor"]
     assert "DeviceLost" in text["ceil"]
@@ -203,6 +203,7 @@ def test_known_failures(bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[
         (["cpu", "--op", "rleu"], "no operator is called so; did you mean 'relu'?"),
         (["cpu", "--op", "relu_grad"], "it is checked with 'relu'"),
         (["cpu", "--op", "feed"], "has no reference, or no samples"),
+        (["cpu", "--op", "randint"], "the bits of random numbers are checked with 'random'"),
         (["cpu", "--check", "relu[nothing]"], "no check is called 'relu[nothing]'; did you mean 'relu["),
         (["nowhere"], "no device serves place 'nowhere:0'"),
         (["cpu", "--plugin", "no_such_module"], "plugin 'no_such_module' cannot be loaded: ModuleNotFoundError"),

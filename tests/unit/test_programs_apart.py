@@ -89,7 +89,7 @@ def test_variables_of_two_programs_are_refused(name: str) -> None:
 def test_a_name_that_the_program_lacks() -> None:
     with guarded():
         x = layers.data("x", [3])
-    with guarded(), pytest.raises(ProgramError, match="'x', which the block does not have"):
+    with guarded(), pytest.raises(ProgramError, match="'x', which the block does not have: it is of another program"):
         layers.mean(x)
 
 

@@ -6,13 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.dtypes import is_float
-from fluidlite.base.errors import ProgramError, ShapeError
+from fluidlite.base.errors import FluidError, ProgramError, ShapeError
 from fluidlite.program.variable_metadata import VariableMetadata
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.var_type import dtype_of
 
 if TYPE_CHECKING:
     from fluidlite.program.block import Block
+
+
+_IN_A_LIST = "whether a list has a variable is told by `is`, or by names: == compares elements"
 
 
 class Variable(VariableMetadata):
@@ -163,10 +166,17 @@ class Variable(VariableMetadata):
         return self._binary("greater_equal", other)
 
     def __eq__(self, other: object) -> Any:
-        return self._binary("equal", other)
+        return self._compared("equal", other)
 
     def __ne__(self, other: object) -> Any:
-        return self._binary("not_equal", other)
+        return self._compared("not_equal", other)
+
+    def _compared(self, type: str, other: object) -> Any:
+        try:
+            return self._binary(type, other)
+        except FluidError as error:
+            error.add_note(_IN_A_LIST)
+            raise
 
     __hash__ = object.__hash__  # a variable is a key by what it is, not by its elements
 
@@ -196,8 +206,7 @@ class Variable(VariableMetadata):
             return True  # as in Fluid: `if bias:` asks whether there is one
         raise TypeError(
             f"variable {self.name!r} has no truth value while the program is built; "
-            "use layers.logical_and and its like, compare with None by `is`; "
-            "of a variable in a list, look for it by `is`, or by its name"
+            f"use layers.logical_and and its like, and compare with None by `is`; {_IN_A_LIST}"
         )
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:

@@ -71,8 +71,13 @@ def test_equality_is_of_elements(place: str) -> None:
         assert all(made.dtype == "bool" for made, _ in cases[:5])
         assert {x: 1, i: 2}[x] == 1 and len({x, i, x}) == 2 and [x, i].index(x) == 0
         assert (x == None, x != None, x == "x", x in (None, x)) == (False, True, False, True)  # noqa: E711  as scripts ask
-        with pytest.raises(TypeError, match="look for it by `is`, or by its name"):
+        told = "whether a list has a variable is told by `is`, or by names"
+        with pytest.raises(TypeError, match=told):
             x in [x * 2.0]  # noqa: B015
+        for other in (rows, i):
+            with pytest.raises(fluid.FluidError) as refused:
+                x in [other]  # noqa: B015
+            assert told in refused.value.__notes__[0]
     fetched = fluid.Executor(place, fallback="allow").run(program, {"x": X, "i": I}, [made for made, _ in cases])
     for number, (got, (_, expected)) in enumerate(zip(fetched, cases, strict=True)):
         np.testing.assert_array_equal(got, expected, err_msg=f"case {number}")

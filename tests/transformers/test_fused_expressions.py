@@ -86,7 +86,7 @@ def _program(case: Case, training: bool) -> tuple[fluid.Program, fluid.Program, 
         fetched = [out]
         if training:
             target = layers.data("target", list(out.shape[1:]))
-            sources = [v for v in main.list_vars() if not v.stop_gradient and (v in given or v.persistable)]
+            sources = [v for v in main.list_vars() if not v.stop_gradient and (v.name in case.inputs or v.persistable)]
             fetched += [g for g in fluid.gradients([out], sources, target_gradients=[target]) if g is not None]
     return main, startup, fetched
 

@@ -27,12 +27,13 @@ class _Decoupled(Optimizer):
         check_function("apply_decay_param_fun", apply_decay_param_fun, "a function of a parameter's name, or None")
         super().__init__(**options)
         self._weight_decay = weight_decay
+        self._none = not isinstance(weight_decay, Variable) and weight_decay == 0
         self._decays = apply_decay_param_fun or (lambda name: True)
 
     def apply_gradients(self, params_grads: Any, grad_clip: BaseGradientClipAttr | None = None) -> list[Operator]:
         """Append the decay, and what the optimiser appends."""
         for param, grad in params_grads:
-            if grad is None or not param.trainable or not self._decays(param.name) or self._weight_decay == 0:
+            if grad is None or not param.trainable or not self._decays(param.name) or self._none:
                 continue
             program = param.block.program
             with program_guard(program), program.roles("optimize"):

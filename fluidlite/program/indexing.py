@@ -86,17 +86,16 @@ def _take(variable: Variable, cut: _Cut, axis: int, item: Any) -> int:
         raise ProgramError(
             f"variable {variable.name!r} is indexed by {item!r}; use ints, slices, integer variables, ... and None"
         )
-    bounds = (item.start, item.stop, item.step)
-    if bounds in ((None, None, None), (None, None, 1)):
+    step = 1 if item.step is None else item.step
+    if item.start is item.stop is None and isinstance(step, int) and step == 1:
         return 1
-    for bound in bounds:
+    for bound in (item.start, item.stop, step):
         if bound is not None and not _is_variable(bound) and (isinstance(bound, bool) or not isinstance(bound, int)):
             raise ProgramError(f"variable {variable.name!r} is sliced by {bound!r}; use ints and integer variables")
-    step = 1 if item.step is None else item.step
     if isinstance(step, int) and step == 0:
         raise ProgramError(f"variable {variable.name!r} is sliced with step 0")
     back = isinstance(step, int) and step < 0
-    if back and item.stop == -1:
+    if back and isinstance(item.stop, int) and item.stop == -1:
         raise ProgramError(f"variable {variable.name!r} is sliced backwards to its last element: nothing is left")
     start = (-1 if back else 0) if item.start is None else item.start
     end = (-1 if back else _FAR) if item.stop is None else item.stop  # -1: in front of the first

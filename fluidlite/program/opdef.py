@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fluidlite.base.arguments import as_whole
 from fluidlite.base.dtypes import FLOATS, INTS, is_float
 from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, RegistryError
 
@@ -145,7 +146,9 @@ class Attr:
 
     def check(self, value: Any) -> Any:
         """Return ``value`` in canonical, hashable form, or raise AttributeValueError."""
-        if self.optional and (value is None or (self.type == "dtype" and value == -1)):  # -1: Fluid's word for none
+        if self.optional and (
+            value is None or (self.type == "dtype" and as_whole(value) == -1)
+        ):  # -1: Fluid's word for none
             return None
         if self.type == "dtype":
             from fluidlite.tensor.var_type import dtype_of

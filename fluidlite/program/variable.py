@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 _IN_A_LIST = "whether a list has a variable is told by `is`, or by names: == compares elements"
 
 
+def _rank(dtype: str) -> int:
+    """Truth values are numbers, and integers floats; none of these holds what is behind it."""
+    return 2 if is_float(dtype) else 0 if dtype == "bool" else 1
+
+
 class Variable(VariableMetadata):
     """A named value of a block. Python's operators on it append operators to the current block.
 
@@ -102,6 +107,8 @@ class Variable(VariableMetadata):
             other = block.constant_like(self, value, full=reverse)
         self._need_tensor()
         other._need_tensor()
+        if other.dtype != self.dtype and _rank(other.dtype) <= _rank(self.dtype):  # else the operator refuses it
+            other = other.astype(self.dtype)
         left, right = (other, self) if reverse else (self, other)
         shorter = len(right.shape) < len(left.shape)
         axis = 0 if shorter and right.shape and right.shape[0] == -1 else -1  # as in Fluid: the batch dims meet

@@ -7,7 +7,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers
-from fluidlite.base.errors import ProgramError
+from fluidlite.base.errors import DtypeError, ProgramError
 
 X = np.array([[1, 2, 3], [4, 5, 6]], "float32")
 I = np.array([[1, -2, 3], [4, 5, 7]], "int64")  # noqa: E741  the mathematics' name
@@ -66,7 +66,7 @@ def test_equality_is_of_elements(place: str) -> None:
         rows = layers.reduce_max(x, dim=1)
         cases = [
             (i == 4, I == 4), (i != 4, I != 4), (np.int64(4) != i, I != 4), (x == i.astype("float32"), X == I),
-            (x != rows, X.max(1, keepdims=True) != X), (x * (i != -2).astype("float32"), X * (I != -2)),
+            (x != rows, X.max(1, keepdims=True) != X), (x * (i != -2), X * (I != -2)),
         ]  # fmt: skip
         assert all(made.dtype == "bool" for made, _ in cases[:5])
         assert {x: 1, i: 2}[x] == 1 and len({x, i, x}) == 2 and [x, i].index(x) == 0
@@ -81,3 +81,29 @@ def test_equality_is_of_elements(place: str) -> None:
     fetched = fluid.Executor(place, fallback="allow").run(program, {"x": X, "i": I}, [made for made, _ in cases])
     for number, (got, (_, expected)) in enumerate(zip(fetched, cases, strict=True)):
         np.testing.assert_array_equal(got, expected, err_msg=f"case {number}")
+
+
+@pytest.mark.parametrize("place", [str(place) for place in fluid.places()])
+def test_the_right_side_takes_the_dtype_of_the_left(place: str) -> None:
+    """As in Fluid, but for what cannot hold it: a float is no integer, and a number no truth value."""
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x, i = layers.data("x", [3]), layers.data("i", [3], dtype="int64")
+        short, wide, truth = i.astype("int32"), x.astype("float64"), x > 2.5
+        x.stop_gradient = wide.stop_gradient = False
+        cases = [
+            (x * i, X * I), (x + truth, X + (X > 2.5)), (i * truth, I * (X > 2.5)), (x - wide, X - X),
+            (i + short, I + I), (short - i, I - I), (x > i, X > I), (x == short, X == I),
+        ]  # fmt: skip
+        assert [made.dtype for made, _ in cases] == [
+            "float32", "float32", "int64", "float32", "int64", "int32", "bool", "bool",
+        ]  # fmt: skip
+        gradients = fluid.gradients([layers.reduce_sum(x * i * wide)], [x])
+        for refused in (lambda: i * x, lambda: truth == i, lambda: truth == x, lambda: i > x):
+            with pytest.raises(DtypeError, match="cast one of them"):
+                refused()
+        fetched = fluid.Executor(place, fallback="allow").run(
+            feed={"x": X, "i": I}, fetch_list=[made for made, _ in cases] + gradients
+        )
+    for number, (got, (_, expected)) in enumerate(zip(fetched, cases, strict=False)):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, err_msg=f"case {number}")
+    np.testing.assert_allclose(fetched[-1], 2 * X * I, rtol=1e-5)

@@ -149,6 +149,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "None between": (lambda x: x[:, None, 0], A[:, None, 0], A),
     "steps": (lambda x: x[:, ::2, 3:0:-2], A[:, ::2, 3:0:-2], A),
     "backwards": (lambda x: x[::-1], A[::-1], A),
+    "steps by a variable": (lambda x, k: x[:, :, ::k], A[:, :, ::2], A, n(2)),
+    "backwards to a variable": (lambda x, k: x[:, :, 3:k:-1], A[:, :, 3:1:-1], A, n(1)),
     "a variable": (lambda x, k: x[k], A[1], A, n(1)),
     "a variable of -1": (lambda x, k: x[:, k], A[:, -1], A, n(-1, dtype="int64")),
     "bounds are variables": (lambda x, k: x[:, k:, :k], A[:, 2:, :2], A, n(2)),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from fluidlite.base.arguments import as_whole
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.layer_helper import refuse
 from fluidlite.layers.conv import _paddings, check_format, per_dim
@@ -30,7 +31,7 @@ _ADAPTIVE: Names = {"pool_size": Body("ksize"), "pool_type": _KIND, "require_ind
 def _pool(spatial: int, **given: Any) -> Any:
     size, whole, data_format = given["pool_size"], given["global_pooling"], given["data_format"]
     check_format(spatial, data_format)
-    if size == -1 and not whole:
+    if as_whole(size) == -1 and not whole:
         do = "say pool_size, or global_pooling=True"
         refuse("pool_size", size, f"an int of 1 or more, or {spatial} of them", do, error=AttributeValueError)
     paddings, algorithm = _paddings(given["pool_padding"], spatial, data_format, "pool_padding")

@@ -36,7 +36,7 @@ class ArrayBase:
         The dtypes, of those that the device computes, in which its functions do not compute.
     """
 
-    xp: Any = None
+    xp: Any
     out = False
     eager = False
     lacks: tuple[str, ...] = ()

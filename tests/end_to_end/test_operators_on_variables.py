@@ -107,3 +107,15 @@ def test_the_right_side_takes_the_dtype_of_the_left(place: str) -> None:
     for number, (got, (_, expected)) in enumerate(zip(fetched, cases, strict=False)):
         np.testing.assert_allclose(got, expected, rtol=1e-5, err_msg=f"case {number}")
     np.testing.assert_allclose(fetched[-1], 2 * X * I, rtol=1e-5)
+
+
+def test_a_variable_in_place_of_a_number_is_refused() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x, image = layers.data("x", [3]), layers.data("image", [3, 8, 8])
+        for argument, build in (
+            ("num_flatten_dims", lambda: layers.fc(x, 3, num_flatten_dims=x)),
+            ("pool_size", lambda: layers.pool2d(image, x)),
+            ("axis", lambda: layers.softmax(x, axis=x)),
+        ):
+            with pytest.raises(fluid.FluidError, match=f"'{argument}'"):
+                build()

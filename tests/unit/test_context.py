@@ -25,6 +25,7 @@ from fluidlite.base.errors import (
     PlaceError,
     RegistryError,
 )
+from fluidlite.platform.array_namespace import ArrayBase
 from fluidlite.platform.context_pool import get_context, new_context
 from fluidlite.platform.device import DeviceBase, DeviceInfo
 from fluidlite.platform.device_context import ContextBase
@@ -321,6 +322,14 @@ def test_what_a_device_hands_over_wrongly_is_told_with_its_place(name: str, what
             return
         assert isinstance(error.value, OutOfMemoryError) == (what == "full")
         assert (devices.unit(device.kind).lost is not None) == (what == "lost")
+
+
+def test_a_namespace_without_functions_is_refused_at_once() -> None:
+    """It was taken, and operators said that None has no attribute 'reshape'."""
+    with installed(Wrong("array", gives(ArrayBase()))) as device:
+        with pytest.raises(FluidError, match=r"array\(0\) returned .*; expected an object that has xp") as error:
+            new_context(device.kind)
+        assert device.kind in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ from fluidlite.expr.tensor import Tensor, broadcast_to, ordered, wide
 from fluidlite.expr.tracing import current
 from fluidlite.expr.views import concat
 
+Pairs = Iterable["tuple[Tensor, Tensor | None]"]
+"""Tensors, each with a part of its derivative."""
+
 
 def derivatives(
     results: Sequence[Tensor],
@@ -50,39 +53,40 @@ def derivatives(
             parts.setdefault(x.args[0], {})[x.params[0]] = found[x.args[0]] = d
             continue
         if x.op in SEVERAL:
-            pairs: Iterable[tuple[Tensor, Tensor | None]] = zip(x.args, SEVERAL[x.op](x, parts[x]), strict=True)
+            pairs: Pairs = zip(x.args, SEVERAL[x.op](x, parts[x]), strict=True)
         else:
             given = RULES[x.op](x, d) if x.op in RULES else no_derivative(x)
             pairs = zip(x.args, given, strict=True)
-            if saved is not None and x in saved:
-                pairs = of_result(x, d) or pairs
+            pairs = _of_logistic(x, d) or (saved is not None and x in saved and _of_limit(x, d)) or pairs
         for arg, part in pairs:
             if part is not None and arg in needed:
                 add(arg, part)
     return [joined(found[x]) if x in found else None for x in sources]
 
 
-def of_result(x: Tensor, d: Tensor) -> Iterable[tuple[Tensor, Tensor | None]] | None:
-    """Derivatives that read the result in place of its operands: of a logistic function, and of a limit; else None."""
-    if x.op != "map" or len(x.args) != 2:
+def _of_logistic(x: Tensor, d: Tensor) -> Pairs | None:
+    """The derivatives of ``a / (1 + exp(p))`` by the result, since the exponential may be infinite; else None."""
+    if not _is_map(x, "div") or not _is_map(x.args[1], "add"):
         return None
     a, b = x.args
-    if (
-        x.params[0] == "div"
-        and _is_number(a, 1)
-        and b.op == "map"
-        and b.params[0] == "add"
-        and _is_number(b.args[0], 1)
-    ):
-        power = b.args[1]
-        turned = power.args[0] if power.op == "map" and power.params[0] == "exp" else power
-        if turned.op == "map" and turned.params[0] == "neg":
-            return [(turned.args[0], d * x * (1 - x))]
-    if x.params[0] == "maximum" and b.op == "number":
-        return [(a, where(x > b, d, 0))]
-    if x.params[0] == "minimum" and b.op == "number":
-        return [(a, where(x < b, d, 0))]
+    one, power = b.args
+    if not _is_number(one, 1) or not _is_map(power, "exp"):
+        return None
+    part = x if _is_number(a, 1) else 1 / b
+    return [(a, d / b), (power.args[0], -d * x * (1 - part))]
+
+
+def _of_limit(x: Tensor, d: Tensor) -> Pairs | None:
+    """The derivatives of a limit by the result, where it is there; else None."""
+    if _is_map(x, "maximum") and x.args[1].op == "number":
+        return [(x.args[0], where(x > x.args[1], d, 0))]
+    if _is_map(x, "minimum") and x.args[1].op == "number":
+        return [(x.args[0], where(x < x.args[1], d, 0))]
     return None
+
+
+def _is_map(x: Tensor, name: str) -> bool:
+    return x.op == "map" and x.params[0] == name
 
 
 def _is_number(x: Tensor, value: int) -> bool:

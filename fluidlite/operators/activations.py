@@ -335,12 +335,17 @@ activation(
 def _soft(x: Any, threshold: float) -> Any:
     """softplus, which far from 0 is X, or exp(X)."""
     middle = e.maximum(x, 0) + e.log1p(e.exp(-e.abs_(x)))
-    return e.where(x > threshold, x, e.where(x < -threshold, e.exp(x), middle))
+    return e.where(x > threshold, x, e.where(x < -threshold, _small_exp(x), middle))
+
+
+def _small_exp(x: Any) -> Any:
+    """exp(X) where X is negative: that of a large one would be infinite, and its derivative times 0 none."""
+    return e.exp(e.minimum(x, 0))
 
 
 def _mish_grad(x: Any, dout: Any, *, threshold: float) -> Any:
     t = e.tanh(_soft(x, threshold))
-    slope = e.where(x > threshold, 1, e.where(x < -threshold, e.exp(x), 1 / (1 + e.exp(-x))))
+    slope = e.where(x > threshold, 1, e.where(x < -threshold, _small_exp(x), 1 / (1 + e.exp(-x))))
     return dout * (t + x * (1 - t * t) * slope)
 
 
@@ -401,7 +406,7 @@ def _gelu_grad(x: Any, dout: Any, *, approximate: bool) -> Any:
     if approximate:
         z = x * x
         s = 1 / (1 + _tanh_exponential(x, z))
-        return dout * (s + s * ((1 - s) * (x * (_TANH_SLOPE + 3 * _TANH_CUBE * z))))
+        return dout * (s + s * (1 - s) * x * (_TANH_SLOPE + 3 * _TANH_CUBE * z))
     return dout * (e.normcdf(x) + x * e.normpdf(x))
 
 

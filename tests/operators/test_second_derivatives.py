@@ -45,6 +45,8 @@ class Second:
 
     Attributes
     ----------
+    outputs : list of Variable
+        Of which the target is made.
     first, second : list of Variable
         Gradients of the target, and of their weighted sum, for each input in ``at``.
     """
@@ -86,6 +88,7 @@ class Second:
                 if is_float(y.dtype):
                     targets += [y, self._append("square", {"X": y})]
                     starts += [self._weights("start", array.shape), self._weights("start", array.shape)]
+        self.outputs = targets[::2]
         made = [
             (g, x) for g, x in zip(fluid.gradients(targets, self.at, starts), self.at, strict=True) if g is not None
         ]
@@ -292,6 +295,22 @@ def test_second_derivatives(op: OpDef) -> None:
                 f"{case.id}: no direction is smooth"
             )
     assert refused == (op.type in refused_twice())
+
+
+@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.type)
+def test_large_numbers_have_derivatives(op: OpDef) -> None:
+    """Where outputs are finite, no derivative is NaN, such as 0 times an exponential that is infinite."""
+    for case in (case for case in chosen(op) if case.sample.grads and op.type not in refused_twice()):
+        with fluid.unique_name.guard():
+            second = Second(case, 0)
+            kinds = [second.outputs, second.first, [g for g in second.second if g is not None]]
+            moved = {v.name: 1e4 * _array(second.one.feed[v.name]) for v in second.at}
+            found = iter(second.run([x for kind in kinds for x in kind], moved))
+            for kind in kinds:
+                got = [next(found) for _ in kind]
+                assert kind is second.outputs or not any(np.isnan(x).any() for x in got), case.id
+                if not all(np.isfinite(x).all() for x in got):
+                    break
 
 
 def test_the_documented_refusals_are_all() -> None:

@@ -16,10 +16,11 @@ from fluidlite.operators.reduce import REDUCE_ATTRS, axes_of, without_axes
     source="Fluid logsumexp_op.cc",
 )
 def logsumexp(x: e.Tensor, *, dim: tuple[int, ...], keep_dim: bool, reduce_all: bool) -> e.Tensor:
-    """Shifted by the maximum, so that nothing overflows."""
+    """Shifted by the maximum, so that nothing overflows; an infinite one is no shift."""
     axes = axes_of(x, dim, reduce_all)
     top = e.reduce_max(x, axes, keep=True)
-    return without_axes(e.log(e.reduce_sum(e.exp(x - top), axes, keep=True)) + top, axes, keep_dim)
+    shift = e.where(e.isfinite(top), top, 0)
+    return without_axes(e.log(e.reduce_sum(e.exp(x - shift), axes, keep=True)) + shift, axes, keep_dim)
 
 
 @gradient(logsumexp, doc="X@GRAD = Out@GRAD exp(X - Out)")

@@ -13,7 +13,7 @@ PLACES = [place for place in map(str, fluid.places()) if not place.startswith("f
 INF, NAN = np.inf, np.nan
 
 
-def run(place: str, type: str, feed: dict[str, Any], out: str, of: tuple[str, ...]) -> list[Any]:
+def run(place: str, type: str, feed: dict[str, Any], out: str, of: tuple[str, ...], **attrs: Any) -> list[Any]:
     """The output, and the gradients of its sum, of an operator on these inputs."""
     program = fluid.Program()
     block = program.global_block()
@@ -22,7 +22,7 @@ def run(place: str, type: str, feed: dict[str, Any], out: str, of: tuple[str, ..
         for slot, array in feed.items()
     }
     result = block.create_var("result")
-    block.append_op(type, inputs, {out: result})
+    block.append_op(type, inputs, {out: result}, attrs)
     gradients = fluid.gradients([result], [inputs[slot] for slot in of])
     return fluid.Executor(place).run(program, feed, [result, *gradients])
 
@@ -105,3 +105,13 @@ def test_scores_far_apart_have_a_softmax_of_0_in_cross_entropy(place: str) -> No
     second = 1 / (1 + np.exp(1.0))
     np.testing.assert_allclose(found[0], [[1 - second, 0, second]], 1e-6)
     np.testing.assert_allclose(found[1], [[-second * 1e30, 0, second * 1e30]], 1e-6)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("columns", [3, 40])
+def test_logarithms_of_sums_of_infinite_exponentials(place: str, columns: int) -> None:
+    rows = [[INF, 0, 1], [INF, INF, -INF], [-INF, -INF, -INF], [-INF, 2, -INF], [NAN, INF, 0]]
+    x = np.asarray([row + row[-1:] * (columns - 3) for row in rows], "float32")
+    for dim, fed in ((1, x), (0, np.ascontiguousarray(x.T))):
+        (out,) = run(place, "logsumexp", {"X": fed}, "Out", (), dim=[dim])
+        np.testing.assert_array_equal(out, [INF, INF, -INF, 2, NAN])

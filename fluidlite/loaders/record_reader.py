@@ -54,7 +54,8 @@ class StartedLoader(GeneratorLoader):
 
     def __init__(self, variables: Sequence[Variable], reader: RecordReader, capacity: int, name: str) -> None:
         super().__init__(variables, capacity, iterable=False, name=name)
-        self.set_batch_generator(lambda: (tuple(map(tensor_of, record)) for record in reader.records()))
+        records = reader.records  # not the reader: it holds this loader, whose thread would keep it
+        self.set_batch_generator(lambda: (tuple(map(tensor_of, record)) for record in records()))
         self._started = True
 
     def reset(self) -> None:

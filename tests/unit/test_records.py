@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import struct
+import threading
+import time
+import weakref
 import zlib
 from pathlib import Path
 from typing import Any
@@ -258,3 +262,24 @@ def test_load_reads_a_file_at_each_run(tmp_path: Path, place: Any) -> None:
     path.unlink()
     with pytest.raises(SavedModelError, match="there is no file"):
         exe.run(fetch_list=[double])
+
+
+def test_a_program_that_is_dropped_takes_its_readers_with_it() -> None:
+    """The thread that makes batches holds none of them."""
+    main, start = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, start):
+        reader = fluid.layers.random_data_generator(0.0, 1.0, [[2, 3]], [0])
+        x = fluid.layers.read_file(reader)
+    fluid.Executor("cpu").run(main, fetch_list=[x])
+    gone = [weakref.ref(main), weakref.ref(reader)]
+    del main, start, reader, x
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
+    deadline = time.monotonic() + 20
+    while loader_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not loader_threads()
+
+
+def loader_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("fluidlite-loader")]

@@ -86,8 +86,9 @@ class CheckpointConfig:
             return None
         folder = self._folder(serials[-1])
         path = folder / _POSITION
+        content = read_file(path, _MAX_POSITION_BYTES)
         try:
-            position = json.loads(read_file(path, _MAX_POSITION_BYTES))
+            position = json.loads(content)
             epoch, step = (whole(name, position[name], SavedModelError) for name in ("epoch", "step"))
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
             raise SavedModelError(f"{path} does not say an epoch and a step: {exc}") from exc

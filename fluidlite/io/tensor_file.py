@@ -149,8 +149,9 @@ def _header(file: SavedFile) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(file.read(8), "little")
     if length > min(file.size - 8, MAX_HEADER_BYTES):
         raise _bad(file, f"its header is to have {length:,} bytes; {MAX_HEADER_BYTES:,} and the file's are the limit")
+    content = file.read(length)
     try:
-        header = json.loads(file.read(length), object_pairs_hook=_object)
+        header = json.loads(content, object_pairs_hook=_object)
     except (ValueError, RecursionError) as exc:
         raise _bad(file, f"its header is malformed ({exc})") from None
     if not isinstance(header, dict):

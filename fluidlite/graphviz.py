@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from fluidlite.base.errors import ProgramError
+from fluidlite.base.text_file import write_text
 
 __all__ = ["Edge", "Graph", "Node"]
 
@@ -89,9 +89,4 @@ class Graph:
         ProgramError
             The file cannot be written.
         """
-        try:
-            with open(path, "w", encoding="utf-8") as stream:
-                stream.write(self.code())
-        except OSError as exc:
-            raise ProgramError(f"the graph cannot be written to {os.fspath(path)!r}: {exc.strerror or exc}") from None
-        return os.fspath(path)
+        return str(write_text(path, self.code(), "the graph"))

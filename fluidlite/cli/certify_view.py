@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fluidlite.base.text_file import write_text
 from fluidlite.cli.terminal import print_json, table
 from fluidlite.conformance import Certificate, Outcome, certify, page
 from fluidlite.conformance.certificate import FAILED, KNOWN, in_words
@@ -46,7 +47,7 @@ def show(
 
         found = certify(place, operators, only, jobs, plugins, known, timeout, progress)
     if html is not None:
-        html.write_text(page(found), encoding="utf-8")
+        write_text(html, page(found), "the report")
     if as_json:
         print_json(found.data())
         return 0 if found.ok else 1

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from fluidlite.base.text_file import write_text
 from fluidlite.cli.kernel_matrix import WAYS, kernel_matrix, totals
 from fluidlite.cli.op_docs import as_data, family_of, forward_of, gradient_of
 from fluidlite.cli.reports import in_bytes, places_report, plugins_report
@@ -231,7 +232,8 @@ def explain(
     feeds = _feeds(feed)
     report = explain_program(program, place, feed=feeds, fetch_list=program.fetch_names or None)
     if html is not None:
-        html.write_text(f'<!doctype html><meta charset="utf-8"><title>{model.name}</title>{report.html()}', "utf-8")
+        page = f'<!doctype html><meta charset="utf-8"><title>{model.name}</title>{report.html()}'
+        write_text(html, page, "the report")
     if as_json:
         print_json({"summary": report.summary, "operators": report.data()})
         return

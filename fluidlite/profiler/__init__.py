@@ -124,9 +124,8 @@ def stop_profiler(sorted_key: str | None = None, profile_path: str | Path | None
     Raises
     ------
     ProgramError
-        Another sorted_key; the profiler stays on.
-    OSError
-        If the trace cannot be written; the table is printed, and the profiler is off.
+        Another sorted_key; the profiler stays on. Or the trace cannot be written; the table is printed, and the
+        profiler is off.
     """
     check_sorted_key(sorted_key)
     profile = _current.stop()
@@ -160,8 +159,7 @@ def profiler(
     ------
     ProgramError
         Before the block runs: another state, sorted_key or option; or a profiler is on already, which goes on.
-    OSError
-        If the trace cannot be written.
+        After it: the trace cannot be written; the table is printed.
     """
     check_sorted_key(sorted_key)
     start_profiler(state, tracer_option)

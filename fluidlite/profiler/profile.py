@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+from fluidlite.base.text_file import write_text
 from fluidlite.base.text_table import table
 from fluidlite.profiler.chrome_trace import chrome_trace
 from fluidlite.profiler.recording import Recording
@@ -127,12 +128,10 @@ class Profile:
 
         Raises
         ------
-        OSError
+        ProgramError
             If it cannot be written.
         """
-        path = Path(path)
-        path.write_text(json.dumps(self.trace(), separators=(",", ":")), "utf-8")
-        return path
+        return write_text(path, json.dumps(self.trace(), separators=(",", ":")), "the trace")
 
 
 def _cells(row: Row, whole: int) -> tuple[str, ...]:

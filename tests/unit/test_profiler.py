@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import fluidlite as fluid
 from fluidlite import layers, profiler
 from fluidlite.compiler import instrumentation
 from fluidlite.compiler.planning.plan import Launch
+from fluidlite.errors import ProgramError
 from fluidlite.profiler import statistics
 
 PLACES = [str(place) for place in fluid.places()]
@@ -297,9 +299,31 @@ def test_refuses(call: Any, text: str) -> None:
 
 def test_a_trace_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profiler.start_profiler("All")
-    with pytest.raises(OSError, match="missing"):
+    with pytest.raises(ProgramError, match="missing"):
         profiler.stop_profiler(None, tmp_path / "missing" / "trace")
     assert "Profiling Report" in capsys.readouterr().out and instrumentation.timer() is None
+
+
+WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "trace": lambda exe, to: profiler.stop_profiler(None, to),
+    "graph": lambda exe, to: fluid.graphviz.Graph("g").save(to),
+    "memory plan": lambda exe, to: exe.memory_plan.save(to),
+    "sources": lambda exe, to: exe.write_sources(to),
+}
+
+
+@pytest.mark.parametrize("path", ["/dev/full", "/dev/null/a", "a\0b", 3], ids=repr)
+@pytest.mark.parametrize("what", WRITES)
+def test_texts_that_cannot_be_written(what: str, path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    exe, y = fluid.Executor("cpu"), layers.relu(layers.data("x", [3]))
+    exe.run(feed={"x": np.ones((2, 3), "float32")}, fetch_list=[y])
+    profiler.start_profiler("All")
+    try:
+        with pytest.raises(ProgramError, match=r"(?s)cannot be written to .*Do: "):
+            WRITES[what](exe, path)
+        assert what != "trace" or "Profiling Report" in capsys.readouterr().out
+    finally:
+        profiler.stop_profiler(profile_path=None)
 
 
 @pytest.mark.parametrize("key", ["calls", "total", "max", "min", "ave"])

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fluidlite.base.text_file import write_text
 from fluidlite.base.text_table import table
 from fluidlite.compiler.memory.live_ranges import LiveRange, LiveRanges
 from fluidlite.compiler.memory.memory_verifier import MemoryVerifier
@@ -161,7 +162,7 @@ class MemoryPlan:
 
     def save(self, path: str | Path) -> None:
         """Write the picture to a file."""
-        Path(path).write_text(self.svg(), encoding="utf-8")
+        write_text(path, self.svg(), "the picture")
 
     def __str__(self) -> str:
         return self.text()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fluidlite.base.errors import ProgramError
+from fluidlite.base.text_file import write_text
 from fluidlite.compiler.executable.executable import Executable
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Step
 from fluidlite.compiler.sources.kernels import KernelTexts, made_of, step_text
@@ -44,10 +45,7 @@ def write(texts: Mapping[str, str], folder: str | Path) -> list[Path]:
     """Write texts to files; return their paths. The folder is made if it is not there."""
     found = []
     for name, text in texts.items():
-        path = Path(folder, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        found.append(path)
+        found.append(write_text(folder, text, "the sources", inside=name))
     return found
 
 

@@ -64,6 +64,23 @@ def number(what: str, value: Any, error: type[FluidError] = ProgramError) -> flo
     return found
 
 
+def name_of(item: Any) -> str | None:
+    """The name that an item is, or has; None if it has none.
+
+    Raises
+    ------
+    ProgramError
+        Its ``name`` cannot be read.
+    """
+    try:
+        name = item if isinstance(item, str) else getattr(item, "name", None)
+    except Exception as exc:  # a property of the user's
+        raise ProgramError(
+            f"the name of a {type(item).__name__} raised {type(exc).__name__}: {exc}\n  Do: give a variable or its name"
+        ) from exc
+    return name if isinstance(name, str) else None
+
+
 def did_you_mean(name: Any, known: Iterable[str], count: int = 2, cutoff: float = 0.6) -> str:
     """The known names that are nearest to a wrong one, as the end of a sentence of an error; "" if none is near."""
     near = difflib.get_close_matches(str(name), list(known), n=count, cutoff=cutoff)

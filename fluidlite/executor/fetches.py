@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluidlite.base.arguments import did_you_mean, listed
+from fluidlite.base.arguments import did_you_mean, listed, name_of
 from fluidlite.base.errors import FetchError
 from fluidlite.platform.context import Context
 from fluidlite.program.opdef import GRAD
@@ -56,8 +56,8 @@ def fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:
     )
     names = []
     for item in items:
-        name = item if isinstance(item, str) else getattr(item, "name", None)
-        if not isinstance(name, str):
+        name = name_of(item)
+        if name is None:
             equal = " (== on variables is Python's; use layers.equal)" if isinstance(item, bool) else ""
             raise FetchError(f"fetch_list holds {item!r}; expected variables or names{equal}")
         if program.global_block().find_var(name) is None:

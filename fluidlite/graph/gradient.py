@@ -11,6 +11,7 @@ from fluidlite.graph.value import Like, Value, as_value, emit, one_program, valu
 from fluidlite.graph.variables import trainable
 from fluidlite.program.backward import gradients
 from fluidlite.program.block import Block
+from fluidlite.program.contents import Attributes
 from fluidlite.program.gradient_paths import NoDerivativeError
 from fluidlite.program.source_location import NOWHERE
 from fluidlite.program.variable import Variable
@@ -122,7 +123,7 @@ def _mark(block: Block, start: int) -> None:
     for op in block.ops[start:]:
         forward = made.get(id(op.line))  # backward gives an operator the line of the one that it derives
         if forward is not None:
-            op.set_attr(DERIVES, forward.id)
+            op._hints = Attributes({**op.hints, DERIVES: forward.id})
 
 
 def _move_behind(block: Block, start: int, names: set[str]) -> None:

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fluidlite import unique_name
-from fluidlite.base.arguments import did_you_mean, whole
+from fluidlite.base.arguments import did_you_mean, name_of, whole
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.contents import Operators
 from fluidlite.program.declare_variable import declare_parameter, declare_variable
@@ -92,7 +92,10 @@ class Block(FluidBlock):
             If there is none, or if the one given is another program's that has the name by chance; ``what`` begins the
             message.
         """
-        found = self.var(variable if isinstance(variable, str) else variable.name)
+        name = name_of(variable)
+        if name is None:
+            raise ProgramError(f"{what} got {variable!r:.60}; expected a variable or its name")
+        found = self.var(name)
         if found is not variable and not isinstance(variable, str):
             check_own(found, variable, what)
         return found

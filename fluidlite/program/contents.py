@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, get_args
 
+from fluidlite.base.arguments import listed
 from fluidlite.base.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -25,9 +28,11 @@ class Operators(list["Operator"]):
     """The operators of a block; the program notes each change of the list, and caches are not asked for the old one."""
 
     __slots__ = ("program",)
+    kind: ClassVar[type[Operator]]
+    """The class of operators, which is made later."""
 
     def __init__(self, program: Program, operators: Iterable[Operator] = ()) -> None:
-        super().__init__(operators)
+        super().__init__(_operators("block.ops", operators))
         self.program = program
 
     def __reduce__(self) -> Any:
@@ -69,11 +74,13 @@ def slots(names: Mapping[str, list[str]]) -> Slots:
     return Slots(zip(names, map(Names, names.values()), strict=True))
 
 
-def noted(name: str) -> Any:
+def noted(name: str, kinds: type | UnionType = object) -> Any:
     """An attribute of a variable: its program notes when it changes. It is read without a call of Python's."""
     held = f"_held_{name}"
 
     def write(self: Any, value: Any) -> None:
+        if not isinstance(value, kinds):
+            raise ProgramError(f"{name} of variable {self.name!r} is {value!r:.60}; expected {_said(kinds)}")
         known = self.__dict__
         if held not in known or known[held] != value:
             known[held] = value
@@ -86,9 +93,44 @@ def fixed(path: str, do: str) -> Any:
     """An attribute of an operator that is read from ``path``; ``do`` says what to call to change it."""
 
     def write(self: object, value: object) -> NoReturn:
-        raise ProgramError(do)
+        raise ProgramError(f"{self}: {do}")
 
     return property(attrgetter(path), write)
+
+
+def _said(kinds: type | UnionType) -> str:
+    return " or ".join(each.__name__.replace("NoneType", "None") for each in get_args(kinds) or (kinds,))
+
+
+def _operators(what: str, given: Any) -> list[Operator]:
+    """What is put into the operators of a block; or ProgramError, if something else is among it."""
+    found = listed(what, given, "operators")
+    for each in found:
+        if not isinstance(each, Operators.kind):
+            raise ProgramError(
+                f"{what} got {type(each).__name__} {each!r:.60}; expected an operator\n  Do: block.append_op(type, ...)"
+            )
+    return found
+
+
+def _owners(held: Any) -> list[Operator]:
+    """Who has these attributes or slots: one operator, or what copies of a program have of it. For errors."""
+    found = gc.get_referrers(held)
+    within = [owner for each in found if isinstance(each, Slots) for owner in _owners(each)]
+    return [each for each in found if isinstance(each, Operators.kind)] + within
+
+
+def _taking(change: Callable[..., Any]) -> Callable[..., Any]:
+    noting, name = _noting(change), change.__name__
+
+    @wraps(change)
+    def method(self: Operators, *args: Any) -> Any:
+        if name in ("append", "insert") or (name == "__setitem__" and not isinstance(args[0], slice)):
+            _operators(f"block.ops.{name}", args[-1:])
+            return noting(self, *args)
+        return noting(self, *args[:-1], _operators(f"block.ops.{name}", *args[-1:]))
+
+    return method
 
 
 def _noting(change: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,17 +147,20 @@ def _noting(change: Callable[..., Any]) -> Callable[..., Any]:
 def _refusing(change: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(change)
     def method(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        raise ProgramError(self._do)
+        owner = next(iter(_owners(self)), None)
+        raise ProgramError(f"{owner}: {self._do}" if owner is not None else self._do)
 
     return method
 
 
 _BOTH = ("__setitem__", "__delitem__", "clear", "pop")
+_TAKING = ("__setitem__", "__iadd__", "append", "extend", "insert")
 _OF_LISTS = (*_BOTH, "__iadd__", "__imul__", "append", "extend", "insert", "remove", "reverse", "sort")
 _OF_DICTS = (*_BOTH, "__ior__", "popitem", "setdefault", "update")
 
 for _kind, _names, _made in (
-    (Operators, _OF_LISTS, _noting),
+    (Operators, set(_OF_LISTS) - set(_TAKING), _noting),
+    (Operators, _TAKING, _taking),
     (Names, _OF_LISTS, _refusing),
     (Slots, _OF_DICTS, _refusing),
     (Attributes, _OF_DICTS, _refusing),

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fluidlite.base.arguments import did_you_mean, name_of
 from fluidlite.base.errors import AttributeValueError, ProgramError
-from fluidlite.program.contents import RENAME, REPLACE, SET_ATTR, Attributes, Slots, fixed, slots
+from fluidlite.program.contents import RENAME, REPLACE, SET_ATTR, Attributes, Operators, Slots, fixed, slots
 from fluidlite.program.desc import OpDesc
 from fluidlite.program.inference import check_inputs, inferred
 from fluidlite.program.op_call import PLACEHOLDER, Call, located
 from fluidlite.program.opdef import GRAD, OpDef
+from fluidlite.program.registry import HINTS
 from fluidlite.program.roles import role_number
 from fluidlite.program.source_location import Line
 from fluidlite.tensor.tensor_spec import Spec, either
@@ -167,7 +169,7 @@ class Operator:
             return self.hints[name]
         if name == "op_role":
             return role_number(self.role)
-        raise AttributeValueError(f"{self} has no attribute {name!r}; it has {', '.join(self.attrs) or 'none'}")
+        raise no_attribute(self.definition, str(self), name)
 
     @property
     def idx(self) -> int:
@@ -228,12 +230,24 @@ class Operator:
         return {**self.attrs, **self.hints}
 
     def set_attr(self, name: str, value: Any) -> None:
-        """Change an attribute; it is checked, and the outputs are inferred again."""
+        """Change an attribute; it is checked, and the outputs are inferred again.
+
+        Raises
+        ------
+        AttributeValueError
+            The definition declares none of that name, and no operator takes it; or the value does not fit it.
+        """
         attr = self.definition.attr(name)
         if attr is None:
+            if name not in HINTS:
+                raise no_attribute(self.definition, str(self), name)
             self._hints = Attributes({**self.hints, name: value})
         else:
-            before, self._attrs = self._attrs, Attributes({**self.attrs, name: attr.check(value)})
+            try:
+                checked = attr.check(value)
+            except ProgramError as exc:
+                raise located(exc, str(self)) from None
+            before, self._attrs = self._attrs, Attributes({**self.attrs, name: checked})
             try:
                 self.infer()
             except BaseException:  # an interruption too
@@ -303,9 +317,19 @@ class Operator:
         variable.declare(spec)
 
 
+Operators.kind = Operator
+
+
+def no_attribute(definition: OpDef, what: str, name: Any) -> AttributeValueError:
+    """The error of a name that no attribute of an operator has."""
+    names = [attr.name for attr in definition.attrs]
+    near = did_you_mean(name, (*names, *HINTS))
+    return AttributeValueError(f"{what} has no attribute {name!r}; it has {', '.join(names) or 'none'}{near}")
+
+
 def _renamed(names: Slots, old: str | Variable, new: str | Variable) -> Slots:
-    before, after = (getattr(each, "name", each) for each in (old, new))
-    if not isinstance(before, str) or not isinstance(after, str):
+    before, after = map(name_of, (old, new))
+    if before is None or after is None:
         raise ProgramError(f"a variable is renamed from {old!r:.60} to {new!r:.60}; expected variables or names")
     return slots({slot: [after if name == before else name for name in held] for slot, held in names.items()})
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.arguments import mapped
+from fluidlite.base.arguments import mapped, name_of
 from fluidlite.base.errors import AttributeValueError, ProgramError
 from fluidlite.program.op_call import located
 from fluidlite.program.opdef import OpDef, Slot
-from fluidlite.program.operator import EMPTY
+from fluidlite.program.operator import EMPTY, no_attribute
 from fluidlite.program.registry import HINTS
 from fluidlite.program.renamed_attributes import renamed
 from fluidlite.program.source_location import Line
@@ -50,8 +50,8 @@ def _names(value: Any, slot: Slot, side: str, what: str, block: Block) -> list[s
         raise ProgramError(f"{what}: {side} slot {slot.name!r} takes one variable, got {len(items)}")
     names = []
     for item in items:
-        name = item if isinstance(item, str) else getattr(item, "name", None)
-        if not isinstance(name, str):
+        name = name_of(item)
+        if name is None:
             raise ProgramError(
                 f"{what}: {side} slot {slot.name!r} got {type(item).__name__} {item!r}; expected a variable or its name"
             )
@@ -104,7 +104,5 @@ def check_attrs(
     hints = {name: value for name, value in values.items() if name in HINTS}
     unknown = [name for name in values if name not in HINTS]
     if unknown:
-        raise AttributeValueError(
-            f"{what} has no attribute {unknown[0]!r}; it has {', '.join(a.name for a in definition.attrs) or 'none'}"
-        )
+        raise no_attribute(definition, what, unknown[0])
     return clean, hints

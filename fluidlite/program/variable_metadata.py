@@ -41,10 +41,10 @@ class SelectedRowsOf(NamedTuple):
 class VariableMetadata:
     """A named value of a block, without operators on it; its attributes are those of a Variable."""
 
-    spec: Spec | None = noted("spec")
+    spec: Spec | None = noted("spec", Spec | None)
     stop_gradient: bool = noted("stop_gradient")
     is_data: bool = noted("is_data")
-    type: str = noted("type")
+    type: str = noted("type", str)
     line: Line | None = None
     declared: Spec | None = None
     selected: SelectedRowsOf | None = None

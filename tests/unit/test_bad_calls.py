@@ -45,6 +45,14 @@ def case() -> Iterator[Trained]:
         yield Trained(main, x, loss, scope, exe)
 
 
+class Nameless:
+    """What stands for a variable, and cannot say its name."""
+
+    @property
+    def name(self) -> str:
+        raise KeyError("lost")
+
+
 CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
     ("complex64", lambda c: c.run({"x": ROWS.astype("complex64")})),
     ("numbers", lambda c: c.run({"x": np.full((2, 4), None)})),
@@ -53,6 +61,10 @@ CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
     ("scope is dict", lambda c: c.run({"x": ROWS}, scope={})),
     ("feed is int", lambda c: c.run([1])),
     ("fetch_list is int 3", lambda c: c.run({"x": ROWS}, 3)),
+    ("the name of a Nameless raised KeyError", lambda c: c.run({"x": ROWS}, [Nameless()])),
+    ("the name of a Nameless raised", lambda c: c.main.global_block().append_op("abs", {"X": Nameless()}, {})),
+    ("the name of a Nameless raised", lambda c: c.main.global_block().ops[0].rename_input("x", Nameless())),  # type: ignore[arg-type]
+    ("the name of a Nameless raised", lambda c: fluid.append_backward(c.loss, parameter_list=[Nameless()])),  # type: ignore[list-item]
     ("fetch_list names 'absent'", lambda c: c.run({"x": ROWS}, ["absent"])),
     ("passes is int 3", lambda c: fluid.Executor("cpu", passes=3)),  # type: ignore[arg-type]
     ("is not a place", lambda c: fluid.Executor("cpu:" + "9" * 5000)),
@@ -100,6 +112,13 @@ CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
     ("is of type 'nosuch'", lambda c: fluid.Attr("a", "nosuch")),
     ("'default_initializer' is int", lambda c: L.create_parameter([2], "float32", default_initializer=3)),  # type: ignore[arg-type]
 ]
+
+
+def test_a_fetch_without_a_name_is_refused_by_the_fast_path_too(case: Trained) -> None:
+    for _ in range(3):
+        case.run({"x": ROWS})
+    with pytest.raises(fluid.errors.ProgramError, match="the name of a Nameless raised KeyError"):
+        case.run({"x": ROWS}, [Nameless()])
 
 
 @pytest.mark.parametrize(("said", "call"), CALLS, ids=[said for said, _ in CALLS])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers
-from fluidlite.base.errors import ProgramError
+from fluidlite.base.errors import AttributeValueError, ProgramError
 
 X = np.array([[1.0, -2.0, 4.0]], "float32")
 
@@ -138,10 +139,62 @@ def test_edits_that_nothing_would_check_are_refused(edit: str) -> None:
     op = case.block.ops[1]
     before = repr(op), dict(op.attrs), case.run()
     change, instead = REFUSED[edit]
-    with pytest.raises(ProgramError, match=rf"(?s)cannot be changed.*Do: .*{instead}"):
+    says = (
+        rf"(?s)^operator scale \({os.path.basename(__file__)}:\d+, layers.scale\): .*cannot be changed.*Do: .*{instead}"
+    )
+    with pytest.raises(ProgramError, match=says):
         change(op)
+    with pytest.raises(ProgramError, match=says):  # a copy of the program shares what cannot change
+        change(case.main.clone().global_block().ops[1])
     assert (repr(op), dict(op.attrs)) == before[:2]
     np.testing.assert_array_equal(case.run(), before[2])
+
+
+NO_OPERATORS: dict[str, Callable[[Any], Any]] = {
+    "append": lambda block: block.ops.append(3),
+    "insert": lambda block: block.ops.insert(0, "relu"),
+    "extend": lambda block: block.ops.extend([block.ops[0], 3]),
+    "extend by what is no list": lambda block: block.ops.extend(3),
+    "+=": lambda block: block.ops.__iadd__([3]),
+    "[...] =": lambda block: block.ops.__setitem__(0, [block.ops[0]]),
+    "[:] =": lambda block: block.ops.__setitem__(slice(None), [None]),
+    "ops =": lambda block: setattr(block, "ops", [3]),
+}
+
+
+@pytest.mark.parametrize("edit", NO_OPERATORS)
+def test_a_block_takes_operators_alone(edit: str) -> None:
+    case = Case("compiled")
+    before = list(case.block.ops)
+    with pytest.raises(ProgramError, match=r"block\.ops.*expected (an operator\n  Do: block\.append_op|operators)"):
+        NO_OPERATORS[edit](case.block)
+    assert list(case.block.ops) == before
+
+
+@pytest.mark.parametrize(("name", "value"), [("spec", 3), ("spec", (2, 3)), ("type", 7)])
+def test_a_variable_is_told_what_it_can_be(name: str, value: Any) -> None:
+    y = Case("compiled").y
+    before = getattr(y, name)
+    with pytest.raises(ProgramError, match=rf"{name} of variable '{y.name}' is .*; expected"):
+        setattr(y, name, value)
+    assert getattr(y, name) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("scal", 1.0, "has no attribute 'scal'; it has scale, .*did you mean 'scale'"),
+        ("op_devise", "cpu", "has no attribute 'op_devise'.*did you mean 'op_device'"),
+        (3, 1.0, "has no attribute 3"),
+        ("scale", "x", "'scale' is 'x'"),
+    ],
+)
+def test_an_attribute_that_no_operator_reads_is_refused(name: Any, value: Any, says: str) -> None:
+    op = Case("compiled").block.ops[1]
+    before = op.all_attrs()
+    with pytest.raises(AttributeValueError, match=rf"^operator scale \(.*layers.scale\).*{says}"):
+        op.set_attr(name, value)
+    assert op.all_attrs() == before
 
 
 def test_an_attribute_that_fits_nothing_leaves_the_operator_as_it_was() -> None:

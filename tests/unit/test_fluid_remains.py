@@ -375,6 +375,8 @@ def test_structures_under_fluids_names() -> None:
     nested = [1, {"a": (2, [3])}]
     assert utils.flatten(nested) == [1, 2, 3]
     assert utils.map_structure(lambda x, y: x + y, nested, nested) == [2, {"a": (4, [6])}]
+    with pytest.raises(ProgramError, match="map_structure got no structure"):
+        utils.map_structure(abs)
     assert utils.pack_sequence_as(nested, [4, 5, 6]) == [4, {"a": (5, [6])}]
     assert utils.is_sequence(nested) and not utils.is_sequence("text")
     with pytest.raises(ValueError, match="structures differ"):

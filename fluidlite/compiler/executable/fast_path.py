@@ -10,6 +10,7 @@ from weakref import ref
 
 import numpy as np
 
+from fluidlite.base.arguments import name_of
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.invalidation import cache_version
 from fluidlite.compiler.executable.call_signature import (
@@ -232,15 +233,9 @@ def _names_of_program(program: Program, fetches: Sequence[str]) -> dict[str, Any
     block = program.global_block()
     return {
         "edits": program.edits,
-        "name_of": _name_of,
+        "name_of": name_of,
         **{f"fetch{i}_variable": block.find_var(name) for i, name in enumerate(fetches)},
     }
-
-
-def _name_of(fetched: Any) -> str | None:
-    """The name by which something is fetched: one of another program's variables names one of this program."""
-    name = fetched if isinstance(fetched, str) else getattr(fetched, "name", None)
-    return name if isinstance(name, str) else None
 
 
 def _leaves(executable: Executable, key: str, copy: bool) -> str:

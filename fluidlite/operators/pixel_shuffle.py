@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from fluidlite.expr.declare import gradient, operator
 from fluidlite.operators.inference import Inferred, like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
-from fluidlite.program.operator_options import Inference
+from fluidlite.program.operator_options import Differentiation, Inference
 
 _IMAGES = "[images, channels, height, width]"
 _GRAD_DOC = "X@GRAD = Out@GRAD in the order of X"
@@ -174,9 +175,16 @@ def temporal_shift(x: e.Tensor, *, seg_num: int, shift_ratio: float) -> e.Tensor
     return _shifted(x, seg_num, shift_ratio, 1)
 
 
+def _forth_again(maker: Any) -> None:
+    """The gradient of moving back is moving; it is not derived, for that would ask how many channels there are."""
+    attrs = {name: maker.attr(name) for name in ("seg_num", "shift_ratio")}
+    maker.op("temporal_shift", {"X": maker.output_grad("X@GRAD")}, {"Out": maker.input_grad("Out@GRAD")}, attrs)
+
+
 @gradient(
     temporal_shift,
     Inference(_infer_shift("Out@GRAD", "X@GRAD")),
+    Differentiation(rule=_forth_again),
     doc="X@GRAD = Out@GRAD with the same parts moved back",
 )
 def temporal_shift_grad(dout: e.Tensor, *, seg_num: int, shift_ratio: float) -> e.Tensor:

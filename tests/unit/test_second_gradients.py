@@ -111,6 +111,32 @@ def test_dims_that_a_gradient_must_divide_may_be_open(mode: str) -> None:
     np.testing.assert_allclose(found, 1.5**2 * back, 1e-4, 1e-5)
 
 
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_channels_that_a_gradient_must_count_may_be_open(mode: str) -> None:
+    """How many channels move is not known while the program is built: the gradient of moving back is moving."""
+    given = np.random.default_rng(0).standard_normal((4, 8, 2, 2))
+    found = []
+    for dims in ([None, None, None, None], [4, 8, 2, 2]):
+        with fluid.program_guard(fluid.Program(), fluid.Program()):
+            x = fluid.data("x", dims, "float64")
+            x.stop_gradient = False
+            y = layers.square(layers.temporal_shift(layers.square(x), 2, 0.25))
+            wanted = [y]
+            for _ in range(3):
+                wanted += fluid.gradients([layers.reduce_sum(layers.square(wanted[-1]))], [x])
+            found.append(fluid.Executor("cpu", mode=mode).run(feed={"x": given}, fetch_list=wanted))  # type: ignore[arg-type]
+    for opened, known in zip(*found, strict=True):
+        np.testing.assert_allclose(opened, known, rtol=1e-12)
+    steps = given.reshape(2, 2, 8, 2, 2) ** 2
+    moved = steps.copy()
+    moved[:, :, :4] = 0
+    moved[:, 1, :2], moved[:, 0, 2:4] = steps[:, 0, :2], steps[:, 1, 2:4]
+    lasting = np.ones(moved.shape)
+    lasting[:, 1, :2], lasting[:, 0, 2:4] = 0, 0  # what is moved out
+    np.testing.assert_allclose(found[0][0], (moved**2).reshape(given.shape), rtol=1e-12)
+    np.testing.assert_allclose(found[0][1], 8 * given**7 * lasting.reshape(given.shape), rtol=1e-12)
+
+
 def test_a_refusal_names_the_slot_of_a_gradient() -> None:
     given = fluid.data("given", [1, 3, 2, 2])
     block = fluid.default_main_program().global_block()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fluidlite.base.arguments import whole_text
 from fluidlite.layer_helper import LayerHelper, check_variable, check_variables
 from fluidlite.layers.attribute_checks import check_attribute
 from fluidlite.layers.declared import AddedBias, Bias, Further, Several, Weight
@@ -66,7 +67,8 @@ class Use:
         else:
             self._arguments[name] = check_attribute(name, value, attr)
             if self._declaration.definition.attr(attr.name) is attr:
-                self._attrs[attr.name] = self._arguments[name]
+                # of a whole number the operator says whether it must not be rounded
+                self._attrs[attr.name] = value if whole_text(value) else self._arguments[name]
 
     def _needs(self, argument: Argument) -> bool:
         """Whether the operator needs the slot of an argument that may be None."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.arguments import did_you_mean, name_of
+from fluidlite.base.arguments import did_you_mean, name_of, whole_text
+from fluidlite.base.dtypes import INTS
 from fluidlite.base.errors import AttributeValueError, ProgramError
 from fluidlite.program.contents import RENAME, REPLACE, SET_ATTR, Attributes, Operators, Slots, fixed, slots
 from fluidlite.program.desc import OpDesc
@@ -26,6 +27,8 @@ EMPTY = "@EMPTY@"
 """Fluid's name for an output that nobody wants, or an input that is absent."""
 
 
+_ALL_WHOLE = 2**53
+"""A float holds every whole number up to it."""
 MADE_OF = "made_of"
 """Hint of a fused operator: the types and lines of the operators that it is made of."""
 NOT_FUSED = "not_fused"
@@ -130,6 +133,19 @@ class Operator:
                     "\n  Do: block.create_var() for one of them"
                 )
             slots[name] = slot
+
+    def check_rounded(self, given: Mapping[str, Any]) -> None:
+        """Raise AttributeValueError if an attribute is rounded of a whole number that integers were to take exactly."""
+        for name, value in self.attrs.items():
+            if value.__class__ is float and abs(value) >= _ALL_WHOLE and whole_text(given.get(name)):
+                for each in self.output_arg_names:
+                    spec = self.block.var(each).spec
+                    if spec is not None and spec.dtype in INTS:
+                        raise AttributeValueError(
+                            f"{self}: attribute {name!r} is {given[name]}, which a float rounds to {int(value)}; "
+                            f"expected a number that a float holds, for {each!r} is {spec.dtype}"
+                            "\n  Do: give it as a tensor of layers.fill_constant, to an operator of two tensors"
+                        )
 
     # Fluid's accessors
 
@@ -250,6 +266,7 @@ class Operator:
             before, self._attrs = self._attrs, Attributes({**self.attrs, name: checked})
             try:
                 self.infer()
+                self.check_rounded({name: value})
             except BaseException:  # an interruption too
                 self._attrs = before
                 raise

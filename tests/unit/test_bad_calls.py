@@ -132,3 +132,32 @@ def test_refused(case: Trained, said: str, call: Callable[[Trained], Any]) -> No
     (loss,) = case.run({"x": ROWS})
     assert np.isfinite(loss).all()
     assert any(not np.array_equal(before[name], array) for name, array in case.state().items())
+
+
+BIG = 2**53 + 1
+ROUNDED: dict[str, Callable[[Any], Any]] = {
+    "fill_constant_batch_size_like": lambda x: L.fill_constant_batch_size_like(x, [-1, 2], "int64", BIG),
+    "fill_any_like": lambda x: x.block.append_op("fill_any_like", {"X": x}, {"Out": x}, {"value": BIG}),
+    "fill_constant": lambda x: x.block.append_op(
+        "fill_constant", {}, {"Out": x}, {"shape": [1], "dtype": "int64", "value": BIG}
+    ),
+    "increment": lambda x: L.increment(L.fill_constant([1], "int64", 1), np.int64(BIG)),  # type: ignore[arg-type]
+    "scale": lambda x: L.scale(x, 1.0, bias=-BIG),
+    "pad": lambda x: L.pad(x, [0, 0, 1, 0], pad_value=BIG),
+    "set_attr": lambda x: L.scale(x, 2.0).block.ops[-1].set_attr("bias", BIG),
+}
+
+
+@pytest.mark.parametrize("what", ROUNDED)
+def test_a_number_that_a_float_rounds_is_none_of_integers(what: str) -> None:
+    with pytest.raises(
+        fluid.errors.AttributeValueError, match=r"is -?9007199254740993, which a float rounds to .*int64"
+    ):
+        ROUNDED[what](L.data("x", [3], dtype="int64"))
+
+
+def test_a_number_that_a_float_rounds_is_one_of_floats() -> None:
+    x = L.data("x", [1])
+    wanted = [L.pad(x, [0, 0, 1, 0], pad_value=BIG), L.scale(x, 1.0, bias=BIG), L.fill_constant([1], "int64", BIG)]
+    found = fluid.Executor("cpu").run(feed={"x": ROWS[:1, :1]}, fetch_list=wanted)
+    assert [each.ravel()[0] for each in found] == [2.0**53, 2.0**53, BIG]

@@ -364,7 +364,9 @@ activation(
     "selu",
     lambda x, *, scale, alpha: e.where(x > 0, scale * x, scale * alpha * e.expm1(x)),
     attrs=tuple(Attr(name, "float", value) for name, value in _SELU.items()),
-    grad=lambda out, dout, *, scale, alpha: e.where(out > 0, dout * scale, dout * (out + scale * alpha)),
+    grad=lambda out, dout, *, scale, alpha: e.where(
+        e.where(scale > 0, out, -out) > 0, dout * scale, dout * (out + scale * alpha)
+    ),
     doc="Out = scale (X if X > 0, else alpha (exp(X) - 1))",
     source="Fluid selu_op.h",
 )

@@ -270,7 +270,7 @@ class Block(FluidBlock):
         )
         op.check_outputs()
         op.infer()
-        op.check_rounded(attrs or {})
+        op._check_rounded(attrs or {})
         self.ops.insert(index, op)
         if stop_gradient:
             for name in op.output_arg_names:

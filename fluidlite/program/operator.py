@@ -134,7 +134,7 @@ class Operator:
                 )
             slots[name] = slot
 
-    def check_rounded(self, given: Mapping[str, Any]) -> None:
+    def _check_rounded(self, given: Mapping[str, Any]) -> None:
         """Raise AttributeValueError if an attribute is rounded of a whole number that integers were to take exactly."""
         for name, value in self.attrs.items():
             if value.__class__ is float and abs(value) >= _ALL_WHOLE and whole_text(given.get(name)):
@@ -266,7 +266,7 @@ class Operator:
             before, self._attrs = self._attrs, Attributes({**self.attrs, name: checked})
             try:
                 self.infer()
-                self.check_rounded({name: value})
+                self._check_rounded({name: value})
             except BaseException:  # an interruption too
                 self._attrs = before
                 raise

@@ -210,7 +210,7 @@ register_samples(
 register_samples(
     "selu",
     reference=point(lambda x, scale, alpha: scale * np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))),
-    samples=unary_samples(avoid=(0,), attrs=({}, {"scale": 1.5}, {"alpha": 0.7})),
+    samples=unary_samples(avoid=(0,), attrs=({}, {"scale": 1.5}, {"alpha": 0.7}, {"scale": -1.5})),
 )
 
 

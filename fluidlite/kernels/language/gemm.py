@@ -37,13 +37,15 @@ _BODY = """
   $batches
   const index_t room = (k - 1) * b_row + n - j - $columns;
   $T tile[$tile];
-  for (int v = 0; v < $tile; ++v) tile[v] = 0;
+  int begun = 0, kept = 0;
   const index_t safe = whole || b_row == $columns ? k : room < 0 ? 0 : room / b_row + 1;
   $declare
   $loops
   $rows_of_a
   $buffer const $T* row = b + b_at$b_steps;
   for (index_t x = 0; x < k;) {
+    if (begun) { $keep }
+    begun = 1;
     const index_t end = x + $block < k ? x + $block : k;
     for (; x < end; ++x, row += b_row) {
       $vectors
@@ -55,9 +57,9 @@ _BODY = """
       }
       $multiply
     }
-    $keep
   }
   $ends
+  if (kept) { $finish }
   $store
 """
 
@@ -107,6 +109,7 @@ def gemm(
         "block": str(BLOCK),
         "declare": text.declare(),
         "keep": text.keep(),
+        "finish": text.finish(),
         "vectors": text.vectors(),
         "load": text.load("row"),
         "load_edge": text.load("edge"),
@@ -127,10 +130,11 @@ def gemm(
         buffers.append(Buffer("c", out, True))
         one = store(context, out, "c[c_at + (i + r) * n + v]", f"tile[r * {width} + v] * alpha")
         rest = f"{each_row} for (int v = 0; v < {width}; ++v) if (j + v < n) {{ {one} }}"
-        words["store"] = text.store(each_row, rest) if isinstance(text, _Vectors) and out == dtype else rest
+        rest = f"{text.spill()} {rest}"
+        words["store"] = text.store(rest) if isinstance(text, _Vectors) and out == dtype else rest
     else:
         buffers += [Buffer(name, stored, written) for name, stored, written, _ in epilogue.buffers]
-        words["store"] = _finished(each_row, epilogue, out, kind, width)
+        words["store"] = f"{text.spill()} {_finished(each_row, epilogue, out, kind, width)}"
     if guarded:
         buffers.append(Buffer("status", "int64"))
         words["store"] = f"if (status[0] == 0) {{ {words['store']} }}"
@@ -196,23 +200,32 @@ class _Vectors:
             lines.append("}")
         return "\n    ".join(lines)
 
-    def keep(self) -> str:
-        """The sums of a tile, in memory; those in registers begin anew."""
+    def _each(self, statement: str) -> str:
         count = len(self.columns)
         tile = [(r * count + v, f"c{r}_{v}") for r in range(self.rows) for v in self.columns]
-        return " ".join(
-            f"vstore{self.lanes}(vload{self.lanes}({at}, tile) + {c}, {at}, tile); {c} = ({self.kind})(0);"
-            for at, c in tile
-        )
+        return " ".join(statement.format(at=at, c=c, kind=self.kind, lanes=self.lanes) for at, c in tile)
 
-    def store(self, each_row: str, rest: str) -> str:
+    def keep(self) -> str:
+        """The sums of a tile, in memory; those in registers begin anew."""
+        anew = self._each("{c} = ({kind})(0);")
+        return f"if (kept) {{ {self.finish()} }} kept = 1; {self.spill()} {anew}"
+
+    def finish(self) -> str:
+        """The sums in memory, added to those in registers."""
+        return self._each("{c} += vload{lanes}({at}, tile);")
+
+    def spill(self) -> str:
+        """The sums in registers, in memory."""
+        return self._each("vstore{lanes}({c}, {at}, tile);")
+
+    def store(self, rest: str) -> str:
         """Statements that store whole rows; ``rest`` stores a tile at the edge."""
-        count = len(self.columns)
-        stores = " ".join(
-            f"vstore{self.lanes}(vload{self.lanes}(r * {count} + {v}, tile) * alpha, {v}, c + c_at + (i + r) * n);"
-            for v in self.columns
+        rows = (
+            " ".join(f"vstore{self.lanes}(c{r}_{v} * alpha, {v}, c + c_at + (i + {r}) * n);" for v in self.columns)
+            for r in range(self.rows)
         )
-        return f"if (whole) {{ {each_row} {{ {stores} }} }} else {{ {rest} }}"
+        whole = " ".join(f"if (i + {r} < m) {{ {stores} }}" for r, stores in enumerate(rows))
+        return f"if (whole) {{ {whole} }} else {{ {rest} }}"
 
 
 class _Arrays:
@@ -238,7 +251,16 @@ class _Arrays:
         )
 
     def keep(self) -> str:
-        statement = f"tile[r * {self.width} + v] += sums[r][v]; sums[r][v] = 0;"
+        anew = self._rows("sums[r][v] = 0;")
+        return f"if (kept) {{ {self.finish()} }} kept = 1; {self.spill()} {anew}"
+
+    def finish(self) -> str:
+        return self._rows(f"sums[r][v] += tile[r * {self.width} + v];")
+
+    def spill(self) -> str:
+        return self._rows(f"tile[r * {self.width} + v] = sums[r][v];")
+
+    def _rows(self, statement: str) -> str:
         return f"for (int r = 0; r < {self.rows}; ++r) {self._each(statement)}"
 
     def _each(self, statement: str) -> str:

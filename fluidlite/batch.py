@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from fluidlite.base.arguments import function
 from fluidlite.base.errors import ProgramError
 
 
@@ -24,6 +25,8 @@ def batch(
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ProgramError(f"batch_size is {batch_size!r}; expected an int of 1 or more")
+
+    function("the reader of batch", reader)
 
     def batches() -> Iterator[list[Any]]:
         held: list[Any] = []

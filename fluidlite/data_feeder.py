@@ -32,7 +32,7 @@ class DataFeeder:
         block = (program if program is not None else default_main_program()).global_block()
         self.place = Place.parse(place)
         self.feed_vars: list[Variable] = []
-        for item in feed_list:
+        for item in listed("feed_list", feed_list, "variables or their names", FeedError):
             variable = block.var(item) if isinstance(item, str) else item
             if not isinstance(variable, Variable):
                 raise FeedError(f"feed_list holds {item!r}; expected variables or their names")

@@ -168,6 +168,10 @@ class TruncatedNormalInitializer(NormalInitializer):
     _type = "truncated_gaussian_random"
 
 
+def _fan(initializer: str, value: float | None) -> float | None:
+    return None if value is None else number(f"initializer.{initializer}: fan_in and fan_out", value)
+
+
 class XavierInitializer(Initializer):
     """Random numbers whose variance is 2 / (fan_in + fan_out) (Glorot and Bengio, 2010).
 
@@ -184,7 +188,7 @@ class XavierInitializer(Initializer):
     def __init__(
         self, uniform: bool = True, fan_in: float | None = None, fan_out: float | None = None, seed: int = 0
     ) -> None:
-        self._uniform, self._fan_in, self._fan_out = uniform, fan_in, fan_out
+        self._uniform, self._fan_in, self._fan_out = uniform, _fan("Xavier", fan_in), _fan("Xavier", fan_out)
         self._seed = whole("initializer.Xavier: seed", seed)
 
     def __call__(self, var: Variable, block: Block) -> Operator:
@@ -207,7 +211,7 @@ class MSRAInitializer(Initializer):
     """
 
     def __init__(self, uniform: bool = True, fan_in: float | None = None, seed: int = 0) -> None:
-        self._uniform, self._fan_in = uniform, fan_in
+        self._uniform, self._fan_in = uniform, _fan("MSRA", fan_in)
         self._seed = whole("initializer.MSRA: seed", seed)
 
     def __call__(self, var: Variable, block: Block) -> Operator:

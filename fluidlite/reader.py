@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from fluidlite.base.arguments import whole
+from fluidlite.base.arguments import function, listed, whole
 from fluidlite.base.errors import FeedError
 
 Reader = Callable[[], Iterable[Any]]
@@ -30,25 +30,39 @@ __all__ = [
 ]
 
 
+def _count(what: str, value: Any) -> int:
+    found = whole(what, value, FeedError)
+    if found < 0:
+        raise FeedError(f"{what} is {found}; expected 0 or more")
+    return found
+
+
+def _readers(what: str, given: Sequence[Reader]) -> tuple[Reader, ...]:
+    return tuple([function(f"a reader of {what}", each, FeedError) for each in given])
+
+
 class ComposeNotAligned(FeedError):
     """Readers that are composed end at different samples."""
 
 
 def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
     """A reader of ``func(sample of the first, sample of the second, ...)``."""
+    function("func of map_readers", func, FeedError)
+    made = _readers("map_readers", readers)
 
     def reader() -> Iterator[Any]:
-        return map(func, *(each() for each in readers))
+        return map(func, *(each() for each in made))
 
     return reader
 
 
 def shuffle(reader: Reader, buf_size: int) -> Reader:
     """A reader that shuffles within a buffer of ``buf_size`` samples (by Python's ``random``)."""
+    (made,), size = _readers("shuffle", [reader]), _count("buf_size of shuffle", buf_size)
 
     def shuffled() -> Iterator[Any]:
-        samples = iter(reader())
-        while held := list(itertools.islice(samples, buf_size)):
+        samples = iter(made())
+        while held := list(itertools.islice(samples, size)):
             random.shuffle(held)
             yield from held
 
@@ -57,9 +71,10 @@ def shuffle(reader: Reader, buf_size: int) -> Reader:
 
 def chain(*readers: Reader) -> Reader:
     """A reader of all samples of the first, then of the second, ..."""
+    made = _readers("chain", readers)
 
     def reader() -> Iterator[Any]:
-        return itertools.chain.from_iterable(each() for each in readers)
+        return itertools.chain.from_iterable(each() for each in made)
 
     return reader
 
@@ -72,13 +87,13 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
     ComposeNotAligned
         While reading, if one reader ends before another and ``check_alignment`` is true.
     """
-    missing = object()
+    missing, made = object(), _readers("compose", readers)
 
     def fields(sample: Any) -> tuple[Any, ...]:
         return sample if isinstance(sample, tuple) else (sample,)
 
     def reader() -> Iterator[Any]:
-        for samples in itertools.zip_longest(*(each() for each in readers), fillvalue=missing):
+        for samples in itertools.zip_longest(*(each() for each in made), fillvalue=missing):
             if any(sample is missing for sample in samples):
                 if check_alignment:
                     raise ComposeNotAligned("the composed readers have different numbers of samples")
@@ -90,25 +105,26 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
 
 def firstn(reader: Reader, n: int) -> Reader:
     """A reader of the first ``n`` samples."""
+    (made,), count = _readers("firstn", [reader]), _count("n of firstn", n)
 
     def first() -> Iterator[Any]:
-        return itertools.islice(reader(), n)
+        return itertools.islice(made(), count)
 
     return first
 
 
 def cache(reader: Reader) -> Reader:
     """A reader that reads once and keeps all samples in memory."""
-    samples = tuple(reader())
+    samples = tuple(*(each() for each in _readers("cache", [reader])))
     return lambda: samples
 
 
 def buffered(reader: Reader, size: int) -> Reader:
     """A reader whose samples are read ahead by a thread, at most ``size`` of them."""
-    end = object()
+    end, (made,), most = object(), _readers("buffered", [reader]), _count("size of buffered", size)
 
     def ahead() -> Iterator[Any]:
-        ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(max(size, 1))
+        ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(max(most, 1))
         stopped = threading.Event()
 
         def put(item: tuple[Any, BaseException | None]) -> bool:
@@ -122,7 +138,7 @@ def buffered(reader: Reader, size: int) -> Reader:
 
         def work() -> None:
             try:
-                for sample in reader():
+                for sample in made():
                     if not put((sample, None)):
                         return
                 put((end, None))
@@ -168,12 +184,14 @@ def xmap_readers(
     threads, ahead = whole("process_num", process_num), whole("buffer_size", buffer_size)
     if threads < 1 or ahead < 1:
         raise FeedError(f"xmap_readers: process_num is {threads} and buffer_size {ahead}; expected 1 or more")
+    function("mapper of xmap_readers", mapper, FeedError)
+    (made,) = _readers("xmap_readers", [reader])
 
     def mapped() -> Iterator[Any]:
         pool = ThreadPoolExecutor(threads)
         pending: deque[Future[Any]] = deque()
         try:
-            for sample in reader():
+            for sample in made():
                 pending.append(pool.submit(mapper, sample))
                 if len(pending) >= ahead:
                     yield pending.popleft().result()
@@ -190,11 +208,12 @@ def multiprocess_reader(readers: Sequence[Reader], use_pipe: bool = True, queue_
 
     Fluid uses processes; :mod:`fluidlite.loaders` has those.
     """
-    if not readers:
+    made = _readers("multiprocess_reader", listed("readers", readers, "a list of readers", FeedError))
+    if not made:
         raise FeedError("multiprocess_reader got no readers")
 
     def merged() -> Iterator[Any]:
-        running = [iter(buffered(reader, queue_size)()) for reader in readers]
+        running = [iter(buffered(reader, queue_size)()) for reader in made]
         end = object()
         while running:
             for samples in list(running):

@@ -24,6 +24,13 @@ def mapped(what: str, value: Any, expected: str, error: type[FluidError] = Progr
     return value
 
 
+def function(what: str, value: Any, error: type[FluidError] = ProgramError) -> Any:
+    """Return ``value`` if it can be called, or raise ``error``."""
+    if not callable(value):
+        raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected a function")
+    return value
+
+
 def as_whole(value: Any) -> int | None:
     """The int that a value is (NumPy's too); None if it is none. A bool is none."""
     try:

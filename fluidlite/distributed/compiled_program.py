@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fluidlite.base.arguments import listed
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.distributed.groups import Group, member_runs, member_seed, share_devices, world
@@ -89,7 +90,7 @@ class CompiledProgram:
         if isinstance(places, (str, Place)):
             several = [places]
         elif places is not None:
-            several = list(places)
+            several = listed("places", places, "a place, or a list of places")
         self._places = [devices.unit(place).place for place in several]
         self._loss, self._parallel = loss_name, True
         return self

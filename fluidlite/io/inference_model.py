@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fluidlite.base.arguments import listed
 from fluidlite.base.errors import ProgramError, SavedModelError
 from fluidlite.io.commit import save_files
 from fluidlite.io.paths import PathText, folder_of, inside
@@ -14,6 +15,7 @@ from fluidlite.io.tensor_file import Stored
 from fluidlite.io.variables import (
     check_format,
     is_persistable,
+    place_of,
     read_values,
     selected_variables,
     set_values,
@@ -83,8 +85,12 @@ def save_inference_model(
     program = main_program if main_program is not None else default_main_program()
     if not isinstance(program, Program):
         raise ProgramError(f"main_program is {type(program).__name__}; expected a Program")
-    feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
-    targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
+    feeds = (
+        [feeded_var_names]
+        if isinstance(feeded_var_names, str)
+        else listed("feeded_var_names", feeded_var_names, "names")
+    )
+    targets = [target_vars] if isinstance(target_vars, Variable) else listed("target_vars", target_vars, "variables")
     if not all(isinstance(name, str) for name in feeds):
         raise ProgramError(f"feeded_var_names is {feeded_var_names!r}; expected names of variables")
     few = not targets and export_for_deployment
@@ -190,6 +196,7 @@ def load_inference_model(
         A file is missing, truncated, malformed or of a newer version, is no regular file or lies outside the folder,
         or was not saved together with the others; then the scope is as it was.
     """
+    place = place_of(executor)
     model_name = inside(model_filename or MODEL_FILE, "model_filename")
     params_name = inside(params_filename, "params_filename") if params_filename is not None else None
 
@@ -199,7 +206,7 @@ def load_inference_model(
         return program, variables, read_values(snapshot, variables, params_name)
 
     program, variables, values = read_folder(folder_of(dirname), read, follow_links)
-    set_values(variables, values, executor.place)
+    set_values(variables, values, place)
     block = program.global_block()
     return program, list(program.feed_names), [block.var(name) for name in program.fetch_names]
 

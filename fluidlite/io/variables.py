@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.base.arguments import function, listed
 from fluidlite.base.errors import ProgramError, SavedModelError
 from fluidlite.io.commit import Writer, save_files
 from fluidlite.io.lod_tensor_file import is_lod_tensors, read_lod_tensors, write_lod_tensors
@@ -44,6 +45,14 @@ def is_persistable(var: Variable) -> bool:
     return var.persistable and (var.type == VarType.LOD_TENSOR or var.selected is not None)
 
 
+def place_of(executor: Any) -> Place:
+    """Where an executor puts what is loaded; or ProgramError, if it is none."""
+    place = getattr(executor, "place", None)
+    if not isinstance(place, (Place, str)):
+        raise ProgramError(f"executor is {type(executor).__name__} {executor!r:.80}; expected a fluid.Executor")
+    return Place.parse(place)
+
+
 def selected_variables(
     main_program: Program | None, vars: Iterable[Variable | str] | None, predicate: Predicate | None
 ) -> list[Variable]:
@@ -52,9 +61,14 @@ def selected_variables(
     if not isinstance(program, Program):
         raise ProgramError(f"main_program is {type(program).__name__}; expected a Program")
     if vars is not None:
-        found = [program.global_block().var(v) if isinstance(v, str) else v for v in vars]
+        given = listed("vars", vars, "a list of variables or names")
+        found = [program.global_block().var(v) if isinstance(v, str) else v for v in given]
+        for each in found:
+            if not isinstance(each, Variable):
+                raise ProgramError(f"vars holds {each!r:.60}; expected variables or names")
     else:
-        found = [variable for variable in program.list_vars() if predicate is None or predicate(variable)]
+        wanted = function("predicate", predicate) if predicate is not None else None
+        found = [variable for variable in program.list_vars() if wanted is None or wanted(variable)]
     found += [v.block.var(v.selected.rows) for v in found if v.selected is not None]
     unique = {variable.name: variable for variable in found}
     return [unique[name] for name in sorted(unique)]
@@ -218,6 +232,7 @@ def _load(
     whole: bool = False,
 ) -> None:
     """Load variables; ``whole``: they are all state of the program, random numbers go on where that was saved."""
+    place = place_of(executor)
     variables = selected_variables(main_program, vars, predicate)
     program = main_program if main_program is not None else default_main_program()
     if predicate is not None and not variables:
@@ -228,7 +243,7 @@ def _load(
         return read_values(snapshot, variables, target), read_runs(snapshot, program, target) if whole else {}
 
     values, runs = read_folder(folder_of(dirname), read, follow_links)
-    set_values(variables, values, executor.place)
+    set_values(variables, values, place)
     global_scope().update_random_runs(runs)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fluidlite.base.errors import ProgramError
+from fluidlite.layer_helper import check_function
 from fluidlite.layers.structure import flat, packed, same
 
 __all__ = ["assert_same_structure", "flatten", "is_sequence", "map_structure", "pack_sequence_as"]
@@ -31,6 +32,7 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
 
 def map_structure(func: Callable[..., Any], *structure: Any) -> Any:
     """A structure of what a function returns for the leaves of one, or of several that are alike."""
+    check_function("func", func, "a function")
     if not structure:
         raise ProgramError("map_structure got no structure; expected one or more after the function")
     first, *others = structure

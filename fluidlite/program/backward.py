@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fluidlite.base.arguments import listed
+from fluidlite.base.arguments import listed, name_of
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import GradientError
 from fluidlite.program.block import Block
@@ -174,7 +174,11 @@ class Backward(GradientParts):
 
 
 def _names(items: Iterable[Variable | str] | None) -> set[str]:
-    return {item if isinstance(item, str) else item.name for item in items or ()}
+    given = listed("no_grad_set", items if items is not None else (), "variables or names")
+    found = [name_of(item) for item in given]
+    if None in found:
+        raise GradientError(f"no_grad_set is {items!r:.80}; expected variables or names")
+    return {name for name in found if name is not None}
 
 
 @contextmanager

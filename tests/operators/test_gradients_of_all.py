@@ -34,8 +34,9 @@ def test_it_is_what_the_declared_one_is(op: str) -> None:
     targets, starts = start_gradients(one, oracle.weights)
     wanted = [variable for slot in case.sample.grads for variable in one.inputs[slot]]
     declared = gradients(targets, wanted, starts)
+    start_of = {target.name: start for target, start in zip(targets, starts, strict=True)}
     seeds = {
-        slot + GRAD: [start for target, start in zip(targets, starts, strict=True) if target in one.outputs[slot]]
+        slot + GRAD: [start_of[made.name] for made in one.outputs[slot] if made.name in start_of]
         for slot in oracle.weights
     }
     given = {slot: found for slot, found in {**one.inputs, **one.outputs, **seeds}.items() if slot in rule.reads}

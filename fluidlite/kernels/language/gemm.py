@@ -261,7 +261,7 @@ class _Arrays:
         return self._rows(f"tile[r * {self.width} + v] = sums[r][v];")
 
     def _rows(self, statement: str) -> str:
-        return f"for (int r = 0; r < {self.rows}; ++r) {self._each(statement)}"
+        return f"for (int r = 0; r < {self.rows}; ++r) {{ {self._each(statement)} }}"
 
     def _each(self, statement: str) -> str:
         return f"for (int v = 0; v < {self.width}; ++v) {{ {statement} }}"

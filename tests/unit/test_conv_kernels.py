@@ -69,12 +69,16 @@ def test_rows_at_a_time(
     rng = np.random.default_rng(0)
     arrays = rng.standard_normal(x), rng.standard_normal(w)
     whole = values(type, *arrays, attrs, "cpu", library)
-    op = ops.get(type)
-    assert reference_of(op.type) is not None
-    expected = reference_of(op.type)({"Input": arrays[0], "Filter": arrays[1]}, check_attrs(op, attrs, NOWHERE)[0])[
-        "Output"
-    ]
-    np.testing.assert_allclose(whole[0], expected, rtol=1e-10, atol=1e-10)
+    reference, checked = reference_of(type), check_attrs(ops.get(type), attrs, NOWHERE)[0]
+
+    def expected(image: Any, filter: Any) -> Any:
+        return reference({"Input": image, "Filter": filter}, checked)["Output"]
+
+    out = expected(*arrays)
+    np.testing.assert_allclose(whole[0], out, rtol=1e-10, atol=1e-10)
+    along = rng.standard_normal(x), rng.standard_normal(w)  # it is linear in each: slopes along these are exact
+    slopes = [2 * np.vdot(out, moved) for moved in (expected(along[0], arrays[1]), expected(arrays[0], along[1]))]
+    np.testing.assert_allclose([np.vdot(g, v) for g, v in zip(whole[1:], along, strict=True)], slopes, rtol=1e-10)
     for nbytes in (1, 4000):
         monkeypatch.setattr({"blas": blas, "plain": plain}[library], bound, nbytes)
         for part, one in zip(values(type, *arrays, attrs, "cpu", library), whole, strict=True):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fluidlite.expr.calls import leaves
-from fluidlite.expr.number_table import NumberTable, numbers_of
+from fluidlite.expr.number_table import NumberTable
 from fluidlite.program.op_call import Call
 from fluidlite.render.loops import cost, kept_answers, kernels
 from fluidlite.render.loops.launches import decoded, encoded
@@ -74,7 +74,7 @@ def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
             assert mine == theirs, "\n=====\n".join([f"{call}, {leaves(call)}", *mine, "instead of", *theirs])
         table = NumberTable()
         pieces, rows = json.loads(json.dumps([encoded(found, table), table.rows]))
-        assert repr(decoded(pieces, numbers_of(rows, leaves(call)))) == repr(found)
+        assert repr(decoded(pieces, NumberTable(rows))) == repr(found)
         return found
 
     monkeypatch.setattr(kernels, "_text", noted)

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from time import time
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from fluidlite.base.disk_cache import DiskCache
 from fluidlite.base.lru_cache import CacheInfo, LRUCache
 from fluidlite.expr.calls import leaves, traced_of
-from fluidlite.expr.number import Number
-from fluidlite.expr.number_table import NumberTable, condition_of, numbers_of
+from fluidlite.expr.number import FUNCTIONS, Number, Values
+from fluidlite.expr.number_table import NumberTable
 from fluidlite.expr.traced import Traced
 from fluidlite.program.op_call import Call
 from fluidlite.render.loops.sizes import Guards
@@ -33,14 +34,36 @@ _PACKAGES = ("base", "codegen", "expr", "platform", "program", "render")
 """Those whose source files say what the answers are."""
 _IMPORTED = time()
 _PLAIN = frozenset({str, int, float, bool, type(None)})
+_UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
+"""What a file may raise that says something else than was written."""
 
 _disk = DiskCache(name="loops")
+
+
+class _Kept(Generic[Answer]):
+    """An answer, or what a file says of it, and the comparisons of sizes that were asked to find it."""
+
+    def __init__(self, table: NumberTable, asked: Sequence[tuple[str, int, int, bool]]) -> None:
+        self.table = table
+        self.asked = asked
+        """What compares, the places of what is compared, and the result."""
+        self.encoded: Any = None
+        self.answer: Answer | None = None
+        self.made = False
+
+    def serves(self, numbers: Sequence[Any]) -> bool:
+        """Whether comparisons give the same where the numbers of the table are these."""
+        for op, a, b, truth in self.asked:
+            one, other = numbers[a], numbers[b]
+            if one is None or other is None or FUNCTIONS[op](one, other) != truth:
+                return False
+        return True
 
 
 class Question(Generic[Answer]):
     """One kind of question, and how its answers are written as plain values.
 
-    ``encode(answer, table)`` gives what JSON holds, with numbers as their places in a table; ``decode(value, numbers)``
+    ``encode(answer, table)`` gives what JSON holds, with numbers as their places in a table; ``decode(value, table)``
     makes the answer of that.
     """
 
@@ -48,10 +71,10 @@ class Question(Generic[Answer]):
         self,
         name: str,
         encode: Callable[[Answer, NumberTable], Any],
-        decode: Callable[[Any, list[Number]], Answer],
+        decode: Callable[[Any, NumberTable], Answer],
     ) -> None:
         self.name, self._encode, self._decode = name, encode, decode
-        self._known: WeakKeyDictionary[Traced, LRUCache[list[tuple[Guards, Answer]]]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Traced, LRUCache[list[_Kept[Answer]]]] = WeakKeyDictionary()
 
     def ask(self, call: Call, about: str, find: Callable[[], tuple[Guards, Answer]]) -> Answer:
         """The answer for a call.
@@ -64,43 +87,65 @@ class Question(Generic[Answer]):
         if known is None:
             known = self._known.setdefault(traced, LRUCache(_MOST, "answers about loops"))
         answers = known.get(about, lambda: self._read(traced, about, values))
-        for guards, answer in answers:
-            if guards.hold(values):
-                return answer
+        evaluated: dict[NumberTable, list[Any]] = {}
+        for kept in [*answers]:
+            numbers = evaluated.get(kept.table)
+            if numbers is None:
+                numbers = evaluated[kept.table] = kept.table.evaluate(values)
+            if kept.serves(numbers):
+                with suppress(*_UNREADABLE):
+                    return self._answer(kept)
         guards, answer = find()
-        answers.append((Guards(dict(guards.asked)), answer))  # more may be asked later, for another question
+        answers.append(_kept(guards, answer))
         del answers[:-_MOST]
         self._write(traced, about, answers)
         return answer
 
-    def _read(self, traced: Traced, about: str, values: Mapping[str, Any]) -> list[tuple[Guards, Answer]]:
+    def _answer(self, kept: _Kept[Answer]) -> Answer:
+        if not kept.made:
+            kept.answer, kept.made = self._decode(kept.encoded, kept.table), True
+        return cast(Answer, kept.answer)
+
+    def _read(self, traced: Traced, about: str, values: Values) -> list[_Kept[Answer]]:
         text, sources = _text_of(traced), _sources()
         content = _disk.get(self.name, sources, text, about) if sources and text else None
         try:
-            return [] if content is None else list(self._decoded(json.loads(content), values))
-        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):  # as good as none
+            return [] if content is None else _read(json.loads(content), values)
+        except _UNREADABLE:  # as good as none
             return []
 
-    def _decoded(self, content: Any, values: Mapping[str, Any]) -> Iterator[tuple[Guards, Answer]]:
-        rows, kept = content
-        numbers = numbers_of(rows, values)
-        for asked, value in kept:
-            guards = Guards()
-            for op, a, b, truth in asked:
-                condition = condition_of(numbers, op, a, b)
-                guards.note(op, condition.a, condition.b, truth is True)
-            yield guards, self._decode(value, numbers)
-
-    def _write(self, traced: Traced, about: str, answers: list[tuple[Guards, Answer]]) -> None:
+    def _write(self, traced: Traced, about: str, answers: Sequence[_Kept[Answer]]) -> None:
         text, sources = _text_of(traced), _sources()
         if not sources or not text:
             return
-        table = NumberTable()
-        kept = [
-            ([(*table.condition(c), truth) for c, truth in guards.asked.values()], self._encode(answer, table))
-            for guards, answer in answers
-        ]
-        _disk.put(json.dumps([table.rows, kept]).encode(), self.name, sources, text, about)
+        table, found = NumberTable(), []
+        for kept in answers:
+            with suppress(*_UNREADABLE):
+                answer, number = self._answer(kept), kept.table.number
+                asked = [(op, table.place(number(a)), table.place(number(b)), truth) for op, a, b, truth in kept.asked]
+                found.append((asked, self._encode(answer, table)))
+        _disk.put(json.dumps([table.rows, found]).encode(), self.name, sources, text, about)
+
+
+def _kept(guards: Guards, answer: Answer) -> _Kept[Answer]:
+    """An answer with what was asked so far: more may be asked later, for another question."""
+    table = NumberTable()
+    asked = [(c, truth) for c, truth in guards.asked.values() if c.a.key != c.b.key or not c.a.whole]
+    kept = _Kept[Answer](table, [(*table.comparison(c), truth) for c, truth in asked])
+    kept.answer, kept.made = answer, True
+    return kept
+
+
+def _read(content: Any, values: Values) -> list[_Kept[Any]]:
+    rows, every = content
+    table = NumberTable(rows)
+    table.check(values)
+    found = []
+    for asked, encoded in every:
+        table.check_comparisons(asked)
+        found.append(_Kept[Any](table, [(op, a, b, truth is True) for op, a, b, truth in asked]))
+        found[-1].encoded = encoded
+    return found
 
 
 def cache_info() -> CacheInfo:

@@ -63,7 +63,7 @@ def encoded(pieces: Sequence[Piece] | None, table: NumberTable) -> list[Any] | N
     ]
 
 
-def decoded(value: Any, numbers: Sequence[Number]) -> tuple[Piece, ...] | None:
+def decoded(value: Any, table: NumberTable) -> tuple[Piece, ...] | None:
     """The texts that such values say."""
     if value is None:
         return None
@@ -72,11 +72,11 @@ def decoded(value: Any, numbers: Sequence[Number]) -> tuple[Piece, ...] | None:
         facts = {
             **text,
             "buffers": {tuple(source): tuple(each) for source, each in text["buffers"]},
-            "numbers": tuple((name, dtype, numbers[k]) for name, dtype, k in text["numbers"]),
-            "items": numbers[text["items"]],
+            "numbers": tuple((name, dtype, table.number(k)) for name, dtype, k in text["numbers"]),
+            "items": table.number(text["items"]),
         }
-        stored = tuple((tuple(source), tuple(numbers[k] for k in dims), dtype) for source, dims, dtype in targets)
-        found.append(Piece(NestText(**facts), tuple(numbers[k] for k in items), stored, heavy))
+        stored = tuple((tuple(source), tuple(map(table.number, dims)), dtype) for source, dims, dtype in targets)
+        found.append(Piece(NestText(**facts), tuple(map(table.number, items)), stored, heavy))
     return tuple(found)
 
 

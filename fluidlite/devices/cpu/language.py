@@ -144,7 +144,7 @@ class LLVMLanguage(KernelLanguageBase):
             text, kinds = c_to_llvm(source, entry)
             if len(kinds) != len(parameters):
                 raise CompileError(f"kernel {entry!r} has {len(kinds)} parameters, not {len(parameters)}", source)
-            # internal: it is compiled once, in the one function that calls it
+            # internal: nobody else calls it, so that its arguments are what it uses
             return text.replace(f"define void @{entry}(", f"define internal void @{entry}(", 1) + _packed(entry, kinds)
 
         key = (source, entry, parameters, opt_level())

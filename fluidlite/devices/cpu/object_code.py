@@ -10,6 +10,7 @@ import marshal
 import os
 import signal
 import sys
+from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -26,6 +27,7 @@ _PATIENCE_SECONDS = 60
 """A process that is asked nothing for so long ends: who started it may have gone without a word."""
 
 
+@cache
 def machine(level: int, cpu: str, features: str) -> Any:
     """LLVM's description of a processor."""
     target = llvm.Target.from_default_triple()

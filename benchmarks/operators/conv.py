@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isqrt
 from typing import Any
 
 from benchmarks.operators.case import Case, Inputs, Numbers, functional, image, volume
@@ -15,6 +16,15 @@ def _images(filters: int, kernel: int, grouped: int = 0, transpose: bool = False
         return {"Input": numbers.normal(n, c, h, w), "Filter": numbers.uniform(-0.1, 0.1, *dims, kernel, kernel)}
 
     return make
+
+
+def _deep(numbers: Numbers, size: int) -> Inputs:
+    """Small images of many channels, as in the last layers of a network."""
+    channels = min(max(isqrt(size // 8), 16), 512)
+    return {
+        "Input": numbers.normal(8, channels, 2, 2),
+        "Filter": numbers.uniform(-0.1, 0.1, channels, channels, 3, 3),
+    }
 
 
 def _volumes(transpose: bool = False) -> Callable[[Numbers, int], Inputs]:
@@ -41,6 +51,8 @@ CASES = [
          **_BOTH),
     Case("conv2d", _images(32, 3), None, lambda x, w: functional.conv2d(x, w, padding=2, dilation=2),
          {"paddings": [2, 2], "dilations": [2, 2]}, share=0.25, name="dilated", **_BOTH),
+    Case("conv2d", _deep, None, lambda x, w: functional.conv2d(x, w, padding=1), {"paddings": [1, 1]},
+         name="of few windows", share=0.5, **_BOTH),
     Case("depthwise_conv2d", _images(32, 3, 1), None, lambda x, w: functional.conv2d(x, w, padding=1, groups=len(w)),
          lambda size: {"paddings": [1, 1], "groups": _channels(size)}, share=0.5, **_BOTH),
     Case("conv3d", _volumes(), None, lambda x, w: functional.conv3d(x, w, padding=1), {"paddings": [1, 1, 1]},

@@ -66,6 +66,15 @@ def test_rows_at_a_time(
     from fluidlite.kernels.blas import conv as blas
     from fluidlite.render import contractions as plain
 
+    arrays, whole = checked_values(type, x, w, attrs, library)
+    for nbytes in (1, 4000):
+        monkeypatch.setattr({"blas": blas, "plain": plain}[library], bound, nbytes)
+        for part, one in zip(values(type, *arrays, attrs, "cpu", library), whole, strict=True):
+            np.testing.assert_allclose(part, one, rtol=1e-10, atol=1e-10)
+
+
+def checked_values(type: str, x: Any, w: Any, attrs: dict[str, Any], library: str) -> tuple[Any, list[Any]]:
+    """An image and a filter, and what is computed of them, compared with the reference and with its slopes."""
     rng = np.random.default_rng(0)
     arrays = rng.standard_normal(x), rng.standard_normal(w)
     whole = values(type, *arrays, attrs, "cpu", library)
@@ -79,10 +88,41 @@ def test_rows_at_a_time(
     along = rng.standard_normal(x), rng.standard_normal(w)  # it is linear in each: slopes along these are exact
     slopes = [2 * np.vdot(out, moved) for moved in (expected(along[0], arrays[1]), expected(arrays[0], along[1]))]
     np.testing.assert_allclose([np.vdot(g, v) for g, v in zip(whole[1:], along, strict=True)], slopes, rtol=1e-10)
-    for nbytes in (1, 4000):
-        monkeypatch.setattr({"blas": blas, "plain": plain}[library], bound, nbytes)
-        for part, one in zip(values(type, *arrays, attrs, "cpu", library), whole, strict=True):
-            np.testing.assert_allclose(part, one, rtol=1e-10, atol=1e-10)
+    return arrays, whole
+
+
+@pytest.mark.parametrize(("type", "x", "w", "attrs"), [case for case in LARGER])
+def test_unrolled_windows(type: str, x: Any, w: Any, attrs: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from fluidlite.kernels.blas import im2col
+
+    monkeypatch.setattr(im2col, "few_windows", lambda one: True)
+    checked_values(type, x, w, attrs, "blas")
+
+
+FEW = [
+    ("conv2d", (2, 96, 2, 2), (96, 96, 3, 3), {"paddings": [1, 1]}, 3),
+    ("conv2d", (1, 128, 1, 1), (128, 128, 3, 3), {"paddings": [1, 1]}, 3),
+    ("conv2d", (3, 3, 3, 128), (128, 64, 3, 3), {"groups": 2, "paddings": [1, 1], "data_format": "NHWC"}, 3),
+    ("conv2d", (4, 256, 1, 1), (256, 256, 1, 1), {}, 3),
+    ("conv2d_transpose", (96, 96, 1, 1), (96, 96, 3, 3), {"paddings": [1, 1]}, 3),
+    ("conv3d", (1, 32, 2, 3, 2), (96, 32, 3, 3, 3), {"paddings": [1, 1, 1], "strides": [2, 1, 2]}, 3),
+    ("conv2d", (8, 96, 4, 4), (96, 96, 3, 3), {"paddings": [1, 1]}, 0),
+    ("conv2d", (2, 32, 2, 2), (32, 32, 3, 3), {"paddings": [1, 1]}, 0),
+]
+"""The last number: how many of windows, image and filter are computed of unrolled windows."""
+
+
+@pytest.mark.parametrize(("type", "x", "w", "attrs", "unrolled"), FEW)
+def test_few_windows_are_unrolled(
+    type: str, x: Any, w: Any, attrs: dict[str, Any], unrolled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fluidlite.kernels.blas import im2col
+
+    made: list[str] = []
+    step = im2col.step
+    monkeypatch.setattr(im2col, "step", lambda one, routine: made.append(one.kind) or step(one, routine))
+    checked_values(type, x, w, attrs, "blas")
+    assert len(made) == unrolled, made
 
 
 @pytest.mark.parametrize("place", [str(place) for place in fluid.places() if place.kind != "cpu"])

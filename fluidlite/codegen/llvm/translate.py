@@ -207,8 +207,8 @@ class Module:
             outside, own = (f"%{name}" for name in names), writer.arrays
             writer.lines = marked(writer.lines, *map(writer.pointers.from_only, (outside, own)))
         head = f"define {'' if main else 'internal '}{result.text} @{name}({', '.join(parameters)})"
-        inlined = "noinline" if main else "alwaysinline"  # LLVM would simplify it twice: alone, and in who calls it
-        self.bodies.append("\n".join([f"{head} {inlined} nounwind {{", "entry:", *writer.slots, *writer.lines, "}"]))
+        marks = "nounwind" if main else "alwaysinline nounwind"
+        self.bodies.append("\n".join([f"{head} {marks} {{", "entry:", *writer.slots, *writer.lines, "}"]))
 
     # Calls
 

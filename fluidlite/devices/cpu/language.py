@@ -243,4 +243,5 @@ def _unpacking(name: str, kinds: Sequence[str], function: str, given: Sequence[s
     lines = [f"define void @{packed_name(name)}(i64 %begin, i64 %end, ptr %packed) nounwind {{"]
     for i, kind in enumerate(kinds):
         lines += [f"  %at{i} = getelementptr i64, ptr %packed, i64 {i}", f"  %a{i} = load {kind}, ptr %at{i}"]
-    return "\n".join([*lines, f"  call void {function}({', '.join(given)})", "  ret void", "}", ""])
+    # not inlined: LLVM would simplify it alone, and here again
+    return "\n".join([*lines, f"  call void {function}({', '.join(given)}) noinline", "  ret void", "}", ""])

@@ -11,8 +11,9 @@ from fluidlite.plugin import Library, hookimpl
 
 @hookimpl
 def register_libraries(register: Any) -> None:
-    """Name the library."""
+    """Name the libraries."""
     register(Library("blas", ("cpu",), 10, "the cblas inside NumPy, called directly"))
+    register(Library("im2col", ("cpu",), 25, "convolutions of few windows by that cblas, the filter where it lies"))
 
 
 @hookimpl

@@ -2,8 +2,7 @@
 
 The elements that a row of the filter reads stand in a column; rows of the filter read the same columns, further down:
 a window is the sum of one product for each of them. So an image is copied as often as the filter is wide, not as
-often as it has elements. Small images are joined, so that products have enough columns. Of fewer windows than filters
-all elements are unrolled (:mod:`im2col`).
+often as it has elements. Small images are joined, so that products have enough columns.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import numpy as np
 from fluidlite.kernel_support import Convolution, Kernel, Line, convolutions_of, nothing_fused, unknown_dims
 from fluidlite.plugin import IO, Call, Context, register_kernel
 
-from . import im2col
 from .cblas import FLOATS, PLAIN, ROW_MAJOR, TRANSPOSED, Routine, find, unsuitable
 
 UNROLLED = 8 << 20
@@ -181,9 +179,7 @@ def convolve(call: Call, context: Context) -> Any:
     for one in (each.flattened() for each in convolutions_of(call)):
         routine = find(call.dtype(one.out))
         assert routine is not None  # _supports has asked
-        if im2col.few_windows(one):
-            steps.append(im2col.step(one, routine))
-        elif one.kind == "filter":
+        if one.kind == "filter":
             steps.append(_filter_step(one, routine))
         else:
             steps += [_correlation(one, lines, routine) for lines in one.correlations()]

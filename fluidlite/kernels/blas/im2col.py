@@ -1,8 +1,8 @@
 """Convolutions of few windows by cblas: what windows read is unrolled (im2col), and the filter stays as it is.
 
 A column holds what a window reads, in the order of the filter's own elements: the filter is read where it lies, and its
-gradient is written there. Where there are fewer windows than filters the columns are less than the filter, which other
-ways copy first.
+gradient is written there. Where there are fewer windows than filters the columns are less than the filter, which the
+kernels of other libraries copy first; a filter that no program writes they copy once.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.kernel_support import Convolution
-from fluidlite.plugin import IO, Context
+from fluidlite.kernel_support import Convolution, Kernel, convolutions_of, nothing_fused, unknown_dims
+from fluidlite.kernels.language import conv_registers as registers
+from fluidlite.plugin import IO, Call, Context, register_kernel
 
-from .cblas import Product, Routine
+from .cblas import FLOATS, Product, Routine, find, unsuitable
 
 FEWEST_ELEMENTS = 1 << 16
 """Of a filter: a smaller one is copied in less time than NumPy takes to unroll windows tap by tap."""
@@ -33,6 +34,17 @@ def few_windows(one: Convolution) -> bool:
 
 def _count(one: Convolution) -> int:
     return one.images * prod(one.counts)
+
+
+def _supports(call: Call) -> str | None:
+    reason = unsuitable(str(call.key_dtype)) or nothing_fused(call)
+    if reason is not None or unknown_dims(call):
+        return reason
+    if not all(few_windows(one.flattened()) for one in convolutions_of(call)):
+        return "more windows than filters, or small filters"
+    if not call.op.type.endswith("_grad") and registers.supports(call) is None:
+        return "a filter that is packed once is better"
+    return None
 
 
 class _Windows:
@@ -79,7 +91,7 @@ class _Windows:
         return columns
 
 
-def step(one: Convolution, routine: Routine) -> Callable[[Context, IO], None]:
+def _step(one: Convolution, routine: Routine) -> Callable[[IO], None]:
     """Return what computes the windows, the image or the gradient of the filter."""
     windows, count = _Windows(one), _count(one)
     m, k = one.filters, one.channels * one.taps
@@ -95,13 +107,13 @@ def step(one: Convolution, routine: Routine) -> Callable[[Context, IO], None]:
     backward = Product(routine, count, k, m, count, True, k, False, 1.0)
     gradient = Product(routine, m, k, count, count, False, k, False, 1.0)
 
-    def to_windows(context: Context, io: IO) -> None:
+    def to_windows(io: IO) -> None:
         out = windows.rows(io.array(one.windows))
         found = np.empty(out.shape, out.dtype)
         multiply(forward, filter_of(io, one.filter), windows.unrolled(io.array(one.image)), found)
         out[...] = found
 
-    def to_image(context: Context, io: IO) -> None:
+    def to_image(io: IO) -> None:
         seen = np.ascontiguousarray(windows.rows(io.array(one.windows)))
         columns, image = np.empty(windows.columns_dims, seen.dtype), windows.image(io.array(one.image))
         multiply(backward, seen, filter_of(io, one.filter), columns)
@@ -109,8 +121,31 @@ def step(one: Convolution, routine: Routine) -> Callable[[Context, IO], None]:
         for read, placed in windows.pairs(image, columns):
             read += placed
 
-    def to_filter(context: Context, io: IO) -> None:
+    def to_filter(io: IO) -> None:
         seen = np.ascontiguousarray(windows.rows(io.array(one.windows)))
         multiply(gradient, seen, windows.unrolled(io.array(one.image)), filter_of(io, one.out))
 
     return {"windows": to_windows, "image": to_image, "filter": to_filter}[one.kind]
+
+
+def convolve(call: Call, context: Context) -> Any:
+    """Return the kernel that runs the computations of a call one after the other."""
+    routine = find(str(call.key_dtype))
+    assert routine is not None  # _supports has asked
+    steps = [_step(one.flattened(), routine) for one in convolutions_of(call)]
+
+    def run(context: Context, io: IO) -> None:
+        for step in steps:
+            step(io)
+
+    return run
+
+
+def _registered(op: str) -> Kernel:
+    return register_kernel(op, "cpu", library="im2col", dtypes=FLOATS, supports=_supports)(convolve)
+
+
+conv2d, conv2d_grad = _registered("conv2d"), _registered("conv2d_grad")
+conv3d, conv3d_grad = _registered("conv3d"), _registered("conv3d_grad")
+conv2d_transpose, conv2d_transpose_grad = _registered("conv2d_transpose"), _registered("conv2d_transpose_grad")
+conv3d_transpose, conv3d_transpose_grad = _registered("conv3d_transpose"), _registered("conv3d_transpose_grad")

@@ -147,6 +147,11 @@ class Convolution(NamedTuple):
         if self.kind == "windows":
             return [self.lines()]
         kernel, strides, pads, dilations = self.shape
+        # where there is one window no stride leads to another: with one that leads past it each place has one tap
+        strides = tuple(
+            stride if count > 1 else max(stride, (taps - 1) * dilation + 1)
+            for stride, count, taps, dilation in zip(strides, self.counts, kernel, dilations, strict=True)
+        )
         return list(product(*map(_back, self.sizes, kernel, strides, (p[0] for p in pads), dilations)))
 
 

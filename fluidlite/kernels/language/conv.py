@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
 from math import prod
 from typing import Any, NamedTuple
 
@@ -35,6 +36,8 @@ SHORT = 8
 FOLDED = 64
 """Images that do so at a time."""
 _ONCE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
+_Order = tuple[int, int, int]
+"""Which of the three dims of an image is which of a plane's, the outermost first."""
 
 
 class _Dim(NamedTuple):
@@ -74,6 +77,14 @@ class _Side(NamedTuple):
             return _Side(1, channels, (h, w, images), (0, plane[0], *plane[2:], image))
         return _Side(images, channels, (d, h, w), (image, *plane))
 
+    def turned(self, order: _Order) -> _Side:
+        """The same with its dims in another order."""
+        a, b, c = order
+        sizes, steps = self.sizes, self.steps[2:]
+        return self._replace(
+            sizes=(sizes[a], sizes[b], sizes[c]), steps=(*self.steps[:2], steps[a], steps[b], steps[c])
+        )
+
 
 def _three(lines: Sequence[Line], images: int, folded: bool) -> tuple[Line, Line, Line]:
     """Return the lines of the three dims of a side."""
@@ -90,38 +101,64 @@ def _parts(one: Convolution, lines: Sequence[Line]) -> tuple[bool, list[tuple[in
     return False, [(0, one.images)]
 
 
+def _positions(counts: Sequence[int], lengths: Sequence[int]) -> int:
+    """From the first window of a plane to the last: those between that are none are computed, too."""
+    return ((counts[0] - 1) * lengths[1] + counts[1] - 1) * lengths[2] + counts[2]
+
+
+def _order(counts: Sequence[int], lengths: Sequence[int]) -> _Order:
+    """The order of dims with the fewest positions, if it has less than half of those of the order in memory.
+
+    A filter as wide as its image has one window a row, and as many positions as the image is wide.
+    """
+
+    def positions(order: _Order) -> int:
+        return _positions([counts[k] for k in order], [lengths[k] for k in order])
+
+    found = min(_ORDERS, key=positions)
+    return found if 2 * positions(found) < positions(_ORDERS[0]) else _ORDERS[0]
+
+
+_ORDERS: tuple[_Order, ...] = tuple((a, b, 3 - a - b) for a, b in permutations(range(3), 2))
+
+
 class _Planes:
-    """The planes of an image for a correlation: how they are made, and where each tap reads."""
+    """The planes of an image for a correlation: how they are made, and where each tap reads.
+
+    ``taps_of``: the lines in the order of the image; all else is in that of the plane.
+    """
 
     def __init__(self, context: Context, dtype: str, side: _Side, lines: tuple[Line, Line, Line]) -> None:
         self.wide = compute_dtype(dtype)
-        self.lines, self.side = lines, side
-        self.dims = tuple(map(_dim, lines, side.sizes))
-        depth, rows, pitch = (dim.length for dim in self.dims)
+        dims = list(map(_dim, lines, side.sizes))
+        self.order = order = _order([line.count for line in lines], [dim.length for dim in dims])
+        self.side, self.taps_of = side.turned(order), lines
+        self.lines, self.dims = [lines[k] for k in order], [dims[k] for k in order]
+        depth, rows, pitch = lengths = [dim.length for dim in self.dims]
         self.rows, self.pitch = rows, pitch
         phases = [dim.phases for dim in self.dims]
         self.plane = prod(phases) * depth * rows * pitch + SLACK
-        counts = [line.count for line in lines]
-        self.positions = ((counts[0] - 1) * rows + counts[1] - 1) * pitch + counts[2]
+        self.positions = _positions([line.count for line in self.lines], lengths)
         self.taps = prod(line.taps for line in lines)
         self.image_items = side.channels * prod(phases) * depth * rows
         self.image_nbytes = side.channels * self.plane * ITEMSIZE[self.wide]
-        self.kernel = planes_kernel(context, dtype, self.wide, side.steps[-1] == 1, self.dims[2].stride != 1)
+        self.kernel = planes_kernel(context, dtype, self.wide, self.side.steps[-1] == 1, self.dims[2].stride != 1)
         self.numbers = (
             side.channels,
             self.plane,
             depth,
             rows,
             pitch,
-            *side.steps,
+            *self.side.steps,
             *(getattr(dim, what) for what in ("size", "least", "stride", "phases") for dim in self.dims),
         )
         block = depth * rows * pitch
-        places = ((rows * pitch, phases[1] * phases[2] * block), (pitch, phases[2] * block), (1, block))
+        turned = ((rows * pitch, phases[1] * phases[2] * block), (pitch, phases[2] * block), (1, block))
+        places = [turned[order.index(k)] for k in range(3)]
         self.offset_numbers = (
             *(line.reach for line in lines),
             *(-min(0, line.reach * (line.taps - 1)) for line in lines),
-            *(dim.stride for dim in self.dims),
+            *(dim.stride for dim in dims),
             *(phase for _, phase in places),
             *(row for row, _ in places),
             *(line.taps for line in lines),
@@ -170,9 +207,9 @@ def _correlation(
     if not reached:  # a sum over no channels, of any one tap, is zero
         lines = tuple(replace(line, taps=1) for line in lines)
     side = _Side.of(count, one.groups * inner, sizes, one.last, folded)
-    target = _Side.of(count, one.groups * m, outs, one.last, folded)
     wide, whole = compute_dtype(dtype), one.groups * prod(sizes) * inner
     planes = _Planes(context, dtype, side, _three(lines, count, folded))
+    target = _Side.of(count, one.groups * m, outs, one.last, folded).turned(planes.order)
     rows, vectors = _tile(m, planes.positions, dtype)
     row_tiles = -(-m // rows)
     pack_items = one.groups * row_tiles * -(-inner // PACKED)
@@ -232,13 +269,13 @@ def _pack_numbers(one: Convolution, planes: _Planes, rows: int, inner: int, m: i
         rows,
         inner,
         m,
-        *(line.taps for line in planes.lines),
+        *(line.taps for line in planes.taps_of),
         one.filters * far,
         *((far, near) if one.kind == "windows" else (near, far)),
         kernel[1] * kernel[2],
         kernel[2],
-        *(line.tap for line in planes.lines),
-        *(line.tap_step for line in planes.lines),
+        *(line.tap for line in planes.taps_of),
+        *(line.tap_step for line in planes.taps_of),
     )
 
 
@@ -309,7 +346,7 @@ def _filter_side(
     side = _Side.of(count, one.groups * one.channels, one.sizes, one.last, folded)
     planes = _Planes(context, dtype, side, _three(lines, count, folded))
     d, h, w = (replace(_ONCE, count=dim.length) for dim in planes.dims)
-    seen = _Side.of(count, one.groups * one.filters, one.counts, one.last, folded)
+    seen = _Side.of(count, one.groups * one.filters, one.counts, one.last, folded).turned(planes.order)
     return planes, _Planes(context, dtype, seen, (d, h, w))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS, compute_dtype
 from fluidlite.base.errors import GradientError
@@ -18,6 +19,7 @@ from fluidlite.expr.functions import (
     exp,
     floor,
     log,
+    logical_and,
     normcdf,
     normpdf,
     pow_,
@@ -52,6 +54,17 @@ def no_derivative(x: Tensor) -> Adjoints:
 
 # Scalar primitives: the operands and the result have one domain
 
+
+def power_slope(a: Any, b: Any) -> Any:
+    """The derivative of ``a ** b`` by ``a``: at 0 too where it is a number there, as of whole powers of 0 or more."""
+    return b * pow_(a, where(b == 0, 0, b - 1))
+
+
+def exponent_slope(a: Any, b: Any, out: Any) -> Any:
+    """The derivative of ``out = a ** b`` by ``b``: 0 of powers of 0 that are finite."""
+    return log(where(logical_and(a == 0, b >= 0), 1, a)) * out
+
+
 _TWO_OVER_ROOT_PI = 2 / math.sqrt(math.pi)
 
 
@@ -61,7 +74,7 @@ SCALAR_RULES: dict[str, Callable[..., Adjoints]] = {
     "mul": lambda a, b, out, d: (d * b, d * a),
     "div": lambda a, b, out, d: (d / b, -d * out / b),
     "mod": lambda a, b, out, d: (d, -d * floor(a / b)),
-    "pow": lambda a, b, out, d: (d * b * pow_(a, b - 1), d * log(a) * out),
+    "pow": lambda a, b, out, d: (d * power_slope(a, b), d * exponent_slope(a, b, out)),
     "neg": lambda a, out, d: (-d,),
     "abs": lambda a, out, d: (d * sign(a),),
     "maximum": lambda a, b, out, d: (where(a > b, d, 0), where(a > b, 0, d)),

@@ -214,9 +214,9 @@ def mapped(op: str, *operands: Operand) -> Tensor:
     dtype = args[-1].dtype
     if primitive.kind == "whole" and dtype not in FLOATS:
         return broadcast_to(args[0], dims)
-    if primitive.kind in ("arithmetic", "float") and op in FUNCTIONS and all(arg.op == "number" for arg in args):
-        return tensor("number", (), (apply(op, *(arg.params[0] for arg in args)),), (), dtype)
     out = "bool" if primitive.kind in ("compare", "logical", "test") else dtype
+    if primitive.kind != "whole" and op in FUNCTIONS and all(arg.op == "number" for arg in args):
+        return tensor("number", (), (apply(op, *(arg.params[0] for arg in args)),), (), out)
     return tensor("map", [arg if arg.op == "number" else broadcast_to(arg, dims) for arg in args], (op,), dims, out)
 
 

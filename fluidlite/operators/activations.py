@@ -11,6 +11,7 @@ from typing import Any
 
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
+from fluidlite.expr.derivative_rules import power_slope
 from fluidlite.operators.inference import one_number
 from fluidlite.operators.scalar_op import Elementwise, scalar_op, unary
 from fluidlite.program.op_call import Call
@@ -152,7 +153,7 @@ activation(
     "leaky_relu",
     lambda x, *, alpha: e.maximum(x, alpha * x),
     attrs=(Attr("alpha", "float", 0.02),),
-    grad=lambda x, dout, *, alpha: e.where(x < 0, alpha * dout, dout),
+    grad=lambda x, dout, *, alpha: e.where(e.where(alpha > 1, -x, x) < 0, alpha * dout, dout),
     doc="Out = max(X, alpha X)",
 )
 
@@ -184,9 +185,7 @@ scalar_op(
     Elementwise(slots=[Slot("FactorTensor", dispensable=True, doc="[1]: the exponent instead of factor")]),
     attrs=(Attr("factor", "float", 1.0),),
     dtypes={"X": ALL_FLOATS, "FactorTensor": ALL_FLOATS},
-    grad=lambda x, factor_tensor, dout, *, factor: (
-        dout * _exponent(factor_tensor, factor) * e.pow_(x, _exponent(factor_tensor, factor) - 1)
-    ),
+    grad=lambda x, factor_tensor, dout, *, factor: dout * power_slope(x, _exponent(factor_tensor, factor)),
     doc="Out = X ^ factor",
     source=_SOURCE,
 )
@@ -326,7 +325,9 @@ activation(
     lambda x, *, threshold, scale, offset: x * (e.minimum(e.maximum(x + offset, 0), threshold) / scale),
     attrs=(Attr("threshold", "float", 6.0), Attr("scale", "float", 6.0), Attr("offset", "float", 3.0)),
     grad=lambda x, dout, *, threshold, scale, offset: e.where(
-        x + offset <= 0, 0, e.where(x + offset < threshold, dout * (2 * x + offset) / scale, dout * threshold / scale)
+        e.maximum(x + offset, 0) >= threshold,
+        dout * threshold / scale,
+        e.where(x + offset <= 0, 0, dout * (2 * x + offset) / scale),
     ),
     doc="Out = X min(max(X + offset, 0), threshold) / scale",
 )
@@ -364,9 +365,7 @@ activation(
     "selu",
     lambda x, *, scale, alpha: e.where(x > 0, scale * x, scale * alpha * e.expm1(x)),
     attrs=tuple(Attr(name, "float", value) for name, value in _SELU.items()),
-    grad=lambda out, dout, *, scale, alpha: e.where(
-        e.where(scale > 0, out, -out) > 0, dout * scale, dout * (out + scale * alpha)
-    ),
+    grad=lambda x, out, dout, *, scale, alpha: e.where(x > 0, dout * scale, dout * (out + scale * alpha)),
     doc="Out = scale (X if X > 0, else alpha (exp(X) - 1))",
     source="Fluid selu_op.h",
 )

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS, ALL_INTS, INTS
-from fluidlite.expr import floor, floordiv, log, maximum, minimum, mod, pow_, where
+from fluidlite.expr import floor, floordiv, maximum, minimum, mod, pow_, where
+from fluidlite.expr.derivative_rules import exponent_slope, power_slope
 from fluidlite.operators.assign_cast import copy_back
 from fluidlite.operators.inference import Inferred, like, number_fits, one_number
 from fluidlite.operators.scalar_op import SUMMED, Elementwise, binary, scalar_op, unary
@@ -95,7 +96,7 @@ _pair(
     "elementwise_pow",
     pow_,
     Differentiation(memory=SUMMED),
-    grad=lambda x, y, out, dout: (dout * y * pow_(x, y - 1), dout * log(x) * out),
+    grad=lambda x, y, out, dout: (dout * power_slope(x, y), dout * exponent_slope(x, y, out)),
     dtypes=_both(*ALL_FLOATS, *INTS),
     doc="Out = X ^ Y; integers wrap",
     source=_SOURCE,

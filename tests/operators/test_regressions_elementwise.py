@@ -10,12 +10,23 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite import layers
 from fluidlite.base.errors import ShapeError
+from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import Sample
 from fluidlite.program.registry import ops
-from fluidlite.testing import Case, check_gradient, check_sample
+from fluidlite.testing import Case, check_gradient, check_sample, reference_of
 
-PLACES = [place for place in map(str, fluid.places()) if not place.startswith("fpga")]
+EVERYWHERE = [str(place) for place in fluid.places()]
+PLACES = [place for place in EVERYWHERE if not place.startswith("fpga")]
+ON_PURPOSE = "straight_through_max"
+"""Its gradient is no derivative."""
+ONE_TENSOR = [
+    op.type
+    for op in ops
+    if op.scalar and op.grad and not op.random and op.type != ON_PURPOSE and reference_of(op.type)
+    if [slot.name for slot in op.inputs if not slot.dispensable] == ["X"] and any(a.type == "float" for a in op.attrs)
+]
 
 
 def run(place: str, type: str, feed: dict[str, Any], attrs: dict[str, Any] | None = None, out: str = "Out") -> Any:
@@ -87,6 +98,59 @@ def test_unknown_dims_that_may_be_one(place: str, x: Any, y: Any, axis: int, dim
     feed = {"X": np.full(x, 2, "float32"), "Y": np.full(y, 3, "float32")}
     (out,) = fluid.Executor(place).run(program, feed, ["out"])
     assert out.shape == dims and (out == 5).all()
+
+
+@pytest.mark.parametrize("type", ONE_TENSOR)
+@pytest.mark.parametrize("place", EVERYWHERE)
+def test_gradients_under_attributes_of_any_sign_and_size(place: str, type: str) -> None:
+    """On which side of a kink X lies says X; the sign of Out says it for some attributes alone."""
+    op = ops.get(type)
+    floats = [attr for attr in op.attrs if attr.type == "float"]
+    x = np.arange(-3.987, 4, 0.2)  # nowhere near a kink
+    if type == "pow":
+        x = np.abs(x) + 0.5  # differences are of little use where it is steep
+    for attr, value in itertools.product(floats, (-1.5, -0.5, 0.0, 0.5, 1.5, 3.0)):
+        attrs = {each.name: 1.0 for each in floats if each.default is None} | {attr.name: value}
+        case = Case(op, Sample({"X": x}, attrs, ("X",)), f"{attr.name}={value}", "float64")
+        if np.isfinite(Oracle(case).outputs["Out"]).all():
+            check_gradient(case, place)
+
+
+@pytest.mark.parametrize("place", EVERYWHERE)
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+@pytest.mark.parametrize("how", ["attribute", "one number", "tensor"])
+def test_derivatives_of_whole_powers_at_0(place: str, mode: str, how: str) -> None:
+    """Each is a number: c (c - 1) ... times the power that is left, and 0 once the factor is."""
+    x = np.array([0.0, 1.5, -2.0, -0.0], "float32")
+    for c in (0.0, 1.0, 2.0, 3.0):
+        program, factor = fluid.Program(), 1.0
+        with fluid.program_guard(program, fluid.Program()):
+            base = layers.data("x", [4], append_batch_size=False)
+            base.stop_gradient = False
+            if how == "tensor":
+                found = [layers.elementwise_pow(base, layers.fill_constant([4], "float32", c))]
+            else:
+                found = [layers.pow(base, c if how == "attribute" else layers.fill_constant([1], "float32", c))]
+            for _ in range(4):
+                found += fluid.gradients(found[-1:], [base])
+        for order, got in enumerate(fluid.Executor(place, mode=mode).run(program, {"x": x}, found)):
+            exact = factor * np.power(x, c - order) if factor else np.zeros(4)
+            np.testing.assert_allclose(got, exact, rtol=1e-5, atol=0, err_msg=f"{c} {order}")
+            factor *= c - order
+
+
+@pytest.mark.parametrize("place", EVERYWHERE)
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_derivatives_by_the_exponent_of_0(place: str, mode: str) -> None:
+    """Those of a power that stays 0 are 0; of 0 to the 0 too, as others have it."""
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        x, y = (layers.data(name, [5], append_batch_size=False) for name in "xy")
+        y.stop_gradient = False
+        (grad,) = fluid.gradients([layers.elementwise_pow(x, y)], [y])
+    feed = {"x": np.array([0, 0, 0, 2, 3], "float32"), "y": np.array([0, 0.5, 2, 2, -1], "float32")}
+    (got,) = fluid.Executor(place, mode=mode).run(program, feed, [grad])
+    np.testing.assert_allclose(got, [0, 0, 0, 4 * math.log(2), math.log(3) / 3], rtol=1e-6)
 
 
 def test_unknown_dims_that_cannot_fit() -> None:

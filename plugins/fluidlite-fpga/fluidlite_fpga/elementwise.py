@@ -28,7 +28,7 @@ UNARY = {
     "abs": ("X abs", "Out@GRAD X sign *"),
     "reciprocal": ("1 X /", "Out@GRAD neg Out * Out *"),
     "softsign": ("X 1 X abs + /", "Out@GRAD 1 X abs + 1 X abs + * /"),
-    "leaky_relu": ("X alpha X * max", "X 0 < alpha Out@GRAD * Out@GRAD select"),
+    "leaky_relu": ("X alpha X * max", "1 alpha < X neg X select 0 < alpha Out@GRAD * Out@GRAD select"),
 }
 """Operators of X, with their gradients."""
 

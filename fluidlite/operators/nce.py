@@ -56,6 +56,9 @@ register_op(
     source="Fluid math/sampler.cc",
 )
 
+_FAR = -60.0
+"""Below such a score -ln(o / (o + b)) is written by exp(score): exp(-score) may overflow."""
+
 # nce ---------------------------------------------------------------------------------------------------------------
 
 
@@ -146,8 +149,9 @@ def nce(
         return scores, noise
 
     score, noise = scored(label)
-    top = e.stop_gradient(e.maximum(-score, 0))  # ln(1 + b (1 + exp(-s))), where the exponential may overflow
-    true = top + e.log((1 + noise) * e.exp(-top) + noise * e.exp(-score - top))
+    near = e.log1p(noise * (1 + e.exp(-e.maximum(score, _FAR))))
+    far = e.log(noise + (1 + noise) * e.exp(e.minimum(score, _FAR))) - score
+    true = e.where(score < _FAR, far, near)
     score, noise = scored(samples)
     cost = e.reduce_sum(true, 1, keep=True) + e.reduce_sum(e.log1p(e.sigmoid(score) / noise), 1, keep=True)
     if sample_weight is None:

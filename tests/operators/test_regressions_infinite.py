@@ -115,3 +115,36 @@ def test_logarithms_of_sums_of_infinite_exponentials(place: str, columns: int) -
     for dim, fed in ((1, x), (0, np.ascontiguousarray(x.T))):
         (out,) = run(place, "logsumexp", {"X": fed}, "Out", (), dim=[dim])
         np.testing.assert_array_equal(out, [INF, INF, -INF, 2, NAN])
+
+
+@pytest.mark.parametrize("place", list(map(str, fluid.places())))
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_scores_of_nce_of_any_size(place: str, mode: str) -> None:
+    """A class whose bias is -infinity costs infinity where it is true, and nothing where it is drawn."""
+    scores = np.array([-INF, -1e30, -200, -60.5, -59.5, -3, 0, 3, 200, INF], "float32")
+    count, chance = len(scores), 2 / len(scores)
+    feed = {
+        "Input": np.zeros((count, 1), "float32"),
+        "Label": np.arange(count).reshape(-1, 1),
+        "Weight": np.ones((count, 1), "float32"),
+        "Bias": scores.reshape(-1, 1),
+        "Samples": np.roll(np.arange(count), 1)[:, None] + np.zeros((1, 2), "int64"),
+    }
+    program = fluid.Program()
+    block = program.global_block()
+    inputs = {k: block.create_var(k, a.shape, str(a.dtype), is_data=True) for k, a in feed.items()}
+    cost = block.create_var("cost")
+    for slot in ("Input", "Bias"):
+        inputs[slot].stop_gradient = False
+    block.append_op("nce", inputs, {"Cost": cost}, {"num_total_classes": count})
+    found = fluid.Executor(place, mode=mode).run(
+        program, feed, [cost, *fluid.gradients([cost], [inputs["Input"], inputs["Bias"]])]
+    )
+    s = scores.astype("float64")
+    true = np.where(s < 0, np.log(chance + (1 + chance) * np.exp(np.minimum(s, 0))) - s, 0)
+    true = np.where(s < 0, true, np.log1p(chance * (1 + np.exp(-np.maximum(s, 0)))))
+    o = np.exp(-np.logaddexp(0, -s))
+    drawn, of_true, of_drawn = 2 * np.log1p(o / chance), -chance * (1 - o) / (o + chance), 2 * o * (1 - o) / (o + chance)
+    np.testing.assert_allclose(found[0][:, 0], true + np.roll(drawn, 1), 1e-5)
+    np.testing.assert_allclose(found[1][:, 0], of_true + np.roll(of_drawn, 1), 1e-5, 1e-30)
+    np.testing.assert_allclose(found[2][:, 0], of_true + of_drawn, 1e-5, 1e-30)

@@ -35,10 +35,10 @@ class Block(FluidBlock):
         self.parent_idx = parent_idx
         self.forward_block_idx = -1
         self.vars: dict[str, Variable] = {}
-        self._ops = Operators(program)
+        self._ops = Operators(self)
 
     def _hold(self, operators: Iterable[Operator]) -> None:
-        self._ops = Operators(self.program, operators)
+        self._ops = Operators(self, operators)
         self.program.touch()
 
     ops: Operators = property(attrgetter("_ops"), _hold)  # type: ignore[assignment]
@@ -95,10 +95,10 @@ class Block(FluidBlock):
         name = name_of(variable)
         if name is None:
             raise ProgramError(f"{what} got {variable!r:.60}; expected a variable or its name")
-        found = self.var(name)
+        found = self.find_var(name)
         if found is not variable and not isinstance(variable, str):
-            check_own(found, variable, what)
-        return found
+            check_own(found, variable, what, self)
+        return found if found is not None else self.var(name)
 
     def has_var(self, name: str) -> bool:
         """Whether this block itself has a variable of that name."""

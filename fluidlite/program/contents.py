@@ -13,8 +13,8 @@ from fluidlite.base.arguments import listed
 from fluidlite.base.errors import ProgramError
 
 if TYPE_CHECKING:
+    from fluidlite.program.block import Block
     from fluidlite.program.operator import Operator
-    from fluidlite.program.program import Program
 
 SET_ATTR = "an operator's attributes cannot be changed in place: they are checked\n  Do: op.set_attr(name, value)"
 RENAME = (
@@ -27,13 +27,13 @@ REPLACE = "the type of an operator cannot be changed\n  Do: block.insert_op(inde
 class Operators(list["Operator"]):
     """The operators of a block; the program notes each change of the list, and caches are not asked for the old one."""
 
-    __slots__ = ("program",)
+    __slots__ = ("block",)
     kind: ClassVar[type[Operator]]
     """The class of operators, which is made later."""
 
-    def __init__(self, program: Program, operators: Iterable[Operator] = ()) -> None:
-        super().__init__(_operators("block.ops", operators))
-        self.program = program
+    def __init__(self, block: Block, operators: Iterable[Operator] = ()) -> None:
+        super().__init__(_operators(block, "block.ops", operators))
+        self.block = block
 
     def __reduce__(self) -> Any:
         return list, (list(self),)  # a copy is a list
@@ -102,13 +102,20 @@ def _said(kinds: type | UnionType) -> str:
     return " or ".join(each.__name__.replace("NoneType", "None") for each in get_args(kinds) or (kinds,))
 
 
-def _operators(what: str, given: Any) -> list[Operator]:
+def _operators(block: Block, what: str, given: Any) -> list[Operator]:
     """What is put into the operators of a block; or ProgramError, if something else is among it."""
     found = listed(what, given, "operators")
     for each in found:
         if not isinstance(each, Operators.kind):
             raise ProgramError(
                 f"{what} got {type(each).__name__} {each!r:.60}; expected an operator\n  Do: block.append_op(type, ...)"
+            )
+        if each.block is not block:
+            home = f"block {each.block.idx}" if each.block.program is block.program else "another program"
+            begins = f", which begins with {block.ops[0]}" if block.ops else ""
+            raise ProgramError(
+                f"{what} got {each} of {home}; expected one that was made in this block{begins}\n"
+                "  Do: block.append_op(op.type, inputs, outputs, op.attrs), of variables of this block"
             )
     return found
 
@@ -126,9 +133,9 @@ def _taking(change: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(change)
     def method(self: Operators, *args: Any) -> Any:
         if name in ("append", "insert") or (name == "__setitem__" and not isinstance(args[0], slice)):
-            _operators(f"block.ops.{name}", args[-1:])
+            _operators(self.block, f"block.ops.{name}", args[-1:])
             return noting(self, *args)
-        return noting(self, *args[:-1], _operators(f"block.ops.{name}", *args[-1:]))
+        return noting(self, *args[:-1], _operators(self.block, f"block.ops.{name}", *args[-1:]))
 
     return method
 
@@ -139,7 +146,7 @@ def _noting(change: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return change(self, *args, **kwargs)
         finally:
-            self.program.touch()
+            self.block.program.touch()
 
     return method
 

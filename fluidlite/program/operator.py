@@ -276,12 +276,12 @@ class Operator:
 
     def rename_input(self, old: str | Variable, new: str | Variable) -> None:
         """Read another variable."""
-        self._inputs = _renamed(self.inputs, old, new)
+        self._inputs = self._renamed(self.inputs, old, new)
         self.block.program.touch()
 
     def rename_output(self, old: str | Variable, new: str | Variable) -> None:
         """Write another variable."""
-        before, self._outputs = self._outputs, _renamed(self.outputs, old, new)
+        before, self._outputs = self._outputs, self._renamed(self.outputs, old, new)
         try:
             self.check_outputs()
         except ProgramError:
@@ -290,6 +290,14 @@ class Operator:
         self.block.program.touch()
 
     _rename_input, _rename_output = rename_input, rename_output
+
+    def _renamed(self, names: Slots, old: str | Variable, new: str | Variable) -> Slots:
+        before, after = map(name_of, (old, new))
+        if before is None or after is None:
+            raise ProgramError(f"a variable is renamed from {old!r:.60} to {new!r:.60}; expected variables or names")
+        if not isinstance(new, str):
+            self.block.own(new, f"{self}: a variable of {before!r}'s place")
+        return slots({slot: [after if name == before else name for name in held] for slot, held in names.items()})
 
     # Inference
 
@@ -342,13 +350,6 @@ def no_attribute(definition: OpDef, what: str, name: Any) -> AttributeValueError
     names = [attr.name for attr in definition.attrs]
     near = did_you_mean(name, (*names, *HINTS))
     return AttributeValueError(f"{what} has no attribute {name!r}; it has {', '.join(names) or 'none'}{near}")
-
-
-def _renamed(names: Slots, old: str | Variable, new: str | Variable) -> Slots:
-    before, after = map(name_of, (old, new))
-    if before is None or after is None:
-        raise ProgramError(f"a variable is renamed from {old!r:.60} to {new!r:.60}; expected variables or names")
-    return slots({slot: [after if name == before else name for name in held] for slot, held in names.items()})
 
 
 def grad_name(name: str) -> str:

@@ -56,25 +56,31 @@ def _names(value: Any, slot: Slot, side: str, what: str, block: Block) -> list[s
                 f"{what}: {side} slot {slot.name!r} got {type(item).__name__} {item!r}; expected a variable or its name"
             )
         known = block.find_var(name) if name != EMPTY else None
-        if known is not None and known is not item and not isinstance(item, str):
-            check_own(known, item, f"{what}: {side} slot {slot.name!r}")
+        if known is not item and name != EMPTY and not isinstance(item, str):
+            check_own(known, item, f"{what}: {side} slot {slot.name!r}", block)
         if name != EMPTY and known is None:
             raise ProgramError(
                 f"{what}: {side} slot {slot.name!r} names variable {name!r}, which the block does not have"
-                + (_ELSEWHERE if getattr(item, "block", block).program is not block.program else "")
             )
         names.append(name)
     return [name for name in names if name != EMPTY] if side == "input" else names
 
 
-_ELSEWHERE = """: it is of another program
-  Do: build both in one program_guard; an operator such as + appends to the program of the variable at its left"""
+def check_own(known: Any, item: Any, what: str, block: Block) -> None:
+    """Raise ProgramError if a variable that is given is one of another program.
 
-
-def check_own(known: Any, item: Any, what: str) -> None:
-    """Raise ProgramError if a variable that is given is one of another program that has the name by chance."""
+    ``known``: what the block knows by its name: it may be another value that has the name by chance.
+    """
     stands_for = getattr(item, "stands_for", None)
-    if stands_for is not None and not stands_for(known):
+    if stands_for is None or (known is None and item.block.program is block.program):
+        return
+    if known is None:
+        raise ProgramError(
+            f"{what} names variable {item.name_and_line()}, which the block does not have: it is of another program"
+            "\n  Do: build both in one program_guard; an operator such as + appends to the program of the variable at "
+            "its left"
+        )
+    if not stands_for(known):
         raise ProgramError(
             f"{what} got {item.name_and_line()} of another program; {known.name_and_line()} of this one is another "
             "value\n  Do: build both in one program, or give the variable of this one: block.var(name)"

@@ -144,7 +144,11 @@ def test_scores_of_nce_of_any_size(place: str, mode: str) -> None:
     true = np.where(s < 0, np.log(chance + (1 + chance) * np.exp(np.minimum(s, 0))) - s, 0)
     true = np.where(s < 0, true, np.log1p(chance * (1 + np.exp(-np.maximum(s, 0)))))
     o = np.exp(-np.logaddexp(0, -s))
-    drawn, of_true, of_drawn = 2 * np.log1p(o / chance), -chance * (1 - o) / (o + chance), 2 * o * (1 - o) / (o + chance)
+    drawn, of_true, of_drawn = (
+        2 * np.log1p(o / chance),
+        -chance * (1 - o) / (o + chance),
+        2 * o * (1 - o) / (o + chance),
+    )
     np.testing.assert_allclose(found[0][:, 0], true + np.roll(drawn, 1), 1e-5)
     np.testing.assert_allclose(found[1][:, 0], of_true + np.roll(of_drawn, 1), 1e-5, 1e-30)
     np.testing.assert_allclose(found[2][:, 0], of_true + of_drawn, 1e-5, 1e-30)

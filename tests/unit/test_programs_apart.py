@@ -71,6 +71,8 @@ FLUID: dict[str, Callable[[Any, Any], Any]] = {
     "gradients of": lambda x, y: fluid.gradients([layers.mean(y)], [x]),
     "gradients": lambda x, y: fluid.gradients([y], [y], [x]),
     "parameter_list": lambda x, y: fluid.append_backward(layers.mean(y), [x]),
+    "rename_input": lambda x, y: layers.relu(y).block.ops[-1].rename_input(y, x),
+    "rename_output": lambda x, y: y.block.append_op("relu", {"X": y}, {"Out": y}).rename_output(y, x),
 }
 
 
@@ -87,10 +89,47 @@ def test_variables_of_two_programs_are_refused(name: str) -> None:
 
 
 def test_a_name_that_the_program_lacks() -> None:
+    says = r"'x' \(.*\), which the block does not have: it is of another program"
     with guarded():
         x = layers.data("x", [3])
-    with guarded(), pytest.raises(ProgramError, match="'x', which the block does not have: it is of another program"):
+    with guarded(), pytest.raises(ProgramError, match=says):
         layers.mean(x)
+    with guarded():
+        op = layers.relu(layers.data("y", [3])).block.ops[0]
+        for rename in (op.rename_input, op.rename_output):
+            with pytest.raises(ProgramError, match=says):
+                rename("y", x)
+
+
+TAKES: dict[str, Callable[[Any, Any], Any]] = {
+    "append": lambda block, op: block.ops.append(op),
+    "insert": lambda block, op: block.ops.insert(0, op),
+    "extend": lambda block, op: block.ops.extend([block.ops[0], op]),
+    "+=": lambda block, op: block.ops.__iadd__([op]),
+    "[0] =": lambda block, op: block.ops.__setitem__(0, op),
+    "[:] =": lambda block, op: block.ops.__setitem__(slice(None), [op]),
+    "ops =": lambda block, op: setattr(block, "ops", [op]),
+}
+
+
+@pytest.mark.parametrize("edit", TAKES)
+def test_a_block_takes_operators_of_its_own_alone(edit: str) -> None:
+    line = r"operator relu \(test_programs_apart.py:\d+, layers.relu\)"
+    with guarded():
+        other = layers.relu(layers.data("x", [3])).block.ops[0]
+    with guarded():
+        x = layers.relu(layers.data("x", [3]))
+        inner = fluid.default_main_program().create_block()
+        nested = layers.relu(x).block.program.current_block().ops[0]
+        fluid.default_main_program().rollback()
+        before = list(x.block.ops)
+        for op, home in ((other, "another program"), (nested, f"block {inner.idx}")):
+            with pytest.raises(ProgramError, match=f"{line} of {home}; expected one .* begins with {line}"):
+                TAKES[edit](x.block, op)
+            assert list(x.block.ops) == before
+        x.block.ops = []
+        with pytest.raises(ProgramError, match="was made in this block\n"):
+            x.block.ops.append(other)
 
 
 # --- what stays possible ----------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # what the loop below finds
     from fluidlite.layers.rnn import *
     from fluidlite.layers.rnn import rnn
     from fluidlite.layers.selected_rows import *
-    from fluidlite.layers.sequence import *
+    from fluidlite.layers.sequence_lod import *
     from fluidlite.layers.shape import *
     from fluidlite.layers.shape import shape
     from fluidlite.layers.slicing_padding import *

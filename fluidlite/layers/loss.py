@@ -6,6 +6,7 @@ from typing import Any
 
 from fluidlite.initializer import Constant
 from fluidlite.layer_helper import LayerHelper, check_float, refuse
+from fluidlite.layers.common import elsewhere
 from fluidlite.layers.declare import Returned, Unused, Weight, also, layer
 from fluidlite.param_attr import ParamAttr
 from fluidlite.program.opdef import Attr
@@ -167,3 +168,6 @@ def crf_decoding(
     if found is None:
         refuse("param_attr", param_attr, "the name of linear_chain_crf's weights, or a ParamAttr that has it")
     return also(Transition=LayerHelper("crf_decoding", name="crf_decoding").get_parameter(found))
+
+
+__getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare

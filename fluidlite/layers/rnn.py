@@ -9,7 +9,7 @@ from typing import Any
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import LayerHelper, check_float, check_int, check_variable, refuse
 from fluidlite.layers.common import append, elsewhere
-from fluidlite.layers.sequence import sequence_mask
+from fluidlite.layers.sequence_lod import sequence_mask
 from fluidlite.layers.shape import shape, split, squeeze, stack, transpose, unstack
 from fluidlite.layers.slicing_padding import reverse, slice
 from fluidlite.layers.static_rnn import StaticRNN

@@ -198,5 +198,7 @@ def test_initializers_of_given_values() -> None:
 def test_layers_stand_under_fluids_paths_too(name: str) -> None:
     assert getattr(fluid.layers.nn, name) is getattr(fluid.layers, name)
     assert fluid.layers.tensor.argmax is fluid.layers.argmax
+    assert fluid.layers.loss.nce is fluid.layers.nce
+    assert fluid.layers.sequence_lod.sequence_pad is fluid.layers.sequence_pad
     with pytest.raises(AttributeError, match="has no attribute 'conv9d'"):
         _ = fluid.layers.nn.conv9d

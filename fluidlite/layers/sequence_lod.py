@@ -7,6 +7,7 @@ from typing import Any
 
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.layer_helper import check_int, check_ints, check_variable, refuse
+from fluidlite.layers.common import elsewhere
 from fluidlite.layers.declare import AddedBias, Unused, Weight, also, layer
 from fluidlite.layers.reduce import reduce_max
 from fluidlite.program.opdef import Attr
@@ -277,3 +278,6 @@ def lod_append(x: Variable, level: Any) -> Variable:
     """
     variable = isinstance(level, Variable)
     return also(**_sequences("level", level if variable else None, "level", None if variable else level))
+
+
+__getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare

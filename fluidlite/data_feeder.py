@@ -5,14 +5,56 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from fluidlite.base.arguments import listed
-from fluidlite.base.errors import FeedError
+from fluidlite.base.arguments import instance, listed
+from fluidlite.base.errors import DtypeError, FeedError
 from fluidlite.compat.installation import place_count, places_like
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.program.program import Program, default_main_program
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.columns import Column
 from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.var_type import dtype_of
+
+
+def convert_dtype(dtype: Any) -> str:
+    """Return the name of a dtype (``"float32"``) that is given as a name, a type, a NumPy dtype or Fluid's number.
+
+    Raises
+    ------
+    DtypeError
+        It is none.
+    """
+    return dtype_of(dtype)
+
+
+def check_variable_and_dtype(
+    input: Any, input_name: str, expected_dtype: Any, op_name: str, extra_message: str = ""
+) -> None:
+    """Raise unless an argument of a layer is a Variable of one of some dtypes."""
+    check_type(input, input_name, Variable, op_name, extra_message)
+    check_dtype(input.dtype, input_name, expected_dtype, op_name, extra_message)
+
+
+def check_type(input: Any, input_name: str, expected_type: Any, op_name: str, extra_message: str = "") -> None:
+    """Raise DtypeError unless an argument of a layer is of a class, or of one of several."""
+    if not isinstance(input, expected_type):
+        kinds = expected_type if isinstance(expected_type, tuple) else (expected_type,)
+        said = " or ".join(each.__name__ for each in kinds)
+        raise DtypeError(f"{op_name}: {input_name} is {type(input).__name__}; expected {said}{_more(extra_message)}")
+
+
+def check_dtype(input_dtype: Any, input_name: str, expected_dtype: Any, op_name: str, extra_message: str = "") -> None:
+    """Raise DtypeError unless a dtype is one of some."""
+    found = convert_dtype(input_dtype)
+    several = expected_dtype if isinstance(expected_dtype, (list, tuple, set)) else [expected_dtype]
+    known = [each if isinstance(each, str) else convert_dtype(each) for each in several]
+    if found not in known:
+        expected = ", ".join(known)
+        raise DtypeError(f"{op_name}: {input_name} is {found}; expected one of {expected}{_more(extra_message)}")
+
+
+def _more(message: str) -> str:
+    return f"\n  {message}" if message else ""
 
 
 class DataFeeder:
@@ -29,7 +71,8 @@ class DataFeeder:
     """
 
     def __init__(self, feed_list: Sequence[Variable | str], place: PlaceLike, program: Program | None = None) -> None:
-        block = (program if program is not None else default_main_program()).global_block()
+        main = instance("program", program, Program, error=FeedError) if program is not None else default_main_program()
+        block = main.global_block()
         self.place = Place.parse(place)
         self.feed_vars: list[Variable] = []
         for item in listed("feed_list", feed_list, "variables or their names", FeedError):

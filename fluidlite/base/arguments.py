@@ -1,13 +1,31 @@
-"""Checks of what a user gives where a list, a mapping or a number is expected."""
+"""Checks of what a user gives where a list, a number, a truth value or an object of some class is expected."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from fluidlite.base.errors import FluidError, ProgramError
+
+T = TypeVar("T")
+
+
+def instance(what: str, value: Any, kind: type[T], expected: str = "", error: type[FluidError] = ProgramError) -> T:
+    """Return ``value`` if it is of a class, or raise ``error``."""
+    if not isinstance(value, kind):
+        raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected {expected or f'a {kind.__name__}'}")
+    return value
+
+
+def able(what: str, value: Any, method: str, expected: str, error: type[FluidError] = ProgramError) -> Any:
+    """Return ``value`` if it is None or has a method, or raise ``error``: where its class is not known yet."""
+    if value is not None and not callable(getattr(value, method, None)):
+        raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected {expected}, or None")
+    return value
 
 
 def listed(what: str, value: Any, expected: str, error: type[FluidError] = ProgramError) -> list[Any]:
@@ -21,13 +39,6 @@ def mapped(what: str, value: Any, expected: str, error: type[FluidError] = Progr
     """Return ``value`` if it is a mapping, or raise ``error``."""
     if not isinstance(value, Mapping):
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected {expected}")
-    return value
-
-
-def function(what: str, value: Any, error: type[FluidError] = ProgramError) -> Any:
-    """Return ``value`` if it can be called, or raise ``error``."""
-    if not callable(value):
-        raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected a function")
     return value
 
 
@@ -47,6 +58,14 @@ def as_number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError, OverflowError):  # an array of several, of texts; beyond a float
         return None
+
+
+def as_truth(value: Any) -> bool | None:
+    """The bool that a value is: True, False, 0 or 1 (NumPy's too); else None."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    found = as_whole(value)
+    return bool(found) if found in (0, 1) else None
 
 
 def whole_text(value: Any) -> str:
@@ -69,6 +88,19 @@ def number(what: str, value: Any, error: type[FluidError] = ProgramError) -> flo
     if found is None:
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected a number")
     return found
+
+
+def truth(what: str, value: Any, error: type[FluidError] = ProgramError) -> bool:
+    """Return ``value`` as a bool if it is one, or raise ``error``."""
+    found = as_truth(value)
+    if found is None:
+        raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected True or False")
+    return found
+
+
+def text(what: str, value: Any, error: type[FluidError] = ProgramError) -> str:
+    """Return ``value`` if it is a text, or raise ``error``."""
+    return instance(what, value, str, "a text", error)
 
 
 def name_of(item: Any) -> str | None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fluidlite.base.arguments import mapped
+from fluidlite.base.arguments import mapped, truth
 from fluidlite.base.errors import FetchError, PlaceError, ProgramError
 from fluidlite.base.fork import new_lock
-from fluidlite.base.lru_cache import CacheReport
+from fluidlite.base.lru_cache import CacheReport, LRUCache
 from fluidlite.compiler.body_executors import set_default
 from fluidlite.compiler.explain import Report
 from fluidlite.compiler.graph_cache import GraphCache
@@ -144,6 +144,7 @@ class Executor:
             self._executables.bodies = bodies
         self._runner = GraphRunner(self.place, self._executables, bodies, preferences)
         self._lock = new_lock()
+        self._parts: LRUCache[Program] = LRUCache(16, "parts of programs")
         self.closed = False
 
     def run(
@@ -157,6 +158,7 @@ class Executor:
         return_numpy: bool = True,
         use_program_cache: bool = True,
         return_merged: bool = True,
+        use_prune: bool = False,
     ) -> list[Any]:
         """Run a program once.
 
@@ -173,6 +175,9 @@ class Executor:
             NumPy arrays, or (False) tensors with their LoD. Both own their memory.
         return_merged : bool
             Of a program that several places run: their values behind each other, or (False) a list with one a place.
+        use_prune : bool
+            Run only the operators that compute what is fetched, of what is fed: where that is a loss alone, no
+            parameter is updated. Feeds that these do not read are left out.
 
         Returns
         -------
@@ -192,7 +197,9 @@ class Executor:
             scope = global_scope()
         if getattr(program, "readers", None):
             feed = fed_by_readers(program, feed, self.place)
-        if self._fast_paths is not None and return_numpy and type(program) is Program:
+        if use_prune is not False and truth("use_prune of Executor.run", use_prune):
+            program, feed, fetch_list = self._pruned(program, feed, fetch_list)
+        if self._fast_paths is not None and return_numpy is True and type(program) is Program:
             entry = self._fast_paths.get(program.serial)
             if entry is not None:
                 found: list[Any] | None = entry.first.call(program, feed, fetch_list, scope)
@@ -201,6 +208,10 @@ class Executor:
                 if found is not None:
                     self._runner.last = None
                     return found
+        if not (return_numpy.__class__ is use_program_cache.__class__ is return_merged.__class__ is bool):
+            return_numpy = truth("return_numpy of Executor.run", return_numpy)
+            return_merged = truth("return_merged of Executor.run", return_merged)
+            truth("use_program_cache of Executor.run", use_program_cache)
         if not isinstance(program, Program) and hasattr(program, "run_on"):
             found = program.run_on(self, feed, fetch_list, scope, return_numpy, return_merged)
             return found
@@ -210,6 +221,24 @@ class Executor:
             raise ProgramError(f"the context of the executor on {self.place} is closed")
         with using(self._context):
             return self._checked(program, feed, fetch_list, scope, return_numpy)
+
+    def _pruned(self, program: Any, feed: Any, fetch_list: Any) -> tuple[Program, dict[str, Any], tuple[str, ...]]:
+        """The part of a program that computes what is fetched, what it reads of the feed, and the names fetched."""
+        if not isinstance(program, Program):
+            raise ProgramError(
+                f"use_prune of Executor.run is for a Program, got {type(program).__name__}"
+                "\n  Do: fluid.CompiledProgram(program.prune(fetch_list))"
+            )
+        if isinstance(feed, (list, tuple)) and len(feed) == 1:
+            feed = feed[0]
+        given = mapped("the feed", feed or {}, "a mapping of names to arrays")
+        names = fetch_names(program, fetch_list)
+        for name in given:
+            program.global_block().own(name, "the feed")
+        key = program.serial, program.edits, names, frozenset(given)
+        part = self._parts.get(key, lambda: program.prune(names, [*given]))
+        read = {name for block in part.blocks for op in block.ops for name in op.input_arg_names}
+        return part, {name: value for name, value in given.items() if name in read or name in names}, names
 
     def _checked(self, program: Any, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool) -> list[Any]:
         """Run a program that has no fast path yet, or an executor that has a context."""

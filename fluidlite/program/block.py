@@ -76,7 +76,10 @@ class Block(FluidBlock):
         ProgramError
             If there is none.
         """
-        found = self.find_var(name)
+        try:
+            found = self.find_var(name)
+        except TypeError:  # a list is no key
+            found = None
         if found is None:
             raise ProgramError(f"block {self.idx} has no variable {name!r}{did_you_mean(name, self.vars)}")
         return found
@@ -98,7 +101,11 @@ class Block(FluidBlock):
         found = self.find_var(name)
         if found is not variable and not isinstance(variable, str):
             check_own(found, variable, what, self)
-        return found if found is not None else self.var(name)
+        if found is None:
+            raise ProgramError(
+                f"{what} names {name!r}, which block {self.idx} does not have{did_you_mean(name, self.vars)}"
+            )
+        return found
 
     def has_var(self, name: str) -> bool:
         """Whether this block itself has a variable of that name."""

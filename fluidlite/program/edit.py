@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 
-from fluidlite.base.errors import ProgramError
+from fluidlite.base.arguments import listed
 from fluidlite.base.reached import reached
 from fluidlite.program.block import Block
 from fluidlite.program.operator import Operator
@@ -107,11 +107,10 @@ def _drop_unused(program: Program, keep: set[str]) -> None:
 
 def prune(program: Program, targets: Sequence[Variable | str], feeds: Sequence[Variable | str] = ()) -> Program:
     """Copy only the operators that the targets need; see :meth:`Program.prune`."""
-    names = [t if isinstance(t, str) else t.name for t in targets]
+    block, what = program.global_block(), "targets of Program.prune"
+    several = [targets] if isinstance(targets, (str, Variable)) else listed(what, targets, "variables or names")
+    names = [block.own(each, what).name for each in several]
     given = {f if isinstance(f, str) else f.name for f in feeds}
-    for name in names:
-        if program.global_block().find_var(name) is None:
-            raise ProgramError(f"cannot prune to {name!r}: the program has no such variable")
     new = copy_program(program)
     wanted = set(names) - given
     kept: list[Operator] = []

@@ -282,7 +282,7 @@ DataFeeder feed_list place program=None
 ParamAttr name=None initializer=None learning_rate=1.0 regularizer=None trainable=True
 WeightNormParamAttr dim=None name=None initializer=None learning_rate=1.0 regularizer=None trainable=True
 Executor.run program=None feed=None fetch_list=None feed_var_name='feed' fetch_var_name='fetch' scope=None
-    return_numpy=True use_program_cache=ANY return_merged=True
+    return_numpy=True use_program_cache=ANY return_merged=True use_prune=False
 io.save_vars executor dirname main_program=None vars=None predicate=None filename=None
 io.save_params executor dirname main_program=None filename=None
 io.save_persistables executor dirname main_program=None filename=None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite import layers
 from fluidlite.errors import LoDError
 
 
@@ -204,3 +205,76 @@ def test_places_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fluid.layers.device.get_places(2) == [fluid.CPUPlace()] * 2
     with pytest.raises(fluid.FluidError, match="device_type"):
         fluid.layers.device.get_places(1, "abacus")
+
+
+def _trained() -> tuple[fluid.Program, fluid.Program, Any, Any, Any]:
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        x, y = layers.data("x", [3]), layers.data("y", [1])
+        hidden = layers.relu(layers.fc(x, 4, param_attr="w"))
+        loss = layers.mean(layers.square_error_cost(layers.fc(hidden, 1), y))
+        fluid.optimizer.Adam(0.1).minimize(loss)
+    return main, startup, x, hidden, loss
+
+
+@pytest.mark.parametrize("place", [str(place) for place in fluid.places()])
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_use_prune_runs_what_the_fetches_need(place: str, mode: str) -> None:
+    main, startup, _, hidden, loss = _trained()
+    exe, scope = fluid.Executor(place, mode=mode), fluid.Scope()
+    exe.run(startup, scope=scope)
+
+    def state() -> dict[str, Any]:
+        return {v.name: np.array(scope.find_var(v.name).get_tensor()) for v in main.list_vars() if v.persistable}
+
+    feed = {"x": np.ones((2, 3), "float32"), "y": np.ones((2, 1), "float32")}
+    before = state()
+    for _ in range(3):
+        (first,) = exe.run(main, feed, [loss], scope=scope, use_prune=True)
+    found = exe.run(main, {"x": feed["x"]}, [hidden], scope=scope, use_prune=True)
+    given = exe.run(main, {hidden.name: found[0], "y": feed["y"]}, [loss], scope=scope, use_prune=True)
+    gradient = exe.run(main, feed, ["w@GRAD"], scope=scope, use_prune=True)
+    assert all(np.array_equal(value, before[name]) for name, value in state().items())
+    np.testing.assert_allclose(given[0], first)
+    (second,) = exe.run(main, feed, [loss], scope=scope)  # which updates
+    np.testing.assert_allclose(second, first, rtol=1e-6)
+    after = state()
+    assert all(not np.array_equal(value, before[name]) for name, value in after.items() if "learning_rate" not in name)
+    assert (np.sign(before["w"] - after["w"]) == np.sign(gradient[0])).all()
+    exe.run(main, feed, ["w"], scope=scope, use_prune=True)  # what updates it is needed
+    changed = [name for name, value in state().items() if not np.array_equal(value, after[name])]
+    assert "w" in changed and not any(name.startswith("fc_1") for name in changed)
+
+
+def test_use_prune_sees_what_a_program_became() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = layers.data("x", [2])
+        out, exe = layers.scale(x, 2.0), fluid.Executor("cpu")
+        feed = {"x": np.ones((1, 2), "float32")}
+        for factor in (2.0, 3.0):
+            out.block.ops[0].set_attr("scale", factor)
+            assert exe.run(feed=feed, fetch_list=out, use_prune=True)[0].tolist() == [[factor, factor]]
+        with pytest.raises(fluid.FluidError, match="the feed names 'z', which block 0 does not have"):
+            exe.run(feed={**feed, "z": 1}, fetch_list=out, use_prune=True)
+        with pytest.raises(fluid.FluidError, match="fetch_list names 'z'"):
+            exe.run(feed=feed, fetch_list=["z"], use_prune=True)
+
+
+def test_checks_of_layers_that_scripts_declare() -> None:
+    from fluidlite.data_feeder import check_dtype, check_type, check_variable_and_dtype, convert_dtype
+
+    named = {"float32": (np.float32, "float32", np.dtype("float32"), fluid.core.VarDesc.VarType.FP32), "bool": (bool,)}
+    for name, given in named.items():
+        assert [convert_dtype(each) for each in given] == [name] * len(given)
+    x = layers.data("x", [2])
+    check_variable_and_dtype(x, "x", ["float16", "float32", "complex64"], "mine")
+    check_type(3, "n", (int, float), "mine")
+    check_dtype(np.int64, "x", "int64", "mine")
+    with pytest.raises(TypeError, match="float33"):
+        convert_dtype("float33")
+    with pytest.raises(TypeError, match=r"mine: x is float32; expected one of int32, int64\n  because"):
+        check_variable_and_dtype(x, "x", ("int32", "int64"), "mine", "because")
+    with pytest.raises(TypeError, match="mine: x is ndarray; expected Variable"):
+        check_variable_and_dtype(np.ones(2), "x", ["float32"], "mine")
+    with pytest.raises(TypeError, match="mine: n is str; expected int or float"):
+        check_type("3", "n", (int, float), "mine")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from fluidlite.base.arguments import function
 from fluidlite.base.errors import ProgramError
+from fluidlite.layer_helper import check_bool, check_function
 
 
 def batch(
@@ -25,8 +25,8 @@ def batch(
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ProgramError(f"batch_size is {batch_size!r}; expected an int of 1 or more")
-
-    function("the reader of batch", reader)
+    check_function("reader", reader)
+    drop_last = check_bool("drop_last", drop_last)
 
     def batches() -> Iterator[list[Any]]:
         held: list[Any] = []

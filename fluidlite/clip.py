@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fluidlite import layers
+from fluidlite.base.arguments import instance, listed, number, text
 from fluidlite.base.errors import ProgramError
 from fluidlite.layers import ops, tensor
 from fluidlite.program.block import Block
@@ -30,15 +31,9 @@ ParamsGrads = list[tuple[Parameter, Variable | None]]
 NeedClip = Callable[[Parameter], bool]
 
 
-def _number(what: str, argument: str, value: Any) -> float:
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
-        raise ProgramError(f"clip.{what}: argument {argument!r} is {value!r}; expected a number")
-    return float(value)
-
-
 def _range(what: str, max: Any, min: Any) -> tuple[float, float]:
-    high = _number(what, "max", max)
-    low = -high if min is None else _number(what, "min", min)
+    high = number(f"clip.{what}: max", max)
+    low = -high if min is None else number(f"clip.{what}: min", min)
     if low > high:
         raise ProgramError(f"clip.{what}: min is {low} and max is {high}; expected min <= max (min defaults to -max)")
     return low, high
@@ -163,7 +158,7 @@ class GradientClipByNorm(BaseGradientClipAttr):
 
     def __init__(self, clip_norm: float, need_clip: NeedClip | None = None) -> None:
         super().__init__(need_clip)
-        self.clip_norm = _number("GradientClipByNorm", "clip_norm", clip_norm)
+        self.clip_norm = number("clip.GradientClipByNorm: clip_norm", clip_norm)
 
     def create_operators(self, context: dict[str, Any], param: Parameter, grad: Variable) -> Variable:
         clipped: Variable = layers.clip_by_norm(grad, self.clip_norm)
@@ -187,10 +182,8 @@ class GradientClipByGlobalNorm(BaseGradientClipAttr):
 
     def __init__(self, clip_norm: float, group_name: str = "default_group", need_clip: NeedClip | None = None) -> None:
         super().__init__(need_clip)
-        if not isinstance(group_name, str):
-            raise ProgramError(f"clip.GradientClipByGlobalNorm: group_name is {group_name!r}; expected a text")
-        self.clip_norm = _number("GradientClipByGlobalNorm", "clip_norm", clip_norm)
-        self.group_name = group_name
+        self.group_name = text("clip.GradientClipByGlobalNorm: group_name", group_name)
+        self.clip_norm = number("clip.GradientClipByGlobalNorm: clip_norm", clip_norm)
 
     def process_context(self, context: dict[str, Any], param: Parameter, grad: Variable) -> None:
         group = context.setdefault(self.group_name, {"clip_norm": self.clip_norm, "squares": [], "scale": None})
@@ -232,8 +225,11 @@ def set_gradient_clip(
     """
     if not isinstance(clip, BaseGradientClipAttr):
         raise ProgramError(f"clip.set_gradient_clip: clip is {clip!r}; expected one of clip.GradientClipBy...")
-    program = program or default_main_program()
-    chosen = program.all_parameters() if param_list is None else list(param_list)
+    what = "clip.set_gradient_clip:"
+    program = instance(f"{what} program", program, Program) if program is not None else default_main_program()
+    chosen: list[Any] = [*program.all_parameters()]
+    if param_list is not None:
+        chosen = listed(f"{what} param_list", param_list, "parameters or their names")
     if not chosen:
         raise ProgramError(
             "clip.set_gradient_clip: the program has no parameters yet\n  Do: call it after the layers, before minimize"

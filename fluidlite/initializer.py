@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fluidlite.base.arguments import number, whole, whole_text
+from fluidlite.base.arguments import number, truth, whole, whole_text
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import DtypeError, ProgramError
 
@@ -107,7 +107,8 @@ class ConstantInitializer(Initializer):
 
     def __init__(self, value: float = 0.0, force_cpu: bool = False) -> None:
         rounded = number("initializer.Constant: value", value)
-        self._value, self._force_cpu = value if whole_text(value) else rounded, bool(force_cpu)
+        self._value = value if whole_text(value) else rounded
+        self._force_cpu = truth("initializer.Constant: force_cpu", force_cpu)
 
     def __call__(self, var: Variable, block: Block) -> Operator:
         more: dict[str, Any] = {"force_cpu": True} if self._force_cpu or force_init_on_cpu() else {}
@@ -188,7 +189,8 @@ class XavierInitializer(Initializer):
     def __init__(
         self, uniform: bool = True, fan_in: float | None = None, fan_out: float | None = None, seed: int = 0
     ) -> None:
-        self._uniform, self._fan_in, self._fan_out = uniform, _fan("Xavier", fan_in), _fan("Xavier", fan_out)
+        self._uniform = truth("initializer.Xavier: uniform", uniform)
+        self._fan_in, self._fan_out = _fan("Xavier", fan_in), _fan("Xavier", fan_out)
         self._seed = whole("initializer.Xavier: seed", seed)
 
     def __call__(self, var: Variable, block: Block) -> Operator:
@@ -211,7 +213,7 @@ class MSRAInitializer(Initializer):
     """
 
     def __init__(self, uniform: bool = True, fan_in: float | None = None, seed: int = 0) -> None:
-        self._uniform, self._fan_in = uniform, _fan("MSRA", fan_in)
+        self._uniform, self._fan_in = truth("initializer.MSRA: uniform", uniform), _fan("MSRA", fan_in)
         self._seed = whole("initializer.MSRA: seed", seed)
 
     def __call__(self, var: Variable, block: Block) -> Operator:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from fluidlite import unique_name
-from fluidlite.base.arguments import as_number, as_whole
+from fluidlite.base.arguments import as_number, as_truth, as_whole
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, OperatorNotFoundError, ProgramError
 from fluidlite.initializer import Initializer
@@ -75,10 +75,21 @@ def check_float(argument: str, value: Any) -> float:
     return number
 
 
-def check_function(argument: str, value: Any, expected: str = "a function, or None") -> None:
-    """Raise unless it is a function, or None where that is said."""
+def check_bool(argument: str, value: Any) -> bool:
+    """Return a bool, or raise."""
+    found = as_truth(value)
+    if found is None:
+        refuse(argument, value, "True or False")
+    return found
+
+
+def check_function(
+    argument: str, value: Any, expected: str = "a function", error: type[FluidError] = ProgramError
+) -> Any:
+    """Return a function, or None where ``expected`` ends so, or raise."""
     if not callable(value) and not (value is None and expected.endswith("or None")):
-        refuse(argument, value, expected)
+        refuse(argument, value, expected, error=error)
+    return value
 
 
 # The helper --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.base.arguments import listed
 from fluidlite.base.errors import LoDError, TensorError
 from fluidlite.platform.place import PlaceLike
 from fluidlite.tensor.lod import lod_from_lengths
@@ -35,7 +36,7 @@ def create_lod_tensor(data: Any, recursive_seq_lens: Lengths, place: PlaceLike) 
     if isinstance(data, Tensor):
         array = data.numpy()
     elif isinstance(data, list):
-        lengths = [len(sequence) for sequence in data]
+        lengths = [len(listed("a sequence of create_lod_tensor", each, "a list", LoDError)) for each in data]
         if not recursive_seq_lens or list(recursive_seq_lens[-1]) != lengths:
             raise LoDError(
                 f"data has sequences of lengths {lengths}, but recursive_seq_lens ends with "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from fluidlite.base.arguments import number
+from fluidlite.base.arguments import able, number, truth
 from fluidlite.base.errors import ProgramError
 from fluidlite.initializer import Constant, Initializer, Xavier, global_initializers
 from fluidlite.regularizer import WeightDecayRegularizer
@@ -56,9 +56,10 @@ class ParamAttr:
         self.initializer = initializer
         self.learning_rate = number("ParamAttr: learning_rate", learning_rate)
         self.regularizer = regularizer
-        self.trainable = trainable
-        self.gradient_clip = gradient_clip
-        self.model_average = do_model_average
+        self.trainable = truth("ParamAttr: trainable", trainable)
+        clips = "one of fluid.clip's, such as GradientClipByGlobalNorm(1.0)"
+        self.gradient_clip = able("ParamAttr: gradient_clip", gradient_clip, "create_operators", clips)
+        self.model_average = truth("ParamAttr: do_model_average", do_model_average)
 
     @staticmethod
     def to_attr(value: Any) -> ParamAttr | bool | list[ParamAttr | bool]:

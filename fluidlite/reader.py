@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from fluidlite.base.arguments import function, listed, whole
+from fluidlite.base.arguments import listed, whole
 from fluidlite.base.errors import FeedError
+from fluidlite.layer_helper import check_bool, check_function
 
 Reader = Callable[[], Iterable[Any]]
 
@@ -37,8 +38,8 @@ def _count(what: str, value: Any) -> int:
     return found
 
 
-def _readers(what: str, given: Sequence[Reader]) -> tuple[Reader, ...]:
-    return tuple([function(f"a reader of {what}", each, FeedError) for each in given])
+def _readers(*given: Reader) -> tuple[Reader, ...]:
+    return tuple([check_function("reader", each, error=FeedError) for each in given])
 
 
 class ComposeNotAligned(FeedError):
@@ -47,8 +48,8 @@ class ComposeNotAligned(FeedError):
 
 def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
     """A reader of ``func(sample of the first, sample of the second, ...)``."""
-    function("func of map_readers", func, FeedError)
-    made = _readers("map_readers", readers)
+    check_function("func", func, error=FeedError)
+    made = _readers(*readers)
 
     def reader() -> Iterator[Any]:
         return map(func, *(each() for each in made))
@@ -58,7 +59,7 @@ def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
 
 def shuffle(reader: Reader, buf_size: int) -> Reader:
     """A reader that shuffles within a buffer of ``buf_size`` samples (by Python's ``random``)."""
-    (made,), size = _readers("shuffle", [reader]), _count("buf_size of shuffle", buf_size)
+    (made,), size = _readers(reader), _count("buf_size of shuffle", buf_size)
 
     def shuffled() -> Iterator[Any]:
         samples = iter(made())
@@ -71,7 +72,7 @@ def shuffle(reader: Reader, buf_size: int) -> Reader:
 
 def chain(*readers: Reader) -> Reader:
     """A reader of all samples of the first, then of the second, ..."""
-    made = _readers("chain", readers)
+    made = _readers(*readers)
 
     def reader() -> Iterator[Any]:
         return itertools.chain.from_iterable(each() for each in made)
@@ -87,7 +88,7 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
     ComposeNotAligned
         While reading, if one reader ends before another and ``check_alignment`` is true.
     """
-    missing, made = object(), _readers("compose", readers)
+    missing, made, aligned = object(), _readers(*readers), check_bool("check_alignment", check_alignment)
 
     def fields(sample: Any) -> tuple[Any, ...]:
         return sample if isinstance(sample, tuple) else (sample,)
@@ -95,7 +96,7 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
     def reader() -> Iterator[Any]:
         for samples in itertools.zip_longest(*(each() for each in made), fillvalue=missing):
             if any(sample is missing for sample in samples):
-                if check_alignment:
+                if aligned:
                     raise ComposeNotAligned("the composed readers have different numbers of samples")
                 return
             yield tuple(itertools.chain.from_iterable(map(fields, samples)))
@@ -105,7 +106,7 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
 
 def firstn(reader: Reader, n: int) -> Reader:
     """A reader of the first ``n`` samples."""
-    (made,), count = _readers("firstn", [reader]), _count("n of firstn", n)
+    (made,), count = _readers(reader), _count("n of firstn", n)
 
     def first() -> Iterator[Any]:
         return itertools.islice(made(), count)
@@ -115,13 +116,13 @@ def firstn(reader: Reader, n: int) -> Reader:
 
 def cache(reader: Reader) -> Reader:
     """A reader that reads once and keeps all samples in memory."""
-    samples = tuple(*(each() for each in _readers("cache", [reader])))
+    samples = tuple(*(each() for each in _readers(reader)))
     return lambda: samples
 
 
 def buffered(reader: Reader, size: int) -> Reader:
     """A reader whose samples are read ahead by a thread, at most ``size`` of them."""
-    end, (made,), most = object(), _readers("buffered", [reader]), _count("size of buffered", size)
+    end, (made,), most = object(), _readers(reader), _count("size of buffered", size)
 
     def ahead() -> Iterator[Any]:
         ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(max(most, 1))
@@ -184,8 +185,8 @@ def xmap_readers(
     threads, ahead = whole("process_num", process_num), whole("buffer_size", buffer_size)
     if threads < 1 or ahead < 1:
         raise FeedError(f"xmap_readers: process_num is {threads} and buffer_size {ahead}; expected 1 or more")
-    function("mapper of xmap_readers", mapper, FeedError)
-    (made,) = _readers("xmap_readers", [reader])
+    check_function("mapper", mapper, error=FeedError)
+    (made,) = _readers(reader)
 
     def mapped() -> Iterator[Any]:
         pool = ThreadPoolExecutor(threads)
@@ -208,7 +209,7 @@ def multiprocess_reader(readers: Sequence[Reader], use_pipe: bool = True, queue_
 
     Fluid uses processes; :mod:`fluidlite.loaders` has those.
     """
-    made = _readers("multiprocess_reader", listed("readers", readers, "a list of readers", FeedError))
+    made = _readers(*listed("readers", readers, "a list of readers", FeedError))
     if not made:
         raise FeedError("multiprocess_reader got no readers")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fluidlite.base.arguments import instance, text
+
 
 class Generator:
     """Numbers for keys: calling it gives ``key_0``, ``key_1``, ... in turn."""
@@ -14,6 +16,8 @@ class Generator:
         self.ids: dict[str, int] = {}
 
     def __call__(self, key: str) -> str:
+        if not isinstance(key, str):
+            text("the key of a unique name", key)
         number = self.ids.get(key, 0)
         self.ids[key] = number + 1
         return f"{self.prefix}{key}_{number}"
@@ -37,7 +41,11 @@ def switch(new: Generator | None = None) -> Generator:
 @contextmanager
 def guard(new_generator: str | Generator | None = None) -> Iterator[None]:
     """``with unique_name.guard():`` names inside start anew, with a prefix if a text is given."""
-    old = switch(Generator(new_generator) if isinstance(new_generator, str) else new_generator)
+    if isinstance(new_generator, str):
+        new_generator = Generator(new_generator)
+    elif new_generator is not None:
+        instance("new_generator of unique_name.guard", new_generator, Generator, "a text, or a Generator")
+    old = switch(new_generator)
     try:
         yield
     finally:

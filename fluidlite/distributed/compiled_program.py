@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.arguments import listed
+from fluidlite.base.arguments import instance, listed
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.distributed.groups import Group, member_runs, member_seed, share_devices, world
@@ -86,6 +86,10 @@ class CompiledProgram:
                 "gradient_scale_strategy is Customized, which takes a gradient of the loss that is fed"
                 "\n  Do: CoeffNumDevice or One, and scale the loss in the program"
             )
+        if exec_strategy is not None:
+            instance("exec_strategy", exec_strategy, ExecutionStrategy, "a fluid.ExecutionStrategy")
+        if share_vars_from is not None:
+            instance("share_vars_from", share_vars_from, CompiledProgram)
         several: list[PlaceLike] = []
         if isinstance(places, (str, Place)):
             several = [places]
@@ -161,6 +165,4 @@ class CompiledProgram:
 def _checked(strategy: Any) -> BuildStrategy:
     if strategy is None:
         return BuildStrategy()
-    if not isinstance(strategy, BuildStrategy):
-        raise ProgramError(f"build_strategy is {type(strategy).__name__}; expected a fluid.BuildStrategy")
-    return strategy
+    return instance("build_strategy", strategy, BuildStrategy, "a fluid.BuildStrategy")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fluidlite.base.arguments import listed
+from fluidlite.base.arguments import instance, listed
 from fluidlite.base.errors import ProgramError, SavedModelError
 from fluidlite.io.commit import save_files
 from fluidlite.io.paths import PathText, folder_of, inside
@@ -82,9 +82,8 @@ def save_inference_model(
         The folder or a file cannot be written, or lies elsewhere; then the folder is as it was.
     """
     model_name = inside(model_filename or MODEL_FILE, "model_filename")
-    program = main_program if main_program is not None else default_main_program()
-    if not isinstance(program, Program):
-        raise ProgramError(f"main_program is {type(program).__name__}; expected a Program")
+    place_of(executor)
+    program = instance("main_program", main_program, Program) if main_program is not None else default_main_program()
     feeds = (
         [feeded_var_names]
         if isinstance(feeded_var_names, str)

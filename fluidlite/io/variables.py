@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.arguments import function, listed
+from fluidlite.base.arguments import instance, listed
 from fluidlite.base.errors import ProgramError, SavedModelError
 from fluidlite.io.commit import Writer, save_files
 from fluidlite.io.lod_tensor_file import is_lod_tensors, read_lod_tensors, write_lod_tensors
@@ -17,6 +17,7 @@ from fluidlite.io.paths import SUFFIX, PathText, file_of, folder_of, inside
 from fluidlite.io.random_runs import Runs, read_runs, run_writers
 from fluidlite.io.snapshot import Snapshot, read_folder
 from fluidlite.io.tensor_file import Stored, read_tensors, write_tensors
+from fluidlite.layer_helper import check_function
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program, default_main_program
 from fluidlite.program.scope import global_scope
@@ -46,7 +47,7 @@ def is_persistable(var: Variable) -> bool:
 
 
 def place_of(executor: Any) -> Place:
-    """Where an executor puts what is loaded; or ProgramError, if it is none."""
+    """The place of an executor; or ProgramError, if it is none."""
     place = getattr(executor, "place", None)
     if not isinstance(place, (Place, str)):
         raise ProgramError(f"executor is {type(executor).__name__} {executor!r:.80}; expected a fluid.Executor")
@@ -57,9 +58,7 @@ def selected_variables(
     main_program: Program | None, vars: Iterable[Variable | str] | None, predicate: Predicate | None
 ) -> list[Variable]:
     """Variables of a program by name, each once: those given, else those that the predicate chooses."""
-    program = main_program if main_program is not None else default_main_program()
-    if not isinstance(program, Program):
-        raise ProgramError(f"main_program is {type(program).__name__}; expected a Program")
+    program = instance("main_program", main_program, Program) if main_program is not None else default_main_program()
     if vars is not None:
         given = listed("vars", vars, "a list of variables or names")
         found = [program.global_block().var(v) if isinstance(v, str) else v for v in given]
@@ -67,7 +66,7 @@ def selected_variables(
             if not isinstance(each, Variable):
                 raise ProgramError(f"vars holds {each!r:.60}; expected variables or names")
     else:
-        wanted = function("predicate", predicate) if predicate is not None else None
+        wanted = check_function("predicate", predicate, "a function, or None")
         found = [variable for variable in program.list_vars() if wanted is None or wanted(variable)]
     found += [v.block.var(v.selected.rows) for v in found if v.selected is not None]
     unique = {variable.name: variable for variable in found}
@@ -111,6 +110,7 @@ def save_vars(
     SavedModelError
         The folder or the file cannot be written, or lies elsewhere; then the folder is as it was.
     """
+    place_of(executor)
     save_files(dirname, value_writers(main_program, vars, predicate, filename, format))
 
 
@@ -173,6 +173,7 @@ def save_persistables(
 
     Of a program with a ``random_seed`` this is also how often its random operators have drawn.
     """
+    place_of(executor)
     save_files(dirname, persistable_writers(main_program, filename, format))
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-
-from fluidlite.base.arguments import as_number, as_whole
+from fluidlite.base.arguments import as_number, as_truth, as_whole
 from fluidlite.base.errors import AttributeValueError, ProgramError
 from fluidlite.layer_helper import refuse
 from fluidlite.program.opdef import Attr
@@ -41,7 +39,7 @@ def check_attribute(argument: str, value: Any, attr: Attr) -> Any:
 _AS: dict[str, Callable[[Any], Any]] = {
     "int": as_whole,
     "float": as_number,
-    "bool": lambda value: bool(value) if isinstance(value, (bool, np.bool_)) or as_whole(value) in (0, 1) else None,
+    "bool": as_truth,
     "str": lambda value: value if isinstance(value, str) else None,
 }
 _WORDS = {"int": "an int", "float": "a number", "bool": "True or False", "str": "a text"}

@@ -64,8 +64,8 @@ class BeamSearchDecoder(Decoder):
         output_fn: Callable[[Any], Any] | None = None,
     ) -> None:
         check_function("cell", cell, "an RNNCell")
-        check_function("embedding_fn", embedding_fn)
-        check_function("output_fn", output_fn)
+        check_function("embedding_fn", embedding_fn, "a function, or None")
+        check_function("output_fn", output_fn, "a function, or None")
         self.cell, self.embedding_fn, self.output_fn = cell, embedding_fn, output_fn
         self.start_token = check_int("start_token", start_token, 0)
         self.end_token = check_int("end_token", end_token, 0)

@@ -210,7 +210,7 @@ class BasicDecoder(Decoder):
         check_function("cell", cell, "an RNNCell")
         if not isinstance(helper, DecodeHelper):
             refuse("helper", helper, "a DecodeHelper, such as TrainingHelper or GreedyEmbeddingHelper")
-        check_function("output_fn", output_fn)
+        check_function("output_fn", output_fn, "a function, or None")
         self.cell, self.helper, self.output_fn = cell, helper, output_fn
 
     def initialize(self, inits: Any) -> tuple[Any, Any, Variable]:

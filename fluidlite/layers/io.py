@@ -7,7 +7,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from fluidlite import unique_name
-from fluidlite.layer_helper import check_int, refuse
+from fluidlite.layer_helper import check_bool, check_int, refuse
 from fluidlite.layers.public import public
 from fluidlite.loaders.fluid_loader import GeneratorLoader
 from fluidlite.loaders.record_reader import RecordReader, StartedLoader
@@ -42,7 +42,7 @@ def data(
     if type not in (None, VarType.LOD_TENSOR):
         refuse("type", type, f"{VarType.LOD_TENSOR!r}")
     dims = [-1 if d is None else check_int("shape", d, minimum=-1) for d in shape]
-    if append_batch_size and -1 not in dims:
+    if check_bool("append_batch_size", append_batch_size) and -1 not in dims:
         dims = [-1, *dims]
     block = default_main_program().global_block()
     found = block.vars.get(name)

@@ -14,7 +14,7 @@ from math import pi
 from typing import Any, ParamSpec
 
 from fluidlite.base.arguments import listed
-from fluidlite.layer_helper import check_float, check_int, refuse
+from fluidlite.layer_helper import check_bool, check_float, check_int, refuse
 from fluidlite.layers import ops
 from fluidlite.layers.common import append
 from fluidlite.layers.nn import scale
@@ -50,7 +50,7 @@ def _part(step: Variable, decay_steps: float, staircase: bool) -> Variable:
         refuse("decay_steps", decay_steps, "a number above 0")
     # Divided by a constant: at a multiple of decay_steps a product with its inverse might fall short of a whole.
     part = ops.elementwise_div(step, fill_constant([1], "float32", steps))
-    return ops.floor(part) if staircase else part
+    return ops.floor(part) if check_bool("staircase", staircase) else part
 
 
 def _is_below(step: Variable, bound: float) -> Variable:

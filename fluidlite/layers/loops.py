@@ -101,8 +101,8 @@ def while_loop(
     Returns: The values after the last iteration, in the structure of ``loop_vars``; these themselves are as they were
     Raises: ProgramError: If an argument is of another kind, or ``body`` returns another structure
     """
-    check_function("cond", cond, "a function")
-    check_function("body", body, "a function")
+    check_function("cond", cond)
+    check_function("body", body)
     if not isinstance(loop_vars, (list, tuple)) or not loop_vars:
         refuse("loop_vars", loop_vars, "a list of one Variable or more")
     given = [check_variable("loop_vars", each) for each in flat(list(loop_vars))]

@@ -11,6 +11,7 @@ from fluidlite.base.arguments import whole_text
 from fluidlite.initializer import Constant, Initializer, value_attrs
 from fluidlite.layer_helper import (
     LayerHelper,
+    check_bool,
     check_float,
     check_int,
     check_ints,
@@ -60,7 +61,9 @@ def create_parameter(
     if name is not None:
         given.name = name
     helper = LayerHelper("create_parameter")
-    return helper.create_parameter(given, check_ints("shape", shape), dtype, is_bias, default_initializer)
+    return helper.create_parameter(
+        given, check_ints("shape", shape), dtype, check_bool("is_bias", is_bias), default_initializer
+    )
 
 
 def create_global_var(
@@ -76,6 +79,7 @@ def create_global_var(
     persistable: Kept in the scope after a run, and saved
     force_cpu: Taken for Fluid's sake
     """
+    check_bool("force_cpu", force_cpu)
     helper = LayerHelper("global_var")
     name = name if name is not None else helper.main_program.global_block().new_name(helper.name + ".tmp")
     # It outlives the startup program only if it is persistable there; in the main program the user decides.

@@ -32,7 +32,7 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
 
 def map_structure(func: Callable[..., Any], *structure: Any) -> Any:
     """A structure of what a function returns for the leaves of one, or of several that are alike."""
-    check_function("func", func, "a function")
+    check_function("func", func)
     if not structure:
         raise ProgramError("map_structure got no structure; expected one or more after the function")
     first, *others = structure

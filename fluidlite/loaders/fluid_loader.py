@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fluidlite import unique_name
-from fluidlite.base.arguments import as_whole, listed
+from fluidlite.base.arguments import as_whole, listed, truth
 from fluidlite.base.errors import EOFException, FeedError, LoaderError, ProgramError
 from fluidlite.loaders.batch import Batch
 from fluidlite.loaders.loader import BatchedLoader, EpochIterator
@@ -74,21 +74,29 @@ class GeneratorLoader:
         found = as_whole(capacity)
         if found is None or found < 1:
             raise LoaderError(f"capacity is {capacity!r}; expected an int of 1 or more")
+        flags = {
+            "use_double_buffer": use_double_buffer,
+            "iterable": iterable,
+            "return_list": return_list,
+            "use_multiprocess": use_multiprocess,
+            "drop_last": drop_last,
+        }
+        told = {name: truth(name, value, LoaderError) for name, value in flags.items()}
         self.name = name or unique_name.generate("generator_loader")
         self.variables: list[Variable] = variables
         self.feed_names = [variable.name for variable in variables]
-        self.iterable = iterable
-        self._ahead = min(found, MAX_AHEAD) if use_double_buffer else 1
-        self._return_list = return_list
-        self._processes = use_multiprocess
-        self._drop_last = drop_last
+        self.iterable = told["iterable"]
+        self._ahead = min(found, MAX_AHEAD) if told["use_double_buffer"] else 1
+        self._return_list = told["return_list"]
+        self._processes = told["use_multiprocess"]
+        self._drop_last = told["drop_last"]
         self._source: Reader | None = None
         self._options: dict[str, Any] = {}
         self._places: list[Place] | None = None
         self._loader: BatchedLoader | None = None
         self._epoch: EpochIterator | None = None
         self._started = self._ended = False
-        if not iterable:
+        if not self.iterable:
             variables[0].block.program.readers.append(self)
 
     # What it reads

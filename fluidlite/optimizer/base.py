@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fluidlite import unique_name
+from fluidlite.base.arguments import listed
 from fluidlite.base.dtypes import compute_dtype
 from fluidlite.base.errors import ProgramError
 from fluidlite.clip import BaseGradientClipAttr, append_error_clip_ops, append_gradient_clip_ops
 from fluidlite.initializer import Constant
-from fluidlite.layer_helper import LayerHelper, refuse
+from fluidlite.layer_helper import LayerHelper, check_float, refuse
 from fluidlite.layers import tensor
 from fluidlite.layers.selected_rows import dense, merge_rows
 from fluidlite.optimizer.argument_order import either_order
@@ -70,8 +71,12 @@ class Optimizer:
             refuse("grad_clip", grad_clip, "one of fluid.clip's, such as GradientClipByGlobalNorm(1.0)")
         self._learning_rate = learning_rate
         self.regularization = regularization
+        if name is not None and not isinstance(name, str):
+            refuse("name", name, "a text, or None")
         self._name = name
-        self._parameter_list = list(parameter_list) if parameter_list is not None else None
+        if parameter_list is not None:
+            parameter_list = listed("parameter_list", parameter_list, "parameters or their names")
+        self._parameter_list = parameter_list
         self._grad_clip = grad_clip
         self._learning_rates: dict[int, Variable] = {}
         self._scaled_rates: dict[Any, Variable] = {}
@@ -79,9 +84,7 @@ class Optimizer:
         self.helper = LayerHelper(type(self).__name__, name="optimizer")
 
     def _number(self, argument: str, value: Any) -> float:
-        if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
-            refuse(argument, value, "a number")
-        return float(value)
+        return check_float(argument, value)
 
     # Learning rate
 
@@ -206,6 +209,11 @@ class Optimizer:
         self, params_grads: ParamsGrads, grad_clip: BaseGradientClipAttr | None = None
     ) -> list[Operator]:
         """Append clipping, weight decay and updates; return the updating operators."""
+        given = "a list of (parameter, gradient)"
+        params_grads = listed("params_grads", params_grads, given)
+        for pair in params_grads:
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], Parameter):
+                refuse("params_grads", params_grads, given)
         pairs = [(param, grad) for param, grad in params_grads if grad is not None and param.trainable]
         if not pairs:
             raise ProgramError(

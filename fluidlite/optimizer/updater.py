@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fluidlite.base.dtypes import compute_dtype
+from fluidlite.layer_helper import check_bool
 from fluidlite.layers.selected_rows import put_rows, take_rows
 from fluidlite.optimizer.base import Optimizer, ParamAndGrad, ParamsGrads
 from fluidlite.program.block import Block
@@ -56,7 +57,7 @@ class Updater(Optimizer):
         for name, value in values.items():
             default = defaults[name]
             if default is not None:
-                value = bool(value) if isinstance(default, bool) else self._number(name, value)
+                value = check_bool(name, value) if isinstance(default, bool) else self._number(name, value)
                 numbers[name] = value
             setattr(self, f"_{name}", value)
         self._values = numbers

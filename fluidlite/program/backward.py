@@ -278,6 +278,9 @@ def append_backward(
         ]
     else:
         chosen = [p for p in program.all_parameters() if p.trainable and not p.stop_gradient]
+    for callback in listed("callbacks of append_backward", callbacks or (), "functions", GradientError):
+        if not callable(callback):
+            raise GradientError(f"callbacks of append_backward holds {callback!r:.60}; expected functions")
     blocked = _names(no_grad_set) | stopped(block)
     asked = {variable.name for variable in chosen}
     free = free_inputs(block) - asked

@@ -9,7 +9,7 @@ from operator import attrgetter
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, get_args
 
-from fluidlite.base.arguments import listed
+from fluidlite.base.arguments import listed, truth
 from fluidlite.base.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ def noted(name: str, kinds: type | UnionType = object) -> Any:
     held = f"_held_{name}"
 
     def write(self: Any, value: Any) -> None:
+        if kinds is bool and value.__class__ is not bool:
+            value = truth(f"{name} of variable {self.name!r}", value)
         if not isinstance(value, kinds):
             raise ProgramError(f"{name} of variable {self.name!r} is {value!r:.60}; expected {_said(kinds)}")
         known = self.__dict__

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fluidlite.base.arguments import whole
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.program.source_location import source_location
 from fluidlite.program.variable import Parameter, Variable
@@ -47,10 +48,11 @@ def declare_variable(
         name = block.new_name("_generated_var")
     elif not isinstance(name, str):
         raise ProgramError(f"the name of a variable is {name!r:.80}; expected a text")
+    levels = whole(f"lod_level of variable {name!r}", lod_level) if lod_level is not None else 0
     spec = None
     if shape is not None or dtype is not None:
         dims = declared_dims(name, shape) if shape is not None else ()
-        spec = Spec.of(dims, dtype_of(dtype or "float32"), lod_level=lod_level or 0)
+        spec = Spec.of(dims, dtype_of(dtype or "float32"), lod_level=levels)
         if shape is None:
             spec = None
     variable = block.vars.get(name)
@@ -63,7 +65,7 @@ def declare_variable(
         )
     if type == VarType.LOD_TENSOR_ARRAY and name not in block.vars:  # dims are those of an element
         dims = spec.dims if spec is not None else ()
-        held = array_spec(dtype_of(dtype or "float32"), dims, lod_level or 0)
+        held = array_spec(dtype_of(dtype or "float32"), dims, levels)
         variable = block.vars[name] = Variable(block, name, held, *kept)
         spec = None
     elif variable is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fluidlite.base.arguments import text
 from fluidlite.platform.place import Place, PlaceLike
 
 _namescopes: list[str] = []
@@ -32,7 +33,7 @@ def current_device() -> str | None:
 @contextmanager
 def name_scope(prefix: str | None = None) -> Iterator[None]:
     """Group the operators made inside under a name, for reading."""
-    _namescopes.append(prefix or "scope")
+    _namescopes.append(text("the prefix of name_scope", prefix or "scope"))
     try:
         yield
     finally:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fluidlite.base.arguments import whole
+from fluidlite.base.arguments import truth, whole
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.block import Block
 from fluidlite.program.desc import ProgramDesc
@@ -67,9 +67,7 @@ class Program(FluidProgram):
 
     @random_seed.setter
     def random_seed(self, seed: int) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise ProgramError(f"random_seed is {seed!r}; expected an int")
-        self._random_seed = seed
+        self._random_seed = whole("random_seed", seed)
         self.touch()
 
     @property
@@ -142,7 +140,7 @@ class Program(FluidProgram):
         """
         from fluidlite.program.edit import copy_program
 
-        return copy_program(self, for_test)
+        return copy_program(self, truth("for_test of Program.clone", for_test))
 
     def prune(self, targets: Sequence[Variable | str], feeds: Sequence[Variable | str] = ()) -> Program:
         """Copy only what the targets need; variables in ``feeds`` are taken as given."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
-from fluidlite.base.arguments import whole
+from fluidlite.base.arguments import text, whole
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.fork import new_lock
 from fluidlite.base.invalidation import cache_version
@@ -130,8 +130,9 @@ class Scope:
 
     def var(self, name: str) -> ScopeVariable:
         """The variable of that name in this scope; made if there is none."""
-        found = self._vars.get(name)
+        found = self._vars.get(name) if isinstance(name, str) else None
         if found is None:
+            name = text("the name of a variable of a scope", name)
             found = self._vars.setdefault(name, ScopeVariable(name, self))  # another thread may be first
             self.generation += 1
             cache_version.invalidate()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fluidlite.base.arguments import able
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import FluidError, ProgramError, ShapeError
+from fluidlite.program.contents import noted
 from fluidlite.program.variable_metadata import VariableMetadata
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.var_type import dtype_of
@@ -198,7 +200,8 @@ class Variable(VariableMetadata):
 
     def set_error_clip(self, error_clip: Any) -> None:
         """Clip this variable's gradient during backward (Fluid's ``ErrorClipByValue``)."""
-        self.error_clip = error_clip
+        clips = "a clip.ErrorClipByValue"
+        self.error_clip = able(f"error_clip of variable {self.name!r}", error_clip, "append_clip_op", clips)
 
     _set_error_clip = set_error_clip  # its name since Fluid 1.3
 
@@ -231,6 +234,9 @@ class Parameter(Variable):
     regularizer, gradient_clip_attr : object or None
     """
 
+    trainable: bool = noted("trainable", bool)
+    optimize_attr: dict[str, Any] = noted("optimize_attr", dict)
+
     def __init__(self, block: Block, name: str, shape: Sequence[int], dtype: Any, **options: Any) -> None:
         dims = tuple(int(d) for d in shape)
         if any(d < 0 for d in dims):
@@ -239,10 +245,12 @@ class Parameter(Variable):
         if isinstance(levels, bool) or not isinstance(levels, int) or not 0 <= levels <= 3:
             raise ProgramError(f"parameter {name!r}: lod_level is {levels!r}; expected 0 to 3")
         super().__init__(block, name, Spec.of(dims, dtype_of(dtype), lod_level=levels), persistable=True)
-        self.trainable: bool = options.pop("trainable", True)
-        self.optimize_attr: dict[str, Any] = options.pop("optimize_attr", None) or {"learning_rate": 1.0}
-        self.regularizer = options.pop("regularizer", None)
-        self.gradient_clip_attr = options.pop("gradient_clip_attr", None)
+        what, clips = f"parameter {name!r}:", "one of fluid.clip's"
+        self.trainable = options.pop("trainable", True)
+        self.optimize_attr = options.pop("optimize_attr", None) or {"learning_rate": 1.0}
+        regularizer, clip = options.pop("regularizer", None), options.pop("gradient_clip_attr", None)
+        self.regularizer = able(f"{what} regularizer", regularizer, "__call__", "one of fluid.regularizer's")
+        self.gradient_clip_attr = able(f"{what} gradient_clip_attr", clip, "create_operators", clips)
         self.error_clip = options.pop("error_clip", None)
         self.do_model_average = options.pop("do_model_average", None)
         self.stop_gradient = options.pop("stop_gradient", False) or not self.trainable

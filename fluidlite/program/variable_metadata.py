@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from fluidlite.base.arguments import truth
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.contents import noted
 from fluidlite.program.desc import VariableDesc
@@ -42,8 +43,8 @@ class VariableMetadata:
     """A named value of a block, without operators on it; its attributes are those of a Variable."""
 
     spec: Spec | None = noted("spec", Spec | None)
-    stop_gradient: bool = noted("stop_gradient")
-    is_data: bool = noted("is_data")
+    stop_gradient: bool = noted("stop_gradient", bool)
+    is_data: bool = noted("is_data", bool)
     type: str = noted("type", str)
     line: Line | None = None
     declared: Spec | None = None
@@ -122,7 +123,7 @@ class VariableMetadata:
 
     @persistable.setter
     def persistable(self, on: bool) -> None:
-        self._persistable = bool(on)
+        self._persistable = on if on.__class__ is bool else truth(f"persistable of variable {self.name!r}", on)
         if self.selected is not None:
             rows = self.block.find_var(self.selected.rows)
             if rows is not None:

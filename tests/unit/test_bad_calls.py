@@ -53,6 +53,13 @@ class Nameless:
         raise KeyError("lost")
 
 
+CLIP = fluid.clip.GradientClipByNorm(1.0)
+
+
+def parameter(case: Trained, **options: Any) -> Any:
+    return case.main.global_block().create_parameter("p", [2], "float32", **options)
+
+
 CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
     ("complex64", lambda c: c.run({"x": ROWS.astype("complex64")})),
     ("numbers", lambda c: c.run({"x": np.full((2, 4), None)})),
@@ -114,7 +121,7 @@ CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
     ("executor is int 3", lambda c: fluid.io.load_inference_model("m", 3)),
     ("vars holds 3", lambda c: fluid.io.save_vars(c.exe, "m", c.main, vars=[3])),  # type: ignore[list-item]
     ("vars is int 3", lambda c: fluid.io.save_vars(c.exe, "m", c.main, vars=3)),  # type: ignore[arg-type]
-    ("predicate is int 3", lambda c: fluid.io.save_vars(c.exe, "m", c.main, predicate=3)),  # type: ignore[arg-type]
+    ("'predicate' is int 3", lambda c: fluid.io.save_vars(c.exe, "m", c.main, predicate=3)),  # type: ignore[arg-type]
     ("feeded_var_names is int", lambda c: fluid.io.save_inference_model("m", 3, [c.loss], c.exe, c.main)),  # type: ignore[arg-type]
     ("target_vars is int", lambda c: fluid.io.save_inference_model("m", ["x"], 3, c.exe, c.main)),  # type: ignore[arg-type]
     ("no_grad_set is int 3", lambda c: fluid.append_backward(c.loss, no_grad_set=3)),  # type: ignore[arg-type]
@@ -124,20 +131,50 @@ CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
     ("fan_in and fan_out is str", lambda c: fluid.initializer.Xavier(fan_in="a")),  # type: ignore[arg-type]
     ("fan_in and fan_out is str", lambda c: fluid.initializer.MSRA(fan_in="a")),  # type: ignore[arg-type]
     ("argument 'func' is int 3", lambda c: L.utils.map_structure(3, [c.x])),  # type: ignore[arg-type]
-    ("the reader of batch is int", lambda c: fluid.io.batch(3, 2)),  # type: ignore[arg-type]
-    ("a reader of shuffle is int", lambda c: fluid.io.shuffle(3, 2)),  # type: ignore[arg-type]
+    ("batch.batch .*'reader' is int 3", lambda c: fluid.io.batch(3, 2)),  # type: ignore[arg-type]
+    ("reader.shuffle .*'reader' is int 3", lambda c: fluid.io.shuffle(3, 2)),  # type: ignore[arg-type]
     ("buf_size of shuffle is str", lambda c: fluid.io.shuffle(list, "a")),  # type: ignore[arg-type]
     ("buf_size of shuffle is -1", lambda c: fluid.io.shuffle(list, -1)),
-    ("a reader of buffered is int", lambda c: fluid.io.buffered(3, 2)),  # type: ignore[arg-type]
+    ("reader.buffered .*'reader' is int 3", lambda c: fluid.io.buffered(3, 2)),  # type: ignore[arg-type]
     ("size of buffered is str", lambda c: fluid.io.buffered(list, "a")),  # type: ignore[arg-type]
-    ("func of map_readers is int", lambda c: fluid.io.map_readers(3, list)),  # type: ignore[arg-type]
-    ("a reader of map_readers is int", lambda c: fluid.io.map_readers(abs, 3)),  # type: ignore[arg-type]
-    ("a reader of chain is int", lambda c: fluid.io.chain(list, 3)),  # type: ignore[arg-type]
-    ("a reader of compose is int", lambda c: fluid.io.compose(3)),  # type: ignore[arg-type]
+    ("reader.map_readers .*'func' is int 3", lambda c: fluid.io.map_readers(3, list)),  # type: ignore[arg-type]
+    ("reader.map_readers .*'reader' is int 3", lambda c: fluid.io.map_readers(abs, 3)),  # type: ignore[arg-type]
+    ("reader.chain .*'reader' is int 3", lambda c: fluid.io.chain(list, 3)),  # type: ignore[arg-type]
+    ("reader.compose .*'reader' is int 3", lambda c: fluid.io.compose(3)),  # type: ignore[arg-type]
     ("n of firstn is str", lambda c: fluid.io.firstn(list, "a")),  # type: ignore[arg-type]
-    ("a reader of cache is int", lambda c: fluid.io.cache(3)),  # type: ignore[arg-type]
-    ("mapper of xmap_readers is int", lambda c: fluid.io.xmap_readers(3, list, 1, 1)),  # type: ignore[arg-type]
-    ("a reader of multiprocess_reader is int", lambda c: fluid.io.multiprocess_reader([3])),  # type: ignore[list-item]
+    ("reader.cache .*'reader' is int 3", lambda c: fluid.io.cache(3)),  # type: ignore[arg-type]
+    ("reader.xmap_readers .*'mapper' is int 3", lambda c: fluid.io.xmap_readers(3, list, 1, 1)),  # type: ignore[arg-type]
+    ("reader.multiprocess_reader .*'reader' is int 3", lambda c: fluid.io.multiprocess_reader([3])),  # type: ignore[list-item]
+    ("use_prune of Executor.run is for a Program", lambda c: c.exe.run(fluid.CompiledProgram(c.main), use_prune=True)),
+    ("the prefix of name_scope is int 3", lambda c: fluid.name_scope(3).__enter__()),  # type: ignore[arg-type]
+    ("new_generator of unique_name.guard is int", lambda c: fluid.unique_name.guard(3).__enter__()),  # type: ignore[arg-type]
+    ("key of a unique name is int", lambda c: fluid.unique_name.generate(3)),  # type: ignore[arg-type]
+    ("a variable of a scope is int", lambda c: fluid.Scope().var(3)),  # type: ignore[arg-type]
+    (r"has no variable \[1\]", lambda c: c.main.global_block().var([1])),  # type: ignore[arg-type]
+    ("lod_level of variable 'q' is str", lambda c: c.main.global_block().create_var("q", [1], lod_level="a")),  # type: ignore[arg-type]
+    ("gradient_clip is int 3; expected one of fluid.clip", lambda c: fluid.ParamAttr(gradient_clip=3)),
+    ("regularizer is int 3; expected one of", lambda c: fluid.ParamAttr(regularizer=3)),  # type: ignore[arg-type]
+    ("gradient_clip_attr is int", lambda c: parameter(c, gradient_clip_attr=3)),
+    ("regularizer is int", lambda c: parameter(c, regularizer=3)),
+    ("optimize_attr of variable 'p' is 3", lambda c: parameter(c, optimize_attr=3)),
+    ("error_clip of variable 'x' is int", lambda c: c.x.set_error_clip(3)),
+    ("executor is int 3", lambda c: fluid.io.save_params(3, "m", c.main)),
+    ("executor is int 3", lambda c: fluid.io.save_persistables(3, "m", c.main)),
+    ("executor is int 3", lambda c: fluid.io.save_vars(3, "m", c.main, vars=[])),
+    ("executor is int 3", lambda c: fluid.io.save_inference_model("m", ["x"], [c.loss], 3, c.main)),
+    ("'name' is int 3", lambda c: fluid.optimizer.SGD(0.1, name=3)),  # type: ignore[arg-type]
+    ("parameter_list is int", lambda c: fluid.optimizer.SGD(0.1, parameter_list=3)),  # type: ignore[arg-type]
+    ("params_grads is int", lambda c: fluid.optimizer.SGD(0.1).apply_gradients(3)),  # type: ignore[arg-type]
+    ("'params_grads' is list", lambda c: fluid.optimizer.SGD(0.1).apply_gradients([3])),  # type: ignore[list-item]
+    ("param_list is int", lambda c: fluid.clip.set_gradient_clip(CLIP, 3)),  # type: ignore[arg-type]
+    ("program is int", lambda c: fluid.clip.set_gradient_clip(CLIP, program=3)),  # type: ignore[arg-type]
+    ("targets of Program.prune is int", lambda c: c.main.prune(3)),  # type: ignore[arg-type]
+    ("callbacks of append_backward is int", lambda c: fluid.append_backward(c.loss, callbacks=3)),
+    ("callbacks of append_backward holds 3", lambda c: fluid.append_backward(c.loss, callbacks=[3])),
+    ("program is int", lambda c: fluid.DataFeeder([c.x], "cpu", 3)),  # type: ignore[arg-type]
+    ("a sequence of create_lod_tensor is int", lambda c: fluid.create_lod_tensor([1], [[1]], "cpu")),
+    ("exec_strategy is int", lambda c: fluid.CompiledProgram(c.main).with_data_parallel(exec_strategy=3)),  # type: ignore[arg-type]
+    ("share_vars_from is int", lambda c: fluid.CompiledProgram(c.main).with_data_parallel(share_vars_from=3)),  # type: ignore[arg-type]
     ("'default_initializer' is int", lambda c: L.create_parameter([2], "float32", default_initializer=3)),  # type: ignore[arg-type]
 ]
 
@@ -160,6 +197,51 @@ def test_refused(case: Trained, said: str, call: Callable[[Trained], Any]) -> No
     (loss,) = case.run({"x": ROWS})
     assert np.isfinite(loss).all()
     assert any(not np.array_equal(before[name], array) for name, array in case.state().items())
+
+
+FLAGS: dict[str, Callable[[Trained, Any], Any]] = {
+    "trainable": lambda c, v: fluid.ParamAttr(trainable=v),
+    "do_model_average": lambda c, v: fluid.ParamAttr(do_model_average=v),
+    "trainable of variable 'p'": lambda c, v: parameter(c, trainable=v),
+    "stop_gradient of variable 'x'": lambda c, v: setattr(c.x, "stop_gradient", v),
+    "is_data of variable 'x'": lambda c, v: setattr(c.x, "is_data", v),
+    "persistable of variable 'x'": lambda c, v: setattr(c.x, "persistable", v),
+    "stop_gradient of variable 'q'": lambda c, v: L.data("q", [1], stop_gradient=v),
+    "'append_batch_size'": lambda c, v: L.data("q", [1], append_batch_size=v),
+    "'is_bias'": lambda c, v: L.create_parameter([2], "float32", is_bias=v),
+    "persistable of variable 'global_var.*'": lambda c, v: L.create_global_var([2], 1.0, "float32", persistable=v),
+    "'force_cpu'": lambda c, v: L.create_global_var([2], 1.0, "float32", force_cpu=v),
+    "'staircase'": lambda c, v: L.exponential_decay(0.1, 10, 0.9, staircase=v),
+    "Constant: force_cpu": lambda c, v: fluid.initializer.Constant(1.0, force_cpu=v),
+    "Xavier: uniform": lambda c, v: fluid.initializer.Xavier(uniform=v),
+    "MSRA: uniform": lambda c, v: fluid.initializer.MSRA(uniform=v),
+    "'use_nesterov'": lambda c, v: fluid.optimizer.Momentum(0.1, 0.9, use_nesterov=v),
+    "'lazy_mode'": lambda c, v: fluid.optimizer.Adam(0.1, lazy_mode=v),
+    "for_test of Program.clone": lambda c, v: c.main.clone(v),
+    "return_numpy of Executor.run": lambda c, v: c.run({"x": ROWS}, return_numpy=v),
+    "use_program_cache of Executor.run": lambda c, v: c.run({"x": ROWS}, use_program_cache=v),
+    "return_merged of Executor.run": lambda c, v: c.run({"x": ROWS}, return_merged=v),
+    "use_prune of Executor.run": lambda c, v: c.run({"x": ROWS}, use_prune=v),
+    "'drop_last'": lambda c, v: fluid.io.batch(list, 2, drop_last=v),
+    "'check_alignment'": lambda c, v: fluid.io.compose(list, check_alignment=v),
+    **{
+        name: lambda c, v, name=name: fluid.io.DataLoader.from_generator([c.x], capacity=2, **{name: v})  # type: ignore[misc]
+        for name in ("use_double_buffer", "iterable", "return_list", "use_multiprocess", "drop_last")
+    },
+}
+"""What is True or False, by what an error calls it."""
+
+
+@pytest.mark.parametrize("said", FLAGS)
+def test_a_flag_is_true_or_false(case: Trained, said: str) -> None:
+    before = str(case.main.clone().prune([case.loss]))
+    for value in (3, "yes", None, [1], 0.5, np.ones(2)):
+        with pytest.raises(fluid.FluidError, match=rf"{said} is {type(value).__name__} .*; expected True or False"):
+            FLAGS[said](case, value)
+    assert str(case.main.clone().prune([case.loss])) == before
+    for value in (False, 0, 1, np.bool_(True), True):  # what old programs say
+        with fluid.unique_name.guard(), fluid.program_guard(case.main.clone(), fluid.Program()):
+            FLAGS[said](case, value)
 
 
 BIG = 2**53 + 1

@@ -41,6 +41,7 @@ __all__ = [
     "int_floor_div",
     "int_mod",
     "int_pow",
+    "int_rem",
     "normcdf",
     "normpdf",
     "pairwise_sum",
@@ -156,6 +157,15 @@ def int_mod(xp: Any, a: Any, b: Any) -> Any:
         safe = xp.where((b == 0) | (b == -1), one, b)
         return xp.where((b == 0) | (b == -1), zero, a % safe)
     return xp.where(b == 0, zero, a % xp.where(b == 0, one, b))
+
+
+def int_rem(xp: Any, a: Any, b: Any) -> Any:
+    """Remainder with the dividend's sign, 0 of a division by zero."""
+    quick = _on_host(xp, "fmod", a, b)
+    if quick is not None:
+        return quick
+    a, b = _broadcast(xp, a, b)
+    return xp.where(b == 0, _full(xp, b, 0), a - b * int_div(xp, a, b))
 
 
 def int_pow(xp: Any, a: Any, b: Any) -> Any:

@@ -41,6 +41,7 @@ _INTEGER = {
     "const $T q = ($T)(a / b); return ($T)(a % b != 0 && ((a < 0) != (b < 0)) ? q - 1 : q);",
     "int_mod": "if (b == 0 || b == -1) return 0; const $T r = ($T)(a % b); "
     "return ($T)(r != 0 && ((r < 0) != (b < 0)) ? r + b : r);",
+    "int_rem": "return b == 0 || b == -1 ? 0 : ($T)(a % b);",
     "int_pow": "if (b < 0) return ($T)(a == 1 ? 1 : (a == -1 ? (b & 1 ? -1 : 1) : 0)); "
     "$U r = 1, s = ($U)a; while (b > 0) { if (b & 1) r *= s; s *= s; b = ($T)(b >> 1); } return ($T)r;",
 }
@@ -49,6 +50,7 @@ _UNSIGNED = {
     "int_div": "return b == 0 ? 0 : ($T)(a / b);",
     "int_floor_div": "return b == 0 ? 0 : ($T)(a / b);",
     "int_mod": "return b == 0 ? 0 : ($T)(a % b);",
+    "int_rem": "return b == 0 ? 0 : ($T)(a % b);",
     "int_pow": "$U r = 1, s = a; while (b > 0) { if (b & 1) r *= s; s *= s; b = ($T)(b >> 1); } return ($T)r;",
 }  # compilers warn of comparisons with negative numbers
 

@@ -97,6 +97,12 @@ def _mod(a: Any, b: Any) -> Any:
     return _wrapped(np.where(b == 0, 0, a.astype(object) % safe), a.dtype)
 
 
+def _rem(a: Any, b: Any) -> Any:
+    if a.dtype.kind == "f":
+        return np.remainder(a, b)
+    return np.where(b == 0, 0, _wrapped(a.astype(object) - b.astype(object) * _trunc_div(a, b), a.dtype))
+
+
 def _pow(a: Any, b: Any) -> Any:
     if a.dtype.kind == "f":
         return np.power(a, b)
@@ -172,6 +178,17 @@ _ALL = [
         _mod,
         "@int_mod",
         "@int_mod({a}, {b})",
+    ),
+    Primitive(
+        "rem",
+        2,
+        "arithmetic",
+        "integers: the dividend's sign, as in C, x rem 0 is 0; floats: as mod",
+        "remainder",
+        "@mod({a}, {b})",
+        _rem,
+        "@int_rem",
+        "@int_rem({a}, {b})",
     ),
     Primitive(
         "pow",

@@ -61,6 +61,7 @@ from fluidlite.expr.functions import (
     normpdf as normpdf,
     not_equal as not_equal,
     pow_ as pow_,
+    rem as rem,
     round_ as round_,
     rsqrt as rsqrt,
     sigmoid as sigmoid,

@@ -73,7 +73,7 @@ SCALAR_RULES: dict[str, Callable[..., Adjoints]] = {
     "sub": lambda a, b, out, d: (d, -d),
     "mul": lambda a, b, out, d: (d * b, d * a),
     "div": lambda a, b, out, d: (d / b, -d * out / b),
-    "mod": lambda a, b, out, d: (d, -d * floor(a / b)),
+    **dict.fromkeys(("mod", "rem"), lambda a, b, out, d: (d, -d * floor(a / b))),
     "pow": lambda a, b, out, d: (d * power_slope(a, b), d * exponent_slope(a, b, out)),
     "neg": lambda a, out, d: (-d,),
     "abs": lambda a, out, d: (d * sign(a),),

@@ -218,10 +218,14 @@ def pair(x: Like, y: Like) -> tuple[Value, Value]:
     return value_like(x, right.dtype, right), right
 
 
+_AS_NUMPY = {"elementwise_mod": {"floor": True}, "elementwise_floordiv": {"floor": True}}
+"""Attributes of operators that do what NumPy does, where Fluid does something else."""
+
+
 def binary(type: str, x: Like, y: Like) -> Value:
     """Append an operator of two operands, which NumPy's rule broadcasts."""
     left, right = pair(x, y)
-    return emit(type, {"X": left, "Y": right}, {"axis": -1})
+    return emit(type, {"X": left, "Y": right}, {"axis": -1, **_AS_NUMPY.get(type, {})})
 
 
 def floordivide(x: Like, y: Like) -> Value:

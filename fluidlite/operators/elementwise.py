@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS, ALL_INTS, INTS
-from fluidlite.expr import floor, floordiv, maximum, minimum, mod, pow_, where
+from fluidlite.expr import floor, floordiv, maximum, minimum, mod, pow_, rem, where
 from fluidlite.expr.derivative_rules import exponent_slope, power_slope
 from fluidlite.operators.assign_cast import copy_back
 from fluidlite.operators.inference import Inferred, like, number_fits, one_number
@@ -103,21 +103,26 @@ _pair(
 )
 
 
-_pair(
+_FLOOR = Attr("floor", "bool", False, doc="integers are divided as by Python's //, rounded down; False: toward 0")
+
+binary(
     "elementwise_mod",
-    mod,
+    lambda x, y, *, floor: mod(x, y) if floor else rem(x, y),
     Differentiation(memory=SUMMED),
     grad=lambda x, y, dout: (dout, -dout * floor(x / y)),
+    attrs=(*_UNUSED, _FLOOR),
     dtypes=_both(*_NUMBERS),
-    doc="Out = X - Y floor(X / Y): the remainder has the sign of Y",
+    doc="Out = X - Y floor(X / Y), of the sign of Y; of integers, unless floor is set, X - Y trunc(X / Y), of the sign "
+    "of X, as in Fluid 1.8",
     source=_SOURCE,
 )
 
-_pair(
+binary(
     "elementwise_floordiv",
-    floordiv,
+    lambda x, y, *, floor: floordiv(x, y) if floor else x / y,
+    attrs=(*_UNUSED, _FLOOR),
     dtypes=_both(*ALL_INTS),
-    doc="Out = floor(X / Y), as Python's //; Fluid 1.x truncates, which differs where the signs do",
+    doc="Out = trunc(X / Y), as in Fluid 1.8; floor(X / Y), as Python's //, if floor is set",
     source=_SOURCE,
 )
 

@@ -41,6 +41,9 @@ for kind in ("int32", "int64"):
     for op, function in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("max", np.maximum),
                          ("floordiv", np.floor_divide), ("mod", np.mod)):  # fmt: skip
         USES.append(Use(f"elementwise_{op}", {"X": a, "Y": b}, {"Out": function(a, b)}))
+    a, b = N.i(3, 4, low=-20, high=20, dtype=kind), 2 * N.i(4, low=-3, high=3, dtype=kind) - 1
+    USES.append(Use("elementwise_mod", {"X": a, "Y": b}, {"Out": np.fmod(a, b)}))  # since Paddle 2.0 of the sign of Y
+    USES.append(Use("elementwise_floordiv", {"X": a, "Y": b}, {"Out": np.trunc(a / b).astype(kind)}))
 x, y = N.f(3, 4), N.f(3, 4)
 USES.append(Use("minus", {"X": x, "Y": y}, {"Out": x - y}, {}, "X Y"))
 for op, function in (("less_than", np.less), ("less_equal", np.less_equal), ("greater_than", np.greater),

@@ -114,7 +114,7 @@ SWAPS = {
     "ceil": "floor", "round": "floor", "less": "greater", "less_equal": "less", "greater": "less",
     "greater_equal": "greater", "equal": "not_equal", "not_equal": "equal", "logical_and": "logical_or",
     "logical_or": "logical_and", "logical_xor": "logical_or", "abs": "neg", "neg": "abs", "sign": "abs", "pow": "mul",
-    "mod": "floordiv", "floordiv": "mod", "asin": "atan", "acos": "atan", "atan": "tanh", "sinh": "cosh",
+    "mod": "floordiv", "rem": "mod", "floordiv": "mod", "asin": "atan", "acos": "atan", "atan": "tanh", "sinh": "cosh",
     "cosh": "sinh",
 }  # fmt: skip
 

@@ -174,7 +174,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "minimum": _second_of_equals(np.minimum), "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
     "sin": _circular(0), "cos": _circular(1), "erf": erf, "normcdf": normcdf, "normpdf": normpdf,
     "gelu": lambda x: np.maximum(x, -400) * normcdf(x),
-    "round": _round, "mod": np.remainder,
+    "round": _round, "mod": np.remainder, "rem": np.remainder,
 } | {name: getattr(np, name) for name in (
     "exp", "expm1", "log", "log1p", "sqrt", "tanh", "sinh", "cosh", "floor", "ceil",
 )}  # fmt: skip
@@ -186,7 +186,7 @@ def expected(name: str, dtype: str, *arguments: Array) -> Array:
         if name == "floordiv":  # the floor of the quotient as rounded, in float32 for float16
             compute = "float32" if dtype == "float16" else dtype
             return np.floor(arguments[0].astype(compute) / arguments[1].astype(compute)).astype(WIDE[dtype])
-        if name == "mod":  # exact, but for one rounding: a wider one would round elsewhere
+        if name in ("mod", "rem"):  # exact, but for one rounding: a wider one would round elsewhere
             compute = "float32" if dtype == "float16" else dtype
             return np.remainder(arguments[0].astype(compute), arguments[1].astype(compute)).astype(WIDE[dtype])
         return np.asarray(REFERENCES[name](*(argument.astype(WIDE[dtype]) for argument in arguments)))

@@ -43,6 +43,7 @@ SLOWER = {"c": ("uint8", "int32"), "opencl": ("int8", "int16")}
 RULES: dict[str, Callable[..., int | bool]] = {
     "add": python.add, "sub": python.sub, "mul": python.mul, "div": truncated,
     "floordiv": lambda x, y: x // y if y else 0, "mod": lambda x, y: x % y if y else 0, "pow": power,
+    "rem": lambda x, y: x - y * truncated(x, y) if y else 0,
     "neg": python.neg, "abs": abs, "sign": lambda x: (x > 0) - (x < 0), "maximum": max, "minimum": min,
     "floor": int, "ceil": int, "round": int,
     "less": python.lt, "less_equal": python.le, "greater": python.gt, "greater_equal": python.ge, "equal": python.eq,

@@ -18,7 +18,7 @@ from fluidlite.conformance.sample_helpers import (
     rand,
     unary_samples,
 )
-from fluidlite.conformance.samples import Sample, register_samples
+from fluidlite.conformance.samples import Reference, Sample, register_samples
 
 
 def _samples(
@@ -97,8 +97,38 @@ def _mod_samples() -> list[Sample]:
     return found
 
 
-register_samples("elementwise_mod", reference=pairwise(np.mod), samples=_mod_samples)
-register_samples("elementwise_floordiv", reference=pairwise(np.floor_divide), samples=_samples(floats=False, grads=()))
+def _divided(toward_0: Callable[..., Any], down: Callable[..., Any]) -> Reference:
+    """The reference of a division of integers that ``floor`` rounds down."""
+    both = [pairwise(each) for each in (toward_0, down)]
+    return lambda inputs, attrs: both[attrs["floor"]](inputs, attrs)
+
+
+def _either_way(samples: Callable[[], list[Sample]]) -> Callable[[], list[Sample]]:
+    """Each sample, and those of integers, Y of both signs, rounded down as well."""
+
+    def found() -> list[Sample]:
+        made = samples()
+        for sample in made[:]:
+            if sample.inputs["X"].dtype.kind == "i":
+                y = sample.inputs["Y"]
+                inputs = {**sample.inputs, "Y": np.where(np.arange(y.size).reshape(y.shape) % 2, -y, y)}
+                attrs = {**sample.attrs, "floor": True}
+                made.append(replace(sample, inputs=inputs, attrs=attrs, name=f"{sample.name}_floor"))
+        return made
+
+    return found
+
+
+register_samples(
+    "elementwise_mod",
+    reference=_divided(lambda x, y: np.mod(x, y) if x.dtype.kind == "f" else np.fmod(x, y), np.mod),
+    samples=_either_way(_mod_samples),
+)
+register_samples(
+    "elementwise_floordiv",
+    reference=_divided(_truncated, np.floor_divide),
+    samples=_either_way(_samples(floats=False, grads=())),
+)
 
 
 register_samples(

@@ -96,7 +96,7 @@ def _within(b: Builder, name: str, low: float, high: float) -> str | None:
     if low < 0 or b.dtype(name) not in ("int32", "int64"):
         return None
     count = b.fresh((1,), b.dtype(name), False, high - low + 1, high - low + 1)
-    made = b.out("elementwise_mod", {"X": name, "Y": count})
+    made = b.out("elementwise_mod", {"X": name, "Y": count}, {"floor": True})
     if made is not None and low:
         made = b.out("scale", {"X": made}, {"scale": 1.0, "bias": float(int(low))})
     return made

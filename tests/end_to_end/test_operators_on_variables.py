@@ -24,7 +24,8 @@ def test_numbers_on_either_side(place: str) -> None:
             (0.5 * x, 0.5 * X), (x * 0.5, 0.5 * X), (1.5 - x, 1.5 - X), (x - 1.5, X - 1.5),
             (2 / x, 2 / X), (x / 2, X / 2),
             (0.5 + x, 0.5 + X), (2.5**x, 2.5**X), (x**2, X**2), (np.float32(0.5) * x, 0.5 * X), (-x, -X),
-            (i % 3, np.mod(I, 3)), (i + 2, I + 2), (2 - i, 2 - I), (x > 2.5, X > 2.5),
+            (i % 3, np.fmod(I, 3)), (i // 3, np.trunc(I / 3)),  # toward 0, as in Fluid 1.8
+            (i + 2, I + 2), (2 - i, 2 - I), (x > 2.5, X > 2.5),
             (x / rows, X / X.sum(1, keepdims=True)),
         ]  # fmt: skip
     fetched = fluid.Executor(place, fallback="allow").run(program, {"x": X, "i": I}, [made for made, _ in cases])

@@ -272,8 +272,9 @@ def _read_operators(block: Block, item: dict[str, Any], count: int) -> None:
         line = Line(os.path.basename(str(where[0])), where[1], str(where[2]))
         attrs, _ = check_attrs(definition, record.get("attrs", dict), line)
         for attr in definition.attrs:
-            if attr.type == "block" and not 0 <= attrs[attr.name] < count:
-                raise SavedModelError(f"operator {definition.type!r} runs block {attrs[attr.name]}; there are {count}")
+            index = attrs[attr.name] if attr.type == "block" else None
+            if index is not None and not 0 <= index < count:
+                raise SavedModelError(f"operator {definition.type!r} runs block {index}; there are {count}")
         role = record.get("role", str, "forward", required=False)
         if role not in _ROLES:
             raise SavedModelError(

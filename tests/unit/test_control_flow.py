@@ -349,9 +349,11 @@ def test_switch_takes_the_first_that_holds(exe: fluid.Executor) -> None:
             layers.assign(step * 2.0, output=rate)
         with switch.default():
             layers.assign(rate + 1.0, output=rate)
-    for number, value in ((0.5, 10), (1.5, 3), (7, 4), (7, 5), (0, 10)):
-        (found,) = exe.run(feed={"step": np.array([number], np.float32)}, fetch_list=[rate])
-        assert found.tolist() == [value]
+    saved = fluid.Program.from_json(fluid.default_main_program().to_json())
+    for program in (fluid.default_main_program(), saved):
+        for number, value in ((0.5, 10), (1.5, 3), (7, 4), (7, 5), (0, 10)):
+            (found,) = exe.run(program, feed={"step": np.array([number], np.float32)}, fetch_list=[rate])
+            assert found.tolist() == [value]
 
 
 def test_case_and_switch_case(exe: fluid.Executor) -> None:

@@ -6,9 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 _DETECTION = "detection (anchors, proposals, regions, their losses and metrics) is not part of fluidlite"
-_DECODER = (
-    "layers.dynamic_decode runs a decoder, such as layers.BeamSearchDecoder; layers.beam_search stands in a While"
-)
 _EAGER = "layers that run at once are not part of the program's front; fluidlite.nodes is a front of that kind"
 _GRADIENTS = "it changes how gradients are sent, not what is computed: minimize with the optimizer that it stands for"
 _INFERENCE = "fluid.io.load_inference_model gives a saved model as a program, and an Executor runs it"
@@ -24,7 +21,6 @@ ABSENT = {
         prroi_pool psroi_pool retinanet_detection_output retinanet_target_assign roi_align roi_perspective_transform
         roi_pool rpn_target_assign sigmoid_focal_loss ssd_loss target_assign yolo_box yolov3_loss
         """,
-    _DECODER: "InitState StateCell TrainingDecoder decoder",
     _EAGER: "VarBase disable_dygraph dygraph dygraph_to_static_func enable_dygraph enable_imperative",
     _GRADIENTS: "DGCMomentumOptimizer PipelineOptimizer",
     _INFERENCE: "AnalysisConfig NativeConfig PaddleBuf PaddleDType PaddleTensor create_paddle_predictor",

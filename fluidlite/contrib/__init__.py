@@ -1,8 +1,14 @@
-"""Fluid's ``contrib``: Trainer, Inferencer, recurrent layers of cells, an estimate of memory, counts of operators."""
+"""Fluid's ``contrib``: Trainer, Inferencer, decoders, recurrent layers of cells, memory, counts of operators."""
 
 from fluidlite.base.absent import getattr_of as _getattr_of
 from fluidlite.base.exports import export as _export
-from fluidlite.contrib import layers as layers
+from fluidlite.contrib import decoder as decoder, layers as layers
+from fluidlite.contrib.decoder import (
+    BeamSearchDecoder as BeamSearchDecoder,
+    InitState as InitState,
+    StateCell as StateCell,
+    TrainingDecoder as TrainingDecoder,
+)
 from fluidlite.contrib.extend_optimizer import (
     extend_with_decoupled_weight_decay as extend_with_decoupled_weight_decay,
 )

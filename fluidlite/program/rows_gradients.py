@@ -23,9 +23,10 @@ def sum_with_rows(gradients: GradientParts, name: str, parts: Sequence[str]) -> 
     if len(rows) == len(found):
         target = block.create_var(gradients.base(name))
         numbers = block.create_var(_rows_name(block, target.name), stop_gradient=True)
-        gradients.append_raw("concat", {"X": list(parts)}, {"Out": [target.name]}, {"axis": 0}, None)
         named = [selected.rows for selected in rows]
         gradients.append_raw("concat", {"X": named}, {"Out": [numbers.name]}, {"axis": 0}, None)
+        # the values last: behind them, members of data-parallel training gather both
+        gradients.append_raw("concat", {"X": list(parts)}, {"Out": [target.name]}, {"axis": 0}, None)
         target.select(SelectedRowsOf(numbers.name, rows[0].height))
         return target.name
     dense = []

@@ -305,12 +305,15 @@ ROWS: dict[str, Callable[[], Any]] = {
 
 
 def trained(places: Any, optimizer: str, mode: str, words: Any, fixed: int | None) -> tuple[Any, dict[str, Any]]:
-    """Train a table of words, and steps over their sequences if there are any; return fetches, and parameters."""
+    """Train a table of words, read twice, or steps over their sequences if any; return fetches, and parameters."""
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = 7
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
         ids = layers.data("ids", [fixed or -1, 1], dtype="int64", lod_level=0 if fixed else 2, append_batch_size=False)
-        found = embedded = layers.embedding(ids, [12, 3], is_sparse=True, param_attr=fluid.ParamAttr(name="table"))
+        embedded, again = (
+            layers.embedding(ids, [12, 3], is_sparse=True, param_attr=fluid.ParamAttr(name="table")) for _ in range(2)
+        )
+        found = layers.concat([embedded, again * 2.0], axis=1) if fixed else embedded
         if not fixed:
             rnn, sentences = layers.DynamicRNN(), layers.sequence_pool(embedded, "sum")
             with rnn.block():

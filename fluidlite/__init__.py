@@ -15,12 +15,14 @@ from fluidlite import (  # noqa: F401  codegen, control_flow and render register
     contrib as contrib,
     control_flow as _control_flow,
     core as core,
+    dataset as dataset,
     debugger as debugger,
     default_scope_funcs as default_scope_funcs,
     errors as errors,
     evaluator as evaluator,
     framework as framework,
     graphviz as graphviz,
+    incubate as incubate,
     initializer as initializer,
     install_check as install_check,
     io as io,
@@ -75,6 +77,11 @@ from fluidlite.contrib import (
 )
 from fluidlite.core import is_compiled_with_cuda as is_compiled_with_cuda
 from fluidlite.data_feeder import DataFeeder as DataFeeder
+from fluidlite.dataset import (
+    DatasetFactory as DatasetFactory,
+    InMemoryDataset as InMemoryDataset,
+    QueueDataset as QueueDataset,
+)
 from fluidlite.distributed.compiled_program import CompiledProgram as CompiledProgram
 from fluidlite.distributed.strategies import BuildStrategy as BuildStrategy, ExecutionStrategy as ExecutionStrategy
 from fluidlite.executor import Executor as Executor

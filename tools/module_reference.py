@@ -27,7 +27,7 @@ MODULES = (
     "fluidlite.nodes", "fluidlite.nodes.layers", "fluidlite.nn", "fluidlite.nn.layers", "fluidlite.loaders",
     "fluidlite.distributed", "fluidlite.paddle", "fluidlite.contrib", "fluidlite.transpiler", "fluidlite.errors",
     "fluidlite.unique_name", "fluidlite.default_scope_funcs", "fluidlite.input", "fluidlite.op", "fluidlite.core",
-    "fluidlite.framework", "fluidlite",
+    "fluidlite.framework", "fluidlite.dataset", "fluidlite.incubate.data_generator", "fluidlite",
 )  # fmt: skip
 """In this order: a name is described where it comes first, and elsewhere refers to that."""
 

@@ -26,8 +26,8 @@ ABSENT = {
     _INFERENCE: "AnalysisConfig NativeConfig PaddleBuf PaddleDType PaddleTensor create_paddle_predictor",
     _LOW_PRECISION: "IrGraph mixed_precision quantize slim",
     _SERVERS: """
-        AsyncExecutor DataFeedDesc DatasetFactory DistributeTranspiler DistributeTranspilerConfig ListenAndServ Recv
-        Send communicator dataset incubate
+        AsyncExecutor DataFeedDesc DistributeTranspiler DistributeTranspilerConfig ListenAndServ Recv Send communicator
+        fleet set_download_cmd set_fleet_send_batch_size set_fleet_send_sleep_seconds set_hdfs_config
         """,
 }
 """The names, by the reason why they are not here."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from fluidlite.base.errors import ProgramError
+from fluidlite.executor.dataset_runs import FetchHandler
 from fluidlite.executor.executor import Executor
 from fluidlite.program.scope import Scope, global_scope, scope_guard, switch_scope
 from fluidlite.tensor.tensor import Tensor
 
-__all__ = ["Executor", "Scope", "as_numpy", "fetch_var", "global_scope", "scope_guard"]
+__all__ = ["Executor", "FetchHandler", "Scope", "as_numpy", "fetch_var", "global_scope", "scope_guard"]
 
 _switch_scope = switch_scope
 

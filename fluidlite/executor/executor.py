@@ -18,6 +18,7 @@ from fluidlite.compiler.graph_runner import GraphRunner
 from fluidlite.compiler.instrumentation import observers
 from fluidlite.compiler.kernel_checks import one_by_one
 from fluidlite.compiler.selection.policy import FALLBACKS, Policy, check_libraries
+from fluidlite.executor.dataset_runs import Dataset, FetchHandler, run_over
 from fluidlite.executor.default_place import resolved
 from fluidlite.executor.feeds import check_read, feed_tensors
 from fluidlite.executor.fetches import fetch_names, fetched_arrays, fetched_tensor
@@ -297,6 +298,51 @@ class Executor:
                 graph, key = self._graphs.get(program, names, wanted, False), None
 
         return self._runner.run(graph, feeds, scope, wanted, key, fast_path, lambda: check_read(graph, feeds))
+
+    def train_from_dataset(
+        self,
+        program: Program | Runnable | None = None,
+        dataset: Dataset | None = None,
+        scope: Scope | None = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Sequence[Variable | str] | None = None,
+        fetch_info: Sequence[str] | None = None,
+        print_period: int = 100,
+        fetch_handler: FetchHandler | None = None,
+    ) -> None:
+        """Run a program with each batch of a dataset, one after another.
+
+        Parameters
+        ----------
+        program : Program or CompiledProgram, optional
+            Default: the main program.
+        dataset : QueueDataset or InMemoryDataset
+            ``fluid.DatasetFactory().create_dataset(...)`` makes one.
+        scope : Scope, optional
+            Where state lives; default: the global scope.
+        thread : int
+            Threads that make batches, at most those of the dataset; 0: as many as it says.
+        debug : bool
+            Print the times of operators in the end.
+        fetch_list : list of Variable or str, optional
+            What is printed at every ``print_period``-th batch.
+        fetch_info : list of str, optional
+            What is printed before each; default: the names.
+        print_period : int
+        fetch_handler : FetchHandler, optional
+            What is told the values of variables now and then.
+
+        Raises
+        ------
+        LoaderError
+            The dataset says nothing to read, or a file is not what it says; batches before that have run.
+        """
+        run_over(self, program, dataset, scope, thread, debug, fetch_list, fetch_info, print_period, fetch_handler)
+
+    infer_from_dataset = train_from_dataset
+    """As ``train_from_dataset``: what a program updates, it updates here, too. Give it a program without an optimizer,
+    such as ``program.clone(for_test=True)``."""
 
     def explain_last(self) -> Report:
         """What the last run did: the plan that it ran.

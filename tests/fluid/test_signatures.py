@@ -283,6 +283,15 @@ ParamAttr name=None initializer=None learning_rate=1.0 regularizer=None trainabl
 WeightNormParamAttr dim=None name=None initializer=None learning_rate=1.0 regularizer=None trainable=True
 Executor.run program=None feed=None fetch_list=None feed_var_name='feed' fetch_var_name='fetch' scope=None
     return_numpy=True use_program_cache=ANY return_merged=True use_prune=False
+Executor.train_from_dataset program=None dataset=None scope=None thread=0 debug=False fetch_list=None fetch_info=None
+    print_period=100 fetch_handler=None
+Executor.infer_from_dataset program=None dataset=None scope=None thread=0 debug=False fetch_list=None fetch_info=None
+    print_period=100 fetch_handler=None
+contrib.InitState init=None shape=None value=0.0 init_boot=None need_reorder=False dtype='float32'
+contrib.StateCell inputs states out_state name=None
+contrib.TrainingDecoder state_cell name=None
+contrib.BeamSearchDecoder state_cell init_ids init_scores target_dict_dim word_dim input_var_dict={} topk_size=50
+    sparse_emb=True max_len=100 beam_size=1 end_id=1 name=None
 io.save_vars executor dirname main_program=None vars=None predicate=None filename=None
 io.save_params executor dirname main_program=None filename=None
 io.save_persistables executor dirname main_program=None filename=None

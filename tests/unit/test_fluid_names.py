@@ -21,6 +21,7 @@ NAMES = {
         regularizer clip io metrics framework executor backward reader batch nets average WeightNormParamAttr
         cpu_places cuda_places cuda_pinned_places in_dygraph_mode require_version memory_optimize release_memory
         save load load_program_state set_program_state load_op_library Trainer Inferencer CheckpointConfig
+        DatasetFactory InMemoryDataset QueueDataset
         """,
     "core": """
         is_compiled_with_cuda CPUPlace CUDAPlace LoDTensor Scope VarDesc EnforceNotMet get_cuda_device_count AttrType
@@ -36,12 +37,15 @@ NAMES = {
     "contrib": "memory_usage Trainer Inferencer CheckpointConfig",
     "contrib.trainer": "Trainer CheckpointConfig BeginEpochEvent EndEpochEvent BeginStepEvent EndStepEvent",
     "contrib.inferencer": "Inferencer",
+    "contrib.decoder.beam_search_decoder": "InitState StateCell TrainingDecoder BeamSearchDecoder",
     "contrib.memory_usage_calc": "memory_usage",
     "transpiler": "memory_optimize release_memory",
     "default_scope_funcs": "get_cur_scope enter_local_scope leave_local_scope var find_var scoped_function",
     "layers.device": "get_places",
     "backward": "append_backward calc_gradient gradients",
-    "executor": "Executor global_scope scope_guard",
+    "dataset": "DatasetFactory InMemoryDataset QueueDataset",
+    "executor": "Executor FetchHandler global_scope scope_guard",
+    "incubate.data_generator": "MultiSlotDataGenerator MultiSlotStringDataGenerator",
     "layers": """
         data fc embedding dropout softmax cross_entropy softmax_with_cross_entropy square_error_cost
         mean accuracy topk concat split reshape transpose slice gather cast one_hot sums sum

@@ -212,6 +212,8 @@ class Block(FluidBlock):
             An operator's type; ``fluid.op_proto(type)`` shows its slots and attributes.
         inputs, outputs : mapping of slot to Variable, name, or list of them
         attrs : mapping
+        stop_gradient : bool
+            Not used: as in Fluid, it says something only where layers run at once.
 
         Raises
         ------
@@ -222,7 +224,7 @@ class Block(FluidBlock):
             raise ProgramError(
                 f"append_op ({source_location()}): the type is missing\n  Do: append_op(type='relu', ...)"
             )
-        return self._insert(len(self.ops), type, inputs, outputs, attrs, stop_gradient)
+        return self._insert(len(self.ops), type, inputs, outputs, attrs)
 
     def insert_op(
         self,
@@ -255,7 +257,6 @@ class Block(FluidBlock):
         inputs: Mapping[str, Any] | None,
         outputs: Mapping[str, Any] | None,
         attrs: Mapping[str, Any] | None,
-        stop_gradient: bool = False,
         role: str | None = None,
         line: Line | None = None,
     ) -> Operator:
@@ -279,9 +280,6 @@ class Block(FluidBlock):
         op.infer()
         op._check_rounded(attrs or {})
         self.ops.insert(index, op)
-        if stop_gradient:
-            for name in op.output_arg_names:
-                self.var(name).stop_gradient = True
         return op
 
     def remove_op(self, index: int) -> None:

@@ -179,7 +179,7 @@ def test_an_optimizer_of_ones_own_in_fluids_words() -> None:
         def _append_optimize_op(self, block: Any, param_and_grad: Any) -> Any:
             sign = layers.sign(param_and_grad[1])
             inputs = {"Param": param_and_grad[0], "Grad": sign, "LearningRate": self._create_param_lr(param_and_grad)}
-            return block.append_op("sgd", inputs, {"ParamOut": param_and_grad[0]})
+            return block.append_op("sgd", inputs, {"ParamOut": param_and_grad[0]}, stop_gradient=True)
 
         def _finish_update(self, block: Any, parameters_and_grads: Any) -> None:
             for param, _ in parameters_and_grads:
@@ -189,6 +189,7 @@ def test_an_optimizer_of_ones_own_in_fluids_words() -> None:
     started().run(feed={"x": ROWS})
     np.testing.assert_allclose(value(), START - 0.5 * np.sign(slope(START)), rtol=1e-6)
     assert value("w_s_count_0") == [3.0]
+    assert not fluid.default_main_program().global_block().var("w").stop_gradient
 
 
 def test_minimize_in_three_parts() -> None:

@@ -15,46 +15,7 @@ from fluidlite.tensor.columns import Column
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.var_type import dtype_of
 
-
-def convert_dtype(dtype: Any) -> str:
-    """Return the name of a dtype (``"float32"``) that is given as a name, a type, a NumPy dtype or Fluid's number.
-
-    Raises
-    ------
-    DtypeError
-        It is none.
-    """
-    return dtype_of(dtype)
-
-
-def check_variable_and_dtype(
-    input: Any, input_name: str, expected_dtype: Any, op_name: str, extra_message: str = ""
-) -> None:
-    """Raise unless an argument of a layer is a Variable of one of some dtypes."""
-    check_type(input, input_name, Variable, op_name, extra_message)
-    check_dtype(input.dtype, input_name, expected_dtype, op_name, extra_message)
-
-
-def check_type(input: Any, input_name: str, expected_type: Any, op_name: str, extra_message: str = "") -> None:
-    """Raise DtypeError unless an argument of a layer is of a class, or of one of several."""
-    if not isinstance(input, expected_type):
-        kinds = expected_type if isinstance(expected_type, tuple) else (expected_type,)
-        said = " or ".join(each.__name__ for each in kinds)
-        raise DtypeError(f"{op_name}: {input_name} is {type(input).__name__}; expected {said}{_more(extra_message)}")
-
-
-def check_dtype(input_dtype: Any, input_name: str, expected_dtype: Any, op_name: str, extra_message: str = "") -> None:
-    """Raise DtypeError unless a dtype is one of some."""
-    found = convert_dtype(input_dtype)
-    several = expected_dtype if isinstance(expected_dtype, (list, tuple, set)) else [expected_dtype]
-    known = [each if isinstance(each, str) else convert_dtype(each) for each in several]
-    if found not in known:
-        expected = ", ".join(known)
-        raise DtypeError(f"{op_name}: {input_name} is {found}; expected one of {expected}{_more(extra_message)}")
-
-
-def _more(message: str) -> str:
-    return f"\n  {message}" if message else ""
+convert_dtype = dtype_of
 
 
 class DataFeeder:
@@ -184,3 +145,32 @@ def _column(variable: Variable) -> Column:
 def _tensor(column: Column, place: Place) -> Tensor:
     array, lod = column.values()
     return Tensor().set(array, place, [list(level) for level in lod] or None)
+
+
+def check_type(input: Any, input_name: str, expected_type: Any, op_name: str, extra_message: str = "") -> None:
+    """Raise unless an argument of a layer of one's own is of a type, or of one of several."""
+    if not isinstance(input, expected_type):
+        kinds = expected_type if isinstance(expected_type, tuple) else (expected_type,)
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        found = type(input).__name__
+        raise DtypeError(
+            f"{op_name}: argument {input_name!r} is {found}; expected {expected}. {extra_message}".rstrip()
+        )
+
+
+def check_dtype(input_dtype: Any, input_name: str, expected_dtype: Any, op_name: str, extra_message: str = "") -> None:
+    """Raise unless a data type is one of some."""
+    several = expected_dtype if isinstance(expected_dtype, (list, tuple, set)) else [expected_dtype]
+    names = [name if isinstance(name, str) else dtype_of(name) for name in several]  # some are none here
+    found = dtype_of(input_dtype)
+    if found not in names:
+        expected = " or ".join(names)
+        raise DtypeError(f"{op_name}: {input_name!r} is {found}; expected {expected}. {extra_message}".rstrip())
+
+
+def check_variable_and_dtype(
+    input: Any, input_name: str, expected_dtype: Any, op_name: str, extra_message: str = ""
+) -> None:
+    """Raise unless an argument of a layer of one's own is a Variable of a data type, or of one of several."""
+    check_type(input, input_name, Variable, op_name, extra_message)
+    check_dtype(input.dtype, input_name, expected_dtype, op_name, extra_message)

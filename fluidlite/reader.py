@@ -14,6 +14,7 @@ from typing import Any
 from fluidlite.base.arguments import listed, whole
 from fluidlite.base.errors import FeedError
 from fluidlite.layer_helper import check_bool, check_function
+from fluidlite.loaders.fluid_loader import DataLoader as DataLoader, PyReader as PyReader
 
 Reader = Callable[[], Iterable[Any]]
 

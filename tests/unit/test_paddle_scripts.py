@@ -154,7 +154,7 @@ def test_xmap_readers(order: bool) -> None:
 def test_other_readers() -> None:
     merged = reader.multiprocess_reader([lambda: range(3), lambda: "ab"])
     assert sorted(map(str, merged())) == ["0", "1", "2", "a", "b"]
-    assert list(reader.Fake()(lambda: iter([7, 8]), 3)()) == [7, 7, 7]
+    assert list(reader.decorator.Fake()(lambda: iter([7, 8]), 3)()) == [7, 7, 7]
     with pytest.raises(fluid.FluidError, match="no readers"):
         reader.multiprocess_reader([])
 

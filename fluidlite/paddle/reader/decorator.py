@@ -1,4 +1,4 @@
-"""``paddle.reader``: the readers of :mod:`fluidlite.reader`, and those that map by several threads."""
+"""``paddle.reader.decorator``: the readers of :mod:`fluidlite.reader`, and those that map by several threads."""
 
 from __future__ import annotations
 

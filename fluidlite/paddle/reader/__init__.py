@@ -1,0 +1,6 @@
+"""``paddle.reader``: what its module ``decorator`` has."""
+
+from fluidlite.paddle.reader import decorator
+from fluidlite.paddle.reader.decorator import *  # noqa: F403
+
+__all__ = ["decorator", *decorator.__all__]

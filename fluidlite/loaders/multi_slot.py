@@ -58,34 +58,38 @@ class Slot:
         self._known = prod(dim for dim in row if dim != -1)
         self._open = self.sparse or -1 in row
 
-    def numbers(self, words: Sequence[bytes], where: str) -> array[Any]:
-        """The numbers of a sample, which ``words`` are the text of."""
+    def numbers(self, words: Sequence[bytes]) -> array[Any]:
+        """The numbers of a sample, which ``words`` are the text of.
+
+        Raises ValueError if they are too few or too many, or one is none.
+        """
         if len(words) != self._known and (not self._open or not self._known or len(words) % self._known):
             more = "a multiple of " if self._open else ""
-            raise LoaderError(f"{where} has {len(words)} numbers; expected {more}{self._known}, as it is declared")
-        if self.type == "float":
-            return array("f", [_float(word, where) for word in words])
-        return array("q", [_whole(word, where) for word in words])
+            raise ValueError(f"has {len(words)} numbers; expected {more}{self._known}, as it is declared")
+        kind, read, check = ("f", float, _float) if self.type == "float" else ("q", int, _whole)
+        try:
+            found = array(kind, map(read, words))
+            if b"_" not in b"".join(words) and (kind == "q" or not any(map(isinf, found))):
+                return found
+        except (ValueError, OverflowError):
+            pass
+        return array(kind, map(check, words))  # one by one: which of them is none
 
 
-def _float(word: bytes, where: str) -> float:
+def _float(word: bytes) -> float:
     try:
         found = float(word) if b"_" not in word else None
     except ValueError:
         found = None
-    if (
-        found is None
-        or (abs(found) > _FLOAT_MAX and not isinf(found))
-        or (isinf(found) and word.strip(b"+-")[:1].isdigit())
-    ):
-        raise LoaderError(f"{where} has {_shown(word)}; expected a float32")
+    if found is None or (abs(found) > _FLOAT_MAX and word.strip(b"+-")[:1].lower() != b"i"):
+        raise ValueError(f"has {_shown(word)}; expected a float32")
     return found
 
 
-def _whole(word: bytes, where: str) -> int:
+def _whole(word: bytes) -> int:
     found = int(word) if _WHOLE.fullmatch(word) else 1 << 64
     if not -(1 << 63) <= found < 1 << 64:
-        raise LoaderError(f"{where} has {_shown(word)}; expected a whole number of 64 bits")
+        raise ValueError(f"has {_shown(word)}; expected a whole number of 64 bits")
     return found - (1 << 64) if found >= 1 << 63 else found  # the same bits: variables are int64
 
 
@@ -101,24 +105,34 @@ def sample_of(slots: Sequence[Slot], line: TextLine) -> tuple[array[Any], ...]:
     words, at = line.text.split(), 0
     found = []
     for slot in slots:
-        where = f"{line.file}, line {line.number}: slot {slot.name!r}"
-        if at == len(words):
-            raise LoaderError(f"{where} is missing: the line ends before it; expected {len(slots)} slots")
-        count = int(words[at]) if len(words[at]) < 19 and words[at].isdigit() else 0
-        if not count:
-            do = "\n  Do: pad what is empty, such as by one 0"
-            raise LoaderError(f"{where} has the count {_shown(words[at])}; expected a whole number of 1 or more{do}")
-        at += 1
-        if count > len(words) - at:
-            raise LoaderError(f"{where} has {len(words) - at} numbers; its count says {count}")
-        found.append(slot.numbers(words[at : at + count], where))
-        at += count
+        try:
+            count = _count(words, at)
+            found.append(slot.numbers(words[at + 1 : at + 1 + count]))
+        except ValueError as exc:
+            raise LoaderError(f"{line.file}, line {line.number}: slot {slot.name!r} {exc}") from None
+        at += 1 + count
     if at < len(words):
         raise LoaderError(
             f"{line.file}, line {line.number} goes on with {_shown(words[at])} after {len(slots)} slots"
             "\n  Do: give set_use_var a variable for each slot of the file, in its order"
         )
     return tuple(found)
+
+
+def _count(words: Sequence[bytes], at: int) -> int:
+    """How many numbers follow.
+
+    Raises ValueError if the line does not say it, or ends before.
+    """
+    if at == len(words):
+        raise ValueError("is missing: the line ends before it")
+    count = int(words[at]) if len(words[at]) < 19 and words[at].isdigit() else 0
+    if not count:
+        do = "\n  Do: pad what is empty, such as by one 0"
+        raise ValueError(f"has the count {_shown(words[at])}; expected a whole number of 1 or more{do}")
+    if count >= len(words) - at:
+        raise ValueError(f"has {len(words) - at - 1} numbers; its count says {count}")
+    return count
 
 
 def lines_of(files: Sequence[str], command: str) -> Iterator[TextLine]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import sys
 import warnings
 from collections.abc import Iterator
@@ -208,6 +209,31 @@ def test_every_number_of_a_file_is_checked(line: str, tmp_path: Path) -> None:
     out = L.reduce_sum(variables[1])
     with pytest.raises(LoaderError, match=text):
         fluid.Executor("cpu").train_from_dataset(dataset=dataset, fetch_list=[out], print_period=1)
+
+
+def test_mutants_of_a_file_are_read_as_they_are_or_refused(tmp_path: Path) -> None:
+    variables = [L.data("ids", [1], dtype="int64", lod_level=1), L.data("x", [2])]
+    good, draw, refused = b"2 17 4 2 0.5 -1e3\n1 9 2 .25 7\n", random.Random(7), 0
+    for _ in range(400):
+        raw = bytearray(good)
+        for _ in range(draw.randint(1, 3)):
+            at = draw.randrange(len(raw))
+            raw[at : at + draw.randint(0, 2)] = draw.choice(
+                [b"", b" ", b"\n", b"-", b"_", b"e9", b"1" * 30, b"\xff", b"\0"]
+            )
+        (tmp_path / "mutant").write_bytes(raw)
+        try:
+            samples = list(dataset_of("InMemoryDataset", [str(tmp_path / "mutant")], variables, 1))
+        except LoaderError as error:
+            assert "mutant, line " in str(error) or not raw.strip(b"\n"), error
+            refused += 1
+            continue
+        for (ids, x), line in zip(samples, bytes(raw).splitlines(), strict=True):
+            words = line.decode("ascii").split()
+            assert [int(words[0]), int(words[len(ids) + 1])] == [len(ids), 2]
+            assert list(ids) == [int(word) for word in words[1 : len(ids) + 1]]
+            np.testing.assert_array_equal(np.float32(x), np.float32(words[len(ids) + 2 :]))
+    assert 100 < refused < 400
 
 
 def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: Any) -> None:

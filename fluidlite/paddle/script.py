@@ -164,6 +164,10 @@ class OldArray(np.ndarray[Any, Any]):
     def __int__(self) -> int:
         return int(self._number())
 
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        """NumPy's numbers where it returns such: ``numpy.mean`` of another array's kind is an array of no dims."""
+        return array[()] if return_scalar else super().__array_wrap__(array, context, return_scalar)
+
     def _number(self) -> Any:
         if self.size != 1:
             raise TypeError(f"an array of {self.size} elements is no number; expected one of one element")

@@ -81,9 +81,9 @@ def test_arrays_of_one_element_are_numbers_in_scripts_alone(tmp_path: Path) -> N
         "import paddle.fluid as fluid\n"
         "one, two = fluid.layers.fill_constant([1], 'float32', 2.5), fluid.layers.fill_constant([2], 'int64', 3)\n"
         "one, two = fluid.Executor(fluid.CPUPlace()).run(fetch_list=[one, two])\n"
-        "said = float(one), int(one), '%.2f' % one\n"
+        "said = float(one), int(one), '%.2f' % one, round(two.mean(), 1), float(one * 2)\n"
     )
-    assert run_script(script)["said"] == (2.5, 2, "2.50")
+    assert run_script(script)["said"] == (2.5, 2, "2.50", 3.0, 5.0)
     script.write_text(script.read_text() + "float(two)\n")
     with pytest.raises(ScriptError, match="an array of 2 elements is no number"):
         run_script(script)

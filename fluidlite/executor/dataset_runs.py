@@ -13,7 +13,7 @@ import numpy as np
 from fluidlite.base.arguments import listed, mapped, name_of, number, whole
 from fluidlite.base.errors import FetchError, ProgramError
 from fluidlite.platform.place import Place
-from fluidlite.program.program import default_main_program
+from fluidlite.program.program import Program, default_main_program
 from fluidlite.program.scope import Scope
 
 
@@ -76,6 +76,8 @@ def run_over(
     period = whole("print_period", print_period)
     if period < 1:
         raise ProgramError(f"print_period is {period}; expected an int of 1 or more")
+    inner = getattr(program, "_program", program)  # of a CompiledProgram
+    known = inner.global_block().vars if isinstance(inner, Program) else {}
     told = list(fetch_handler.var_dict.values()) if fetch_handler is not None else []
     last = time.monotonic()
     profiled: Any = nullcontext()
@@ -88,7 +90,8 @@ def run_over(
             shown = fetches if count % period == 0 else []
             due = fetch_handler is not None and time.monotonic() - last >= fetch_handler.period_secs
             wanted = [*shown, *(told if due else [])]
-            found = executor.run(program, feed, wanted, scope=scope, return_numpy=False)
+            given = {name: value for name, value in feed.items() if name in known} or feed
+            found = executor.run(program, given, wanted, scope=scope, return_numpy=False)
             values = [np.asarray(value) for value in found]
             if shown:
                 line = ", ".join(f"{text}: {_text(value)}" for text, value in zip(texts, values, strict=False))

@@ -318,7 +318,7 @@ class Executor:
         program : Program or CompiledProgram, optional
             Default: the main program.
         dataset : QueueDataset or InMemoryDataset
-            ``fluid.DatasetFactory().create_dataset(...)`` makes one.
+            ``fluid.DatasetFactory().create_dataset(...)`` makes one. Slots that the program does not have are left out.
         scope : Scope, optional
             Where state lives; default: the global scope.
         thread : int

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.errors import FetchError, LoaderError, ProgramError
+from fluidlite.errors import FeedError, FetchError, LoaderError, ProgramError
 from fluidlite.incubate.data_generator import MultiSlotDataGenerator, MultiSlotStringDataGenerator
 
 L = fluid.layers
@@ -317,6 +317,21 @@ def test_misuse_of_datasets(tmp_path: Path) -> None:
             exe.train_from_dataset(**{"dataset": dataset, **arguments})
     with pytest.raises(ProgramError, match="var_dict"):
         fluid.executor.FetchHandler()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_slots_that_a_program_does_not_have_are_left_out(compiled: bool, tmp_path: Path, capsys: Any) -> None:
+    """As of a program for inference, which has no label."""
+    (tmp_path / "x").write_text("1 3 1 0\n")
+    variables = [L.data("x", [1]), L.data("label", [1], dtype="int64")]
+    dataset = dataset_of("QueueDataset", [str(tmp_path / "x")], variables)
+    with fluid.program_guard(program := fluid.Program()):
+        out = L.scale(L.data("x", [1]), 2.0)
+    wanted: Any = fluid.CompiledProgram(program) if compiled else program
+    fluid.Executor("cpu").infer_from_dataset(wanted, dataset, fetch_list=[out], print_period=1)
+    assert capsys.readouterr().out.endswith("batch: [1], scale_0.tmp_0: [6.0]\n")
+    with pytest.raises(FeedError, match="'x', which the program does not have"):
+        fluid.Executor("cpu").infer_from_dataset(fluid.Program(), dataset)
 
 
 def test_times_of_operators_and_a_handler(tmp_path: Path, capsys: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 _DETECTION = "detection (anchors, proposals, regions, their losses and metrics) is not part of fluidlite"
 _EAGER = "layers that run at once are not part of the program's front; fluidlite.nodes is a front of that kind"
+_FILES = "Executor.train_from_dataset trains from files; fluid.DatasetFactory().create_dataset() reads them"
 _GRADIENTS = "it changes how gradients are sent, not what is computed: minimize with the optimizer that it stands for"
 _INFERENCE = "fluid.io.load_inference_model gives a saved model as a program, and an Executor runs it"
 _LOW_PRECISION = "quantised and mixed-precision training is not part of fluidlite"
@@ -22,12 +23,13 @@ ABSENT = {
         roi_pool rpn_target_assign sigmoid_focal_loss ssd_loss target_assign yolo_box yolov3_loss
         """,
     _EAGER: "VarBase disable_dygraph dygraph dygraph_to_static_func enable_dygraph enable_imperative",
+    _FILES: "AsyncExecutor DataFeedDesc",
     _GRADIENTS: "DGCMomentumOptimizer PipelineOptimizer",
     _INFERENCE: "AnalysisConfig NativeConfig PaddleBuf PaddleDType PaddleTensor create_paddle_predictor",
     _LOW_PRECISION: "IrGraph mixed_precision quantize slim",
     _SERVERS: """
-        AsyncExecutor DataFeedDesc DistributeTranspiler DistributeTranspilerConfig ListenAndServ Recv Send communicator
-        fleet set_download_cmd set_fleet_send_batch_size set_fleet_send_sleep_seconds set_hdfs_config
+        DistributeTranspiler DistributeTranspilerConfig ListenAndServ Recv Send communicator fleet set_download_cmd
+        set_fleet_send_batch_size set_fleet_send_sleep_seconds set_hdfs_config
         """,
 }
 """The names, by the reason why they are not here."""

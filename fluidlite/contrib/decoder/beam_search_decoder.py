@@ -55,6 +55,11 @@ class InitState:
         self.need_reorder = need_reorder
 
 
+def _check_name(argument: str, name: str, known: Mapping[str, Any]) -> None:
+    if name not in known:
+        refuse(argument, name, f"one of {', '.join(map(repr, known))}")
+
+
 class StateCell:
     """A step of a recurrent network: inputs and states by name, and a function that makes the new states.
 
@@ -90,8 +95,7 @@ class StateCell:
         for state in states.values():
             if not isinstance(state, InitState):
                 refuse("states", state, "InitState objects by name")
-        if out_state not in states:
-            refuse("out_state", out_state, f"one of the states: {', '.join(map(repr, states))}")
+        _check_name("out_state", out_state, states)
         self._inputs = dict(inputs)
         self._first = dict(states)
         self._out_state = out_state
@@ -118,12 +122,12 @@ class StateCell:
     def get_state(self, state_name: str) -> Any:
         """Return a state; the InitState outside of a decoder's block."""
         self._read()
-        self._check_name("state_name", state_name, self._states)
+        _check_name("state_name", state_name, self._states)
         return self._states[state_name]
 
     def get_input(self, input_name: str) -> Variable:
         """Return an input of the step."""
-        self._check_name("input_name", input_name, self._inputs)
+        _check_name("input_name", input_name, self._inputs)
         value = self._inputs[input_name]
         if value is None:
             refuse("input_name", input_name, "an input that has a value", "give it to compute_state(inputs={...})")
@@ -132,7 +136,7 @@ class StateCell:
     def set_state(self, state_name: str, state_value: Variable) -> None:
         """Say what a state is from here on."""
         self._read()
-        self._check_name("state_name", state_name, self._states)
+        _check_name("state_name", state_name, self._states)
         self._states[state_name] = check_variable("state_value", state_value)
 
     def state_updater(self, updater: Updater) -> Updater:
@@ -147,7 +151,7 @@ class StateCell:
             raise ProgramError("the StateCell has no updater\n  Do: @cell.state_updater on a function of the cell")
         self._read()
         for name, value in inputs.items():
-            self._check_name("inputs", name, self._inputs)
+            _check_name("inputs", name, self._inputs)
             self._inputs[name] = check_variable("inputs", value)
         self._updater(self)
 
@@ -162,11 +166,6 @@ class StateCell:
     def out_state(self) -> Any:
         """Return the state that words are scored from."""
         return self.get_state(self._out_state)
-
-    @staticmethod
-    def _check_name(argument: str, name: str, known: Mapping[str, Any]) -> None:
-        if name not in known:
-            refuse(argument, name, f"one of {', '.join(map(repr, known))}")
 
 
 class _Decoder:
@@ -330,7 +329,7 @@ class BeamSearchDecoder(_Decoder):
         self._init_ids, self._init_scores = init_ids, init_scores
         self._target_dict_dim, self._word_dim = target_dict_dim, word_dim
         for each in input_var_dict:
-            StateCell._check_name("input_var_dict", each, state_cell._inputs)
+            _check_name("input_var_dict", each, state_cell._inputs)
         self._input_var_dict = input_var_dict
         self._topk_size, self._sparse_emb = topk_size, sparse_emb
         self._beam_size, self._end_id = beam_size, end_id

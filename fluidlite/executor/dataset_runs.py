@@ -96,6 +96,7 @@ def run_over(
             if shown:
                 line = ", ".join(f"{text}: {_text(value)}" for text, value in zip(texts, values, strict=False))
                 sys.stdout.write(f"time: [{time.strftime('%Y-%m-%d %H:%M:%S')}], batch: [{count}], {line}\n")
+                sys.stdout.flush()
             if due and fetch_handler is not None:
                 fetch_handler.handler(dict(zip(fetch_handler.var_dict, values[len(shown) :], strict=True)))
                 last = time.monotonic()

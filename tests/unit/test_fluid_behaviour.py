@@ -272,7 +272,7 @@ def test_checks_of_layers_that_scripts_declare() -> None:
     check_dtype(np.int64, "x", "int64", "mine")
     with pytest.raises(TypeError, match="float33"):
         convert_dtype("float33")
-    with pytest.raises(TypeError, match="mine: 'x' is float32; expected int32 or int64. because"):
+    with pytest.raises(TypeError, match=r"mine: 'x' is float32; expected int32 or int64\. because"):
         check_variable_and_dtype(x, "x", ("int32", "int64"), "mine", "because")
     with pytest.raises(TypeError, match="mine: argument 'x' is ndarray; expected Variable"):
         check_variable_and_dtype(np.ones(2), "x", ["float32"], "mine")

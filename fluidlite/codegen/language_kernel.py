@@ -9,13 +9,12 @@ from operator import attrgetter, itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fluidlite.base.dtypes import HALVES, ITEMSIZE
+from fluidlite.base.dtypes import HALVES
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.broadcast import Pattern, pattern_of
 from fluidlite.codegen.kernel_source import Launch, launching
 from fluidlite.codegen.language_writer import LANES, Source, Writer
 from fluidlite.codegen.lower import alias_of, refusal, typed_of
-from fluidlite.codegen.nontemporal_stores import LARGE
 from fluidlite.codegen.typed import Typed
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
@@ -121,9 +120,8 @@ class _Plan:
         guarded: bool,
     ) -> None:
         sizes = [self.pattern.dims[k] for k in dims]
-        large = min(prod(sizes) * ITEMSIZE[dtype] for _, dtype, _ in outputs) >= LARGE
-        key = (self.code.key, tuple(self.pattern.flags.items()), guarded, entry, outputs, dims, large)
-        (source,) = cache.get(key, lambda: (writer.elementwise(entry, outputs, dims, large),))
+        key = (self.code.key, tuple(self.pattern.flags.items()), guarded, entry, outputs, dims)
+        (source,) = cache.get(key, lambda: (writer.elementwise(entry, outputs, dims),))
         kinds = {kind for kind, _ in source.arguments}
         if "size" not in kinds:
             self._add(source, context, -(-prod(sizes) // source.each), None, elements=prod(sizes))

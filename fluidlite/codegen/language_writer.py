@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluidlite.base.dtypes import HALVES
-from fluidlite.codegen import nontemporal_stores as language_stream
 from fluidlite.codegen.broadcast import Pattern, value_flags
 from fluidlite.codegen.language_functions import NEAR_LIMIT
 from fluidlite.codegen.language_math import NEARBY, library, math_call
@@ -156,17 +155,10 @@ class Writer:
         test += [f"large |= !({size}({self.name(arg)}) < {limit});" for arg in args]
         return ["int large = 0;", loop, *test, "}", "if (large) {", loop, *body, "} } else {", loop, *usual, "} }"]
 
-    def rounded(self, name: str, dtype: str) -> str:
-        """A value as it is stored."""
-        return f"fl_store_{dtype}({name})" if dtype in HALVES else f"({self.stored(dtype)}){name}"
-
-    def pointer(self, slot: str) -> str:
-        """The variable that points to a slot's elements."""
-        return f"p_{slot_word(slot)}"
-
     def store(self, slot: str, index: str, name: str, dtype: str) -> str:
         """The statement that rounds a value and stores it."""
-        return f"{self.pointer(slot)}[{index}] = {self.rounded(name, dtype)};"
+        rounded = f"fl_store_{dtype}({name})" if dtype in HALVES else f"({self.stored(dtype)}){name}"
+        return f"p_{slot_word(slot)}[{index}] = {rounded};"
 
     # Whole kernels
 
@@ -232,10 +224,8 @@ class Writer:
         """Stride arguments of operands over all dims but the innermost."""
         return [("stride", (slot, k)) for slot in slots for k in dims[:-1] if self.flags[slot][k]]
 
-    def elementwise(
-        self, entry: str, outputs: Sequence[tuple[str, str, int]], dims: tuple[int, ...], large: bool = False
-    ) -> Source:
-        """A kernel that writes outputs which have exactly the collapsed dims ``dims``; large ones past the caches."""
+    def elementwise(self, entry: str, outputs: Sequence[tuple[str, str, int]], dims: tuple[int, ...]) -> Source:
+        """A kernel that writes outputs which have exactly the collapsed dims ``dims``."""
         values = [value for _, _, value in outputs]
         arguments = self.head(values, outputs)
         slots = [what for kind, what in arguments if kind == "in"]
@@ -247,11 +237,10 @@ class Writer:
         before = self.statements(shared, dict.fromkeys(slots, "0"), "0")
         independent = "" if streams else self.keywords.get("independent", "")
         if not mixed:
-            large = large and bool(dims) and not streams and not self.branching and "stream" in self.keywords
-            at = "i" if streams or large or self.lanes > 1 else "gid"
+            at = "i" if streams or self.lanes > 1 else "gid"
             index = {slot: at if any(self.flags[slot][k] for k in dims) else "0" for slot in slots}
             stores = [self.store(slot, at, self.name(value), dtype) for slot, dtype, value in outputs]
-            if self.lanes > 1 and not streams and not large:
+            if self.lanes > 1 and not streams:
                 loop = f"{independent} for ({long} i = begin; i < end; ++i) {{"
                 body = [
                     f"const {long} begin = gid * {self.lanes};",
@@ -260,13 +249,7 @@ class Writer:
                 ]
                 arguments.append(("elements", ""))
                 return self.build(entry, body, [*arguments, ("items", "")], before, self.lanes)
-            body = self.statements(values, index, "q", shared)
-            if large:
-                before += language_stream.head(self, slots, outputs)
-                body = language_stream.body(self, body, stores, outputs)
-                arguments += [("elements", ""), ("items", "")]
-                return self.build(entry, body, arguments, before, language_stream.BLOCK)
-            body += stores
+            body = [*self.statements(values, index, "q", shared), *stores]
             if streams:  # one item takes the four words of a block
                 four = ["for (int q = 0; q < 4; ++q) {", f"const {long} i = gid * 4 + q;", "if (i < elements) {"]
                 body = [*self.words_of(streams, "gid"), *four, *body, "}", "}"]

@@ -12,14 +12,13 @@ from loop_texts import keep_nothing
 
 from fluidlite import expr
 from fluidlite.base.dtypes import NUMPY
-from fluidlite.codegen import language_kernel
 from fluidlite.codegen.llvm import c_to_llvm
-from fluidlite.codegen.nontemporal_stores import BLOCK
 from fluidlite.codegen.register import generators
 from fluidlite.platform.device_memory import Span
 from fluidlite.program.opdef import OpDef, Slot
 from fluidlite.program.rules import ExpressionRule, ScalarRule
 from fluidlite.render.loops import past_caches
+from fluidlite.render.loops.past_caches import BLOCK
 from fluidlite.tensor.tensor_spec import Spec
 
 pytest.importorskip("llvmlite")
@@ -56,15 +55,16 @@ def source_of(context: Any, op: OpDef, inputs: Any) -> str:
 
 @pytest.mark.parametrize("name", list(OPERATORS))
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-@pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, 5 * BLOCK, 300 * BLOCK + 77])
+@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, 5 * BLOCK, 300 * BLOCK + 77])
 def test_values_are_the_same(
     context: Any, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str, size: int
 ) -> None:  # fmt: skip
     op, rng = OPERATORS[name], np.random.default_rng(1)
     inputs = {slot: rng.standard_normal(size).astype(NUMPY[dtype]) for slot in "XY"}
+    keep_nothing(monkeypatch)
     plain = execute(context, op, inputs)
     assert "stream" not in source_of(context, op, inputs)
-    monkeypatch.setattr(language_kernel, "LARGE", 1)
+    monkeypatch.setattr(past_caches, "LARGE", 1)
     assert "llvm_stream(" in source_of(context, op, inputs)
     large = execute(context, op, inputs)
     for slot, expected in plain.items():
@@ -79,16 +79,14 @@ def test_outputs_may_begin_anywhere(context: Any, monkeypatch: pytest.MonkeyPatc
     op, rng = OPERATORS["one"], np.random.default_rng(2)
     inputs = {slot: rng.standard_normal(10 * BLOCK + 3, "f4") for slot in "XY"}
     expected = execute(context, op, inputs)["Out"]
-    monkeypatch.setattr(language_kernel, "LARGE", 1)
+    monkeypatch.setattr(past_caches, "LARGE", 1)
     run = generators["language"].prepare(call_of(op, inputs, {}), context)
     raw = np.zeros(expected.nbytes + 256, "u1")
     begin = -raw.ctypes.data % 64 + offset
 
-    def memory(array: Any, at: int, nbytes: int) -> Any:
-        return SimpleNamespace(allocation=1, span=lambda: Span(array, at, nbytes))
-
-    given = [memory(value.view("u1"), 0, value.nbytes) for value in inputs.values()]
-    run(context.real, SimpleNamespace(tensors=[*given, memory(raw, begin, expected.nbytes)]))
+    spans = {slot: Span(value.view("u1"), 0, value.nbytes) for slot, value in inputs.items()}
+    spans["Out"] = Span(raw, begin, expected.nbytes)
+    run(context.real, SimpleNamespace(span=lambda slot, _: spans[slot]))
     np.testing.assert_array_equal(raw[begin : begin + expected.nbytes].view("f4"), expected)
     assert not raw[:begin].any() and not raw[begin + expected.nbytes :].any()
 
@@ -97,7 +95,7 @@ def test_only_large_outputs_are(context: Any) -> None:
     """What a cache holds stays there for its next reader."""
     op = OPERATORS["one"]
     below, from_it = ({slot: np.broadcast_to(np.float32(1), (n,)) for slot in "XY"}
-                      for n in (language_kernel.LARGE // 4 - 1, language_kernel.LARGE // 4))  # fmt: skip
+                      for n in (past_caches.LARGE // 4 - 1, past_caches.LARGE // 4))  # fmt: skip
     assert "stream" not in source_of(context, op, below)
     assert "llvm_stream(" in source_of(context, op, from_it)
     half = operator(lambda x, y: (x < y, x), "XY", Less="bool", Same="")
@@ -105,9 +103,10 @@ def test_only_large_outputs_are(context: Any) -> None:
 
 
 def test_lines_are_stored_past_the_caches(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language_kernel, "LARGE", 1)
-    inputs = {slot: np.ones(1000, "f4") for slot in "XY"}
-    text, _ = c_to_llvm(source_of(context, OPERATORS["one"], inputs), "fl_tested")
+    keep_nothing(monkeypatch)
+    monkeypatch.setattr(past_caches, "LARGE", 1)
+    inputs = {slot: np.ones(8 * BLOCK, "f4") for slot in "XY"}
+    text, _ = c_to_llvm(source_of(context, OPERATORS["one"], inputs), "loops_tested_0")
     assert text.count("store <16 x float>") == text.count("align 64, !nontemporal !7") == BLOCK // 16
     assert "!7 = !{i32 1}" in text
 

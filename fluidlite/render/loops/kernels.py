@@ -30,7 +30,7 @@ from fluidlite.render.loops.merging import elements_of, merged
 from fluidlite.render.loops.nest import Nest
 from fluidlite.render.loops.nests import free_workspace, nests_of
 from fluidlite.render.loops.parts import in_parts
-from fluidlite.render.loops.past_caches import past_caches
+from fluidlite.render.loops.past_caches import beyond_caches, past_caches
 from fluidlite.render.loops.rules import ELEMENTS
 from fluidlite.render.loops.scans import with_scans
 from fluidlite.render.loops.schedule import heavy, schedule_of, tiled
@@ -48,7 +48,8 @@ DEEPEST = 512
 
 
 class LoopKernels:
-    """Makes kernels of expressions as nests of loops; of scalar expressions that add nothing up another generator does.
+    """Makes kernels of expressions as nests of loops; of scalar expressions that add nothing up another generator does,
+    unless no cache holds what they make.
 
     Operators put together that all compute the same elements are said element by element, of which the other one's
     kernels are faster in some programs, and slower in none by as much.
@@ -79,13 +80,13 @@ class LoopKernels:
 
     def prepare(self, call: Call, context: Any) -> Any:
         """Return ``run(context, io)``."""
-        if not of_loops(call):
-            return self.scalars.prepare(call, context)
-        return prepare(call, context)
+        if of_loops(call) or _large(call):
+            return prepare(call, context)
+        return self.scalars.prepare(call, context)
 
     def may_lie_on(self, call: Call) -> Mapping[str, str]:
         """For output slots the input slots on which they may lie."""
-        return may_lie_on(call) if of_loops(call) else self.scalars.may_lie_on(call)
+        return may_lie_on(call) if of_loops(call) or _large(call) else self.scalars.may_lie_on(call)
 
 
 def of_loops(call: Call) -> bool:
@@ -97,6 +98,10 @@ def of_loops(call: Call) -> bool:
         return call.known and bool(domain_of(call).sums)
     except ProgramError:
         return False
+
+
+def _large(call: Call) -> bool:
+    return beyond_caches(call) and _depth(traced_of(call).every) <= DEEPEST
 
 
 def refusal(call: Call) -> str | None:
@@ -340,7 +345,7 @@ def prepare(call: Call, context: Any) -> Prepared:
 @once
 def may_lie_on(call: Call) -> Mapping[str, str]:
     """For output slots the input slots on which they may lie: loops read each element there before they write it."""
-    if not call.op.may_alias or not of_loops(call) or not call.known or traced_of(call).checks_indices:
+    if not call.op.may_alias or not call.known or traced_of(call).checks_indices:
         return {}
     alike = {slot: given for slot, given in call.op.may_alias.items() if call.specs(slot) == call.specs(given)}
 

@@ -6,12 +6,27 @@ from dataclasses import replace
 from math import prod
 
 from fluidlite.base.dtypes import ITEMSIZE
-from fluidlite.codegen.nontemporal_stores import BLOCK, LARGE, LINE
+from fluidlite.program.op_call import Call
 from fluidlite.render.loops.affine import step_is_one
 from fluidlite.render.loops.merging import elements_of
 from fluidlite.render.loops.nest import Nest
 from fluidlite.render.loops.schedule import Schedule
 from fluidlite.render.loops.sizes import Sizes, size_of
+
+LARGE = 32 << 20
+"""Bytes of an output that no cache holds till its next reader comes."""
+BLOCK = 128
+"""Elements of an item: whole lines of every dtype."""
+LINE = 64
+"""Bytes; one that is overwritten whole need not be read first."""
+
+
+def beyond_caches(call: Call) -> bool:
+    """Whether all results of a call, of equal dims, are larger than the caches."""
+    if call.largest * 8 < LARGE or call.op.random:
+        return False
+    made = [spec for specs in call.outs.values() for spec in specs]
+    return len({spec.dims for spec in made}) == 1 and min([spec.nbytes for spec in made]) >= LARGE
 
 
 def past_caches(nest: Nest, schedule: Schedule, dtypes: dict[tuple[object, ...], str], values: Sizes) -> Schedule:

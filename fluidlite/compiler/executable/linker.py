@@ -12,7 +12,7 @@ from fluidlite.compiler.executable.packed_state import PackedState
 from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.interpreter import run_control, run_move
 from fluidlite.compiler.kernel_checks import CheckKernels, kernel_check
-from fluidlite.compiler.kernel_runs import NO_RANDOM, random_words, relaid, run_kernel, see_as_plain, take_arrays
+from fluidlite.compiler.kernel_runs import NO_RANDOM, random_words, relaid, run_kernel, take_arrays
 from fluidlite.compiler.memory.live_ranges import LiveRange
 from fluidlite.compiler.memory.storage import DeviceBufferStorage
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Output, Step
@@ -151,12 +151,7 @@ class Linker:
         workspace = self._tensor(space, Spec.of((space.nbytes,), "uint8")) if space is not None else None
         packed = self._packed.of(step, prepared, context) if prepared is not None and prepared.packed else None
         if None in targets or any(map(self._loose, step.ins)):
-            if run is not None and self._check is not None:
-                run = _checked(step, run, self._check)
-            if run is not None and step.random is None and not step.blind and None not in targets:
-                self.actions.append(self._fed(step, run, context, targets, workspace, packed))
-            else:
-                self.actions.append(_loose_launch(step, run, context, self.frame, targets, workspace, packed))
+            self.actions.append(self._open(step, run, context, targets, workspace, packed))
         elif prepared is not None:
             made = [target for target in targets if target is not None]
             self.actions.append(self._bind(step, prepared, context, made, workspace, packed))
@@ -224,33 +219,60 @@ class Linker:
             return action
         return partial(self._check.launch, step, context, tensors, made, workspace, action)
 
-    def _fed(
+    def _open(
         self,
         step: Launch,
-        run: Run,
+        run: Run | None,
         context: Context,
         targets: Sequence[Tensor | None],
         workspace: Tensor | None,
         packed: Mapping[str, Span] | None,
     ) -> Action:
-        """A launch all of whose results stay, and some of whose inputs are others at each call."""
-        made = [target for target in targets if target is not None]
-        absent = [Tensor.of(spec, context.place) for spec in step.in_specs]
-        loose = [(i, key) for i, key in enumerate(step.ins) if key is not None and self._loose(key)]
-        fixed = [self.fixed[k] if k is not None and k in self.fixed else absent[i] for i, k in enumerate(step.ins)]
-        io = IO(step.call, [*fixed, *made], context, step.op_index, NO_RANDOM, workspace, packed)
-        frame, tensors = self.frame, io.tensors
+        """A launch some of whose tensors are others at each call; what is the caller's is let go of after it."""
+        frame, count, blind, random = self.frame, len(step.ins), step.blind, step.random
+        made = [spec for group in step.call.outs.values() for spec in group] if blind else [o.spec for o in step.outs]
+        specs = [*step.in_specs, *made]
+        absent = [Tensor.of(spec, context.place) for spec in specs]
+        known = [self.fixed.get(key) if key is not None else None for key in step.ins] + [*targets]
+        fixed = [
+            each if x is None else relaid(x, spec) if blind else x
+            for x, each, spec in zip(known, absent, specs, strict=True)
+        ]
+        given = [(i, key) for i, key in enumerate(step.ins) if key is not None and known[i] is None]
+        fresh = [(i, out) for i, out in enumerate(step.outs, count) if known[i] is None]
+        others = [i for i, _ in (*given, *fresh)]
+        io = IO(step.call, [*fixed], context, step.op_index, NO_RANDOM, workspace, packed)
+        tensors = io.tensors
+        if run is not None and self._check is not None:
+            run = _checked(step, run, self._check)
 
         def action() -> None:
             values = frame.values
-            for i, key in loose:
-                tensors[i] = values[key]
+            for i, key in given:
+                tensors[i] = relaid(values[key], specs[i]) if blind else values[key]
+            for i, out in fresh:
+                if out.shares < 0:
+                    tensors[i] = Tensor.of(specs[i], context.place)
+                else:
+                    shared = tensors[out.shares]
+                    tensors[i] = shared if shared.spec is specs[i] and not blind else relaid(shared, specs[i])
             try:
-                result = run(context, io)
-                if result is not None:
-                    take_arrays(result, made, context)
+                if run is not None:
+                    if random is not None:
+                        io.random = random_words(random, frame.scope)
+                    result = run(context, io)
+                    if result is not None:
+                        take_arrays(result, tensors[count:], context)
+                for i, out in fresh:
+                    tensor = values[out.key] = tensors[i]
+                    if blind:
+                        tensor.spec, tensor._array = out.spec, None
+                    if tensor.allocation is None:
+                        if tensor.spec is None or (tensor.spec.size and run is not None):
+                            raise DeviceError(f"the kernel wrote nothing to {out.key}")
+                        tensor.allocate(context)
             finally:
-                for i, _ in loose:  # the caller's memory is borrowed
+                for i in others:
                     tensors[i] = absent[i]
 
         return action
@@ -273,53 +295,3 @@ def _checked(step: Launch, run: Run, check: CheckKernels) -> Run:
         check.launch(step, context, io.tensors[:inputs], made, io.workspace, lambda: run_kernel(run, context, io, made))
 
     return checked
-
-
-def _loose_launch(
-    step: Launch,
-    run: Run | None,
-    context: Context,
-    frame: Frame,
-    targets: list[Tensor | None],
-    workspace: Tensor | None,
-    packed: Mapping[str, Span] | None,
-) -> Action:
-    """A launch some of whose tensors are others at each call."""
-    call, ins, place = step.call, list(zip(step.ins, step.in_specs, strict=True)), context.place
-    outs = list(zip(step.outs, targets, strict=True))
-
-    def action() -> None:
-        values = frame.values
-        tensors: list[Tensor] = []
-        for key, spec in ins:
-            if key is None:
-                tensors.append(Tensor.of(spec, place))
-            else:
-                tensors.append(relaid(values[key], spec) if step.blind else values[key])
-        made: list[Tensor] = []
-        for out, target in outs:
-            if target is not None:
-                made.append(relaid(target, out.spec) if step.blind else target)
-            elif out.shares >= 0:
-                tensor = tensors[out.shares]
-                made.append(tensor if tensor.spec is out.spec else relaid(tensor, out.spec))
-            else:
-                made.append(Tensor.of(out.spec, place))
-        if step.blind:
-            see_as_plain(made, call)
-        if run is not None:
-            random = NO_RANDOM if step.random is None else random_words(step.random, frame.scope)
-            result = run(context, IO(call, tensors + made, context, step.op_index, random, workspace, packed))
-            if result is not None:
-                take_arrays(result, made, context)
-        for (out, target), tensor in zip(outs, made, strict=True):
-            if step.blind:
-                tensor.spec, tensor._array = out.spec, None
-            if tensor.allocation is None:
-                if tensor.spec is None or (tensor.spec.size and run is not None):
-                    raise DeviceError(f"the kernel wrote nothing to {out.key}")
-                tensor.allocate(context)
-            if target is None:
-                values[out.key] = tensor
-
-    return action

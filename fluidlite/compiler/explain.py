@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fluidlite.compiler.planning.plan import Move, Plan
 from fluidlite.compiler.selection.policy import HOWS
@@ -13,17 +13,8 @@ from fluidlite.platform.place import Place
 from fluidlite.program.operator import MADE_OF, NOT_EXPANDED, NOT_FUSED
 from fluidlite.tensor.tensor_spec import Spec
 
-
-class MemoryPicture(Protocol):
-    """What a report shows of a memory plan."""
-
-    def summary(self) -> str:
-        """One line of sums."""
-        ...
-
-    def svg(self) -> str:
-        """Buffers over steps."""
-        ...
+if TYPE_CHECKING:
+    from fluidlite.compiler.memory.memory_plan import MemoryPlan
 
 
 class Report:
@@ -38,7 +29,7 @@ class Report:
         Returns the memory plan, when somebody asks for it.
     """
 
-    def __init__(self, plan: Plan, memory: Callable[[], MemoryPicture | None] | None = None) -> None:
+    def __init__(self, plan: Plan, memory: Callable[[], MemoryPlan | None] | None = None) -> None:
         self.plan = plan
         self._memory = memory
 
@@ -176,7 +167,7 @@ class Report:
         )
 
     @property
-    def memory(self) -> MemoryPicture | None:
+    def memory(self) -> MemoryPlan | None:
         """The memory plan of a compiled program whose dims are known; None without one."""
         return self._memory() if self._memory is not None else None
 

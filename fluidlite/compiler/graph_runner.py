@@ -51,7 +51,7 @@ class GraphRunner:
         preferences: Callable[[Policy], Policy] | None = None,
     ) -> None:
         self.place = place
-        self.executables = executables
+        self.executables: ExecutableCache | None = executables
         self.plans: LRUCache[Plan] = LRUCache(_MOST_PLANS, "plans", 8 << 20)
         self.last: Plan | None = None
         self._bodies = bodies

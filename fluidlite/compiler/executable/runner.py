@@ -23,11 +23,13 @@ from fluidlite.tensor.tensor import Tensor
 Arrays = list[np.ndarray[Any, Any]]
 
 
-class Runner:
+class Runner(GraphRunner):
     """An executor of one graph: ``runner(arguments)`` returns fresh host arrays of what it fetches.
 
-    Other dims of the arguments are planned and bound again; the last 64 plans are kept.
+    Other dims of the arguments are planned and bound again.
     """
+
+    executables: ExecutableCache
 
     def __init__(
         self,
@@ -37,20 +39,18 @@ class Runner:
         executables: ExecutableCache | None = None,
         preferences: Callable[[Policy], Policy] | None = None,
     ) -> None:
-        self.executables = executables if executables is not None else ExecutableCache()
+        executables = executables if executables is not None else ExecutableCache()
+        super().__init__(place, executables, preferences=preferences)
         self.sign: Callable[[], Signature] | None = None
-        self.graph = graph
-        self.place = place
-        self.scope = scope
-        self._runner = GraphRunner(place, self.executables, preferences=preferences)
+        self.graph, self.scope = graph, scope
 
     def __call__(self, arguments: Mapping[str, Tensor]) -> Arrays:
         """Run once; the arguments are borrowed until it returns."""
         given = tuple([(name, tensor.spec, tensor.place) for name, tensor in arguments.items()])
-        key, wanted = (given, get_context(self.place)), self._runner.policy()
-        fetched = self._runner.again(key, wanted, arguments, self.scope, self.sign)
+        key, wanted = (given, get_context(self.place)), self.policy()
+        fetched = self.again(key, wanted, arguments, self.scope, self.sign)
         if fetched is None:
-            fetched = self._runner.run(self.graph, arguments, self.scope, wanted, key, self.sign)
+            fetched = self.run(self.graph, arguments, self.scope, wanted, key, self.sign)
         for name, (_, spec) in zip(self.graph.fetches, fetched, strict=True):
             if spec.lod:
                 raise FetchError(
@@ -58,10 +58,6 @@ class Runner:
                     "\n  Do: Executor.run(..., return_numpy=False)"
                 )
         return [array for array, _ in fetched]
-
-    @property
-    def plans(self) -> Any:
-        return self._runner.plans
 
     @property
     def memory_plan(self) -> MemoryPlan:
@@ -76,5 +72,4 @@ class Runner:
         """
         return pieces(self.executables.bound())
 
-    def close(self) -> None:
-        self._runner.clear()
+    close = GraphRunner.clear

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from fluidlite.compiler.planning.plan import Launch
+from fluidlite.compiler.selection.choice import Choice
 from fluidlite.platform.context import Context
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.prepared import Prepared
@@ -92,30 +93,31 @@ class Launches:
         self.chain.run()
 
 
-def recorded(step: Launch, prepared: Prepared, context: Context, io: IO, suspect: bool) -> Launches | None:
-    """Note the launches of a kernel, or return None if they may be others at the next call.
+def noted(choice: Choice, prepared: Prepared, context: Context, io: IO, suspect: bool = False) -> Recorder | None:
+    """What a kernel launches on some operands; None where it may do more.
 
     ``suspect``: whether a kernel before it may have set the status word: those that write state look at it then.
     """
     language = context.language
-    kernel = step.choice.kernel
-    written = step.choice.capability == "language" or (kernel is not None and kernel.written_for == "registers")
-    noted = prepared.record if getattr(language, "native", None) is not None else None
-    if language is None or getattr(language, "chain", None) is None or not (written or noted is not None):
-        return None
-    if step.random is not None:
+    record = prepared.record if getattr(language, "native", None) is not None else None
+    if getattr(language, "chain", None) is None or not (choice.of_language or record is not None):
         return None
     recorder: Any = Recorder(context, suspect)
     suspected = context.suspect
     try:
-        if noted is not None:
-            return Launches(context, recorder.launches, False, recorder.calls) if noted(recorder, io) else None
-        result = prepared.run(recorder, io)
+        if record is not None:
+            return recorder if record(recorder, io) else None
+        return recorder if prepared.run(recorder, io) is None else None
     except Unrecordable:
         return None
     finally:
         context._suspect = suspected
-    return Launches(context, recorder.launches, recorder.marks) if result is None else None
+
+
+def recorded(step: Launch, prepared: Prepared, context: Context, io: IO, suspect: bool) -> Launches | None:
+    """Note the launches of a kernel, or return None if they may be others at the next call."""
+    found = noted(step.choice, prepared, context, io, suspect) if step.random is None else None
+    return Launches(context, found.launches, found.marks, found.calls) if found is not None else None
 
 
 def merged(actions: Sequence[Action], owners: Sequence[Owner]) -> tuple[list[Action], list[Owner]]:

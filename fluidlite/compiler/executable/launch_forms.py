@@ -20,8 +20,8 @@ from fluidlite.tensor.tensor_spec import Spec
 
 Noted = list[tuple[Any, int, Sequence[Any], int | None]]
 """Launches: kernel, items, arguments, group."""
-Note = Callable[[Any, IO], bool]
-"""``note(recorder, io)`` notes what a kernel launches; False: it does more."""
+Note = Callable[[IO], Recorder | None]
+"""``note(io)`` notes what a kernel launches; None: it does more."""
 
 _APART, _ALIGN = 1 << 40, 256
 """Bytes between operands that nobody has; where they lie is irregular, so that no sum or multiple of one is another."""
@@ -113,11 +113,8 @@ def form_of(call: Call, specs: Sequence[Spec], workspace: int, note: Note, conte
         lie = [_Nowhere(number, anywhere) for number in range(count)]
         tensors = [Tensor.of(spec, context.place, held) for spec, held in zip(specs, lie, strict=False)]  # type: ignore[arg-type]
         space = Tensor.of(Spec.of((workspace,), "uint8"), context.place, lie[-1]) if workspace else None  # type: ignore[arg-type]
-        recorder: Any = Recorder(context, False)
-        try:
-            if not note(recorder, IO(call, tensors, context, op_id, random, space)):
-                return None
-        except Unrecordable:
+        recorder = note(IO(call, tensors, context, op_id, random, space))
+        if recorder is None:
             return None
         both.append((lie, recorder))
     (lie, first), (other, second) = both

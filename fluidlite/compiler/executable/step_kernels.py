@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
-from fluidlite.compiler.executable.command_buffer import Action, Launches, merged
+from fluidlite.compiler.executable.command_buffer import Action, Launches, merged, noted
 from fluidlite.compiler.executable.launch_forms import LaunchForm, Spot, form_of
 from fluidlite.compiler.kernel_runs import prepared, run_kernel
 from fluidlite.compiler.selection.choice import Choice
@@ -40,23 +39,13 @@ class StepLaunch:
     outs: tuple[Key, ...]
     operands: tuple[tuple[Key, Spec, int | None], ...]
     space: tuple[int, int] | None
-    records: bool
-
-    def note(self, recorder: Any, io: IO) -> bool:
-        """Note its launches, which others may join; False if it does more."""
-        language = self.context.language
-        record = self.kernel.record if getattr(language, "native", None) is not None else None
-        if getattr(language, "chain", None) is None or not (self.records or record is not None):
-            return False
-        if record is not None:
-            return record(recorder, io)
-        return self.kernel.run(recorder, io) is None
 
     @cached_property
     def form(self) -> LaunchForm | None:
         """Its launches, wherever its operands lie."""
         specs = [spec for _, spec, _ in self.operands]
-        return form_of(self.call, specs, self.space[1] if self.space is not None else 0, self.note, self.context)
+        note = partial(noted, self.choice, self.kernel, self.context)
+        return form_of(self.call, specs, self.space[1] if self.space is not None else 0, note, self.context)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,9 +202,8 @@ def _prepared(one: Call, choice: Choice, context: Context) -> OneStep:
                 between[key_of(value)] = value.spec, room.take(value.spec.nbytes)
         space = (room.take(kernel.workspace), kernel.workspace) if kernel.workspace else None
         reads, writes = tuple(map(key_of, part.ins)), tuple(map(key_of, part.outs))
-        records = how.capability == "language" or (how.kernel is not None and how.kernel.written_for == "registers")
         operands = tuple((key, specs[key], between[key][1] if key in between else None) for key in (*reads, *writes))
-        launches.append(StepLaunch(context, part.call, how, kernel, reads, writes, operands, space, records))
+        launches.append(StepLaunch(context, part.call, how, kernel, reads, writes, operands, space))
     return OneStep(one, choice, tuple(launches), between, room.end)
 
 

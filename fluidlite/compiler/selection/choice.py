@@ -78,6 +78,11 @@ class Choice:
         array = devices.unit(self.place).array if self.capability == "array" else None
         return array is None or not array.eager  # who calls NumPy looks before that
 
+    @property
+    def of_language(self) -> bool:
+        """Whether its kernel is written in the kernel language, by hand or generated."""
+        return self.capability == "language" or (self.kernel is not None and self.kernel.written_for == "registers")
+
     def indexes(self, call: Call) -> bool:
         """Whether its kernel checks indices, and sets the status word where one is out of range."""
         return self.kernel.indexes if self.kernel is not None else generated.checks_indices(call)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fluidlite.base.errors import FluidError
 from fluidlite.codegen.epilogue import Accumulation, accumulation
-from fluidlite.compiler.executable.command_buffer import Recorder, Unrecordable
+from fluidlite.compiler.executable.command_buffer import noted
 from fluidlite.compiler.executable.executable import Executable
 from fluidlite.compiler.kernel_runs import random_key, relaid
 from fluidlite.compiler.memory.live_ranges import LiveRange
@@ -33,6 +33,7 @@ from fluidlite.program.codegen_registry import generators
 from fluidlite.program.epilogue import THEN, product_call, then_call
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.op_call import Call
+from fluidlite.program.prepared import Prepared
 from fluidlite.program.registry import ops
 from fluidlite.tensor.layout import PLAIN
 from fluidlite.tensor.tensor import Tensor
@@ -203,11 +204,10 @@ class ProgramText:
         if choice.kernel is None and choice.capability == "array":
             self.array(step.call.op.type, run, [*ins, *outs], extra)
             return
-        if choice.capability == "language" or (choice.kernel is not None and choice.kernel.written_for == "registers"):
-            launches = self._recorded(index, step, run)
-            if launches is not None:
-                self.lines += launches
-                return
+        launches = self._recorded(index, step, run) if choice.of_language else None
+        if launches is not None:
+            self.lines += launches
+            return
         if choice.kernel is not None and step.call.op.type in ops and ops.get(step.call.op.type) is step.call.op:
             self.library(index, choice, step.call, [*ins, *outs], extra)
         elif step.call.epilogue is not None:
@@ -313,20 +313,17 @@ class ProgramText:
             start = self.executable.memory.at[space]
             names[id(workspace.span().handle)] = f"arena[{start}:{start + space.nbytes}]"
         given = IO(step.call, tensors, context, step.op_index, words, workspace)  # type: ignore[arg-type]
-        return self.launches(run, given, names)
+        return self.launches(step.choice, run, given, names)
 
-    def launches(self, run: Any, io: IO, names: dict[int, str]) -> list[str] | None:
+    def launches(self, choice: Choice, kernel: Prepared, io: IO, names: dict[int, str]) -> list[str] | None:
         """What a kernel launches, as text; None if that is not all that it does."""
-        context = self.context
-        recorder: Any = Recorder(context, False)
-        suspected = context.suspect
+        context, suspected = self.context, self.context.suspect
         try:
-            if run(recorder, io) is not None:
-                return None
-        except (Unrecordable, TypeError, FluidError):
+            recorder = noted(choice, kernel, context, io)
+        except (TypeError, FluidError):
             return None
-        finally:
-            context._suspect = suspected
+        if recorder is None:
+            return None
         if recorder.marks:
             self._status = True
             names[id(context.status_span().handle)] = "status"

@@ -54,7 +54,7 @@ def _one_step(writer: ProgramText, mark: str, function: str, step: Launch, one: 
         if each.choice.kernel is None and each.choice.capability == "array":
             writer.array(each.call.op.type, each.kernel, list(given), extra)
             continue
-        text = _launches(writer, each, given, space) if each.records else None
+        text = _launches(writer, each, given, space) if each.choice.of_language else None
         if text is not None:
             lines += text
         else:
@@ -73,4 +73,6 @@ def _launches(writer: ProgramText, each: StepLaunch, buffers: Sequence[str], spa
     if each.space is not None:
         workspace = stand_in(Spec.of((each.space[1],), "uint8"), writer.context)
         names[id(workspace.span().handle)] = space
-    return writer.launches(each.kernel, IO(each.call, tensors, writer.context, 0, NO_RANDOM, workspace), names)
+    return writer.launches(
+        each.choice, each.kernel, IO(each.call, tensors, writer.context, 0, NO_RANDOM, workspace), names
+    )

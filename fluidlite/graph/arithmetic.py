@@ -3,84 +3,52 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any
+from typing import Any, Protocol
 
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import ShapeError
-from fluidlite.graph.value import Like, Value, binary, emit, matmul, pair, value_like
+from fluidlite.graph.value import Like, Value, binary, called, emit, matmul, pair, value_like
 from fluidlite.tensor.var_type import dtype_of
+
+
+class _OfTwo(Protocol):
+    def __call__(self, x: Like, y: Like) -> Value: ...
+
+
+class _OfOne(Protocol):
+    def __call__(self, x: Like) -> Value: ...
+
+
+def _of_two(name: str, type: str, doc: str) -> _OfTwo:
+    def function(x: Like, y: Like) -> Value:
+        return binary(type, x, y)
+
+    return called(function, name, doc)
+
+
+def _of_one(name: str, type: str, doc: str) -> _OfOne:
+    def function(x: Like) -> Value:
+        return emit(type, {"X": value_like(x)})
+
+    return called(function, name, doc)
+
 
 # Of two values; NumPy's rule broadcasts, a number takes the dtype of the value beside it.
 
-
-def add(x: Like, y: Like) -> Value:
-    """Return x + y."""
-    return binary("elementwise_add", x, y)
-
-
-def subtract(x: Like, y: Like) -> Value:
-    """Return x - y."""
-    return binary("elementwise_sub", x, y)
-
-
-def multiply(x: Like, y: Like) -> Value:
-    """Return x y."""
-    return binary("elementwise_mul", x, y)
-
-
-def divide(x: Like, y: Like) -> Value:
-    """Return x / y; integers truncate toward 0."""
-    return binary("elementwise_div", x, y)
-
-
-def mod(x: Like, y: Like) -> Value:
-    """Return the remainder of x / y, with the sign of y."""
-    return binary("elementwise_mod", x, y)
-
-
-def power(x: Like, y: Like) -> Value:
-    """Return x to the power of y."""
-    return binary("elementwise_pow", x, y)
-
-
-def maximum(x: Like, y: Like) -> Value:
-    """Return the greater of each pair; NaN if one is NaN."""
-    return binary("elementwise_max", x, y)
-
-
-def minimum(x: Like, y: Like) -> Value:
-    """Return the lesser of each pair; NaN if one is NaN."""
-    return binary("elementwise_min", x, y)
-
-
-def equal(x: Like, y: Like) -> Value:
-    """Return whether x = y, as bool."""
-    return binary("equal", x, y)
-
-
-def not_equal(x: Like, y: Like) -> Value:
-    """Return whether x and y differ, as bool."""
-    return binary("not_equal", x, y)
-
-
-def less(x: Like, y: Like) -> Value:
-    """Return whether x < y, as bool."""
-    return binary("less_than", x, y)
-
-
-def less_equal(x: Like, y: Like) -> Value:
-    """Return whether x <= y, as bool."""
-    return binary("less_equal", x, y)
-
-
-def greater(x: Like, y: Like) -> Value:
-    """Return whether x > y, as bool."""
-    return binary("greater_than", x, y)
-
-
-def greater_equal(x: Like, y: Like) -> Value:
-    """Return whether x >= y, as bool."""
-    return binary("greater_equal", x, y)
+add = _of_two("add", "elementwise_add", "Return x + y.")
+subtract = _of_two("subtract", "elementwise_sub", "Return x - y.")
+multiply = _of_two("multiply", "elementwise_mul", "Return x y.")
+divide = _of_two("divide", "elementwise_div", "Return x / y; integers truncate toward 0.")
+mod = _of_two("mod", "elementwise_mod", "Return the remainder of x / y, with the sign of y.")
+power = _of_two("power", "elementwise_pow", "Return x to the power of y.")
+maximum = _of_two("maximum", "elementwise_max", "Return the greater of each pair; NaN if one is NaN.")
+minimum = _of_two("minimum", "elementwise_min", "Return the lesser of each pair; NaN if one is NaN.")
+equal = _of_two("equal", "equal", "Return whether x = y, as bool.")
+not_equal = _of_two("not_equal", "not_equal", "Return whether x and y differ, as bool.")
+less = _of_two("less", "less_than", "Return whether x < y, as bool.")
+less_equal = _of_two("less_equal", "less_equal", "Return whether x <= y, as bool.")
+greater = _of_two("greater", "greater_than", "Return whether x > y, as bool.")
+greater_equal = _of_two("greater_equal", "greater_equal", "Return whether x >= y, as bool.")
 
 
 def where(condition: Like, x: Like, y: Like) -> Value:
@@ -114,86 +82,31 @@ def dot(x: Like, y: Like) -> Value:
 
 # Of one value
 
+absolute = _of_one("absolute", "abs", "Return the absolute value of x.")
+sqrt = _of_one("sqrt", "sqrt", "Return the square root of x.")
+square = _of_one("square", "square", "Return x x.")
+exp = _of_one("exp", "exp", "Return e to the power of x.")
+log = _of_one("log", "log", "Return the natural logarithm of x.")
+tanh = _of_one("tanh", "tanh", "Return the hyperbolic tangent of x.")
+sigmoid = _of_one("sigmoid", "sigmoid", "Return 1 / (1 + exp(-x)).")
+relu = _of_one("relu", "relu", "Return max(x, 0).")
+sign = _of_one("sign", "sign", "Return -1, 0 or 1, the sign of x.")
+reciprocal = _of_one("reciprocal", "reciprocal", "Return 1 / x.")
+sin = _of_one("sin", "sin", "Return the sine of x.")
+cos = _of_one("cos", "cos", "Return the cosine of x.")
+floor = _of_one("floor", "floor", "Return the largest whole number that is no more than x.")
+erf = _of_one("erf", "erf", "Return the error function of x.")
+
 
 def negative(x: Like) -> Value:
     """Return -x."""
     return emit("scale", {"X": value_like(x)}, {"scale": -1.0})
 
 
-def absolute(x: Like) -> Value:
-    """Return the absolute value of x."""
-    return emit("abs", {"X": value_like(x)})
-
-
-def sqrt(x: Like) -> Value:
-    """Return the square root of x."""
-    return emit("sqrt", {"X": value_like(x)})
-
-
-def square(x: Like) -> Value:
-    """Return x x."""
-    return emit("square", {"X": value_like(x)})
-
-
-def exp(x: Like) -> Value:
-    """Return e to the power of x."""
-    return emit("exp", {"X": value_like(x)})
-
-
-def log(x: Like) -> Value:
-    """Return the natural logarithm of x."""
-    return emit("log", {"X": value_like(x)})
-
-
 def safelog(x: Like) -> Value:
     """Return the natural logarithm of x, at least -50."""
     value = value_like(x)
     return emit("log", {"X": binary("elementwise_max", value, 1.9287498479639178e-22)})
-
-
-def tanh(x: Like) -> Value:
-    """Return the hyperbolic tangent of x."""
-    return emit("tanh", {"X": value_like(x)})
-
-
-def sigmoid(x: Like) -> Value:
-    """Return 1 / (1 + exp(-x))."""
-    return emit("sigmoid", {"X": value_like(x)})
-
-
-def relu(x: Like) -> Value:
-    """Return max(x, 0)."""
-    return emit("relu", {"X": value_like(x)})
-
-
-def sign(x: Like) -> Value:
-    """Return -1, 0 or 1, the sign of x."""
-    return emit("sign", {"X": value_like(x)})
-
-
-def reciprocal(x: Like) -> Value:
-    """Return 1 / x."""
-    return emit("reciprocal", {"X": value_like(x)})
-
-
-def sin(x: Like) -> Value:
-    """Return the sine of x."""
-    return emit("sin", {"X": value_like(x)})
-
-
-def cos(x: Like) -> Value:
-    """Return the cosine of x."""
-    return emit("cos", {"X": value_like(x)})
-
-
-def floor(x: Like) -> Value:
-    """Return the largest whole number that is no more than x."""
-    return emit("floor", {"X": value_like(x)})
-
-
-def erf(x: Like) -> Value:
-    """Return the error function of x."""
-    return emit("erf", {"X": value_like(x)})
 
 
 def cast(x: Like, dtype: Any) -> Value:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Union
+from typing import Protocol, Union
 
 from fluidlite.base.errors import AttributeValueError, ShapeError
 from fluidlite.graph.arithmetic import square
-from fluidlite.graph.value import Like, Value, emit, ints_of, value_like
+from fluidlite.graph.value import Like, Value, called, emit, ints_of, value_like
 
 Axes = Union[int, Sequence[int], None]
 
@@ -37,29 +37,24 @@ def _reduce(type: str, x: Like, axis: Axes, keepdims: bool) -> Value:
     return emit("reshape2", {"X": out}, {"shape": []}) if whole and not keepdims else out
 
 
-def sum(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
-    """Return the sum over axes; None: over all."""
-    return _reduce("reduce_sum", x, axis, keepdims)
+class _OverAxes(Protocol):
+    def __call__(self, x: Like, axis: Axes = None, keepdims: bool = False) -> Value: ...
 
 
-def prod(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
-    """Return the product over axes; None: over all."""
-    return _reduce("reduce_prod", x, axis, keepdims)
+def _over_axes(name: str, type: str, doc: str) -> _OverAxes:
+    def function(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
+        return _reduce(type, x, axis, keepdims)
+
+    return called(function, name, doc)
 
 
-def max(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
-    """Return the greatest element over axes; None: over all."""
-    return _reduce("reduce_max", x, axis, keepdims)
-
-
-def min(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
-    """Return the least element over axes; None: over all."""
-    return _reduce("reduce_min", x, axis, keepdims)
-
-
-def mean(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
-    """Return the mean over axes; None: over all."""
-    return _reduce("reduce_mean", x, axis, keepdims)
+sum = _over_axes("sum", "reduce_sum", "Return the sum over axes; None: over all.")
+prod = _over_axes("prod", "reduce_prod", "Return the product over axes; None: over all.")
+max = _over_axes("max", "reduce_max", "Return the greatest element over axes; None: over all.")
+min = _over_axes("min", "reduce_min", "Return the least element over axes; None: over all.")
+mean = _over_axes("mean", "reduce_mean", "Return the mean over axes; None: over all.")
+any = _over_axes("any", "reduce_any", "Return whether one element of a bool value holds, over axes; None: over all.")
+all = _over_axes("all", "reduce_all", "Return whether every element of a bool value holds, over axes; None: over all.")
 
 
 def variance(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
@@ -72,16 +67,6 @@ def variance(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
 def squared_L2(x: Like, axis: Axes = None) -> Value:
     """Return the sum of squares over axes; None: over all."""
     return _reduce("reduce_sum", square(x), axis, False)
-
-
-def any(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
-    """Return whether one element of a bool value holds, over axes; None: over all."""
-    return _reduce("reduce_any", x, axis, keepdims)
-
-
-def all(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
-    """Return whether every element of a bool value holds, over axes; None: over all."""
-    return _reduce("reduce_all", x, axis, keepdims)
 
 
 def _arg(type: str, x: Like, axis: int | None) -> Value:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fluidlite.base.errors import AllocationError
 from fluidlite.base.fork import new_lock
+from fluidlite.base.forwarded import forwarded
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_memory import Span
 from fluidlite.platform.place import Place
@@ -169,9 +170,7 @@ class Allocation:
             raise AllocationError(f"memory of {self.place} has no address; use span()")
         return address + self.offset
 
-    @property
-    def place(self) -> Place:
-        return self.memory.place
+    place: Place = forwarded("memory.place", "")
 
     def hand_out(self) -> Outside:
         """Begin to count who may write it without saying so."""

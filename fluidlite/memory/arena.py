@@ -9,6 +9,7 @@ from typing import Any
 
 from fluidlite.base.errors import AllocationError, OutOfMemoryError
 from fluidlite.base.fork import new_lock
+from fluidlite.base.forwarded import forwarded
 from fluidlite.base.invalidation import cache_version
 from fluidlite.memory.allocation import NOTHING, Block
 from fluidlite.memory.bump import Bump, Piece
@@ -108,25 +109,10 @@ class Arena:
         if isinstance(self.allocation, Piece):  # of a place that is an arena itself
             self.allocation.bump.holders.add(self)
 
-    @property
-    def size(self) -> int:
-        """Its bytes."""
-        return self.bump.size
-
-    @property
-    def used(self) -> int:
-        """Bytes given away, with what alignment put between the pieces."""
-        return self.bump.used
-
-    @property
-    def payload(self) -> int:
-        """Bytes that were asked for."""
-        return self.bump.payload
-
-    @property
-    def generation(self) -> int:
-        """How often it was reset."""
-        return self.bump.generation
+    size: int = forwarded("bump.size", "Its bytes.")
+    used: int = forwarded("bump.used", "Bytes given away, with what alignment put between the pieces.")
+    payload: int = forwarded("bump.payload", "Bytes that were asked for.")
+    generation: int = forwarded("bump.generation", "How often it was reset.")
 
     def fits(self, nbytes: int) -> bool:
         """Whether so many bytes are left, behind what alignment takes."""

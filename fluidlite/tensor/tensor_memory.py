@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import LayoutError, TensorError
+from fluidlite.base.forwarded import forwarded
 from fluidlite.memory import memory_of
 from fluidlite.memory.allocation import Allocation
 from fluidlite.memory.arena import arenas_in_use, current_arena
@@ -62,10 +63,7 @@ class TensorMemory:
         """Strides in elements."""
         return self._strides if self._strides is not None else self.layout.strides(self.dims)
 
-    @property
-    def byte_offset(self) -> int:
-        """Bytes from the start of the holder."""
-        return self._byte_offset
+    byte_offset: int = forwarded("_byte_offset", "Bytes from the start of the holder.")
 
     @property
     def contiguous(self) -> bool:

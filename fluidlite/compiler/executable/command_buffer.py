@@ -100,7 +100,7 @@ def noted(choice: Choice, prepared: Prepared, context: Context, io: IO, suspect:
     """
     language = context.language
     record = prepared.record if getattr(language, "native", None) is not None else None
-    if getattr(language, "chain", None) is None or not (choice.of_language or record is not None):
+    if getattr(language, "chain", None) is None or not (record is not None or choice.of_language):
         return None
     recorder: Any = Recorder(context, suspect)
     suspected = context.suspect

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from weakref import ref
 
 from fluidlite.base.errors import OutOfMemoryError, ProgramError
+from fluidlite.base.forwarded import forwarded
 from fluidlite.base.invalidation import cache_version
 from fluidlite.compiler.executable.command_buffer import Action
 from fluidlite.compiler.executable.linker import Linker, MakeTensor
@@ -250,10 +251,7 @@ class LinkedPlan:
         held += [tensor.allocation for tensor in self.binding.tensors.values()]
         return any([isinstance(each, Piece) for each in held])
 
-    @property
-    def busy(self) -> bool:
-        """Whether a run is under way: an operator of it calls back."""
-        return self.begun.busy
+    busy: bool = forwarded("begun.busy", "Whether a run is under way: an operator of it calls back.")
 
     def valid(self, scope: Scope) -> bool:
         """Whether it is bound, and to the memory that its state and temporaries have now."""

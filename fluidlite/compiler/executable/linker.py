@@ -232,15 +232,11 @@ class Linker:
         frame, count, blind, random = self.frame, len(step.ins), step.blind, step.random
         made = [spec for group in step.call.outs.values() for spec in group] if blind else [o.spec for o in step.outs]
         specs = [*step.in_specs, *made]
-        absent = [Tensor.of(spec, context.place) for spec in specs]
         known = [self.fixed.get(key) if key is not None else None for key in step.ins] + [*targets]
-        fixed = [
-            each if x is None else relaid(x, spec) if blind else x
-            for x, each, spec in zip(known, absent, specs, strict=True)
-        ]
+        absent = {i: Tensor.of(specs[i], context.place) for i, x in enumerate(known) if x is None}
+        fixed = [absent[i] if x is None else relaid(x, specs[i]) if blind else x for i, x in enumerate(known)]
         given = [(i, key) for i, key in enumerate(step.ins) if key is not None and known[i] is None]
         fresh = [(i, out) for i, out in enumerate(step.outs, count) if known[i] is None]
-        others = [i for i, _ in (*given, *fresh)]
         io = IO(step.call, [*fixed], context, step.op_index, NO_RANDOM, workspace, packed)
         tensors = io.tensors
         if run is not None and self._check is not None:
@@ -272,8 +268,8 @@ class Linker:
                             raise DeviceError(f"the kernel wrote nothing to {out.key}")
                         tensor.allocate(context)
             finally:
-                for i in others:
-                    tensors[i] = absent[i]
+                for i, none in absent.items():
+                    tensors[i] = none
 
         return action
 

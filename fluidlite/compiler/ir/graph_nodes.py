@@ -10,6 +10,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import NUMPY, integer_limits
 from fluidlite.base.errors import ProgramError
+from fluidlite.base.forwarded import forwarded
 from fluidlite.platform.place import Place
 from fluidlite.program.contents import Attributes, Slots
 from fluidlite.program.edit import acts
@@ -117,25 +118,10 @@ class GraphOp:
         operator = source._near(source.block, definition, Slots(), Slots(), attrs, hints)
         return cls(definition.type, inputs, dict(attrs), operator)
 
-    @property
-    def hints(self) -> dict[str, Any]:
-        """Hint attributes."""
-        return self.operator.hints
-
-    @property
-    def role(self) -> str:
-        """``"forward"``, ``"backward"``, ``"optimize"`` or ``"lr_sched"``."""
-        return self.operator.role
-
-    @property
-    def line(self) -> Line:
-        """Where the user made it."""
-        return self.operator.line
-
-    @property
-    def namescope(self) -> str:
-        """Where the user made it, as Fluid's ``name_scope`` says."""
-        return self.operator.namescope
+    hints: dict[str, Any] = forwarded("operator.hints", "Hint attributes.")
+    role: str = forwarded("operator.role", '``"forward"``, ``"backward"``, ``"optimize"`` or ``"lr_sched"``.')
+    line: Line = forwarded("operator.line", "Where the user made it.")
+    namescope: str = forwarded("operator.namescope", "Where the user made it, as Fluid's ``name_scope`` says.")
 
     @property
     def input_arg_names(self) -> list[str]:

@@ -102,6 +102,14 @@ def test_only_large_outputs_are(context: Any) -> None:
     assert "stream" not in source_of(context, half, from_it)  # its smaller output is none
 
 
+def test_other_languages_keep_their_kernels(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops compute elementwise operators for the sake of these stores alone."""
+    words = {name: word for name, word in context.language.keywords.items() if name != "stream"}
+    monkeypatch.setattr(context.language, "keywords", words)
+    monkeypatch.setattr(past_caches, "LARGE", 1)
+    assert " fl_tested(" in source_of(context, OPERATORS["one"], {slot: np.ones(8 * BLOCK, "f4") for slot in "XY"})
+
+
 def test_lines_are_stored_past_the_caches(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_nothing(monkeypatch)
     monkeypatch.setattr(past_caches, "LARGE", 1)

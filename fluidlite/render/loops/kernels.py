@@ -49,7 +49,7 @@ DEEPEST = 512
 
 class LoopKernels:
     """Makes kernels of expressions as nests of loops; of scalar expressions that add nothing up another generator does,
-    unless no cache holds what they make.
+    unless no cache holds what they make, and the language stores past the caches.
 
     Operators put together that all compute the same elements are said element by element, of which the other one's
     kernels are faster in some programs, and slower in none by as much.
@@ -80,7 +80,7 @@ class LoopKernels:
 
     def prepare(self, call: Call, context: Any) -> Any:
         """Return ``run(context, io)``."""
-        if of_loops(call) or _large(call):
+        if of_loops(call) or ("stream" in context.language.keywords and _large(call)):
             return prepare(call, context)
         return self.scalars.prepare(call, context)
 

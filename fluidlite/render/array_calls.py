@@ -33,10 +33,6 @@ _LIMITS = frozenset({"maximum", "minimum"})
 class ArrayCalls(ArrayText):
     """The text of each primitive; :data:`ARRAY_CALLS` says which is whose."""
 
-    def _known(self, x: Tensor) -> str:
-        """The list of the matrix that all calls have."""
-        return f", known={self.ready[x]}" if x in self.ready else ""
-
     def _input(self, x: Tensor) -> str:
         self.operands.append(x.params)
         return f"a{len(self.operands) - 1}"
@@ -262,12 +258,9 @@ class ArrayCalls(ArrayText):
         begin = base[0] if base else None
         product = x.args[0]
         if computed_by_reader(product, self.users):
-            (mine, theirs, out), args = product.params, product.args
-            if args[1] not in self.constant:  # the factor that is the same in all calls comes second
-                mine, theirs, args = theirs, mine, args[::-1]
-            a, b = map(self.value, args)
-            letters = ", ".join(map(repr, (mine, theirs, out)))
-            where = f"{index}, {axis}, {self.number(bound)}, {begin}, {known}{self.into(x)}{self._known(x)}"
+            a, b = map(self.value, product.args)
+            letters = ", ".join(map(repr, product.params))
+            where = f"{index}, {axis}, {self.number(bound)}, {begin}, {known}{self.into(x)}"
             return f"H.add_contract(context, {a}, {b}, {letters}, {where})"
         return f"H.add_at(context, {updates}, {index}, {axis}, {self.number(bound)}, {begin}, {known}{self.into(x)})"
 
@@ -292,7 +285,7 @@ class ArrayCalls(ArrayText):
             source = f"{self.value(taken.args[0])}, {self._indices(taken)}, {taken.params[0]}"
             letters = (mine, theirs, out) if at == 0 else (theirs, mine, out)
             said = ", ".join(map(repr, letters))
-            return f"H.take_contract(xp, {source}, {other}, {said}{self.into(x)}{self._known(x)})"
+            return f"H.take_contract(xp, {source}, {other}, {said}{self.into(x)})"
         a, b = (self.value(arg) for arg in x.args)
         return f"H.contract(xp, {a}, {b}, {x.params[0]!r}, {x.params[1]!r}, {x.params[2]!r}{self.into(x)})"
 

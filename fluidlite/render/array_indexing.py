@@ -11,7 +11,7 @@ import numpy as np
 
 from fluidlite.codegen.functions import dtype_object
 from fluidlite.render import gathered
-from fluidlite.render.array_moves import FEW, full, iota, permute, zeros
+from fluidlite.render.array_moves import iota, zeros
 from fluidlite.render.contractions import contract
 from fluidlite.render.memory import same_elements, strided, writable
 
@@ -110,12 +110,6 @@ def add_at(
     if not prod(updates.shape) or not size:
         return zeros(xp, dims, updates) if base is None else base
     outer, places, inner = (prod(updates.shape[:axis]), prod(index.shape), prod(updates.shape[axis + index.ndim :]))
-    if base is None and index.ndim == 1 and gathered.on_numpy(updates) and bool(xp.all(index[1:] >= index[:-1])):
-        ones = full(xp, (places, 1), 1, str(updates.dtype), updates)
-        lines = gathered.Lines(index[:, None], None, ones, False, False)
-        found = gathered.adds_along(updates, lines, axis, size, out)
-        if found is not None:
-            return found
     flat, own = xp.reshape(index, (-1,)), context.array.extra("scatter_add")
     if own is None:  # one product with a matrix of ones and zeros, whose sums are in order
         parts = xp.reshape(updates, (outer, places, inner))
@@ -241,45 +235,17 @@ def take_contract(
     theirs: str,
     out: str,
     into: Any = None,
-    known: gathered.Known | None = None,
 ) -> Any:
-    """Sums of products of what indices name along an axis, whose letters are ``mine``, and a factor.
-
-    ``known`` is a list that all calls of the same indices and factor share; None where each call has its own.
-    """
+    """Sums of products of what indices name along an axis, whose letters are ``mine``, and a factor."""
     named = mine[axis : axis + index.ndim]
-    sizes = dict(zip(theirs + mine, (*factor.shape, *x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), strict=True))
-    dims = tuple(sizes[n] for n in out)
     alone = [n for n in named if n not in out]
-    one = len(alone) == 1 and out == mine.replace(alone[0], "")
-    if prod(dims) and x.shape[axis] and gathered.on_numpy(x) and x.dtype == factor.dtype:
-        if one and len(named) == 2 and sorted(theirs) == sorted(named):
-            lines = gathered.Lines(index, inside, factor, named[0] == alone[0], theirs != named)
-            found = gathered.sums_along(x, lines, axis, into, known)
-            if found is not None:
-                return found
-        rows = gathered.rows_of(index.ndim, mine, theirs, out) if axis == 0 else None
-        if rows is not None:
-            return gathered.sums_of_rows(x, index, inside, factor, rows, dims, into)
-    if one and set(theirs) <= set(named) and alone[0] in theirs and index.shape[named.index(alone[0])] <= FEW:
-        return _one_by_one(xp, x, index, inside, axis, factor, mine, theirs, alone[0])
+    along = len(named) == 2 and len(alone) == 1 and out == mine.replace(alone[0], "")
+    if along and sorted(theirs) == sorted(named) and gathered.on_numpy(x) and x.dtype == factor.dtype:
+        lines = gathered.Lines(index, inside, factor, named[0] == alone[0], theirs != named)
+        found = gathered.sums_along(x, lines, axis, into)
+        if found is not None:
+            return found
     return contract(xp, take(xp, x, index, inside, axis), factor, mine, theirs, out, into)
-
-
-def _one_by_one(
-    xp: Any, x: Any, index: Any, inside: Any, axis: int, factor: Any, mine: str, theirs: str, summed: str
-) -> Any:
-    """The sum over an axis of indices, of the first ones in all places, the second ones, and so on."""
-    named, total = mine[axis : axis + index.ndim], None
-    at = named.index(summed)
-    factor = permute(xp, factor, [theirs.index(n) for n in named if n in theirs])
-    wide = [index.shape[k] if n in theirs else 1 for k, n in enumerate(named)]
-    factor = xp.reshape(factor, (*wide, *(1,) * (x.ndim - axis - 1)))
-    for k in range(index.shape[at]):
-        one = (*(slice(None),) * at, k, ...)
-        part = take(xp, x, index[one], None if inside is None else inside[one], axis) * factor[one]
-        total = part if total is None else total + part
-    return total
 
 
 def add_contract(
@@ -295,32 +261,16 @@ def add_contract(
     base: Any,
     in_range: bool = False,
     into: Any = None,
-    known: gathered.Known | None = None,
 ) -> Any:
-    """What :func:`add_at` adds up is a product of two factors; of ``known`` calls the second one is the same."""
-    xp = context.xp
-    named, sizes = (
-        out[axis : axis + index.ndim],
-        {**dict(zip(mine, a.shape, strict=True)), **dict(zip(theirs, b.shape, strict=True))},
-    )
-    if prod(sizes.values()) and size and gathered.on_numpy(a) and a.dtype == b.dtype and index.ndim:
+    """What :func:`add_at` adds up is a product of two factors."""
+    named = out[axis : axis + index.ndim]
+    if base is None and len(named) == 2 and gathered.on_numpy(a) and a.dtype == b.dtype:
         for x, letters, factor, others in ((a, mine, b, theirs), (b, theirs, a, mine)):
             fresh = [n for n in named if n not in letters]
-            if (
-                base is None
-                and len(named) == 2
-                and len(fresh) == 1
-                and letters == out.replace(fresh[0], "")
-                and (sorted(others) == sorted(named))
-            ):
+            if len(fresh) == 1 and letters == out.replace(fresh[0], "") and sorted(others) == sorted(named):
                 lines = gathered.Lines(index, None, factor, named[0] == fresh[0], others != named)
-                found = gathered.adds_along(x, lines, axis, size, into, known if factor is b else None)
+                found = gathered.adds_along(x, lines, axis, size, into)
                 if found is not None:
                     return found
-        own, rows = context.array.extra("scatter_add"), gathered.rows_of(index.ndim, out, mine, theirs)
-        if own is not None and rows is not None and axis == 0:
-            made = gathered.output_buffer((size, *(sizes[n] for n in out[index.ndim :])), a, into)
-            made[...] = 0 if base is None else base
-            gathered.adds_of_rows(own, a, b, index, rows, made)
-            return made
-    return add_at(context, contract(xp, a, b, mine, theirs, out), index, axis, size, base, in_range, into)
+    product = contract(context.xp, a, b, mine, theirs, out)
+    return add_at(context, product, index, axis, size, base, in_range, into)

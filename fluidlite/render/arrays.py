@@ -22,7 +22,6 @@ from fluidlite.render.buffers import Buffers
 from fluidlite.render.readers import (
     MADE_BY_READERS,
     computed_by_reader,
-    gathered_factor,
     in_sum,
     stored_at_once,
     summed_in_runs,
@@ -38,7 +37,7 @@ from fluidlite.render.results import (
     under_reshapes,
 )
 
-_NAME = re.compile(r"\b[vijm]\d+\b")
+_NAME = re.compile(r"\b[vij]\d+\b")
 _SCATTERED = frozenset({"transpose", "slice", "broadcast", "window"})
 """Whose elements may not lie in order."""
 _VIEWS = frozenset({"input", "number", "stop", "transpose", "slice", "broadcast"})
@@ -81,9 +80,6 @@ class ArrayWriter(ArrayCalls):
             if x not in constant and x.op in ("take", "pick") and x.args[1] in constant and x.params[1] != "check":
                 self.lines.append(f"i{k}, j{k} = {self._indices(x).removeprefix('*')}")
                 self.ready[x] = f"i{k}, j{k}"
-            elif x not in constant and self._has_known_matrix(x):
-                self.lines.append(f"m{k} = []")
-                self.ready[x] = f"m{k}"
         self.constant_lines = begin, len(self.lines)
 
     def body(self) -> list[str]:
@@ -97,18 +93,6 @@ class ArrayWriter(ArrayCalls):
             return [*before, *others]
         once = [*made, f"H.keep(xp, K, ({kept}))"]
         return [*before, "if K:", f"    {kept}= K", "else:", *(f"    {line}" for line in once), *others]
-
-    def _has_known_matrix(self, x: Tensor) -> bool:
-        """Whether indices that multiply, or that add up a product, and their factor are computed of numbers alone."""
-        if x.op == "contract":
-            at = gathered_factor(x, self.users)
-            return at is not None and x.args[at].args[1] in self.constant and x.args[1 - at] in self.constant
-        return (
-            x.op == "add_at"
-            and x.args[1] in self.constant
-            and computed_by_reader(x.args[0], self.users)
-            and (not self.constant.keys().isdisjoint(x.args[0].args))
-        )
 
     def store(self, x: Tensor, target: str, direct: set[Tensor]) -> None:
         """Write a tensor where it is to be; those of ``direct`` have no value of their own."""

@@ -45,9 +45,8 @@ def _close(found: Any, expected: Any) -> None:
     "index", [NEAR, FAR, _outside(NEAR), _outside(FAR)], ids=["near", "far", "near out", "far out"]
 )
 @pytest.mark.parametrize("letters", ["amkb,mk->amb", "amkb,km->amb", "akmb,mk->amb", "amk,mk->am", "mkb,mk->mb"])
-@pytest.mark.parametrize("known", [False, True], ids=["once", "again"])
-def test_lines(index: Any, letters: str, known: bool, monkeypatch: Any) -> None:
-    """Elements along an axis, mixed: by a matrix where indices are near or known before, else one after the other."""
+def test_lines(index: Any, letters: str, monkeypatch: Any) -> None:
+    """Elements along an axis, mixed: by a matrix where indices are near, else gathered."""
     monkeypatch.setattr(gathered, "LEAST", 0)
     mine, _, rest = letters.partition(",")
     theirs, _, out = rest.partition("->")
@@ -58,11 +57,8 @@ def test_lines(index: Any, letters: str, known: bool, monkeypatch: Any) -> None:
     weights = _weights(turned) if theirs == mine[axis : axis + 2] else _weights(turned.T)
     checked, inside = array_functions.checked(get_context("cpu"), turned, SIZE, "zero", None)
     made = np.full([{"a": 24, "b": 20, "m": 90}[n] for n in out], np.nan, "float32")
-    matrix: Any = [] if known else None
-    for each in (_normal(*x.shape), x):
-        found = array_functions.take_contract(np, each, checked, inside, axis, weights, mine, theirs, out, made, matrix)
-        _close(found, np.einsum(letters, _gathered(each, turned, axis), weights))
-    assert not known or len(matrix) == (sorted(theirs) == ["k", "m"])
+    found = array_functions.take_contract(np, x, checked, inside, axis, weights, mine, theirs, out, made)
+    _close(found, np.einsum(letters, _gathered(x, turned, axis), weights))
     # and back
     d, product = _normal(*found.shape), None
     expected = np.zeros_like(x)
@@ -71,17 +67,9 @@ def test_lines(index: Any, letters: str, known: bool, monkeypatch: Any) -> None:
     parts = np.moveaxis(product, (axis, axis + 1), (0, 1))
     where = (turned >= 0) & (turned < SIZE)
     np.add.at(lines, turned[where], parts[where])
-    context, matrix = get_context("cpu"), [] if known else None
-    for each in (_normal(*d.shape), d):
-        back = array_functions.add_contract(
-            context, each, weights, out, theirs, mine, turned, axis, SIZE, None, False, None, matrix
-        )
-    _close(back, expected)
-    for other in (_normal(*weights.shape), _normal(*weights.shape)):  # what differs is not what the matrix holds
-        back = array_functions.add_contract(
-            context, other, d, theirs, out, mine, turned, axis, SIZE, None, False, None, matrix
-        )
-        _close(back, array_functions.add_contract(context, d, other, out, theirs, mine, turned, axis, SIZE, None))
+    context = get_context("cpu")
+    for factors in ((d, weights, out, theirs), (weights, d, theirs, out)):
+        _close(array_functions.add_contract(context, *factors, mine, turned, axis, SIZE, None), expected)
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])
@@ -101,10 +89,8 @@ def test_what_is_not_finite_stays_where_it_is_read(value: float) -> None:
     "letters",
     ["nijkc,nijk->nijc", "nijkc,nijc->nijk", "nkc,nk->nc", "nkc,nc->nk", "nkc,nkc->n", "kc,k->c", "ikc,kc->i"],
 )
-@pytest.mark.parametrize("step", [64, gathered.BLOCK])
-def test_rows(letters: str, step: int, monkeypatch: Any) -> None:
-    """Rows that indices name, times a vector for each place, in blocks of places; and added back."""
-    monkeypatch.setattr(gathered, "BLOCK", step)
+def test_rows(letters: str) -> None:
+    """Rows that indices name, times a vector for each place; and added back."""
     mine, _, rest = letters.partition(",")
     theirs, _, out = rest.partition("->")
     sizes = {"n": 5, "i": 6, "j": 7, "k": 4, "c": 8}

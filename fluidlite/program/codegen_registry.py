@@ -48,9 +48,6 @@ elementwise: Callable[[Call], bool] = _never
 has_steps: Callable[[Call], bool] = _never
 """Whether an expression runs another one step by step; ``fluidlite.expr`` puts its own here."""
 
-in_blocks: Callable[[Call, Unit], bool] = _never
-"""Whether array calls of an expression make no new arrays that are large; ``fluidlite.render`` puts its own here."""
-
 parts_first: Callable[[Call], bool] = _never
 """Whether an expression is said with other operators, if it can be, rather than as loops; ``fluidlite.render`` puts its
 own here.

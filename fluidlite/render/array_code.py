@@ -12,7 +12,6 @@ from typing import Any
 from fluidlite.base.errors import ProgramError
 from fluidlite.codegen.typed import number as typed_number
 from fluidlite.expr.number import Number
-from fluidlite.expr.tensor import Tensor
 
 
 @dataclass(frozen=True)
@@ -23,15 +22,12 @@ class ArrayCode:
     ``numbers``: what ``N`` holds, and the dtype: an integer, or the offsets of a LoD, where the dtype is empty, else a
     number as that dtype stores it.
     ``outputs``: as ``operands``, which arrays ``compute`` writes.
-    ``temporaries``: what is written to memory, on NumPy, before the outputs are: to new arrays, or where others lie
-    later.
     """
 
     source: str
     operands: tuple[tuple[str, int], ...]
     numbers: tuple[tuple[Number, str], ...]
     outputs: tuple[tuple[str, int], ...]
-    temporaries: tuple[Tensor, ...]
 
     def function(self) -> Callable[..., Any]:
         """The compiled source."""

@@ -35,7 +35,6 @@ class ArrayText:
         self.constant: Mapping[Tensor, None] = {}
         self.ready: dict[Tensor, str] = {}
         self.targets: dict[str, str] = {}
-        self.temporaries: list[Tensor] = []
         self.whole: dict[Tensor, bool] = {}
 
     def into(self, x: Tensor) -> str:

@@ -24,7 +24,6 @@ from fluidlite.render.readers import (
     computed_by_reader,
     in_sum,
     stored_at_once,
-    summed_in_runs,
 )
 from fluidlite.render.results import (
     WRITING,
@@ -38,10 +37,6 @@ from fluidlite.render.results import (
 )
 
 _NAME = re.compile(r"\b[vij]\d+\b")
-_SCATTERED = frozenset({"transpose", "slice", "broadcast", "window"})
-"""Whose elements may not lie in order."""
-_VIEWS = frozenset({"input", "number", "stop", "transpose", "slice", "broadcast"})
-"""What array calls make without new memory."""
 _READER_MAKES = frozenset({"window", "put", "unwindow"})
 """What may be made where it is read."""
 
@@ -56,18 +51,8 @@ class ArrayWriter(ArrayCalls):
         else:
             name = self.names[x] = f"v{len(self.names)}"
             self.lines.append(f"{name} = {text}")
-            if self._is_new(x):
-                self.temporaries.append(x)
             if self.buffers is not None and x.dims and self.whole.get(x):  # of no dims NumPy gives no array
                 self.buffers.assign(x, name)
-
-    def _is_new(self, x: Tensor) -> bool:
-        """Whether a tensor that has been written is in memory, its own or what lay free: it is no operand's."""
-        if x.op == "reshape":  # of what does not lie in order
-            return under_reshapes(x)[-1].op in _SCATTERED
-        if x.op == "window":
-            return any(user is not None and user.op == "map" for user in self.users.get(x, ()))
-        return x.op not in _VIEWS
 
     def constants(self, order: Sequence[Tensor], constant: Mapping[Tensor, None]) -> None:
         """Write what is computed of numbers alone, in memory of its own."""
@@ -200,8 +185,7 @@ def array_code(
     arguments = ", ".join(["xp", "F", "H", "context", "io", "N", "K", *array_names(writer.operands, wanted)])
     body = "".join([f"    {line}\n" for line in writer.body()])
     outputs = tuple([(slot, i) for slot, i, _ in wanted])
-    made = (*writer.temporaries, *(x for x in within if x.op == "map" and not summed_in_runs(x, users)))
-    return ArrayCode(f"def compute({arguments}):\n{body}", tuple(writer.operands), tuple(writer.kept), outputs, made)
+    return ArrayCode(f"def compute({arguments}):\n{body}", tuple(writer.operands), tuple(writer.kept), outputs)
 
 
 def _constants(order: Sequence[Tensor], elsewhere: Collection[Tensor]) -> dict[Tensor, None]:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from fluidlite.base.dtypes import HALVES
 from fluidlite.base.errors import ProgramError
 from fluidlite.codegen import functions
 from fluidlite.codegen.lower import unsuitable
 from fluidlite.expr.calls import has_steps, leaves, traced_of
 from fluidlite.expr.traced import Traced
-from fluidlite.platform.threads import each_part
 from fluidlite.program import codegen_registry as generated
 from fluidlite.program.codegen_registry import Generator, generators
-from fluidlite.program.op_call import Call, once
+from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
 from fluidlite.render import array_functions
 from fluidlite.render.array_code import ArrayCode
 from fluidlite.render.arrays import array_code
-from fluidlite.render.blocks import MOST, Blocks, Part, Sum, blocks_of, largest, makes_large
-
-Spans = list[tuple[int, int, tuple[Any, ...], list[Any]]]
-"""Of each block, where it begins and ends on the axis that is cut, the numbers of the call, and what is kept of it."""
 
 
 class ArrayKernels:
@@ -62,18 +56,6 @@ class ArrayKernels:
             known[key] = code, code.function()
         return known[key]
 
-    def in_blocks(self, call: Call, unit: Any) -> bool:
-        """Whether array calls write nothing large but results."""
-        if not call.of_tensors or not _on_host(unit):
-            return False
-        return not self._makes_large(call, unit) or _blocks(call) is not None
-
-    def _makes_large(self, call: Call, context: Any) -> bool:
-        """Whether array calls, all at once, make large new arrays beside results; results that are rounded are made."""
-        if any(spec.dtype in HALVES for specs in call.outs.values() for spec in specs):
-            return True
-        return makes_large(traced_of(call), _written(call), self._code(call, context)[0].temporaries, leaves(call))
-
     def may_lie_on(self, call: Call) -> Mapping[str, str]:
         """For output slots the input slots on which they may lie; array calls may write a part before they read all."""
         return {} if call.of_tensors else self.scalars.may_lie_on(call)
@@ -85,25 +67,11 @@ class ArrayKernels:
         code, compute = self._code(call, context)
         xp, values = context.array.xp, leaves(call)
         numbers, arrays = code.values(values), (*code.operands, *code.outputs)
-        blocks, host = None, _on_host(context)
-        if host and largest(traced_of(call), values) > MOST and self._makes_large(call, context):
-            blocks = _blocks(call)
         whole = list[Any]()
 
-        if blocks is None or blocks.step >= blocks.size:
-
-            def bind(context: Any, io: Any) -> Callable[[], None]:
-                given = [io.array(slot, i) for slot, i in arrays]
-                return partial(compute, xp, functions, array_functions, context, io, numbers, whole, *given)
-        else:
-            size, step = blocks.size, blocks.step
-            full, rest = ((code.values(blocks.sizes(each)), list[Any]()) for each in (step, size % step or step))
-            spans = [(at, at + step, *(full if at + step <= size else rest)) for at in range(0, size, step)]
-            cuts = [*map(blocks.operands.get, code.operands), *(blocks.results[leaf] for leaf in code.outputs)]
-
-            def bind(context: Any, io: Any) -> Callable[[], None]:
-                given = [io.array(slot, i) for slot, i in arrays]
-                return partial(_compute_blocks, context, io, compute, spans, cuts, given)
+        def bind(context: Any, io: Any) -> Callable[[], None]:
+            given = [io.array(slot, i) for slot, i in arrays]
+            return partial(compute, xp, functions, array_functions, context, io, numbers, whole, *given)
 
         def run(context: Any, io: Any) -> None:
             bind(context, io)()
@@ -111,50 +79,12 @@ class ArrayKernels:
         def function(name: str) -> tuple[str, list[int]]:
             return code.text(name, numbers), [call.index[slot] + i for slot, i in arrays]
 
-        return Prepared(run, bind=bind if host else None, source=code.source, function=function)
-
-
-@once
-def _blocks(call: Call) -> Blocks | None:
-    """How a call is computed in blocks; None: at once."""
-    return blocks_of(traced_of(call), _written(call), leaves(call), _shared(call))
+        return Prepared(run, bind=bind if _on_host(context) else None, source=code.source, function=function)
 
 
 def _shared(call: Call) -> dict[str, str]:
     """For output slots the input slot whose memory they may have."""
     return {**call.op.may_alias, **call.op.must_alias}
-
-
-def _compute_blocks(
-    context: Any,
-    io: Any,
-    compute: Callable[..., Any],
-    spans: Spans,
-    cuts: Sequence[Part | Sum | None],
-    arrays: Sequence[Any],
-) -> None:
-    """Compute block by block, on several threads; then put together what is reduced along the axis that is cut."""
-    xp = context.array.xp
-    sums = {
-        k: xp.empty((len(spans), *arrays[k].shape), dtype=functions.dtype_object(xp, cut.dtype))
-        for k, cut in enumerate(cuts)
-        if isinstance(cut, Sum)
-    }
-
-    def work(number: int) -> None:
-        begin, end, *known = spans[number]
-
-        def mine(k: int, cut: Part | Sum | None) -> Any:
-            if isinstance(cut, Part):
-                return arrays[k][(*(slice(None),) * cut.axis, slice(begin * cut.factor, end * cut.factor), ...)]
-            return arrays[k] if cut is None else sums[k][number, ...]
-
-        compute(xp, functions, array_functions, context, io, *known, *(mine(k, cut) for k, cut in enumerate(cuts)))
-
-    each_part(context, len(spans), lambda: work)
-    for k, cut in enumerate(cuts):
-        if isinstance(cut, Sum):
-            array_functions.store(xp, arrays[k], array_functions.reduce(xp, cut.kind, sums[k], (0,), cut.dtype)[0, ...])
 
 
 def _on_host(context: Any) -> bool:
@@ -181,5 +111,4 @@ def _evaluated(traced: Traced, values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-_kernels = ArrayKernels(generators["array"])
-generators["array"], generated.in_blocks, generated.evaluated = _kernels, _kernels.in_blocks, _evaluated
+generators["array"], generated.evaluated = ArrayKernels(generators["array"]), _evaluated

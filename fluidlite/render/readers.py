@@ -136,11 +136,3 @@ def in_sum(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]]) -> bool:
             for user in readers
         )
     )
-
-
-def summed_in_runs(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]]) -> bool:
-    """Whether a product that sums alone read is added up where it is computed: along the last axis of both operands."""
-    reached = [unspread(arg, x) for arg in x.args]
-    return all((arg.dims[-1].key == "1") is (x.dims[-1].key == "1") for arg in reached) and all(
-        user is not None and x.rank - 1 in user.params[1] for user in users[x]
-    )

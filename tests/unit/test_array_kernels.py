@@ -35,7 +35,6 @@ from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, OpDef
 from fluidlite.program.registry import ops
 from fluidlite.program.rules import GradRule
-from fluidlite.render import blocks
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 
 Array = np.ndarray[Any, Any]
@@ -253,26 +252,11 @@ def _in_array_calls(type: str, sample: Sample) -> bool:
 
 
 @grouped(("type",), expressions(), by=("type",), inner=("sample", samples_of))
-def test_sample_row_by_row(type: str, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expressions whose rows are taken to be independent are right on one row at a time, and so are gradients.
-
-    These are what they are at once, in float64 where it may be: central differences say less.
-    """
+def test_sample_of_an_expression(type: str, sample: Sample) -> None:
+    """Array calls of expressions; ``tests/places/test_without_llvm.py`` has those of gradients."""
     if not _in_array_calls(type, sample):
         pytest.skip("a function of scalars, or steps, compute it")
-    dtype = "float64" if "float64" in sample.dtypes else "float32"
-    inputs, found = lists(sample.inputs, dtype), list[Gradients | None]()
-    for most in (blocks.MOST, 1):
-        monkeypatch.setattr(blocks, "MOST", most)
-        call = make_call(type, inputs, sample.attrs, sample.outputs or None, sample.lod)
-        found.append(gradients(call, make_context("numpy"), sample, inputs) if sample.grads else None)
     check_sample(type, replace(sample, grads=()), "float32", "numpy")
-    whole, parts = found
-    for slot, several in (whole.found if whole else {}).items():
-        for a, b in zip(several, parts.found[slot] if parts else [], strict=True):
-            np.testing.assert_allclose(
-                b.astype(np.float64), a.astype(np.float64), *[TOLERANCE[dtype]] * 2, err_msg=slot
-            )
 
 
 class Gradients(NamedTuple):

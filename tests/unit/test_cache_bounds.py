@@ -60,7 +60,6 @@ MODULE_STATE = {
     "program/op_guards.py": {"_namescopes": "one an open block", "_devices": "one an open block"},
     "platform/place.py": {"_places": "one a kind and index"},
     "tensor/tensor_spec.py": {"_interned": "weak"},
-    "platform/threads.py": {"_pools": "one"},
     "nodes/devices.py": {"_singletons": "one a place"},
     "nodes/fallback.py": {"_warned": "one a place and operator type"},
     "nodes/node.py": {"_ours": "MAX_FILES at most"},

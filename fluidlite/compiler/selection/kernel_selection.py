@@ -29,10 +29,6 @@ from fluidlite.program.kernel_registry import Kernel, clash, kernels
 from fluidlite.program.op_call import Call
 from fluidlite.program.widen import WIDER, widen, widenable
 
-MANY_ELEMENTS = 1 << 15
-"""From here on array calls of a whole expression take longer than its parts: each makes a new array of memory that is
-in no cache, while elementwise parts are computed in blocks, and the memory between parts is planned.
-"""
 MOST_SPREAD = 2
 """Times the elements of a call's largest tensor that a part may write in front of a product."""
 MANY_BESIDE = 1 << 16
@@ -264,36 +260,26 @@ def _in_parts(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
     """An expression said with operators, rather than by array calls: if the kernel language computes all of them (where
-    the whole is large, all that are large enough for it), or if it is large and what is not elementwise of it is not.
+    the whole is large, all that are large enough for it).
 
     Elementwise parts are then one kernel each. Products are left to the library of the array namespace, unless their
     operands are spread for them, as windows of images are.
     """
-    compiled = unit.language is not None and unused("language", call, unit, policy) is None
+    if unit.language is None or unused("language", call, unit, policy) is not None:
+        return None
     elements = max(call.largest, 0)
-    if not compiled and elements < MANY_ELEMENTS:
-        return None
-    if not compiled and codegen_registry.in_blocks(call, unit):
-        return None
     found = _decomposed(call, unit, policy, candidates, [])
     if found is None:
         return None
     products = all(_most_written(part) <= MOST_SPREAD * elements for part in found.parts)
-    if compiled and any(
+    if any(
         choice.capability == "array"
         and not (products and codegen_registry.parts_first(part.call))
         and (elements < MANY_BESIDE or unused("language", part.call, unit, policy) is None)
         for part, choice in zip(found.parts, found.part_choices, strict=True)
     ):
         return None
-    if not compiled and not all(_in_blocks(part) for part in found.parts):
-        return None
     return replace(found, refused=tuple(refused))
-
-
-def _in_blocks(part: Part) -> bool:
-    """Whether array calls compute a part without new arrays that are large."""
-    return part.call.op.scalar is not None or part.call.op.view is not None or _most_written(part) < MANY_ELEMENTS
 
 
 def _most_written(part: Part) -> int:

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.indexing import in_range
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
 from fluidlite.expr.step_order import order_of
 from fluidlite.expr.tensor import Tensor
 from fluidlite.render.array_text import ArrayText
 from fluidlite.render.readers import (
-    added_padding,
-    adds_on,
     called_function,
     computed_by_reader,
     gathered_factor,
     has_all_dims,
     in_sum,
-    index_dtype,
-    others_joined,
     reduces_windows,
     takes_array,
     unspread,
     unwindows_one,
 )
-
-_LIMITS = frozenset({"maximum", "minimum"})
-"""What NumPy computes slowly with a number."""
 
 
 class ArrayCalls(ArrayText):
@@ -54,8 +46,6 @@ class ArrayCalls(ArrayText):
         if in_sum(x, self.users):
             return "None"  # multiplied where it is summed
         whole = self.whole[x] = has_all_dims(x)
-        if (joined := self._joined(x)) is not None:
-            return joined
         called, arrays = called_function(x), [arg for arg in x.args if arg.op != "number"]
         beside, own = self._reached(arrays[0], x), called.startswith("@")
         given = [
@@ -67,13 +57,8 @@ class ArrayCalls(ArrayText):
         if whole and self.buffers is not None and takes_array(called):
             given += self._memory(x, given)
         taken = ", ".join(given)
-        if self.buffers is not None and called == "sign" and x.dtype in FLOATS:
-            text = f"H.sign(xp, {taken})"
-        elif called == "where":
+        if called == "where":
             text = f"H.where(context, {taken})"
-        elif self.buffers is not None and called in _LIMITS and x.dtype in FLOATS and len(arrays) == 1:
-            side, limit = given[:2] if x.args[1].op == "number" else given[1::-1]
-            text = f"H.limit(xp, {called!r}, {', '.join([side, limit, *given[2:]])})"
         else:
             text = f"F.{called[1:]}(xp, {taken})" if own else f"xp.{called}({taken})"
         return text if whole else f"H.broadcast(xp, {text}, {self.sizes(x.dims)})"
@@ -86,23 +71,7 @@ class ArrayCalls(ArrayText):
             target = self.buffers.take(x, names)
         return [f"out={target}"] if target else []
 
-    def _joined(self, x: Tensor) -> str | None:
-        """An elementwise tensor that makes its operands itself; None: they are there."""
-        kind, part = others_joined(x, self.users), added_padding(x, self.users)
-        if kind is not None:
-            (scan, _) = x.args
-            given = [repr(kind), self.value(scan.args[0]), str(scan.params[1])]
-            return f"H.others(xp, {', '.join([*given, *self._memory(x, ())])})"
-        if part is None:
-            return None
-        whole = self.names[x.args[1] if x.args[0] is part else x.args[0]]
-        low, high, between = map(self.sizes, part.params)
-        given = [whole, self.value(part.args[0]), low, high, between]
-        return f"H.add_part(xp, {', '.join([*given, *self._memory(x, (whole,))])})"
-
     def _cast(self, x: Tensor) -> str:
-        if x.args[0].op == "arg" and index_dtype(x.args[0], self.users) == x.dtype:
-            return self.value(x.args[0])
         return f"H.cast(xp, {self.value(x.args[0])}, {x.dtype!r})"
 
     def _stop(self, x: Tensor) -> str:
@@ -119,8 +88,6 @@ class ArrayCalls(ArrayText):
     def _broadcast(self, x: Tensor) -> str:
         users = self.users.get(x, ())
         if users and all([user is not None and user.op == "map" and len(user.dims) == len(x.dims) for user in users]):
-            if self.buffers is not None and x.rank > 2 and x.rank - 1 in x.params[0] and x.args[0].op != "number":
-                return f"H.broadcast_last_axes({self.names[x.args[0]]}, {self.sizes(x.dims)})"
             return "None"  # array functions broadcast themselves
         return f"H.broadcast(xp, {self.value(x.args[0])}, {self.sizes(x.dims)})"
 
@@ -129,8 +96,6 @@ class ArrayCalls(ArrayText):
         return f"H.slices(xp, {self.value(x.args[0])}, {self.sizes(starts)}, {self.sizes(x.dims)}, {self.sizes(steps)})"
 
     def _pad(self, x: Tensor) -> str:
-        if computed_by_reader(x, self.users):
-            return "None"  # added where it lies
         return f"H.pad(xp, {self._padding(x)})"
 
     def _padding(self, x: Tensor) -> str:
@@ -167,15 +132,8 @@ class ArrayCalls(ArrayText):
             given = ", ".join(self.value(arg) for arg in parts.args)
             sizes = f"{self.number(parts.dims[axis + 1])}, {self.number(x.dims[axis])}"
             return f"H.unwindow_one(context, {given}, {axis}, {sizes}, {stride}, {dilation}{self.into(x)})"
-        users = self.users.get(x, ())
-        if len(users) == 1 and users[0] is not None and adds_on(users[0], self.users):
-            return "None"  # added up with those in front of them
-        several, into = [f"({axis}, {self.number(x.dims[axis])}, {stride}, {dilation}), "], self.into(x)
-        while adds_on(x, self.users):
-            (x,) = x.args
-            (parts,), (axis, stride, dilation) = x.args, x.params
-            several.append(f"({axis}, {self.number(x.dims[axis])}, {stride}, {dilation}), ")
-        return f"H.unwindow(xp, {self.value(parts)}, ({''.join(several)}){into})"
+        said = f"{axis}, {self.number(x.dims[axis])}, {stride}, {dilation}"
+        return f"H.unwindow(xp, {self.value(parts)}, {said}{self.into(x)})"
 
     def _reduce(self, x: Tensor) -> str:
         kind, axes = x.params
@@ -193,13 +151,10 @@ class ArrayCalls(ArrayText):
         kind, axis = x.params
         if reduces_windows(x):
             (windows,) = x.args
-            source, dtype = self.value(windows.args[0]), index_dtype(x, self.users)
-            return f"H.window_arg(xp, {kind!r}, {source}, {self._windows(windows)}, {dtype!r})"
-        return f"H.arg(xp, {kind!r}, {self.value(x.args[0])}, {axis}, {index_dtype(x, self.users)!r})"
+            return f"H.window_arg(xp, {kind!r}, {self.value(windows.args[0])}, {self._windows(windows)})"
+        return f"H.arg(xp, {kind!r}, {self.value(x.args[0])}, {axis})"
 
     def _scan(self, x: Tensor) -> str:
-        if computed_by_reader(x, self.users):
-            return "None"  # joined with the one from the other end
         kind, axis, reverse, exclusive = x.params
         return f"H.scan(xp, {kind!r}, {self.value(x.args[0])}, {axis}, {reverse}, {exclusive}{self.into(x)})"
 
@@ -243,10 +198,6 @@ class ArrayCalls(ArrayText):
         return f"H.take(xp, {self.value(x.args[0])}, {self._indices(x)}, {x.params[0]}{self.into(x)})"
 
     def _pick(self, x: Tensor) -> str:
-        if reduces_windows(x):
-            (windows, _) = x.args
-            given = f"{self.value(windows.args[0])}, {self._indices(x)}, {self._windows(windows)}"
-            return f"H.window_pick(context, {given})"
         return f"H.pick(xp, {self.value(x.args[0])}, {self._indices(x)}, {x.params[0]}{self.into(x)})"
 
     def _checked(self, x: Tensor) -> str:

@@ -13,7 +13,6 @@ import numpy as np
 from fluidlite.base.dtypes import HALVES
 from fluidlite.codegen.functions import as_number as as_number, cast as cast, dtype_object as dtype_object
 from fluidlite.codegen.sums import pairwise_sum as pairwise_sum
-from fluidlite.render.array_choices import limit as limit, sign as sign, where as where
 from fluidlite.render.array_indexing import (
     add_at as add_at,
     add_contract as add_contract,
@@ -23,11 +22,10 @@ from fluidlite.render.array_indexing import (
     set_at as set_at,
     take as take,
     take_contract as take_contract,
+    where as where,
 )
 from fluidlite.render.array_moves import (
-    add_part as add_part,
     broadcast as broadcast,
-    broadcast_last_axes as broadcast_last_axes,
     concat as concat,
     full as full,
     iota as iota,
@@ -42,7 +40,6 @@ from fluidlite.render.array_moves import (
 )
 from fluidlite.render.array_reductions import (
     arg as arg,
-    others as others,
     product_sum as product_sum,
     recur as recur,
     reduce as reduce,
@@ -56,7 +53,6 @@ from fluidlite.render.array_windows import (
     unwindow_one as unwindow_one,
     window as window,
     window_arg as window_arg,
-    window_pick as window_pick,
     window_reduce as window_reduce,
     window_view as window_view,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,16 +10,12 @@ import numpy as np
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.functions import dtype_object
-from fluidlite.render.memory import same_elements, strided
+from fluidlite.render.memory import strided
 
 FEW = 16
 """Lines with at most this many elements: the maximum is found element after element, in all lines at once."""
 TINY = 1 << 12
 """Elements that are copied sooner than thought about."""
-SHORT = 32
-"""Loops of so few elements take longer to begin than to run."""
-LARGER = 4
-"""How many times larger than a copied operand what is computed of it is, at least."""
 
 
 def full(xp: Any, dims: Sequence[int], value: Any, dtype: str, like: Any) -> Any:
@@ -76,18 +71,6 @@ def slices(xp: Any, x: Any, starts: Sequence[int], sizes: Sequence[int], steps: 
             f"a slice of {list(x.shape)} from {list(starts)} by {list(steps)} has no {list(sizes)} elements"
         )
     return xp.flip(found, axis=tuple(turned)) if turned else found
-
-
-def broadcast_last_axes(x: Any, dims: Sequence[int]) -> Any:
-    """An operand that is broadcast to dims, with its last axes repeated where they are short and it is small, on NumPy.
-
-    NumPy's loops along a short last axis are slow to begin; axes along which nothing is broadcast are one loop.
-    """
-    if x.shape[-1] != 1 or not 1 < dims[-1] <= SHORT:
-        return x
-    axis = max((k for k, size in enumerate(x.shape) if size != 1), default=-1)
-    wide = (*x.shape[: axis + 1], *dims[axis + 1 :])
-    return x if axis < 0 or prod(wide) * LARGER > prod(dims) else broadcast(np, x, wide).copy()
 
 
 def pad(xp: Any, x: Any, value: Any, low: Sequence[int], high: Sequence[int], between: Sequence[int]) -> Any:
@@ -151,21 +134,6 @@ def pad_into(
         out[edge] = value
     if where.some:
         store(xp, out[where.into], x[where.of])
-
-
-def add_part(
-    xp: Any, whole: Any, x: Any, low: Sequence[int], high: Sequence[int], between: Sequence[int], out: Any = None
-) -> Any:
-    """The sum of an array and another one around which :func:`pad` puts zeros: what is around it is not added."""
-    where = _padding(tuple(x.shape), low, high, between)
-    if where.some and strided(out) and not same_elements(out, whole) and np.may_share_memory(out, x):
-        x = x.copy()
-    made = empty(xp, where.dims, whole) if out is None else out
-    if not same_elements(made, whole):
-        made[...] = whole
-    if where.some:
-        made[where.into] += x[where.of]
-    return made
 
 
 def store(xp: Any, out: Any, value: Any) -> None:

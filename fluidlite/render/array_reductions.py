@@ -13,13 +13,11 @@ from fluidlite.codegen.functions import dtype_object
 from fluidlite.codegen.sums import pairwise_sum
 from fluidlite.expr.reductions import of_nothing
 from fluidlite.expr.step_order import table_values
-from fluidlite.render.array_moves import FEW, concat, empty, full, iota, zeros
+from fluidlite.render.array_moves import FEW, concat, full, iota, zeros
 from fluidlite.render.memory import strided, writable
 
 BUFFER, LARGE = np.getbufsize(), 1 << 16
 """Elements that NumPy buffers when nobody says another number, and from how many on a reduction is worth saying so."""
-SCANNED = 1 << 11
-"""Up to so many elements two running products are there sooner than what is made of halves."""
 
 
 def reduce(xp: Any, kind: str, x: Any, axes: Sequence[int], dtype: str) -> Any:
@@ -46,13 +44,13 @@ def product_sum(xp: Any, a: Any, b: Any, axes: Sequence[int], dtype: str) -> Any
     return sums.product_sum(xp, a, b, tuple(axes), dtype_object(xp, dtype))
 
 
-def arg(xp: Any, kind: str, x: Any, axis: int, dtype: str = "int64") -> Any:
+def arg(xp: Any, kind: str, x: Any, axis: int) -> Any:
     """The index of the first maximum, or minimum, along an axis, which stays as 1."""
     if not prod(x.shape):  # no results
-        return full(xp, [1 if k == axis else size for k, size in enumerate(x.shape)], 0, dtype, x)
+        return full(xp, [1 if k == axis else size for k, size in enumerate(x.shape)], 0, "int64", x)
     if x.shape[axis] <= FEW and axis < x.ndim - 1:
         parts = [x[(*(slice(None),) * axis, slice(k, k + 1), ...)] for k in range(x.shape[axis])]
-        return first_of(xp, kind, x, parts, dtype)
+        return first_of(xp, kind, x, parts)
     found = None
     if hasattr(x, "__array_interface__"):
         found = _arg_by_columns(xp, kind, x, axis) if prod(x.shape[axis + 1 :]) > 1 else None
@@ -63,7 +61,7 @@ def arg(xp: Any, kind: str, x: Any, axis: int, dtype: str = "int64") -> Any:
         found = xp.where(xp.any(nan, axis=axis, keepdims=True), first, rest)
     if found is None:
         found = getattr(xp, f"arg{kind}")(x, axis=axis, keepdims=True)
-    return xp.astype(found, dtype_object(xp, dtype), copy=False)
+    return xp.astype(found, dtype_object(xp, "int64"), copy=False)
 
 
 def _arg_by_columns(xp: Any, kind: str, x: Any, axis: int) -> Any:
@@ -79,7 +77,7 @@ def _arg_by_columns(xp: Any, kind: str, x: Any, axis: int) -> Any:
     return xp.reshape(found, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
 
 
-def first_of(xp: Any, kind: str, x: Any, parts: Sequence[Any], dtype: str) -> Any:
+def first_of(xp: Any, kind: str, x: Any, parts: Sequence[Any]) -> Any:
     """Which of some parts of an array has the first maximum, or minimum, element by element; NaN is it."""
     join = xp.maximum if kind == "max" else xp.minimum
     small, best, number = dtype_object(xp, "uint8"), parts[0], None
@@ -94,7 +92,7 @@ def first_of(xp: Any, kind: str, x: Any, parts: Sequence[Any], dtype: str) -> An
         number = here if number is None else xp.maximum(number, here * k)  # a choice for each element would be slower
         if k < len(parts) - 1:
             best = join(best, part)
-    return xp.astype(xp.zeros_like(best, dtype=small) if number is None else number, dtype_object(xp, dtype))
+    return xp.astype(xp.zeros_like(best, dtype=small) if number is None else number, dtype_object(xp, "int64"))
 
 
 def _accumulated(xp: Any, join: Any, x: Any, axis: int, reverse: bool, exclusive: bool, out: Any) -> Any:
@@ -149,44 +147,6 @@ def scan(xp: Any, kind: str, x: Any, axis: int, reverse: bool, exclusive: bool, 
             found = concat(xp, [found[tuple(head)], join(found[tuple(tail)], found[tuple(body)])], axis)
             step *= 2
     return xp.flip(found, axis=axis) if reverse else found
-
-
-def others(xp: Any, kind: str, x: Any, axis: int, out: Any = None) -> Any:
-    """For each element the sum, or product, of all others along an axis.
-
-    Elements are joined with those of the other half, these pairs likewise, and so on; back from the last ones, what one
-    half lacks is the other one. That is three operations an element, all lines at once, and few roundings.
-    """
-    join = {"sum": xp.add, "prod": xp.multiply}[kind]
-    size = x.shape[axis]
-    if size <= 1 or (strided(x) and x.size <= SCANNED):
-        return join(scan(xp, kind, x, axis, False, True), scan(xp, kind, x, axis, True, True))
-    half, front = (size + 1) // 2, (slice(None),) * axis
-    first, last = (*front, slice(0, size - half), ...), (*front, slice(half, None), ...)
-    pairs = empty(xp, (*x.shape[:axis], half, *x.shape[axis + 1 :]), x)
-    _joined_into(join, x[first], x[last], pairs[first], axis)
-    alone = (*front, slice(size - half, half), ...)
-    if 2 * half > size:
-        pairs[alone] = x[alone]
-    found = others(xp, kind, pairs, axis)
-    made = out if writable(out, x) and not np.may_share_memory(out, x) else empty(xp, x.shape, x)
-    _joined_into(join, found[first], x[last], made[first], axis)
-    _joined_into(join, found[first], x[first], made[last], axis)
-    if 2 * half > size:
-        made[alone] = found[alone]
-    return made
-
-
-def _joined_into(join: Any, a: Any, b: Any, out: Any, axis: int) -> None:
-    """Join two arrays; an element of a short axis after the other, where many lines have few elements side by side."""
-    if not strided(out):
-        out[...] = join(a, b)
-    elif prod(out.shape[axis:]) >= SLICE_MIN_INNER or out.shape[axis] > prod(out.shape[:axis]):
-        join(a, b, out)
-    else:
-        front = (slice(None),) * axis
-        for k in range(out.shape[axis]):
-            join(a[(*front, k)], b[(*front, k)], out[(*front, k)])
 
 
 def recur(xp: Any, a: Any, b: Any, axis: int, reverse: bool) -> Any:

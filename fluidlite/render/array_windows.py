@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from fluidlite.render.array_choices import where
-from fluidlite.render.array_indexing import pick
+from fluidlite.render.array_indexing import where
 from fluidlite.render.array_moves import concat, permute, zeros
 from fluidlite.render.array_reductions import arg, first_of, reduce
 from fluidlite.render.memory import strided, writable
 
-CACHED = 1 << 18
-"""Elements that stay in the cache while they are added one after the other."""
 MOST_TAPS = 32
 """Windows of so many elements are reduced an element after the other, all windows at once; others each as a whole."""
-
-FEW_TAPS = 8
-"""An element of windows of so many is chosen between all first ones, all second ones, and so on."""
 
 
 def _taps(ndim: int, axis: int, taps: int, count: int, stride: int, dilation: int) -> Iterator[tuple[slice, ...]]:
@@ -64,29 +55,12 @@ def window_reduce(
     return xp.reshape(found, (*found.shape[: axis + 1], 1, *found.shape[axis + 1 :]))
 
 
-def window_arg(
-    xp: Any, kind: str, x: Any, axis: int, taps: int, count: int, stride: int, dilation: int, dtype: str
-) -> Any:
+def window_arg(xp: Any, kind: str, x: Any, axis: int, taps: int, count: int, stride: int, dilation: int) -> Any:
     """The index of the first maximum, or minimum, in each window, which have an axis of 1."""
     if not prod(x.shape) or taps > min(2 * count, MOST_TAPS):
-        return arg(xp, kind, window_view(xp, x, axis, taps, count, stride, dilation), axis + 1, dtype)
-    found = first_of(xp, kind, x, [x[part] for part in _taps(x.ndim, axis, taps, count, stride, dilation)], dtype)
+        return arg(xp, kind, window_view(xp, x, axis, taps, count, stride, dilation), axis + 1)
+    found = first_of(xp, kind, x, [x[part] for part in _taps(x.ndim, axis, taps, count, stride, dilation)])
     return xp.reshape(found, (*found.shape[: axis + 1], 1, *found.shape[axis + 1 :]))
-
-
-def window_pick(
-    context: Any, x: Any, index: Any, inside: Any, axis: int, taps: int, count: int, stride: int, dilation: int
-) -> Any:
-    """The element at an index of each window, which have an axis of 1."""
-    xp = context.xp
-    if not prod(x.shape) or taps > FEW_TAPS or taps > 2 * count or not strided(x):
-        return pick(xp, window_view(xp, x, axis, taps, count, stride, dilation), index, inside, axis + 1)
-    parts = _taps(x.ndim, axis, taps, count, stride, dilation)
-    found, at = x[next(parts)].copy(), xp.reshape(index, (*index.shape[: axis + 1], *index.shape[axis + 2 :]))
-    for k, part in enumerate(parts, 1):
-        where(context, at == k, x[part], found, found)
-    found = xp.reshape(found, index.shape)
-    return found if inside is None else where(context, inside, found, zeros(xp, (), found))
 
 
 def unwindow_one(
@@ -111,45 +85,11 @@ def unwindow_one(
     return _unwound(xp, parts, axis, size, taps, stride, dilation, part_of, out)
 
 
-def unwindow(xp: Any, parts: Any, axes: Sequence[tuple[int, int, int, int]], out: Any = None) -> Any:
-    """Sums of windows where they lie, along some axes: each told by the axis, its size, stride and dilation.
-
-    The axis is that of the windows' number, of ``parts`` as the axes behind it have become one.
-    """
-    if len(axes) == 1:
-        ((axis, size, stride, dilation),) = axes
-        whole = (slice(None),) * (axis + 1)
-        like, taps = parts[(*whole, 0, ...)], parts.shape[axis + 1]
-        return _unwound(xp, like, axis, size, taps, stride, dilation, lambda k, _: parts[(*whole, k, ...)], out)
-    dims, lines = list(parts.shape), []
-    for axis, size, stride, dilation in reversed(axes):
-        lines.append((axis, *parts.shape[axis : axis + 2], stride, dilation))
-        dims[axis : axis + 2] = [size]
-    writes = writable(out, parts)
-    total = out if writes else zeros(xp, dims, parts)
-    if writes:
-        total[...] = 0
-    step = max(1, dims[0])
-    if axes[0][0] and type(parts) is np.ndarray:  # what is added several times stays in the cache
-        step = max(1, step * CACHED // max(parts.size, 1))
-    for begin in range(0, dims[0], step):
-        some = slice(begin, begin + step) if step < dims[0] else slice(None)
-        _add_taps(total[some, ...], parts[some, ...], lines)
-    return total
-
-
-def _add_taps(total: Any, parts: Any, lines: Sequence[tuple[int, ...]]) -> None:
-    """Add to ``total`` the first elements of all windows, then the second ones, and so on."""
-    for taps in itertools.product(*(range(line[2]) for line in lines)):
-        at: list[Any] = [slice(None)] * total.ndim
-        of: list[Any] = [slice(None)] * parts.ndim
-        for i, (k, (axis, count, _, stride, dilation)) in enumerate(zip(taps, lines, strict=True)):
-            first = k * dilation
-            at[axis - (len(lines) - 1 - i)] = (
-                slice(first, first + (count - 1) * stride + 1, stride) if count else slice(0)
-            )
-            of[axis + 1] = k
-        total[tuple(at)] += parts[tuple(of)]
+def unwindow(xp: Any, parts: Any, axis: int, size: int, stride: int, dilation: int, out: Any = None) -> Any:
+    """Sums of windows where they lie, along an axis of ``size`` elements: ``parts`` has two axes in its place."""
+    whole = (slice(None),) * (axis + 1)
+    like, taps = parts[(*whole, 0, ...)], parts.shape[axis + 1]
+    return _unwound(xp, like, axis, size, taps, stride, dilation, lambda k, _: parts[(*whole, k, ...)], out)
 
 
 def _unwound(

@@ -10,7 +10,7 @@ from fluidlite.base.dtypes import FLOATS
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.expr.tensor import Tensor
 
-MADE_BY_READERS = frozenset({"take", "scan", "pad", "contract"})
+MADE_BY_READERS = frozenset({"take", "contract"})
 """What may be made where its one reader is."""
 
 
@@ -20,12 +20,10 @@ def unspread(arg: Tensor, x: Tensor) -> Tensor:
 
 
 def reduces_windows(x: Tensor | None) -> bool:
-    """Whether a tensor reduces each of some windows to one element, or picks it."""
-    if x is None or x.op not in ("reduce", "arg", "pick") or x.args[0].op != "window":
+    """Whether a tensor reduces each of some windows to one element."""
+    if x is None or x.op not in ("reduce", "arg") or x.args[0].op != "window":
         return False
     inner = x.args[0].params[0] + 1
-    if x.op == "pick":
-        return bool(x.params[0] == inner and x.dims[inner].key == "1" and x.args[1].op != "window")
     return bool(x.params[1] == (inner if x.op == "arg" else (inner,)))
 
 
@@ -47,49 +45,7 @@ def computed_by_reader(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]
     if x.op == "take" and user.op == "contract":
         at = gathered_factor(user, users)
         return at is not None and user.args[at] is x
-    if x.op == "scan":
-        return user.op == "map" and others_joined(user, users) is not None
-    if x.op == "pad":
-        return added_padding(user, users) is x
     return x.op == "contract" and user.op == "add_at" and user.args[0] is x and gathered_factor(x, users) is None
-
-
-def others_joined(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]]) -> str | None:
-    """How a tensor joins what is in front of each element with what is behind it: a sum or a product of all others."""
-    kind = {"mul": "prod", "add": "sum"}.get(x.params[0]) if x.op == "map" else None
-    if kind is None or any(arg.op != "scan" or len(users.get(arg, ())) != 1 for arg in x.args) or in_sum(x, users):
-        return None
-    (a, (mine, axis, turned, _)), (b, (theirs, other, back, _)) = ((arg.args[0], arg.params) for arg in x.args)
-    exclusive = all(arg.params[3] for arg in x.args)
-    return kind if a is b and mine == theirs == kind and axis == other and turned != back and exclusive else None
-
-
-def added_padding(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]]) -> Tensor | None:
-    """Which operand of a sum, that nobody else reads, is surrounded by zeros: it is added where it lies."""
-    if x.op != "map" or x.params[0] != "add" or in_sum(x, users):
-        return None
-    for whole, part in (x.args, x.args[::-1]):
-        number = part.args[1] if part.op == "pad" else whole
-        zero = number.op == "number" and number.params[0].key == "0"
-        if zero and len(users.get(part, ())) == 1 and whole.op not in ("number", "broadcast"):
-            return part
-    return None
-
-
-def index_dtype(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]]) -> str:
-    """The dtype in which indices of maxima are made: that to which their one reader converts them, int32 or int64."""
-    found = users.get(x, ())
-    user = found[0] if len(found) == 1 else None
-    return "int32" if user is not None and user.op == "cast" and user.dtype == "int32" else "int64"
-
-
-def adds_on(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]]) -> bool:
-    """Whether windows whose elements are windows in turn are added up, those behind them first: both at once."""
-    if x.op != "unwindow" or x.args[0].op != "unwindow":
-        return False
-    (parts,) = x.args
-    alone = len(users.get(parts, ())) == 1 and not unwindows_one(parts)
-    return bool(alone and x.params[0] + 1 < parts.params[0])
 
 
 def gathered_factor(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]]) -> int | None:

@@ -1,4 +1,4 @@
-"""Choices and limits on the host: what NumPy's own give, whatever is broadcast, wherever it is written."""
+"""Choices on the host: what NumPy's own give, whatever is broadcast, wherever it is written."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import itertools
 from typing import Any
 
 import numpy as np
-import pytest
 from grouped import grouped
 
 from fluidlite.devices.cpu import NumPyArrays
-from fluidlite.render.array_choices import MANY, limit
 
 WHERE: Any = NumPyArrays().extra("where")
 DIMS = (48, 64)
@@ -40,19 +38,3 @@ def test_the_choice_is_numpy_s_bit_for_bit(condition: str, x: str, y: str, dtype
     found = WHERE(*given.values()) if target is None else WHERE(*given.values(), target)
     assert target is None or found is target
     assert found.shape == expected.shape and found.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("kind", ["maximum", "minimum"])
-@pytest.mark.parametrize("number", [0.0, 0.3, 1e30, float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("size", [10, 2 * MANY])
-def test_a_limit_is_numpy_s(kind: str, number: float, dtype: str, size: int) -> None:
-    x = np.random.default_rng(0).standard_normal((2, size)).astype(dtype)
-    x[0, :4] = np.nan, np.inf, -np.inf, 0
-    expected = getattr(np, kind)(x, np.asarray(number, dtype))
-    for side in (number, np.dtype(dtype).type(number)):
-        for out in (None, np.empty_like(x), np.empty((2, 2 * size), dtype)[:, ::2], x.copy()):
-            found = limit(np, kind, x, side, out=out)
-            assert found.dtype == expected.dtype and (out is None or found is out)
-            np.testing.assert_array_equal(found, expected)
-    assert not np.array_equal(x, expected) or number in (np.inf, -np.inf)

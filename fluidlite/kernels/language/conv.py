@@ -26,8 +26,7 @@ from .conv_tiles import (
     pack_kernel,
     planes_kernel,
 )
-from .source import HEAVY, Packing, Step, Workspace, group_size, in_turn, part
-from .strided import filler, mover
+from .source import HEAVY, Buffer, Packing, Step, Workspace, build, filler, group_size, in_turn, part, store
 
 PLANES = 8 << 20
 """Bytes of planes made at a time; one image may take more."""
@@ -308,8 +307,9 @@ def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[Step, 
     )
     total_at = space.take(size * ITEMSIZE[wide]) if wide != dtype else 0
     offsets, product = offsets_kernel(context), filter_kernel(context, wide, rows)
-    narrow = mover(context, wide, dtype, (size,), (1,), (1,)) if wide != dtype else None
-    zeros = filler(context, dtype, 0.0)
+    buffers, text = [Buffer("total", wide), Buffer("out", dtype, True)], store(context, dtype, "out[gid]", "total[gid]")
+    narrow = build(context, f"conv_narrow_{dtype}", buffers, [], text) if wide != dtype else None
+    zeros = filler(context, dtype)
     items = one.groups * -(-one.filters // rows) * -(-one.channels * one.taps // FIT)
     x_whole, y_whole = prod(one.sizes) * one.groups * one.channels, prod(one.counts) * one.groups * one.filters
 
@@ -334,7 +334,7 @@ def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[Step, 
                 )
                 product(context, items, (made, windows, offset, total), numbers, HEAVY)
         if narrow is not None:
-            narrow(context, total, out)
+            narrow(context, size, (total, out), (), group_size(size))
 
     return step, space.need
 

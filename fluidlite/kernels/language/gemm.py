@@ -21,8 +21,7 @@ from string import Template
 from fluidlite.kernel_support import HALVES, ITEMSIZE, EpilogueText
 from fluidlite.plugin import Context, Span
 
-from .source import BLOCK, Buffer, Kernel, build, ctype, decode, group_size, load, once_a_context, store
-from .strided import Mover
+from .source import BLOCK, Buffer, Kernel, Maker, build, ctype, decode, group_size, load, once_a_context, store
 
 PART = 64
 """Rows that an item packs."""
@@ -339,7 +338,7 @@ def _pack_kernel(context: Context, stored: str, dtype: str, width: int, turned: 
 
 def pack(
     context: Context, stored: str, dtype: str, width: int, n: int, k: int, count: int, turned: bool
-) -> tuple[Mover, int]:
+) -> tuple[Maker, int]:
     """Return what packs ``count`` matrices [k, n], or turned, and converts them; and the elements of one.
 
     They become [tiles, k, width]; columns of a tile that are beyond the last are zeros, or repeat it.

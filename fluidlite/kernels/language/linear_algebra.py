@@ -14,8 +14,7 @@ from fluidlite.kernel_support import ITEMSIZE, Gemm, Kernel, epilogue_refusal, e
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, Span, compute_dtype, register_kernel
 
 from .gemm import gemm, pack, shape_of, tiles, width_of
-from .source import HEAVY, Packing, Workspace, part, scratch
-from .strided import Mover, filler, steps_of
+from .source import HEAVY, Maker, Packing, Workspace, filler, part, scratch
 
 Step = Callable[[Context, IO], None]
 MANY = 64
@@ -53,7 +52,7 @@ def _product(product: Gemm, call: Call, context: Context, packings: defaultdict[
     if not size:
         return (lambda context, io: None), 0
     if not k or 0 in product.batch:  # the sum of nothing
-        zeros = filler(context, stored, 0.0)
+        zeros = filler(context, stored)
         return (lambda context, io: zeros(context, io.span(out), size)), 0
     rows, lanes = shape_of(context, dtype)
     width = width_of(context, dtype, n)
@@ -101,7 +100,7 @@ def _product(product: Gemm, call: Call, context: Context, packings: defaultdict[
     return step, space.need
 
 
-def _form(context: Context, io: IO, slot: str, make: Mover | None, scratch: Span, kept_at: int) -> Span:
+def _form(context: Context, io: IO, slot: str, make: Maker | None, scratch: Span, kept_at: int) -> Span:
     """Return an operand as the product reads it: as it lies, kept from an earlier run, or made now."""
     if make is None:
         return io.span(slot)
@@ -118,7 +117,7 @@ def _batches(product: Gemm) -> tuple[list[tuple[int, int, int]], list[tuple[int,
     rank = len(product.batch)
     for dims in (product.a_dims, product.b_dims):
         padded = (1,) * (rank + 2 - len(dims)) + dims
-        axes.append([0 if size == 1 else step for size, step in zip(padded, steps_of(padded), strict=True)][:rank])
+        axes.append([0 if padded[axis] == 1 else prod(padded[axis + 1 :]) for axis in range(rank)])
     kept: list[tuple[int, int, int]] = []
     summed: list[tuple[int, int, int]] = []
     for axis, (size, step_a, step_b) in enumerate(zip(product.batch, *axes, strict=True)):

@@ -9,8 +9,7 @@ from fluidlite.kernel_support import ITEMSIZE
 from fluidlite.plugin import IO, Call, Context, Prepared, compute_dtype, register_kernel
 
 from .merge_sort import MergeSort, Pairs, pairs, pairs_bytes
-from .source import Buffer, build, ctype, group_size, load, part, scratch
-from .strided import mover
+from .source import MOVED, Buffer, build, ctype, group_size, load, part, scratch
 
 FEW = 16
 """Lines under which one is divided into parts."""
@@ -24,6 +23,12 @@ def _split(lines: int, n: int) -> int:
 
 
 # argsort -----------------------------------------------------------------------------------------------------------
+
+# A row along the axes behind the sorted one an item.
+_TURN = """
+  const index_t from = gid / n * inner * n + gid % n;
+  for (index_t j = 0; j < inner; ++j) turned[gid * inner + j] = lines[from + j * n];
+"""
 
 
 @register_kernel("argsort", "language")
@@ -39,11 +44,13 @@ def argsort(call: Call, context: Context) -> Any:
     size, width = prod(dims), ITEMSIZE[dtype]
     sort = MergeSort(context, dtype, outer, n, inner, call.attr("descending"))
     both = call.has("Out") and call.has("Indices")
-    turn = [
-        (slot, mover(context, kind, kind, (outer, inner, n), (n * inner, n, 1), (n * inner, 1, inner)))
-        for slot, kind in (("Out", dtype), ("Indices", "int64"))
-        if call.has(slot)
-    ]
+    turn = {
+        slot: build(
+            context, f"turn_{kind}", [Buffer("lines", kind), Buffer("turned", kind, True)], ["n", "inner"], _TURN
+        )
+        for slot, kind in (("Out", MOVED[width]), ("Indices", "int64"))
+        if inner > 1 and call.has(slot)
+    }
 
     def run(context: Context, io: IO) -> None:
         space = scratch(io)
@@ -56,8 +63,9 @@ def argsort(call: Call, context: Context) -> Any:
             sort(context, io.span("X"), given, spare)
             return
         sort(context, io.span("X"), spare, given)
-        for slot, move in turn:
-            move(context, spare.keys if slot == "Out" else spare.places, io.span(slot))
+        for slot, kernel in turn.items():
+            source = spare.keys if slot == "Out" else spare.places
+            kernel(context, outer * n, (source, io.span(slot)), (n, inner), group_size(outer * n))
 
     return Prepared(run, pairs_bytes(size, width) * (1 if both else 2))
 

@@ -97,6 +97,23 @@ class Packing(Workspace):
         return self.need, pack, tuple(self._keys)
 
 
+Maker = Callable[[Context, Span, Span], None]
+"""``make(context, source, target)`` writes another form of what lies in the source."""
+
+
+def filler(context: Context, dtype: str) -> Callable[[Context, Span, int], None]:
+    """Return ``fill(context, target, size)``, which sets every element to 0."""
+    kernel = build(
+        context, f"fill_{dtype}", [Buffer("target", dtype, True)], [], store(context, dtype, "target[gid]", "0")
+    )
+
+    def fill(context: Context, target: Span, size: int) -> None:
+        if size:
+            kernel(context, size, (target,), ())
+
+    return fill
+
+
 Step = Callable[[Context, IO, Span], None]
 """``step(context, io, scratch)`` computes one of the parts of a call."""
 

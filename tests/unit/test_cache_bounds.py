@@ -78,7 +78,7 @@ MODULE_STATE = {
 """What modules keep beside :class:`LRUCache` caches, and why that does not grow with runs."""
 
 FUNCTIONS = {
-    "kernels/blas/cblas.py": {"_threads", "find", "vectors"},
+    "kernels/blas/cblas.py": {"_threads", "find"},
     "kernels/blas/batches.py": {"batched"},
     "layers/ops.py": {"layer"},
     "render/loops/kept_answers.py": {"_sources"},

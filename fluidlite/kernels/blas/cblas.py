@@ -1,4 +1,4 @@
-"""Finds ``cblas_?gemm``, ``?gemv`` and ``?axpy`` behind NumPy and calls them by address."""
+"""Finds ``cblas_?gemm`` and ``?gemv`` behind NumPy and calls them by address."""
 
 from __future__ import annotations
 
@@ -190,32 +190,3 @@ class Product:
         where = ctypes.cast(self._call, ctypes.c_void_p).value
         recorder.call(where, self._kinds, *[each.value for each in self._arguments(a, b, out, add)])
         return True
-
-
-Axpy = Callable[[int, int, int], Callable[[float], Any]]
-"""``axpy(size, x, y)`` returns ``f(a)``, which does ``y += a * x`` for contiguous vectors at addresses."""
-
-
-@cache
-def vectors(dtype: str) -> Axpy | None:
-    """Return the routine for float32 or float64, or None where it is missing."""
-    letter, number = ("s", ctypes.c_float) if dtype == "float32" else ("d", ctypes.c_double)
-    blas = library()
-    named = ((getattr(blas, f"{prefix}{letter}axpy{suffix}", None), kind) for prefix, suffix, kind in _SPELLINGS)
-    call, integer = next((found for found in named if found[0] is not None), (None, ctypes.c_int))
-    if call is None:
-        return None
-    call.restype, one = None, integer(1)
-
-    def axpy(size: int, x: int, y: int) -> Callable[[float], Any]:
-        count, source, target = integer(size), ctypes.c_void_p(x), ctypes.c_void_p(y)
-        return lambda a: call(count, number(a), source, one, target, one)
-
-    return axpy if _adds_right(axpy, dtype) else None
-
-
-def _adds_right(axpy: Axpy, dtype: str) -> bool:
-    """Add two short vectors: integers of the wrong size would show."""
-    x, y = np.arange(5, dtype=dtype), np.ones(5, dtype)
-    axpy(5, x.ctypes.data, y.ctypes.data)(-2.0)
-    return bool((y == 1 - 2 * x).all())

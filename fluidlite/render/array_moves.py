@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fluidlite.base.errors import ProgramError
-from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.functions import dtype_object
 from fluidlite.render.memory import strided
 
@@ -75,8 +74,7 @@ def slices(xp: Any, x: Any, starts: Sequence[int], sizes: Sequence[int], steps: 
 
 def pad(xp: Any, x: Any, value: Any, low: Sequence[int], high: Sequence[int], between: Sequence[int]) -> Any:
     """Numbers in front, behind and between; negative counts in front and behind cut off."""
-    dims = _padding(tuple(x.shape), low, high, between).dims
-    made = empty(xp, dims, x)
+    made = empty(xp, [total for total, _, _ in map(_padded, x.shape, low, high, between)], x)
     pad_into(xp, made, x, value, low, high, between)
     return made
 
@@ -90,50 +88,16 @@ def _padded(size: int, low: int, high: int, between: int) -> tuple[int, slice, s
     return total, slice(start, max(start, low + (last - 1) * step + 1), step), slice(first, last)
 
 
-class _Padding(NamedTuple):
-    """Where what is padded lies: its dims, what is around it, where elements go if there are some, and which."""
-
-    dims: tuple[int, ...]
-    edges: tuple[Any, ...]
-    some: bool
-    into: tuple[slice, ...]
-    of: tuple[slice, ...]
-
-
-_paddings: LRUCache[_Padding] = LRUCache(1024, "paddings", 4 << 20)
-
-
-def _padding(shape: Sequence[int], *counts: Sequence[int]) -> _Padding:
-    return _paddings.get((shape, *counts), lambda: _padding_of(shape, *counts))
-
-
-def _padding_of(shape: Sequence[int], low: Sequence[int], high: Sequence[int], between: Sequence[int]) -> _Padding:
-    axes = list(map(_padded, shape, low, high, between))
-    dims = tuple(total for total, _, _ in axes)
-    into, of = tuple(to for _, to, _ in axes), tuple(part for _, _, part in axes)
-    some = all(part.stop > part.start for part in of)
-    if any(between) or not some or not axes:
-        return _Padding(dims, (...,), some, into, of)
-    edges = tuple(
-        (*into[:axis], edge, ...)
-        for axis, (total, to, _) in enumerate(axes)
-        for edge in (slice(0, to.start), slice(to.stop, total))
-        if edge.stop > edge.start
-    )
-    return _Padding(dims, edges, some, into, of)
-
-
 def pad_into(
     xp: Any, out: Any, x: Any, value: Any, low: Sequence[int], high: Sequence[int], between: Sequence[int]
 ) -> None:
-    """Write what :func:`pad` makes: around it each element once."""
+    """Write what :func:`pad` makes."""
     if hasattr(value, "dtype") and value.dtype != out.dtype:
         value = xp.astype(value, out.dtype)
-    where = _padding(tuple(x.shape), low, high, between)
-    for edge in where.edges:
-        out[edge] = value
-    if where.some:
-        store(xp, out[where.into], x[where.of])
+    axes = list(map(_padded, x.shape, low, high, between))
+    out[...] = value
+    if all(part.stop > part.start for _, _, part in axes):
+        store(xp, out[tuple(into for _, into, _ in axes)], x[tuple(part for _, _, part in axes)])
 
 
 def store(xp: Any, out: Any, value: Any) -> None:

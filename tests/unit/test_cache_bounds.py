@@ -83,6 +83,7 @@ FUNCTIONS = {
     "layers/ops.py": {"layer"},
     "render/loops/kept_answers.py": {"_sources"},
     "devices/cpu/language.py": {"_translator"},
+    "devices/cpu/object_code.py": {"machine"},
     "render/contractions.py": {"_alone"},
     "testing/fuzz/from_samples.py": {"samples_by_type"},
     "testing/fuzz/error_bounds.py": {"by_hand"},

@@ -14,6 +14,7 @@ from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec
 from fluidlite.tensor.transfer import borrow
+from fluidlite.tensor.var_type import VarType
 
 
 def _hint(program: Program, name: str) -> str:
@@ -60,7 +61,10 @@ def fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:
         if name is None:
             equal = " (== on variables is Python's; use layers.equal)" if isinstance(item, bool) else ""
             raise FetchError(f"fetch_list holds {item!r}; expected variables or names{equal}")
-        if program.global_block().find_var(name) is None:
+        variable = program.global_block().find_var(name)
+        if variable is None:
             raise FetchError(f"fetch_list names {name!r}, which the program does not have{_hint(program, name)}")
+        if variable.type == VarType.STEP_SCOPES:
+            raise FetchError(f"fetch_list names {name!r}, which holds what a gradient needs of steps, and no numbers")
         names.append(name)
     return tuple(names)

@@ -112,17 +112,21 @@ def prune(program: Program, targets: Sequence[Variable | str], feeds: Sequence[V
     names = [block.own(each, what).name for each in several]
     given = {f if isinstance(f, str) else f.name for f in feeds}
     new = copy_program(program)
-    wanted = set(names) - given
-    kept: list[Operator] = []
-    for op in reversed(new.global_block().ops):
-        if wanted.isdisjoint(op.output_arg_names):
-            continue
-        kept.append(op)
-        wanted -= {n for n in op.output_arg_names if n not in op.input_arg_names}
-        wanted |= set(op.input_arg_names) - given
+    steps, unread = [], set(given)
+    for op in new.global_block().ops:  # what writes a feed before anything reads it gives way to the feed
+        reads = set(op.input_arg_names)
         for index in sub_blocks(op):
             inside = new.blocks[index]
-            wanted |= {n for o in inside.ops for n in o.input_arg_names if n not in inside.vars} - given
+            reads |= {n for o in inside.ops for n in o.input_arg_names if n not in inside.vars}
+        unread -= reads
+        steps.append((op, reads, set(op.output_arg_names) - unread))
+    wanted = set(names)
+    kept: list[Operator] = []
+    for op, reads, writes in reversed(steps):
+        if not wanted.isdisjoint(writes):
+            kept.append(op)
+            wanted -= writes - reads
+            wanted |= reads
     new.global_block().ops[:] = kept[::-1]
     used = (
         set(names)

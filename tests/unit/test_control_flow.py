@@ -10,6 +10,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers
+from fluidlite.errors import FetchError
 
 KINDS = ("cpu", "opencl", "fpga")
 MODES = ("interpreted", "compiled")
@@ -204,6 +205,53 @@ def test_a_loop_survives_saving_and_cloning(cpu: fluid.Executor) -> None:
     for program in (fluid.Program.from_json(main.to_json()), main.clone(), main.clone(for_test=True), main.prune([s])):
         (found,) = cpu.run(program, {"x": X, "n": count(3)}, [s.name])
         np.testing.assert_allclose(found, 4 * X, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["block", "switch", "cond", "static rnn", "gradients"])
+def test_branches_and_steps_survive_saving(kind: str, cpu: fluid.Executor) -> None:
+    """A program with blocks of each kind is what it was after JSON, text for text and number for number."""
+    x, on = fed("x", [2, 3]), fed("on", [1], "bool")
+    x.stop_gradient = False
+    s, zero = layers.assign(x), layers.fill_constant([3], "float32", 0.0)
+    if kind == "block":
+        with layers.ConditionalBlock([on], is_scalar_condition=True).block():
+            layers.assign(s + x, output=s)
+    elif kind == "switch":
+        with layers.Switch() as switch:
+            with switch.case(on):
+                layers.assign(s * 3.0, output=s)
+            with switch.default():
+                layers.assign(s * 5.0, output=s)
+    elif kind == "static rnn":
+        rnn = layers.StaticRNN()
+        with rnn.step():
+            before = rnn.memory(init=zero)
+            rnn.update_memory(before, before + rnn.step_input(x))
+            rnn.step_output(before)
+        s = rnn()
+    else:
+        s = layers.cond(on, lambda: x * x, lambda: x + 1.0)
+    fetches = [s.name] + ([g.name for g in fluid.gradients(s, x)] if kind == "gradients" else [])
+    main = fluid.default_main_program()
+    again = fluid.Program.from_json(main.to_json())
+    assert (str(again), again.to_json()) == (str(main), main.to_json())
+    for holds in (True, False):
+        feed = {"x": X, "on": np.array([holds])}
+        np.testing.assert_array_equal(cpu.run(again, feed, fetches), cpu.run(main, feed, fetches))
+
+
+def test_what_steps_keep_is_not_fetched(cpu: fluid.Executor) -> None:
+    x, n = fed("x", [2, 3]), fed("n", [1], "int64")
+    x.stop_gradient = False
+    s = layers.assign(x)
+    counted(n, lambda _: layers.assign(s * x, output=s))
+    (slope,) = fluid.gradients(s, x)
+    main = fluid.default_main_program()
+    (steps,) = [variable.name for variable in main.list_vars() if variable.type == "step_scopes"]
+    for program in (main, main.clone(for_test=True)):
+        with pytest.raises(FetchError, match=f"names '{steps}', which holds what a gradient needs of steps"):
+            cpu.run(program, {"x": X, "n": count(3)}, [steps])
+    cpu.run(main, {"x": X, "n": count(3)}, [slope])
 
 
 @pytest.mark.parametrize("counts_known", [True, False])

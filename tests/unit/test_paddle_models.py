@@ -186,6 +186,35 @@ def test_a_while_of_paddle_runs(tmp_path: Path) -> None:
     assert exe.run(again, feed={"n": np.asarray([2.5], "float32")}, fetch_list=["i"])[0][0] == 3
 
 
+@pytest.mark.parametrize("kind", ["cond", "static rnn", "gradient"])
+def test_blocks_that_paddle_does_not_know_are_refused(tmp_path: Path, kind: str) -> None:
+    """A branch of two blocks, the block of steps, and gradients of blocks are operators of ours."""
+    layers = fluid.layers
+    x = layers.data("x", [2, 3], append_batch_size=False, stop_gradient=False)
+    on, start = layers.fill_constant([1], "bool", True), layers.fill_constant([3], "float32", 0.0)
+    if kind == "cond":
+        out = layers.cond(on, lambda: x * 2.0, lambda: x + 1.0)
+    elif kind == "static rnn":
+        rnn = layers.StaticRNN()
+        with rnn.step():
+            before = rnn.memory(init=start)
+            rnn.update_memory(before, before + rnn.step_input(x))
+            rnn.step_output(before)
+        out = rnn()
+    else:
+        out = layers.assign(x)
+        with layers.ConditionalBlock([on], is_scalar_condition=True).block():
+            layers.assign(out * x, output=out)
+        write_program(fluid.default_main_program().clone())
+        fluid.gradients(out, x)
+    with pytest.raises(SavedModelError, match=r"test_paddle_models.py:\d+.* runs blocks as Paddle's(?s:.*)Do: "):
+        write_program(fluid.default_main_program())
+    if kind != "gradient":
+        with pytest.raises(SavedModelError, match="as Paddle's format cannot say"):
+            fluid.io.save_inference_model(str(tmp_path / "m"), ["x"], [out], executor(), format="paddle")
+        assert not (tmp_path / "m").exists()
+
+
 def _operator(type: str, *attributes: bytes, slot: str = "X") -> bytes:
     return pb.operator(type, {slot: ["out"]}, {"Out": ["out"]}, *attributes)
 

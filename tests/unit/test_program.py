@@ -219,6 +219,31 @@ def test_prune_keeps_what_the_targets_need() -> None:
         main.prune(["nope"])
 
 
+@pytest.mark.parametrize("in_place", ["assign", "increment", "branch"])
+def test_prune_keeps_what_writes_over_a_feed_that_was_read(in_place: str) -> None:
+    """A feed takes the place of what computes it first; what changes it later stays."""
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = layers.data("x", [1])
+        fed = layers.scale(x, 5.0)
+        if in_place == "increment":
+            layers.increment(fed, 2.0)
+        elif in_place == "assign":
+            layers.assign(layers.exp(fed), output=fed)
+        else:
+            with layers.ConditionalBlock([layers.fill_constant([1], "bool", True)], is_scalar_condition=True).block():
+                layers.assign(fed * 3.0, output=fed)
+        out = fed * 2.0
+        main = fluid.default_main_program()
+    exe, value = fluid.Executor("cpu"), np.float32([[0.5]])
+    changed = {"increment": value + 2, "assign": np.exp(value), "branch": value * 3}[in_place]
+    for targets in ([out], [fed], [fed, out]):
+        found = exe.run(main.prune(targets, [fed]), {fed.name: value}, targets)
+        wanted = {fed.name: changed, out.name: 2 * changed}
+        for target, array in zip(targets, found, strict=True):
+            np.testing.assert_allclose(array, wanted[target.name], rtol=1e-6)
+    assert "x" not in main.prune([out], [fed]).global_block().vars
+
+
 def test_the_text_shows_operators_and_lines() -> None:
     main, _, _ = network()
     text = str(main)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fluidlite.base.errors import SavedModelError
+from fluidlite.program.edit import sub_blocks
 from fluidlite.program.operator import Operator
 from fluidlite.program.program import Program
 from fluidlite.program.protobuf.messages import message_classes
@@ -77,6 +78,8 @@ def _variable(block: Any, variable: Variable) -> None:
 
 
 def _operator(block: Any, op: Operator) -> None:
+    if len(sub_blocks(op)) != (op.type in _OURS):  # branches of two blocks, recurrent ones, gradients
+        raise SavedModelError(f"{op} runs blocks as Paddle's format cannot say\n  Do: save with format='fluidlite'")
     desc = block.ops.add(type=op.type)
     for field, slots in ((desc.inputs, op.inputs), (desc.outputs, op.outputs)):
         for slot, names in slots.items():

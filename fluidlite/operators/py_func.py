@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -16,22 +18,32 @@ from fluidlite.program.operator_options import Differentiation, Execution, Infer
 from fluidlite.program.registry import register_op
 from fluidlite.tensor.tensor import Tensor
 
-_functions: list[Callable[..., Any]] = []
+_functions: dict[int, Callable[..., Any]] = {}
 _lock = new_lock()
 
 
 def register_function(function: Callable[..., Any]) -> int:
-    """Return the number by which a py_func of this process names a function; the same one has one number."""
+    """Return the number by which py_funcs name a function; the same one has one number.
+
+    It follows from the function's name and code: a saved program does not find another one under it in another process.
+    """
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    number = crc32(f"{function.__module__} {name} {_text(getattr(function, '__code__', None))}".encode())
     with _lock:
-        for number, known in enumerate(_functions):
-            if known is function:
-                return number
-        _functions.append(function)
-        return len(_functions) - 1
+        while _functions.setdefault(number, function) is not function:
+            number += 1
+    return number
+
+
+def _text(constant: Any) -> str:
+    """A constant of a function's code, or the code, as a text that is the same in every process."""
+    if isinstance(constant, CodeType):
+        return f"{constant.co_code.hex()} {constant.co_names} {[*map(_text, constant.co_consts)]}"
+    return repr(sorted(constant, key=repr) if isinstance(constant, frozenset) else constant)
 
 
 def _function(number: int) -> Callable[..., Any]:
-    if not 0 <= number < len(_functions):
+    if number not in _functions:
         raise ProgramError(
             f"function {number} is not registered in this process; a saved program does not hold Python functions"
             "\n  Do: build the py_func in the program that runs it"

@@ -10,6 +10,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
+from fluidlite.operators import py_func
 
 layers = fluid.layers
 PLACES = [str(place) for place in fluid.places()]
@@ -208,6 +209,40 @@ def test_a_function_of_another_process_is_an_error() -> None:
     program.global_block().ops[0].set_attr("forward_callable_id", 10_000)
     with pytest.raises(ProgramError, match="function 10000 is not registered in this process"):
         fluid.Executor("cpu").run(program, {"x": X}, [y])
+
+
+def by_sets(x: Any) -> Any:
+    return np.asarray(x) * (3 if "a" in {"a", "b", "c", "d"} else 5)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: np.asarray(x) * 2, by_sets, np.tanh, lambda x: next(np.exp(y) for y in [x])]
+)
+def test_a_saved_program_does_not_call_another_function(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has other functions under the first numbers: the number says which function it is."""
+    program, y = program_of(lambda x: layers.py_func(function, x, declared("y", [-1, 3])))
+    text, wanted = program.to_json(), function(X)
+    others = (
+        lambda x: np.asarray(x) * 100,
+        lambda x: np.asarray(x) + 2,
+        lambda x: next(np.sin(y) for y in [x]),
+        np.exp,
+        lambda x: np.cos(x),
+    )
+    monkeypatch.setattr(py_func, "_functions", {})  # as a new process begins
+    for other in others:
+        program_of(lambda x, other=other: layers.py_func(other, x, declared("y", [-1, 3])))
+    again = fluid.Program.from_json(text)
+    with pytest.raises(ProgramError, match="is not registered in this process; a saved program does not hold Python"):
+        fluid.Executor("cpu").run(again, {"x": X}, [y.name])
+    program_of(lambda x: layers.py_func(function, x, declared("y", [-1, 3])))
+    np.testing.assert_array_equal(fluid.Executor("cpu").run(again, {"x": X}, [y.name])[0], wanted)
+
+
+def test_the_text_of_a_function_is_the_same_in_every_process() -> None:
+    """Members of a group compare the texts of their programs; sets of texts have another order in each process."""
+    assert py_func._text(frozenset("bdca")) == "['a', 'b', 'c', 'd']"
+    assert "0x" not in py_func._text(by_sets.__code__)
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -107,10 +107,9 @@ class ModelAverage(_Swap, Optimizer):
         self.max_average_window = check_int("max_average_window", max_average_window)
         program = default_main_program()
         _Swap.__init__(self, program)
-        block = program.global_block()
         with program.roles("optimize"), name_scope("move_average"):
             for param, _ in self._kept:
-                self._append_average_accumulate_op(block, param)
+                self._append_average_accumulate_op(program.current_block(), param)
         self._build()
 
     def _append_average_accumulate_op(self, block: Block, param: Parameter) -> Operator:
@@ -188,6 +187,11 @@ class ExponentialMovingAverage(_Swap):
     def update(self) -> None:
         """Append what updates the averages; call it once, after ``minimize``."""
         program = default_main_program()
+        if program.current_block() is not program.global_block():
+            raise ProgramError(
+                "optimizer.ExponentialMovingAverage.update is called in a block; it counts runs, of which not each may "
+                "run the block\n  Do: call it outside of branches and loops"
+            )
         with program.roles("optimize"), name_scope("moving_average"):
             tensor.autoincreased_step_counter(self._COUNTER)
             mul, add = ops.layer("elementwise_mul"), ops.layer("elementwise_add")

@@ -225,7 +225,7 @@ class Optimizer:
         pairs = [(param, merge_rows(grad)) for param, grad in pairs]
         clipped = append_gradient_clip_ops(pairs, grad_clip or self._grad_clip)
         decayed = append_regularization_ops(clipped, self.regularization)
-        block = program.global_block()
+        block = program.current_block()
         with program_guard(program), program.roles("optimize"):
             self._create_accumulators(block, [param for param, _ in decayed])
             self._scaled_rates = {}

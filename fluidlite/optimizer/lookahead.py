@@ -56,7 +56,7 @@ class LookaheadOptimizer:
                 slow = block.create_var(name, param.shape, param.dtype, persistable=True, stop_gradient=True)
                 first = start.create_var(name, param.shape, param.dtype, persistable=True, stop_gradient=True)
                 start.append_op("assign", {"X": start.var(param.name)}, {"Out": first})
-                block.append_op(
+                program.current_block().append_op(
                     "lookahead_update",
                     {"Fast": param, "Slow": slow, "Step": step},
                     {"FastOut": param, "SlowOut": slow},

@@ -287,6 +287,73 @@ def test_lookahead() -> None:
         np.testing.assert_allclose(value("w@SLOW"), slow, rtol=1e-5)
 
 
+# Updates in branches ------------------------------------------------------------------------------------------------
+
+IN_BRANCHES: dict[str, Callable[[], Any]] = {
+    "sgd": lambda: optimizer.SGD(0.1),
+    "momentum": lambda: optimizer.Momentum(0.1, 0.9, regularization=regularizer.L2Decay(0.3)),
+    "adam": lambda: optimizer.Adam(0.1, grad_clip=clip.GradientClipByGlobalNorm(0.5)),
+    "lookahead": lambda: optimizer.LookaheadOptimizer(optimizer.SGD(0.1), alpha=0.3, k=2),
+}
+
+
+@pytest.mark.parametrize("place", [str(place) for place in fluid.places()])
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+@pytest.mark.parametrize("way", ["switch", "block", "cond"])
+@pytest.mark.parametrize("name", IN_BRANCHES)
+def test_updates_in_a_branch_are_made_where_it_runs(name: str, way: str, mode: str, place: str) -> None:
+    """What an optimiser appends inside of a branch is part of it: in the other runs nothing is updated."""
+
+    def updated(program: fluid.Program, build: Callable[[fluid.Variable], None], turns: list[bool]) -> list[np.ndarray]:
+        exe, found = fluid.Executor(place, mode=mode), []
+        with fluid.program_guard(program, fluid.Program()), fluid.unique_name.guard(), fluid.scope_guard(fluid.Scope()):
+            due = layers.data("due", [1], append_batch_size=False, dtype="bool")
+            build(due)
+            exe.run(fluid.default_startup_program())
+            for turn in turns:
+                exe.run(feed={"x": ROWS, "due": np.array([turn])}, fetch_list=[due])
+                found.append(value())
+        return found
+
+    def everywhere(due: fluid.Variable) -> None:
+        IN_BRANCHES[name]().minimize(model())
+        optimizer.ModelAverage(1.0, 2, 4)
+
+    def inside(due: fluid.Variable) -> None:
+        loss = model()
+
+        def update() -> None:
+            IN_BRANCHES[name]().minimize(loss)
+            optimizer.ModelAverage(1.0, 2, 4)
+
+        if way == "cond":
+            layers.cond(due, update)
+        elif way == "switch":
+            with layers.Switch() as switch, switch.case(due):
+                update()
+        else:
+            with layers.ConditionalBlock([due], is_scalar_condition=True).block():
+                update()
+
+    main = fluid.Program()
+    want = updated(fluid.Program(), everywhere, [True] * 3)
+    found = updated(main, inside, [False, True, False, True, True, False])
+    for turn, step in enumerate((-1, 0, 0, 1, 2, 2)):
+        np.testing.assert_allclose(found[turn], START if step < 0 else want[step], rtol=1e-5)
+    outside = {op.type for op in main.global_block().ops if op.role == "optimize"}
+    assert not outside & {"sgd", "momentum", "adam", "lookahead_update", "average_accumulates"}
+
+
+def test_moving_averages_are_updated_in_each_run() -> None:
+    optimizer.SGD(0.1).minimize(model())
+    average = optimizer.ExponentialMovingAverage(0.8)
+    due = layers.fill_constant([1], "bool", True)
+    with layers.ConditionalBlock([due], is_scalar_condition=True).block():
+        with pytest.raises(ProgramError, match=r"it counts runs.*\n  Do: call it outside of branches and loops"):
+            average.update()
+        layers.assign(due, output=due)
+
+
 def test_every_class_clips_and_decays() -> None:
     made = optimizer.Adagrad(0.1, 1e-3, None, regularizer.L2Decay(0.3), clip.GradientClipByNorm(0.5))
     made.minimize(model())

@@ -73,7 +73,7 @@ def append_regularization_ops(
     for param, grad in parameters_and_grads:
         regularizer = param.regularizer or regularization
         if grad is not None and regularizer is not None:
-            block = grad.block
+            block = grad.block.program.current_block()
             with block.program.roles("optimize"):
                 term, grad = regularizer(param, grad, block), dense(grad)
                 block.append_op("elementwise_add", {"X": grad, "Y": term}, {"Out": grad})

@@ -25,7 +25,7 @@ def merge_rows(grad: Variable) -> Variable:
     """Return SelectedRows in which each row comes once, with the sum of its values; others as they are."""
     if grad.selected is None or grad.selected.merged:
         return grad
-    block, selected = grad.block, grad.selected
+    block, selected = grad.block.program.current_block(), grad.selected
     with block.program.roles("optimize"):
         rows, index = (block.create_temporary("int64", stop_gradient=True) for _ in range(2))
         values = block.create_temporary(grad.dtype, stop_gradient=True)
@@ -38,7 +38,7 @@ def dense(grad: Variable) -> Variable:
     """Return SelectedRows as the whole tensor, 0 in other rows; a dense gradient as it is."""
     if grad.selected is None:
         return grad
-    block = grad.block
+    block = grad.block.program.current_block()
     out = block.create_temporary(grad.dtype, stop_gradient=True)
     if grad.selected.merged:
         positions = block.create_temporary("int64", stop_gradient=True)
@@ -52,15 +52,15 @@ def dense(grad: Variable) -> Variable:
 
 
 def take_rows(var: Variable, grad: Variable) -> Variable:
-    block, selected = grad.block, _selected("take_rows", grad)
+    block, selected = grad.block.program.current_block(), _selected("take_rows", grad)
     out = block.create_temporary(var.dtype, stop_gradient=True)
     block.append_op("gather", {"X": var, "Index": selected.rows}, {"Out": out})
     return out
 
 
 def put_rows(var: Variable, rows: Variable, grad: Variable) -> None:
-    selected = _selected("put_rows", grad)
-    grad.block.append_op("set_rows", {"X": var, "Rows": selected.rows, "Values": rows}, {"Out": var})
+    block, selected = grad.block.program.current_block(), _selected("put_rows", grad)
+    block.append_op("set_rows", {"X": var, "Rows": selected.rows, "Values": rows}, {"Out": var})
 
 
 def merge_selected_rows(x: Variable, name: str | None = None) -> Variable:
@@ -82,8 +82,9 @@ def get_tensor_from_selected_rows(x: Variable, name: str | None = None) -> Varia
     Raises: ProgramError: If ``x`` is dense
     """
     _selected("get_tensor_from_selected_rows", x)
-    out = x.block.create_temporary(x.dtype)
-    x.block.append_op("assign", {"X": x}, {"Out": out})
+    block = x.block.program.current_block()
+    out = block.create_temporary(x.dtype)
+    block.append_op("assign", {"X": x}, {"Out": out})
     return out
 
 

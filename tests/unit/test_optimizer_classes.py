@@ -344,6 +344,51 @@ def test_updates_in_a_branch_are_made_where_it_runs(name: str, way: str, mode: s
     assert not outside & {"sgd", "momentum", "adam", "lookahead_update", "average_accumulates"}
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Ftrl", "AdamOptimizer", "Momentum"])
+@pytest.mark.parametrize("options", [{}, {"clip": 0.05}, {"decay": 0.3}], ids=str)
+def test_rows_are_updated_in_a_branch(name: str, options: dict[str, float]) -> None:
+    """What merges, clips, takes and puts back rows of a table is in the branch, too."""
+
+    def trained(branch: bool, turns: list[bool]) -> np.ndarray:
+        arguments: dict[str, Any] = {"momentum": 0.9} if name == "Momentum" else {}
+        arguments |= {"lazy_mode": True} if name == "AdamOptimizer" else {}
+        arguments |= {"grad_clip": clip.GradientClipByGlobalNorm(options["clip"])} if "clip" in options else {}
+        arguments |= {"regularization": regularizer.L2Decay(options["decay"])} if "decay" in options else {}
+        with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope()):
+            index, due = layers.data("index", [1], dtype="int64"), layers.data("due", [1], False, "bool")
+            attr = fluid.ParamAttr("table", fluid.initializer.Constant(0.5))
+            loss = layers.mean(layers.square(layers.embedding(index, [6, 2], is_sparse=True, param_attr=attr) - 1.0))
+            made = getattr(optimizer, name)(0.1, **arguments)
+            if branch:
+                with layers.Switch() as switch, switch.case(due):
+                    made.minimize(loss)
+            else:
+                made.minimize(loss)
+            exe = started()
+            for turn in turns:
+                exe.run(feed={"index": [[1], [1], [4]], "due": np.array([turn])}, fetch_list=[due])
+            return value("table")
+
+    np.testing.assert_array_equal(trained(True, [False]), np.full((6, 2), 0.5, "float32"))
+    np.testing.assert_allclose(trained(True, [False, True, False, True]), trained(False, [True, True]), rtol=1e-6)
+
+
+def test_gradients_that_are_accumulated_decay_where_the_branch_runs() -> None:
+    ((w, gradient),) = fluid.append_backward(model())
+    held = layers.create_global_var([3, 1], 0.0, "float32", persistable=True, name="held")
+    layers.assign(held + gradient, held)
+    due = layers.data("due", [1], append_batch_size=False, dtype="bool")
+    with layers.ConditionalBlock([due], is_scalar_condition=True).block():
+        optimizer.SGD(0.1, regularization=regularizer.L2Decay(0.3)).apply_gradients([(w, held)])
+        layers.assign(held * 0.0, held)
+    exe, want = started(), START.astype("float64")
+    for _ in range(2):
+        for turn in (False, False, True):
+            exe.run(feed={"x": ROWS, "due": np.array([turn])}, fetch_list=[due])
+        want = want - 0.1 * (3 * slope(want) + 0.3 * want)
+        np.testing.assert_allclose(value(), want, rtol=1e-5)
+
+
 def test_moving_averages_are_updated_in_each_run() -> None:
     optimizer.SGD(0.1).minimize(model())
     average = optimizer.ExponentialMovingAverage(0.8)

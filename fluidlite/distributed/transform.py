@@ -86,7 +86,8 @@ def insert_collectives(
     for bucket in reversed(found):
         names = {"X": list(bucket.names)}, {"Out": list(bucket.names)}
         block._insert(last + 1, "c_sync_comm_stream", *names, {}, role="backward")
-    _share_random_updates(block)
+    for each in program.blocks:  # those of branches too
+        _share_random_updates(each)
     if scale == "rows":
         _scale_by_rows(block, seed, rows_of)
     elif scale == "members":

@@ -392,14 +392,20 @@ def test_a_second_backward_behind_an_update_is_refused() -> None:
             insert_collectives(fluid.default_main_program(), losses[0].name)
 
 
+@pytest.mark.parametrize("branch", [False, True])
 @pytest.mark.parametrize("seed", [0, 7])
-def test_members_drop_other_elements_and_make_equal_updates_of_noise(seed: int) -> None:
+def test_members_drop_other_elements_and_make_equal_updates_of_noise(seed: int, branch: bool) -> None:
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = seed
     with fluid.program_guard(main, startup):
         dropped = layers.dropout(layers.data("x", [500]), 0.5)
         loss = layers.mean(layers.fc(dropped, 2))
-        fluid.optimizer.Dpsgd(0.1, clip=1.0, batch_size=4.0, sigma=1.0).minimize(loss)
+        made = fluid.optimizer.Dpsgd(0.1, clip=1.0, batch_size=4.0, sigma=1.0)
+        if branch:
+            with layers.ConditionalBlock([layers.fill_constant([1], "bool", True)], is_scalar_condition=True).block():
+                made.minimize(loss)
+        else:
+            made.minimize(loss)
     program = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=["cpu", "cpu"])
     executor = fluid.Executor("cpu")
     executor.run(startup)

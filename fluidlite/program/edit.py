@@ -39,7 +39,7 @@ def copy_program(program: Program, for_test: bool = False) -> Program:
         duplicate.forward_block_idx = block.forward_block_idx
         duplicate.vars = {name: copy_variable(variable, duplicate) for name, variable in block.vars.items()}
         for op in block.ops:
-            if for_test and op.role in TRAINING_ROLES:
+            if for_test and _trains(op):
                 continue
             attrs = {**op.attrs, "is_test": True} if for_test and "is_test" in op.attrs else op.attrs
             duplicate.ops.append(op._near(duplicate, op.definition, op.inputs, op.outputs, attrs, op.hints))
@@ -53,6 +53,12 @@ def copy_program(program: Program, for_test: bool = False) -> Program:
 def sub_blocks(op: Operator) -> list[int]:
     """Indices of the blocks that an operator runs."""
     return [op.attrs[a.name] for a in op.definition.attrs if a.type == "block" and op.attrs[a.name] is not None]
+
+
+def _trains(op: Operator) -> bool:
+    """Whether an operator is one of training, or runs such ones alone."""
+    inside = [each for index in sub_blocks(op) for each in op.block.program.blocks[index].ops]
+    return op.role in TRAINING_ROLES or (bool(inside) and all(map(_trains, inside)))
 
 
 def closed(op: Operator) -> bool:

@@ -136,7 +136,7 @@ class Program(FluidProgram):
         """Copy the program; operator ids, lines and roles are kept.
 
         With ``for_test`` every ``is_test`` attribute is set and the operators of backward, optimiser and
-        learning-rate schedule are left out.
+        learning-rate schedule are left out, and what runs no other ones.
         """
         from fluidlite.program.edit import copy_program
 

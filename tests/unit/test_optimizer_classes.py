@@ -340,6 +340,8 @@ def test_updates_in_a_branch_are_made_where_it_runs(name: str, way: str, mode: s
     found = updated(main, inside, [False, True, False, True, True, False])
     for turn, step in enumerate((-1, 0, 0, 1, 2, 2)):
         np.testing.assert_allclose(found[turn], START if step < 0 else want[step], rtol=1e-5)
+    kept = [op for block in main.clone(for_test=True).blocks for op in block.ops]
+    assert not [op for op in kept if op.role == "optimize" or op.type == "conditional_block"]
     outside = {op.type for op in main.global_block().ops if op.role == "optimize"}
     assert not outside & {"sgd", "momentum", "adam", "lookahead_update", "average_accumulates"}
 

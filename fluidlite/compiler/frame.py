@@ -69,17 +69,24 @@ class Frame:
         return len(self.step.outs.get(slot, ()))
 
     def write(self, slot: str, tensors: Sequence[Tensor]) -> None:
-        """Give the variables of an output slot their values, which lie where the plan expects them."""
+        """Give the variables of an output slot their values, which lie where the plan expects them.
+
+        What lies in the memory of an input is copied: a later operator may write over one of the two.
+        """
         assert self.step is not None
         wanted = self._place_of(self.step, slot)
+        keys = [key for keys in self.step.ins.values() for key in keys if key in self.values]
+        given = {id(self.values[key].allocation) for key in keys}
         for out, tensor in zip(self.step.outs[slot], tensors, strict=True):
             if tensor.place is not None and tensor.place != wanted:
                 raise ProgramError(
                     f"{self.step.op} wrote {slot} on {tensor.place}; it belongs on {wanted}"
                     "\n  Do: set the tensor there, or declare the slot with on_host=True"
                 )
-            if out.state:
-                tensor = self.store(out.key, tensor, self.contexts.get(wanted) or get_context(wanted))
+            alone = tensor.allocation is None or id(tensor.allocation) not in given
+            if out.state or not alone:
+                context = self.contexts.get(wanted) or get_context(wanted)
+                tensor = self.store(out.key, tensor, context, alone) if out.state else transfer(tensor, context)
             self.values[out.key] = tensor
 
     def store(self, key: str, value: Tensor, context: Context, alone: bool = True) -> Tensor:

@@ -240,6 +240,48 @@ def test_branches_and_steps_survive_saving(kind: str, cpu: fluid.Executor) -> No
         np.testing.assert_array_equal(cpu.run(again, feed, fetches), cpu.run(main, feed, fetches))
 
 
+@pytest.mark.parametrize("place", [str(place) for place in fluid.places()])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("written", ["what went in", "what came out"])
+@pytest.mark.parametrize("kind", ["while", "while_loop", "block", "switch", "cond", "print", "py_func"])
+def test_what_an_operator_hands_on_is_another_value(kind: str, written: str, mode: str, place: str) -> None:
+    """Blocks that do not run, and print, give what they were given; what writes over one leaves the other."""
+    x = fed("x", [2, 3])
+    zero = layers.fill_constant([1], "int64", 0)
+    off = layers.less_than(zero, zero)
+    given = layers.tanh(x)
+    out = layers.assign(given)
+    if kind == "while":
+        with layers.While(off).block():
+            layers.assign(layers.exp(out), output=out)
+            layers.less_than(zero, zero, cond=off)
+    elif kind == "while_loop":
+        out = layers.while_loop(lambda i, v: layers.less_than(i, zero), lambda i, v: [i, layers.exp(v)], [zero, given])[
+            1
+        ]
+    elif kind == "block":
+        with layers.ConditionalBlock([off], is_scalar_condition=True).block():
+            layers.assign(layers.exp(out), output=out)
+    elif kind == "switch":
+        with layers.Switch() as switch, switch.case(off):
+            layers.assign(layers.exp(out), output=out)
+    elif kind == "cond":
+        out = layers.cond(off, lambda: layers.exp(given), lambda: given)
+    elif kind == "print":
+        out = layers.Print(given, print_phase="backward")
+    else:
+        out = fluid.default_main_program().global_block().create_var("out", [2, 3], "float32")
+        layers.py_func(lambda value: value, given, out)
+    changed, kept = (given, out) if written == "what went in" else (out, given)
+    changed.block.append_op("scale", {"X": changed}, {"Out": changed}, {"scale": 0.5, "bias": 0.25})
+    fetches = [layers.scale(kept, 2.0), layers.scale(changed, 2.0)]
+    exe = fluid.Executor(place, mode=mode, fallback="allow")
+    for _ in range(3):
+        found = exe.run(feed={"x": X}, fetch_list=fetches)
+        np.testing.assert_allclose(found[0], 2 * np.tanh(X), rtol=1e-5)
+        np.testing.assert_allclose(found[1], np.tanh(X) + 0.5, rtol=1e-5)
+
+
 def test_what_steps_keep_is_not_fetched(cpu: fluid.Executor) -> None:
     x, n = fed("x", [2, 3]), fed("n", [1], "int64")
     x.stop_gradient = False

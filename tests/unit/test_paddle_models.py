@@ -215,6 +215,21 @@ def test_blocks_that_paddle_does_not_know_are_refused(tmp_path: Path, kind: str)
         assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.parametrize("number", [1e39, -1e300, 1e-46, -1e-300, 3.4028236e38])
+def test_numbers_that_paddles_floats_do_not_hold_are_refused(number: float) -> None:
+    """They would be infinite, or 0."""
+    fluid.layers.scale(fluid.layers.data("x", [2], dtype="float64"), number)
+    main = fluid.default_main_program()
+    (op,) = main.global_block().ops
+    with pytest.raises(SavedModelError, match=r"attribute 'scale' is .*e.*, which Paddle's format cannot hold"):
+        write_program(main)
+    op.set_attr("scale", 3.4028234e38 if abs(number) > 1 else 1.5e-45)
+    op.set_attr("bias", float("inf"))
+    (again,) = fluid.Program.parse_from_string(write_program(main)).global_block().ops
+    np.testing.assert_allclose(again.attr("scale"), op.attr("scale"), rtol=0.1)
+    assert again.attr("bias") == float("inf")
+
+
 def _operator(type: str, *attributes: bytes, slot: str = "X") -> bytes:
     return pb.operator(type, {slot: ["out"]}, {"Out": ["out"]}, *attributes)
 

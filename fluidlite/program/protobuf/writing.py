@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from fluidlite.base.errors import SavedModelError
@@ -94,12 +95,18 @@ def _operator(block: Any, op: Operator) -> None:
         _attribute(desc, op, "op_device", "str", op.hints["op_device"])
 
 
+def _fits(number: float) -> bool:
+    """Whether a float of 32 bits, which attributes are in Paddle's format, is neither 0 nor infinite for a number."""
+    return 2.0**-150 < number < (2 - 2.0**-24) * 2.0**127
+
+
 def _attribute(desc: Any, op: Operator, name: str, kind: str, value: Any) -> None:
     if kind == "dtype":
         kind, value = "int", dtype_number(value)
     items = value if isinstance(value, tuple) else (value,)
     large = kind in ("int", "ints") and any(not -(2**31) <= item < 2**31 for item in items)
-    if large and any(item >= 2**63 for item in items):
+    lost = kind in ("float", "floats") and any(item and isfinite(item) and not _fits(abs(item)) for item in items)
+    if lost or (large and any(item >= 2**63 for item in items)):
         raise SavedModelError(f"{op}: attribute {name!r} is {value!r:.40}, which Paddle's format cannot hold")
     number, field = {
         "int": (9, "l") if large else (0, "i"),

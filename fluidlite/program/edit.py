@@ -10,7 +10,7 @@ from fluidlite.base.reached import reached
 from fluidlite.program.block import Block
 from fluidlite.program.operator import Operator
 from fluidlite.program.program import TRAINING_ROLES, Program
-from fluidlite.program.variable import Variable
+from fluidlite.program.variable import Parameter, Variable
 
 INSIDE = "inside"
 """The attribute by which an operator says under which names its sub-blocks know what it reads."""
@@ -23,6 +23,8 @@ def copy_into(op: Operator, block: Block) -> Operator:
 def copy_variable(variable: Variable, block: Block) -> Variable:
     new = copy.copy(variable)
     new.block = block
+    if isinstance(new, Parameter):
+        new.optimize_attr = dict(new.optimize_attr)
     return new
 
 

@@ -194,6 +194,38 @@ def test_clone_keeps_ids_lines_and_roles_and_is_apart() -> None:
     assert run_twice(main, startup, loss.name) == run_twice(main.clone(), startup, loss.name)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda parameter: parameter.optimize_attr.update(learning_rate=0.0),
+        lambda parameter: setattr(parameter, "trainable", False),
+        lambda parameter: setattr(parameter, "stop_gradient", True),
+        lambda parameter: setattr(parameter, "regularizer", fluid.regularizer.L2Decay(9.0)),
+        lambda parameter: setattr(parameter, "gradient_clip_attr", fluid.clip.GradientClipByValue(1e-3)),
+    ],
+)
+@pytest.mark.parametrize("which", ["original", "copy"])
+def test_what_is_changed_of_a_parameter_is_changed_in_one_program(change: Any, which: str) -> None:
+    """Training the other one goes as if nothing had been changed."""
+
+    def trained(changed: str) -> Any:
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            initial = fluid.ParamAttr(initializer=fluid.initializer.Constant(1.0))
+            loss = layers.mean(layers.fc(layers.data("x", [3]), 1, param_attr=initial, bias_attr=False))
+        programs = {"original": main, "copy": main.clone()}
+        if changed:
+            change(*programs[changed].all_parameters())
+        with fluid.program_guard(programs["copy" if which == "original" else "original"], startup):
+            fluid.optimizer.SGD(0.5).minimize(fluid.default_main_program().global_block().var(loss.name))
+            exe, scope = fluid.Executor("cpu"), fluid.Scope()
+            exe.run(startup, scope=scope)
+            exe.run(feed={"x": np.ones((2, 3), "float32")}, scope=scope)
+        return scope.find_var(main.all_parameters()[0].name).get_tensor().numpy().ravel().tolist()
+
+    assert trained(which) == trained("") == [0.5] * 3
+
+
 def test_clone_for_test_drops_training_and_dropout() -> None:
     main, _, loss = network()
     test = main.clone(for_test=True)

@@ -84,8 +84,9 @@ def noted(name: str, kinds: type | UnionType = object) -> Any:
         if not isinstance(value, kinds):
             raise ProgramError(f"{name} of variable {self.name!r} is {value!r:.60}; expected {_said(kinds)}")
         known = self.__dict__
-        if held not in known or known[held] != value:
-            known[held] = value
+        changed = held not in known or known[held] != value
+        known[held] = value  # another object that is equal, too: a copy has its own
+        if changed:
             self.block.program.touch()
 
     return property(attrgetter(held), write)

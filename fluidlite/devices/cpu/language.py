@@ -144,7 +144,7 @@ class LLVMLanguage(KernelLanguageBase):
             text, kinds = c_to_llvm(source, entry)
             if len(kinds) != len(parameters):
                 raise CompileError(f"kernel {entry!r} has {len(kinds)} parameters, not {len(parameters)}", source)
-            # internal: nobody else calls it, so that its arguments are what it uses
+            # internal: it is compiled once, in the one function that calls it
             return text.replace(f"define void @{entry}(", f"define internal void @{entry}(", 1) + _packed(entry, kinds)
 
         key = (source, entry, parameters, opt_level())
@@ -243,5 +243,4 @@ def _unpacking(name: str, kinds: Sequence[str], function: str, given: Sequence[s
     lines = [f"define void @{packed_name(name)}(i64 %begin, i64 %end, ptr %packed) nounwind {{"]
     for i, kind in enumerate(kinds):
         lines += [f"  %at{i} = getelementptr i64, ptr %packed, i64 {i}", f"  %a{i} = load {kind}, ptr %at{i}"]
-    # not inlined: LLVM would simplify it alone, and here again
-    return "\n".join([*lines, f"  call void {function}({', '.join(given)}) noinline", "  ret void", "}", ""])
+    return "\n".join([*lines, f"  call void {function}({', '.join(given)})", "  ret void", "}", ""])

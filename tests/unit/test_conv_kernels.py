@@ -10,6 +10,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.conformance.samples import reference_of
+from fluidlite.kernel_support import convolutions_of
 from fluidlite.program.op_call import Call
 from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.registry import ops
@@ -149,6 +150,22 @@ def test_unrolled_windows(
 @pytest.mark.parametrize(("type", "x", "w", "attrs"), ONE_WINDOW)
 def test_one_window_along_a_dim(type: str, x: Any, w: Any, attrs: dict[str, Any], place: str) -> None:
     checked_values(type, x, w, attrs, "plain" if place == "cpu" else "", place=place)
+
+
+def test_places_beside_windows_are_left_out() -> None:
+    """Of 32 texts of 100 x 128 under filters of 3 x 128: 98 windows a text, and one tap for each place along a word."""
+    from fluidlite.kernels.language.conv import _order, _positions
+
+    for counts, lengths in (((98, 1, 32), (100, 128, 32)), ((1, 98, 1), (1, 100, 128)), ((98, 30, 1), (98, 30, 300))):
+        order = _order(counts, lengths)
+        assert _positions([counts[k] for k in order], [lengths[k] for k in order]) == np.prod(counts)
+    assert _order((1, 30, 30), (1, 32, 32)) == (0, 1, 2), "as in memory, where that is not twice as much"
+
+    x, w, y = Spec.of((32, 1, 100, 128), "float32"), Spec.of((100, 1, 3, 128), "float32"), (32, 100, 98, 1)
+    attrs, _ = check_attrs(ops.get("conv2d_grad"), {}, NOWHERE)
+    ins = {"Input": (x,), "Filter": (w,), "Output@GRAD": (Spec.of(y, "float32"),)}
+    image, _ = convolutions_of(Call(ops.get("conv2d_grad"), ins, {"Input@GRAD": (x,), "Filter@GRAD": (w,)}, attrs))
+    assert {(rows.taps, words.taps, words.count) for rows, words in image.correlations()} == {(3, 1, 1)}
 
 
 FEW = [

@@ -50,8 +50,8 @@ def _over_axes(name: str, type: str, doc: str) -> _OverAxes:
 
 sum = _over_axes("sum", "reduce_sum", "Return the sum over axes; None: over all.")
 prod = _over_axes("prod", "reduce_prod", "Return the product over axes; None: over all.")
-max = _over_axes("max", "reduce_max", "Return the greatest element over axes; None: over all.")
-min = _over_axes("min", "reduce_min", "Return the least element over axes; None: over all.")
+max = _over_axes("max", "reduce_max", "Return the maximum over axes; None: over all.")
+min = _over_axes("min", "reduce_min", "Return the minimum over axes; None: over all.")
 mean = _over_axes("mean", "reduce_mean", "Return the mean over axes; None: over all.")
 any = _over_axes("any", "reduce_any", "Return whether one element of a bool value holds, over axes; None: over all.")
 all = _over_axes("all", "reduce_all", "Return whether every element of a bool value holds, over axes; None: over all.")

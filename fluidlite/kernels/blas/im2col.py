@@ -30,6 +30,7 @@ FEWEST_ELEMENTS = 1 << 16
 UNROLLED = 4 << 20
 """Bytes of the columns of images that are unrolled at a time; one image may take more."""
 MOST_OF_IMAGE = 32 << 20
+"""Bytes that the columns of one image may take, as float64, for the gradient of a large filter."""
 FEWEST_TAPS = 128
 """From which on the gradient of an image of few channels goes through columns: others go through all taps of each place
 of an image, though few of them have windows."""
@@ -103,18 +104,18 @@ class _Windows:
 
         All taps at once along a dim with one window: its elements are neighbours there as here.
         """
-        one, ones = self._one, [2 + k for k, count in enumerate(self._one.counts) if count == 1]
-        loops = [range(1) if 2 + k in ones else range(taps) for k, taps in enumerate(one.shape.kernel)]
+        ones = [2 + k for k, line in enumerate(self._lines) if line.count == 1]
+        loops = [range(1 if line.count == 1 else line.taps) for line in self._lines]
         for taps in product(*loops):
             read, placed, chosen = list[slice](), list[Any](), list[Any]()
-            for line, tap, size in zip(self._lines, taps, one.sizes, strict=True):
-                if line.count == 1:  # its taps are what windows are elsewhere
+            for line, tap, size in zip(self._lines, taps, self._one.sizes, strict=True):
+                single = line.count == 1
+                if single:  # its taps are what windows are elsewhere
                     line = replace(line, count=line.taps, stride=line.reach)
                 first, end = line.inside(tap, size)
                 at = line.start + line.reach * tap
                 inside = range(at + line.stride * first, at + line.stride * end, line.stride)
                 read.append(slice(inside.start, inside.stop, inside.step) if inside else slice(0))
-                single = len(placed) + 2 in ones
                 placed.append(0 if single else slice(first, end))
                 chosen.append(slice(first, end) if single else tap)
             there = np.moveaxis(image[(slice(None), slice(None), *read)], ones, range(-len(ones), 0))

@@ -62,7 +62,7 @@ class Geometry(NamedTuple):
         """The axes of the elements of windows, of windows, and of a filter, for contractions."""
         places, taps = "abd"[: self.spatial], "ijk"[: self.spatial]
         columns = f"n{places}{taps}gc" if self.last else f"ngc{taps}{places}"
-        return columns, f"n{places}gm" if self.last else f"ngm{places}", f"gmc{taps}"
+        return columns, f"n{places}gm" if self.last else f"ngm{places}", f"{taps}cgm" if self.last else f"gmc{taps}"
 
     @property
     def first(self) -> int:
@@ -105,9 +105,14 @@ class Geometry(NamedTuple):
             return e.pad(x, [-n for n in starts], ends)
         return e.slices(x, starts, kept)
 
-    def weights(self, w: e.Tensor) -> e.Tensor:
+    def by_groups(self, w: e.Tensor) -> e.Tensor:
         """The filter by groups."""
         return e.reshape(w, (self.groups, w.dims[0] // self.groups, *w.dims[1:]))
+
+    def weights(self, w: e.Tensor) -> e.Tensor:
+        """The filter as it is read: where channels come last, filters do."""
+        w = self.by_groups(w)
+        return e.transpose(w, (*range(3, w.rank), 2, 0, 1)) if self.last else w
 
     def correlate(self, x: e.Tensor, w: e.Tensor) -> e.Tensor:
         """The windows of an image times the filter."""
@@ -121,7 +126,8 @@ class Geometry(NamedTuple):
         Where they begin side by side the elements of the image are windows of them, times the filter turned around.
         """
         if all(axis.stride == 1 for axis in self.axes):
-            turned = e.transpose(self.weights(e.flip(e.wide(w), range(2, w.rank))), (0, 2, 1, *range(3, w.rank + 1)))
+            turned = self.by_groups(e.flip(e.wide(w), range(2, w.rank)))
+            turned = e.transpose(turned, (0, 2, 1, *range(3, turned.rank)))
             rows = [
                 axis._replace(before=axis.reach - 1 - axis.before, after=size - count + axis.before)
                 for axis, size, count in zip(self.axes, sizes, self.split(y.dims)[2], strict=True)
@@ -137,6 +143,8 @@ class Geometry(NamedTuple):
         """The sums of the windows of an image times tensors of the windows' dims, which are those of a filter."""
         columns, windows, taps = self.letters()
         made = e.contract(self.columns(e.wide(x)), self.grouped(e.wide(y)), f"{columns},{windows}->{taps}")
+        if self.last:
+            made = e.transpose(made, (made.rank - 2, made.rank - 1, made.rank - 3, *range(self.spatial)))
         return e.reshape(made, w.dims)
 
 

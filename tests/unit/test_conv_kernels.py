@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,72 @@ def test_unrolled_windows(
 @pytest.mark.parametrize(("type", "x", "w", "attrs"), ONE_WINDOW)
 def test_one_window_along_a_dim(type: str, x: Any, w: Any, attrs: dict[str, Any], place: str) -> None:
     checked_values(type, x, w, attrs, "plain" if place == "cpu" else "", place=place)
+
+
+LAST, EACH = {"data_format": "NHWC"}, {"data_format": "NHWC", "groups": 24}
+GROUPS_OF_ONE = [
+    ("conv2d", (3, 9, 8, 24), (24, 1, 3, 3), EACH | {"paddings": [1, 1]}),
+    ("conv2d", (2, 11, 12, 24), (24, 1, 4, 3), EACH | {"paddings": [2, 0, 0, 1], "strides": [2, 3]}),
+    ("conv2d", (2, 13, 9, 24), (24, 1, 3, 2), EACH | {"paddings": [2, 2], "dilations": [2, 3], "strides": [1, 2]}),
+    ("conv2d", (1, 7, 6, 66), (66, 1, 3, 3), LAST | {"groups": 66, "padding_algorithm": "SAME", "strides": [2, 2]}),
+    ("depthwise_conv2d", (1, 40, 30, 16), (16, 1, 5, 5), LAST | {"groups": 16, "paddings": [2, 2]}),
+    ("conv3d", (2, 4, 5, 6, 8), (8, 1, 2, 3, 3), {"data_format": "NDHWC", "groups": 8, "paddings": [0, 1, 1]}),
+    ("conv2d_transpose", (2, 5, 6, 24), (24, 1, 4, 3), EACH | {"strides": [2, 3], "paddings": [1, 1]}),
+]
+"""Each channel a group, and channels side by side: loops compute them where a kernel language does."""
+FEWER = [
+    ("conv2d", (2, 9, 8, 12), (12, 1, 3, 3), LAST | {"groups": 12}),
+    ("conv2d", (2, 9, 8, 8), (16, 1, 3, 3), LAST | {"groups": 8, "paddings": [1, 1]}),
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "case"),
+    [(str(place), case) for place in fluid.places() for case in GROUPS_OF_ONE + FEWER if place.kind == "cpu"]
+    + [(str(place), case) for place in fluid.places() for case in GROUPS_OF_ONE[:2] if place.kind != "cpu"],
+)
+def test_groups_of_one_channel(place: str, case: Any) -> None:
+    checked_values(*case, place=place)
+
+
+@pytest.mark.parametrize(("type", "x", "w", "attrs"), [*GROUPS_OF_ONE, *FEWER])
+def test_loops_go_through_channels_side_by_side(type: str, x: Any, w: Any, attrs: dict[str, Any]) -> None:
+    from fluidlite.kernels.language.conv import supports
+
+    loops = (type, x, w, attrs) in GROUPS_OF_ONE
+    assert (supports(call_of(type, x, w, attrs)) is not None) == loops
+    assert (supports(call_of(f"{type}_grad", x, w, attrs)) is not None) == loops
+    first = attrs | {"data_format": "NCDHW" if len(x) == 5 else "NCHW"}
+    assert supports(call_of(type, (x[0], x[-1], *x[1:-1]), w, first)) is None, "planes lie side by side"
+
+
+def call_of(type: str, x: Any, w: Any, attrs: dict[str, Any], place: str = "cpu") -> Call:
+    """A call, or a gradient's, of an image, a filter and windows of these dims."""
+    forward = ops.get(type.removesuffix("_grad"))
+    ins = {"Input": (Spec.of(x, "float32"),), "Filter": (Spec.of(w, "float32"),)}
+    known = check_attrs(forward, attrs, NOWHERE)[0]
+    call = Call(forward, ins, {"Output": (Spec.of((1,), "float32"),)}, known)
+    out = forward.infer(call)["Output"]
+    if forward.type == type:
+        return call.with_outs({"Output": (out,)}).at(fluid.Executor(place).place)
+    wanted = {f"{slot}@GRAD": specs for slot, specs in ins.items()}
+    attrs = check_attrs(ops.get(type), attrs, NOWHERE)[0]
+    return Call(ops.get(type), {**ins, "Output@GRAD": (out,)}, wanted, attrs).at(fluid.Executor(place).place)
+
+
+def test_elements_of_windows_are_not_stored() -> None:
+    """Of a gradient through strides the filter is, in the order in which it is read, and sums along one dim."""
+    from fluidlite.expr.calls import leaves
+    from fluidlite.render.loops.kernels import tiled_nests
+
+    (case,) = [case for case in GROUPS_OF_ONE if case[0] == "conv2d" and case[3].get("strides") == [2, 3]]
+    type, _, w, attrs = case
+    call = call_of(f"{type}_grad", (8, 40, 41, 24), w, attrs)
+    nests = tiled_nests(call)
+    made = [store.dims for nest in nests for store in nest.stores if store.target[0] == "made"]
+    sizes = [prod(d.evaluate(leaves(call)) for d in dims) for dims in made]
+    filter, sums = sizes
+    assert filter == prod(w) and sums < 2.2 * prod((8, 40, 41, 24)), made
 
 
 def test_places_beside_windows_are_left_out() -> None:

@@ -12,7 +12,7 @@ from itertools import permutations
 from math import prod
 from typing import Any, NamedTuple
 
-from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convolutions_of, nothing_fused
+from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convolutions_of, nothing_fused, unknown_dims
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, compute_dtype, register_kernel
 
 from .conv_tiles import (
@@ -34,6 +34,8 @@ SHORT = 8
 """Windows of a row below which images stand side by side in the rows."""
 FOLDED = 64
 """Images that do so at a time."""
+LANES, MANY_LANES = 8, 64
+"""Channels side by side, each of them a group: of multiples of the one, or more than the other, loops are faster."""
 _ONCE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
 _Order = tuple[int, int, int]
 """Which of the three dims of an image is which of a plane's, the outermost first."""
@@ -350,10 +352,21 @@ def _filter_side(
     return planes, _Planes(context, dtype, seen, (d, h, w))
 
 
+def supports(call: Call) -> str | None:
+    """Return why a call is left to other kernels."""
+    reason = nothing_fused(call)
+    if reason is not None or unknown_dims(call):
+        return reason
+    for one in convolutions_of(call):
+        alone = one.last and one.channels == one.filters == 1
+        if alone and (one.groups % LANES == 0 or one.groups > MANY_LANES):
+            return "each channel is a group, and they lie side by side: loops go through them so"
+    return None
+
+
 def _registered(op: str) -> Kernel:
     """A kernel whose work-items hold tiles of sums: where items run side by side, loops are 3 to 50 times as fast."""
-    options = KernelOptions(written_for="cores")
-    return register_kernel(op, "language", supports=nothing_fused, options=options)(convolve)
+    return register_kernel(op, "language", supports=supports, options=KernelOptions(written_for="cores"))(convolve)
 
 
 conv2d, conv2d_grad = _registered("conv2d"), _registered("conv2d_grad")

@@ -28,7 +28,7 @@ from fluidlite.render.loops.kept_answers import Answer, Question
 from fluidlite.render.loops.launches import Piece, decoded, encoded, group_of, launched
 from fluidlite.render.loops.merging import elements_of, merged
 from fluidlite.render.loops.nest import Nest
-from fluidlite.render.loops.nests import free_workspace, nests_of
+from fluidlite.render.loops.nests import contracted_axes, free_workspace, nests_of
 from fluidlite.render.loops.parts import in_parts
 from fluidlite.render.loops.past_caches import beyond_caches, past_caches
 from fluidlite.render.loops.rules import ELEMENTS
@@ -390,8 +390,10 @@ def _parts_first(call: Call) -> bool:
         every = traced_of(call).every
     except ProgramError:
         return True
-    ops = {x.op for x in every}
-    return "steps" in ops or ("contract" in ops and any(x.op == "contract" and _is_product(x) for x in every))
+    if any(x.op == "steps" for x in every):
+        return True
+    products = [x for x in every if x.op == "contract"]
+    return bool(products) and any(_is_product(x, leaves(call)) for x in products)
 
 
 @once
@@ -402,9 +404,15 @@ def _elementwise(call: Call) -> bool:
         return False
 
 
-def _is_product(x: Tensor) -> bool:
-    """Whether each element of either operand meets several of the other, and sums are taken."""
+def _is_product(x: Tensor, values: Values) -> bool:
+    """Whether each element of either operand meets several of the other, and sums are taken.
+
+    Of a batch of products those of matrices with one row or column are none: a convolution's whose channels are groups.
+    """
     mine, theirs, out = (set(axes) for axes in x.params)
+    if mine & theirs & out:
+        single = {axis for axis, d in contracted_axes(x).items() if d.evaluate(values) == 1}
+        mine, theirs, out = mine - single, theirs - single, out - single
     return not mine <= theirs and not theirs <= mine and not mine | theirs <= out
 
 

@@ -280,7 +280,7 @@ def _kept(results: list[Tensor], rounded: Container[int], values: Sizes, side_by
     own = {x for x in order if in_order(x, values)}
     if not side_by_side:
         own -= {base_of(x) for x in own if _continues(x, base_of(x), own, readers) and not written[id(base_of(x))]}
-    costly = {x for x in order if x in own or (x.op in REDUCING and x.op != "scan" and readers[x])}
+    costly = {x for x in order if x in own or (x.op in REDUCING and x.op != "scan" and readers[x] and _sums(x, values))}
     kept: set[Tensor] = set()
     repeated: dict[Tensor, bool] = {}
     summed: dict[Tensor, bool] = {}
@@ -294,6 +294,19 @@ def _kept(results: list[Tensor], rounded: Container[int], values: Sizes, side_by
             kept.add(_narrow(x, readers, written))
         repeated[x] = often and x not in kept
     return [x for x in order if x in kept]
+
+
+def _sums(x: Tensor, values: Sizes) -> bool:
+    """Whether an element is more than one product of two others."""
+    if x.op != "contract":
+        return True
+    return any(size_of(d, values) != 1 for axis, d in contracted_axes(x).items() if axis not in x.params[-1])
+
+
+def contracted_axes(x: Tensor) -> dict[str, Number]:
+    """The axes of a contraction's operands, and how long they are."""
+    *every, _ = x.params
+    return {axis: d for axes, arg in zip(every, x.args, strict=True) for axis, d in zip(axes, arg.dims, strict=True)}
 
 
 def _of_columns(x: Tensor, values: Sizes) -> bool:
@@ -325,7 +338,7 @@ def _tables(results: list[Tensor], values: Sizes) -> set[Tensor]:
         if x.op in ("iota", "number", "input") or (x.args and x.op in TABULAR and all(arg in steps for arg in x.args)):
             mine = [steps[arg] for arg in dict.fromkeys(x.args)]
             steps[x] = (
-                (x.op in ("map", "cast")) + sum(count for count, _, _ in mine),
+                MANY_STEPS * _apart(x) + (x.op in ("map", "cast")) + sum(count for count, _, _ in mine),
                 ({x.params[0]} & SLOW if x.op == "map" else set()).union(*(used for _, used, _ in mine)),
                 x.op == "input" or any(reads for _, _, reads in mine),
             )
@@ -340,6 +353,11 @@ def _tables(results: list[Tensor], values: Sizes) -> set[Tensor]:
             if enough and most >= max(often * prod(size_of(d, values) for d in arg.dims), WORTH):
                 found.add(arg)
     return found
+
+
+def _apart(x: Tensor) -> bool:
+    """Whether elements that lie side by side in a tensor lie apart in its operand."""
+    return x.op == "transpose" and x.params[0][-1] != x.rank - 1
 
 
 def _indices(results: list[Tensor], values: Sizes) -> set[Tensor]:

@@ -204,6 +204,35 @@ def call_of(type: str, x: Any, w: Any, attrs: dict[str, Any], place: str = "cpu"
     return Call(ops.get(type), {**ins, "Output@GRAD": (out,)}, wanted, attrs).at(fluid.Executor(place).place)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_a_depthwise_convolution_is_fused_where_channels_come_to_lie_last(training: bool) -> None:
+    """Between convolutions in registers, whose program has channels first; as the interpreter computes it."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
+        y = x = fluid.layers.data("x", [16, 14, 14])
+        for filters, size, groups in ((32, 1, 1), (32, 3, 32), (64, 1, 1), (16, 1, 1)):
+            y = fluid.layers.conv2d(y, filters, size, padding=size // 2, groups=groups, bias_attr=False)
+            y = fluid.layers.batch_norm(y, act="relu", is_test=not training)
+        x.stop_gradient = False
+        weights = [each for each in main.all_parameters() if each.trainable]
+        fetched = [y, *(fluid.gradients([fluid.layers.square(y)], [x, *weights]) if training else ())]
+    main.random_seed = startup.random_seed = 5
+    feed = {"x": np.random.default_rng(3).standard_normal((8, 16, 14, 14)).astype("float32")}
+    found = []
+    for mode in ("compiled", "interpreted"):
+        with fluid.scope_guard(fluid.Scope()):
+            executor = fluid.Executor("cpu", mode=mode)
+            executor.run(startup)
+            found.append(executor.run(main, feed=feed, fetch_list=fetched))
+            if mode == "compiled":
+                report = str(executor.explain_last())
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-3 * np.abs(theirs).max())
+    registers = re.findall(r"conv2d +native +cpu:0 +registers", report)
+    assert len(registers) == 3 and "plain (language)" not in report, report
+    assert training or re.search(r"fused\.\S*conv2d_batch_norm_relu +generated", report), report
+
+
 def test_elements_of_windows_are_not_stored() -> None:
     """Of a gradient through strides the filter is, in the order in which it is read, and sums along one dim."""
     from fluidlite.expr.calls import leaves

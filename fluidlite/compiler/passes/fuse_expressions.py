@@ -23,11 +23,12 @@ from fluidlite.compiler.selection.refusals import unused
 from fluidlite.expr.attributes import Refused
 from fluidlite.expr.calls import checks_indices
 from fluidlite.platform.device_registry import Unit, devices
-from fluidlite.program.layout_rewrite import LAYOUT
+from fluidlite.program.layout_rewrite import LAYOUT, relaid_call
 from fluidlite.program.op_call import Call
 from fluidlite.program.operator import Operator
 from fluidlite.render.loops.cost import Estimate, estimate
 from fluidlite.render.loops.kernels import dims_fit
+from fluidlite.tensor.layout import layout_named
 
 MAX_OPERATORS = 16
 """Operators of one kernel; fused elementwise ones count as one."""
@@ -187,7 +188,7 @@ def _member_of(op: GraphOp, call: Call, policy: Policy) -> LoopMember | None:
     assert call.place is not None
     device, layout = op.operator.hints.get("op_device"), op.operator.hints.get(LAYOUT)
     try:
-        if not _by_loops(call, devices.unit(call.place), policy):
+        if not _by_loops(call, layout, devices.unit(call.place), policy):
             return None
         elementwise = not call.of_tensors and not domain_of(call).sums
         fit = dims_fit(call) if _traced(call) else {}
@@ -204,9 +205,10 @@ def _traced(call: Call) -> bool:
     return rule is not None and (rule.operators > 0 or call.of_tensors)
 
 
-def _by_loops(call: Call, unit: Unit, policy: Policy) -> bool:
-    """Whether the place would generate the call's kernel in its kernel language."""
-    choice = choose(call, unit.place, policy)
+def _by_loops(call: Call, layout: str | None, unit: Unit, policy: Policy) -> bool:
+    """Whether the place would generate the call's kernel in its kernel language, on memory in a layout."""
+    laid = relaid_call(call, layout_named(layout)) if layout is not None else None
+    choice = choose(laid[0] if laid is not None else call, unit.place, policy)
     return choice.how == "generated" and choice.capability == "language" and choice.place == unit.place
 
 

@@ -13,12 +13,14 @@ from fluidlite.layers.sequence_lod import sequence_mask
 from fluidlite.layers.shape import shape, split, squeeze, stack, transpose, unstack
 from fluidlite.layers.slicing_padding import reverse, slice
 from fluidlite.layers.static_rnn import StaticRNN
-from fluidlite.layers.structure import flat, packed
+from fluidlite.layers.structure import flat, over, packed
 from fluidlite.layers.tensor import cast, concat, fill_constant, fill_constant_batch_size_like
 from fluidlite.param_attr import ParamAttr
 from fluidlite.program.variable import Variable
 
 __all__ = ["GRUCell", "LSTMCell", "RNNCell", "rnn"]
+
+Cell = Callable[..., tuple[Any, Any]]
 
 
 class RNNCell:
@@ -232,12 +234,11 @@ def rnn(
     if initial_states is None:
         initial_states = cell.get_initial_states(inputs, batch_dim_idx=1 - axis)
 
-    def step(now: list[Variable], states: Any, has: Variable | None) -> tuple[Any, Any]:
-        output, new = cell(packed(inputs, now), states, **kwargs)
-        return output, new if has is None else _kept(states, new, has)
-
     if -1 in counts:
-        return _looped(step, given, initial_states, sequence_length, axis, is_reverse)
+        swap: Callable[[Variable], Variable] = _swapped if axis else lambda x: x
+        sequences = packed(inputs, [swap(each) for each in given])
+        outputs, states = looped(cell, sequences, initial_states, sequence_length, is_reverse, **kwargs)
+        return over(swap, outputs), over(lambda each: row(each, -1), states)
     steps = counts.pop()
     parts = [unstack(each, axis=axis) for each in given]
     states, outputs = initial_states, []
@@ -246,7 +247,7 @@ def rnn(
         if sequence_length is not None:
             limit = fill_constant([1], sequence_length.dtype, t)
             has = append("greater_than", "greater_than", {"X": sequence_length, "Y": limit}, stop_gradient=True)
-        output, states = step([part[t] for part in parts], states, has)
+        output, states = _step(cell, packed(inputs, [part[t] for part in parts]), states, has, kwargs)
         outputs.append(output)
     if is_reverse:
         outputs.reverse()
@@ -254,47 +255,46 @@ def rnn(
     return packed(outputs[0], columns), states
 
 
-def _looped(
-    step: Callable[[list[Variable], Any, Variable | None], tuple[Any, Any]],
-    given: list[Variable],
-    states: Any,
-    sequence_length: Variable | None,
-    axis: int,
-    is_reverse: bool,
+def _step(cell: Cell, inputs: Any, states: Any, has: Variable | None, kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+    output, new = cell(inputs, states, **kwargs)
+    return output, new if has is None else _kept(states, new, has)
+
+
+def looped(
+    cell: Cell, inputs: Any, states: Any, sequence_length: Variable | None, is_reverse: bool, **kwargs: Any
 ) -> tuple[Any, Any]:
-    """What :func:`rnn` returns where only a run knows the number of steps."""
-    sequences = [_swapped(each) for each in given] if axis else given
+    """Outputs and states of all steps of inputs [steps, batch, ...], whose number a run may know alone.
+
+    Outputs are in the order of the steps, states in that in which the steps were made.
+    """
+    sequences = flat(inputs)
     if sequence_length is not None:
-        sequences = [*sequences, steps_there(sequences[0], sequence_length)]
+        sequences = [*sequences, _steps_there(sequences[0], sequence_length)]
     loop = StaticRNN()
     turned = [reverse(each, 0) for each in sequences] if is_reverse else sequences
     with loop.step():
         now = [loop.step_input(each) for each in turned]
         has = now.pop() if sequence_length is not None else None
         before = [loop.memory(init=each) for each in _leaves(states)]
-        output, new = step(now, packed(states, before), has)
+        output, new = _step(cell, packed(inputs, now), packed(states, before), has, kwargs)
         after = flat(new)
         for old, each in zip(before, after, strict=True):
             loop.update_memory(old, each)
         loop.output(*flat(output), *after)
-    made = loop()
-    assert isinstance(made, list)
+    made = flat(loop())
     count = len(made) - len(after)
     outs = [reverse(each, 0) for each in made[:count]] if is_reverse else made[:count]
-    return (
-        packed(output, [_swapped(each) for each in outs] if axis else outs),
-        packed(new, [row(each, -1) for each in made[count:]]),
-    )
+    return packed(output, outs), packed(new, made[count:])
 
 
 def _swapped(x: Variable) -> Variable:
     return transpose(x, [1, 0, *range(2, len(x.shape))])
 
 
-def steps_there(x: Variable, sequence_length: Variable, dtype: Any = "int64") -> Variable:
+def _steps_there(x: Variable, sequence_length: Variable) -> Variable:
     """1 for each step of ``x`` [steps, batch, ...] that a sequence has, and 0 behind: [steps, batch]."""
     steps = x.shape[0] if x.shape[0] >= 0 else slice(shape(x), axes=[0], starts=[0], ends=[1])
-    mask = transpose(sequence_mask(sequence_length, maxlen=steps, dtype=dtype), [1, 0])
+    mask = transpose(sequence_mask(sequence_length, maxlen=steps, dtype="int64"), [1, 0])
     mask.stop_gradient = True
     return mask
 
@@ -314,17 +314,12 @@ def _kept(old: Any, new: Any, has: Variable) -> Any:
     for was, now in zip(before, after, strict=True):
         mask = cast(has, now.dtype)
         mask.stop_gradient = True
-        made.append(kept(was, now, mask))
+        passed, left = (
+            append("elementwise_mul", "elementwise_mul", {"X": x, "Y": y}, {"axis": 0})
+            for x, y in ((now, mask), (was, 1.0 - mask))
+        )
+        made.append(passed + left)
     return packed(new, made)
-
-
-def kept(old: Variable, new: Variable, there: Variable) -> Any:
-    """The new state of sequences that have the step (``there`` is 1), the old one of others (0)."""
-    passed, left = (
-        append("elementwise_mul", "elementwise_mul", {"X": x, "Y": y}, {"axis": 0})
-        for x, y in ((new, there), (old, 1.0 - there))
-    )
-    return passed + left
 
 
 def _activation(activation: Any, default: str) -> Callable[[Any], Variable]:

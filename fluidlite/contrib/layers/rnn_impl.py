@@ -7,8 +7,8 @@ from typing import Any
 
 from fluidlite import layers
 from fluidlite.layer_helper import check_float, check_int, check_variable, refuse
-from fluidlite.layers.rnn import kept, renamed, row, steps_there
-from fluidlite.layers.static_rnn import StaticRNN
+from fluidlite.layers.rnn import RNNCell, looped, renamed, row
+from fluidlite.layers.structure import flat
 from fluidlite.program.variable import Variable
 
 __all__ = ["BasicGRUUnit", "BasicLSTMUnit", "basic_gru", "basic_lstm"]
@@ -146,12 +146,12 @@ def basic_gru(
         ``last_hidden``, as ``init_hidden``.
     """
 
-    def unit(scope: str, weight: Any, bias: Any) -> BasicGRUUnit:
-        return BasicGRUUnit(scope, hidden_size, weight, bias, gate_activation, activation, dtype)
+    def cell(scope: str, weight: Any, bias: Any) -> RNNCell:
+        return layers.GRUCell(hidden_size, weight, bias, gate_activation, activation, dtype, scope)
 
-    units = _units(unit, name, num_layers, bidirectional, param_attr, bias_attr)
+    cells = _cells(cell, name, num_layers, bidirectional, param_attr, bias_attr)
     out, (hidden,) = _layers(
-        input, {"init_hidden": init_hidden}, hidden_size, units, sequence_length, dropout_prob, batch_first, dtype
+        input, {"init_hidden": init_hidden}, hidden_size, cells, sequence_length, dropout_prob, batch_first
     )
     return out, hidden
 
@@ -196,24 +196,24 @@ def basic_lstm(
     """
     bias_of_forget = check_float("forget_bias", forget_bias)
 
-    def unit(scope: str, weight: Any, bias: Any) -> BasicLSTMUnit:
-        return BasicLSTMUnit(scope, hidden_size, weight, bias, gate_activation, activation, bias_of_forget, dtype)
+    def cell(scope: str, weight: Any, bias: Any) -> RNNCell:
+        return layers.LSTMCell(hidden_size, weight, bias, gate_activation, activation, bias_of_forget, dtype, scope)
 
-    units = _units(unit, name, num_layers, bidirectional, param_attr, bias_attr)
+    cells = _cells(cell, name, num_layers, bidirectional, param_attr, bias_attr)
     first = {"init_hidden": init_hidden, "init_cell": init_cell}
-    out, (hidden, cell) = _layers(input, first, hidden_size, units, sequence_length, dropout_prob, batch_first, dtype)
-    return out, hidden, cell
+    out, ends = _layers(input, first, hidden_size, cells, sequence_length, dropout_prob, batch_first)
+    return out, ends[0], ends[1]
 
 
-def _units(
-    unit: Callable[[str, Any, Any], Any], name: str, num_layers: int, bidirectional: bool, weight: Any, bias: Any
-) -> list[list[Any]]:
-    """A unit for each layer, of each direction."""
+def _cells(
+    cell: Callable[[str, Any, Any], RNNCell], name: str, num_layers: int, bidirectional: bool, weight: Any, bias: Any
+) -> list[list[RNNCell]]:
+    """A cell for each layer, of each direction."""
     count = check_int("num_layers", num_layers, minimum=1)
     directions = (("", "fw"), ("reverse_", "bw"))[: 2 if bidirectional else 1]
     return [
         [
-            unit(f"{name}_{turned}layers_{i}", renamed(weight, f"_{way}_w_{i}"), renamed(bias, f"_{way}_b_{i}"))
+            cell(f"{name}_{turned}layers_{i}", renamed(weight, f"_{way}_w_{i}"), renamed(bias, f"_{way}_b_{i}"))
             for i in range(count)
         ]
         for turned, way in directions
@@ -224,11 +224,10 @@ def _layers(
     input: Variable,
     first: dict[str, Variable | None],
     hidden_size: int,
-    units: Sequence[Sequence[Any]],
+    cells: Sequence[Sequence[RNNCell]],
     sequence_length: Variable | None,
     dropout_prob: float,
     batch_first: bool,
-    dtype: Any,
 ) -> tuple[Variable, list[Variable]]:
     """The results of all steps, and the last states of all layers and directions."""
     check_int("hidden_size", hidden_size, minimum=1)
@@ -241,7 +240,7 @@ def _layers(
     if given and len(given) < len(first):
         (left,) = (name for name in first if name not in given)
         refuse(left, None, f"a Variable, as {given[0]} is one; or None for both")
-    count, ways = len(units[0]), len(units)
+    count, ways = len(cells[0]), len(cells)
     begun: list[Variable] = []
     for name in given:
         value = check_variable(name, first[name])
@@ -249,54 +248,26 @@ def _layers(
             refuse(name, value, f"[{count * ways}, batch, {hidden_size}]")
         begun.append(value)
     x = layers.transpose(input, [1, 0, 2]) if batch_first else input
-    mask = None
-    if sequence_length is not None:
-        if len(check_variable("sequence_length", sequence_length).shape) != 1:
-            refuse("sequence_length", sequence_length, "[batch]")
-        mask = steps_there(x, sequence_length, dtype)
+    if sequence_length is not None and len(check_variable("sequence_length", sequence_length).shape) != 1:
+        refuse("sequence_length", sequence_length, "[batch]")
     outs, lasts = [], []
-    for way, mine in enumerate(units):
-        turned = [each if each is None or not way else layers.reverse(each, axis=0) for each in (x, mask)]
-        states = [[row(each, i * ways + way) for each in begun] for i in range(count)]
-        out, last = _one_way(turned, mine, states or [[]] * count, len(first), hidden_size, rate)
-        outs.append(layers.reverse(out, axis=0) if way else out)
-        lasts.append(last)
-    made = layers.concat(outs, axis=2) if ways > 1 else outs[0]
-    ends = [
-        layers.stack([lasts[way][i][k] for i in range(count) for way in range(ways)], axis=0) for k in range(len(first))
-    ]
-    return layers.transpose(made, [1, 0, 2]) if batch_first else made, ends
+    for way, mine in enumerate(cells):
+        now = x
+        for i, cell in enumerate(mine):
+            states: Any = [row(each, i * ways + way) for each in begun] or cell.get_initial_states(x, batch_dim_idx=1)
+            states = states[0] if len(begun) == 1 else states
+            _, made = looped(_without_output(cell), now, states, sequence_length, is_reverse=bool(way))
+            steps = flat(made)
+            now = layers.reverse(steps[0], axis=0) if way else steps[0]
+            now = layers.dropout(now, dropout_prob=rate) if rate else now
+            lasts.append([row(each, -1) for each in steps])
+        outs.append(now)
+    found = layers.concat(outs, axis=2) if ways > 1 else outs[0]
+    order = [lasts[way * count + i] for i in range(count) for way in range(ways)]
+    ends = [layers.stack(list(each), axis=0) for each in zip(*order, strict=True)]
+    return layers.transpose(found, [1, 0, 2]) if batch_first else found, ends
 
 
-def _one_way(
-    read: Sequence[Variable | None],
-    units: Sequence[Any],
-    begun: Sequence[Sequence[Variable]],
-    states: int,
-    hidden_size: int,
-    rate: float,
-) -> tuple[Variable, list[list[Variable]]]:
-    """The layers of one direction, step by step: results of all steps, and the last states of each layer."""
-    x, mask = read
-    assert x is not None
-    rnn = StaticRNN()
-    with rnn.step():
-        now = first_read = rnn.step_input(x)
-        there = None if mask is None else rnn.step_input(mask)
-        for unit, first in zip(units, begun, strict=True):
-            before = [rnn.memory(init=each) for each in first] or [
-                rnn.memory(batch_ref=first_read, shape=[-1, hidden_size], ref_batch_dim_idx=1) for _ in range(states)
-            ]
-            made = unit(now, *before)
-            after = made if isinstance(made, tuple) else (made,)
-            if there is not None:
-                after = tuple(kept(old, new, there) for old, new in zip(before, after, strict=True))
-            for old, new in zip(before, after, strict=True):
-                rnn.update_memory(old, new)
-                rnn.step_output(new)
-            now = layers.dropout(after[0], dropout_prob=rate) if rate else after[0]
-        rnn.step_output(now)
-    made = rnn()
-    assert isinstance(made, list)
-    last = [row(each, -1) for each in made[:-1]]
-    return made[-1], [last[i : i + states] for i in range(0, len(last), states)]
+def _without_output(cell: RNNCell) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """The cell, of which states alone are asked for."""
+    return lambda inputs, states: ([], cell(inputs, states)[1])

@@ -11,7 +11,7 @@ from fluidlite.control_flow.bodies import zeros
 from fluidlite.control_flow.join_split import copied_rows, join_rows
 from fluidlite.control_flow.rank_tables import TABLE, RankTable, check_count, infer_like_x, read_table, table_slot
 from fluidlite.control_flow.second_gradients import forward_again, forward_again_of_array
-from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, joined_lod, take_units, unit_count
+from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, take_units, unit_count
 from fluidlite.control_flow.tensor_arrays import array_slot, named, read_array
 from fluidlite.operators.inference import Inferred
 from fluidlite.program.op_call import Call
@@ -20,6 +20,7 @@ from fluidlite.program.operator import Operator
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
 from fluidlite.program.registry import register_op
 from fluidlite.program.rules import GradRule
+from fluidlite.tensor.lod import joined_lod
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray, array_spec
 from fluidlite.tensor.tensor_spec import Lod, Spec

@@ -6,7 +6,7 @@ tables that lie there; the rows themselves are gathered on the place of the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,16 +37,6 @@ def take_units(lod: Lod, units: Sequence[int] | Indices) -> tuple[Indices, Lod]:
         found.append((0, *ends.tolist()))
         current = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begin - (ends - sizes), sizes)
     return current, tuple(found)
-
-
-def joined_lod(lods: Iterable[Lod]) -> Lod:
-    """The LoD of what has these one after another; they have equally many levels."""
-    found: list[list[int]] = []
-    for lod in lods:
-        found = found or [[0] for _ in lod]
-        for whole, level in zip(found, lod, strict=True):
-            whole += [whole[-1] + offset for offset in level[1:]]
-    return tuple(map(tuple, found))
 
 
 def inverse(order: Indices) -> Indices:

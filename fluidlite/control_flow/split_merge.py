@@ -11,7 +11,7 @@ from fluidlite.compiler.run_errors import before_state
 from fluidlite.control_flow.join_split import copied_rows, join_rows
 from fluidlite.control_flow.rank_tables import infer_like_x, open_rows
 from fluidlite.control_flow.second_gradients import grad_merge, grad_split
-from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, joined_lod, take_units, unit_count
+from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, take_units, unit_count
 from fluidlite.operators.inference import Inferred, like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Slot
@@ -19,6 +19,7 @@ from fluidlite.program.operator import Operator
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
 from fluidlite.program.registry import register_op
 from fluidlite.program.rules import GradRule
+from fluidlite.tensor.lod import joined_lod
 from fluidlite.tensor.tensor_spec import Lod, Spec
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from fluidlite.platform.place import Place
 from fluidlite.program.program import Program
 from fluidlite.program.scope import Scope
 from fluidlite.program.variable import Variable
-from fluidlite.tensor.lod import lengths_of, lod_from_lengths
+from fluidlite.tensor.lod import joined_lod
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray
 
@@ -176,6 +176,4 @@ def joined(name: str, parts: Sequence[Any]) -> Any:
     levels = {len(part.lod()) for part in parts}
     if len(levels) > 1:
         raise FetchError(f"variable {name!r} has {sorted(levels)} LoD levels on different places; expected one number")
-    lods = zip(*(lengths_of(part.lod()) for part in parts), strict=True)
-    lengths: list[list[int]] = [[*chain.from_iterable(level)] for level in lods]
-    return Tensor().set(found, None, lod_from_lengths(lengths))
+    return Tensor().set(found, None, joined_lod(part.lod() for part in parts))

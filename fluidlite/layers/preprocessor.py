@@ -14,7 +14,7 @@ from fluidlite.executor import Executor
 from fluidlite.layer_helper import check_variable, refuse
 from fluidlite.layers.io import data
 from fluidlite.loaders.record_file import Value
-from fluidlite.loaders.record_reader import RecordReader, tensor_of
+from fluidlite.loaders.record_reader import RecordReader, Records, tensor_of
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.program import Program, program_guard
 from fluidlite.program.scope import Scope
@@ -89,12 +89,15 @@ class Preprocessor:
         names = [variable.name for variable in self._inputs]
         wanted = [out.name for out in self._outputs]
 
-        def change(records: Iterator[list[Value]]) -> Iterator[list[Value]]:
-            executor, scope = Executor(devices.host()), Scope()
-            for record in records:
-                feed: dict[str, Any] = dict(zip(names, map(tensor_of, record), strict=False))
-                found = executor.run(program, feed=feed, fetch_list=wanted, scope=scope, return_numpy=False)
-                yield [(np.array(tensor), tuple(tuple(level) for level in tensor.lod())) for tensor in found]
+        def change(records: Records) -> Records:
+            def changed() -> Iterator[list[Value]]:
+                executor, scope = Executor(devices.host()), Scope()
+                for record in records():
+                    feed: dict[str, Any] = dict(zip(names, map(tensor_of, record), strict=False))
+                    found = executor.run(program, feed=feed, fetch_list=wanted, scope=scope, return_numpy=False)
+                    yield [(np.array(tensor), tuple(tuple(level) for level in tensor.lod())) for tensor in found]
+
+            return changed
 
         made = self._reader.over(change)
         made.specs = known

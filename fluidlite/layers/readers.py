@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fluidlite import reader as readers
+from fluidlite.batch import batch as batches
 from fluidlite.layer_helper import check_int, refuse
-from fluidlite.loaders.record_reader import RecordReader, batched, random_records, records_of_files, shuffled
+from fluidlite.loaders.record_reader import RecordReader, Records, joined, random_records, records_of_files
 from fluidlite.program.program import default_main_program
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec, dims_problem
@@ -110,9 +112,13 @@ def _reader(reader: Any) -> RecordReader:
 
 def shuffle(reader: RecordReader, buffer_size: int) -> RecordReader:
     """Shuffle a reader's records within a buffer of so many."""
-    return _reader(reader).over(shuffled(check_int("buffer_size", buffer_size, minimum=1)))
+    return _reader(reader).over(readers.shuffle, check_int("buffer_size", buffer_size, minimum=1))
 
 
 def batch(reader: RecordReader, batch_size: int) -> RecordReader:
     """Join so many of a reader's records along their first dims; fewer at the end are left out."""
-    return _reader(reader).over(batched(check_int("batch_size", batch_size, minimum=1)))
+    return _reader(reader).over(_batched, check_int("batch_size", batch_size, minimum=1))
+
+
+def _batched(records: Records, size: int) -> Records:
+    return readers.map_readers(joined, batches(records, size, drop_last=True))

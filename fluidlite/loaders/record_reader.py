@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +12,11 @@ from fluidlite.loaders.fluid_loader import GeneratorLoader
 from fluidlite.loaders.record_file import Value, read_records
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.variable import Variable
+from fluidlite.tensor.lod import joined_lod
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
 
-Records = Callable[[], Iterator[list[Value]]]
+Records = Callable[[], Iterable[list[Value]]]
 
 
 class RecordReader:
@@ -36,12 +35,11 @@ class RecordReader:
         if self.loader is not None:
             self.loader.set_places(place)
 
-    def over(self, change: Callable[[Iterator[list[Value]]], Iterator[list[Value]]]) -> RecordReader:
-        """A reader of what ``change`` makes of the records."""
+    def over(self, change: Callable[..., Records], *arguments: Any) -> RecordReader:
+        """A reader of what ``change(records, *arguments)`` gives."""
         if self.loader is not None:
             raise ProgramError("read_file was called for the reader before\n  Do: shuffle and batch it before that")
-        records = self.records
-        return RecordReader(lambda: change(records()), self.specs)
+        return RecordReader(change(self.records, *arguments), self.specs)
 
     def reset(self) -> None:
         """Begin a new epoch with the next run."""
@@ -92,25 +90,9 @@ def _check(record: list[Value], specs: Sequence[Spec], where: str) -> None:
             raise LoaderError(f"{where}: field {number} is {spec!r}; expected {declared!r}{do}")
 
 
-def shuffled(buffer_size: int) -> Callable[[Iterator[list[Value]]], Iterator[list[Value]]]:
-    """Shuffle within a buffer of records, by Python's ``random``."""
-
-    def change(records: Iterator[list[Value]]) -> Iterator[list[Value]]:
-        while held := list(itertools.islice(records, buffer_size)):
-            random.shuffle(held)
-            yield from held
-
-    return change
-
-
-def batched(batch_size: int) -> Callable[[Iterator[list[Value]]], Iterator[list[Value]]]:
-    """Join so many records along their first dims; what is left at the end is left out, as in Fluid."""
-
-    def change(records: Iterator[list[Value]]) -> Iterator[list[Value]]:
-        while len(held := list(itertools.islice(records, batch_size))) == batch_size:
-            yield [_joined(fields) for fields in zip(*held, strict=True)]
-
-    return change
+def joined(records: Sequence[list[Value]]) -> list[Value]:
+    """Records as one, along their first dims."""
+    return [_joined(fields) for fields in zip(*records, strict=True)]
 
 
 def _joined(fields: Sequence[Value]) -> Value:
@@ -118,13 +100,7 @@ def _joined(fields: Sequence[Value]) -> Value:
     if any(array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:] for array in arrays):
         shapes = ", ".join(str(list(array.shape)) for array in arrays[:8])
         raise LoaderError(f"batch: records of {shapes} differ in more than their first dim")
-    levels: list[tuple[int, ...]] = []
-    for level in range(len(fields[0][1])):
-        offsets = [0]
-        for _, lod in fields:
-            offsets += [offsets[-1] + offset for offset in lod[level][1:]]
-        levels.append(tuple(offsets))
-    return np.concatenate(arrays), tuple(levels)
+    return np.concatenate(arrays), joined_lod(lod for _, lod in fields)
 
 
 def random_records(low: float, high: float, specs: Sequence[Spec], seed: int | None) -> Records:

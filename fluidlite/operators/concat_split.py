@@ -21,7 +21,8 @@ from fluidlite.operators.operands import same_dtypes
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Slot, as_tensor, as_tensors
 from fluidlite.program.operator_options import Differentiation, Inference
-from fluidlite.tensor.tensor_spec import Lod, Spec
+from fluidlite.tensor.lod import joined_lod
+from fluidlite.tensor.tensor_spec import Spec
 
 # concat and split --------------------------------------------------------------------------------------------------
 
@@ -42,9 +43,10 @@ def _infer_concat(call: Call) -> Inferred:
         return found
     levels = {spec.lod_level for spec in specs}
     call.need(len(levels) == 1, "X", "as many LoD levels in each, for axis 0", do="give all of them sequences, or none")
-    out = found["Out"]
+    out, lods = found["Out"], [spec.lod for spec in specs]
     assert isinstance(out, Spec)
-    return {"Out": out.with_(lod=_joined_lod([spec.lod for spec in specs]), lod_level=specs[0].lod_level)}
+    lod = joined_lod(lods) if all(lods) else ()  # those of some are not known yet
+    return {"Out": out.with_(lod=lod, lod_level=specs[0].lod_level)}
 
 
 def _infer_concat_grad(call: Call) -> Inferred:
@@ -52,19 +54,6 @@ def _infer_concat_grad(call: Call) -> Inferred:
     if call.has("AxisTensor") and _axis(call, specs[0].rank) is None:
         return {"X@GRAD": [like(spec) for spec in specs]}
     return infer_gradient(GRAD)(call)
-
-
-def _joined_lod(lods: Sequence[Lod]) -> Lod:
-    """The offsets of sequences one behind the other; () where those of a tensor are not known yet."""
-    if not all(lods):
-        return ()
-    joined = []
-    for levels in zip(*lods, strict=True):
-        offsets = [0]
-        for level in levels:
-            offsets += [offsets[-1] + end for end in level[1:]]
-        joined.append(tuple(offsets))
-    return tuple(joined)
 
 
 @operator(

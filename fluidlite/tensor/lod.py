@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 from fluidlite.base.errors import TensorError
@@ -66,3 +66,9 @@ def _check_cover(offsets: Sequence[Sequence[int]], rows: int | None) -> None:
 def lengths_of(lod: Lod) -> list[list[int]]:
     """Offsets back to lengths."""
     return [[b - a for a, b in pairwise(level)] for level in lod]
+
+
+def joined_lod(lods: Iterable[Lod]) -> Lod:
+    """The offsets of what has these one behind the other; they have equally many levels."""
+    levels = zip(*map(lengths_of, lods), strict=True)
+    return tuple((0, *accumulate(chain.from_iterable(lengths))) for lengths in levels)

@@ -16,7 +16,7 @@ __all__ = ["Operator"]
 
 
 def _names(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else listed("the variables of a slot", value, "a name, or a list of names")
+    return listed("the variables of a slot", value, "a name, or a list of names", one=str)
 
 
 class Operator:

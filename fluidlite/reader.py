@@ -32,13 +32,6 @@ __all__ = [
 ]
 
 
-def _count(what: str, value: Any) -> int:
-    found = whole(what, value, FeedError)
-    if found < 0:
-        raise FeedError(f"{what} is {found}; expected 0 or more")
-    return found
-
-
 def _readers(*given: Reader) -> tuple[Reader, ...]:
     return tuple([check_function("reader", each, error=FeedError) for each in given])
 
@@ -60,7 +53,7 @@ def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
 
 def shuffle(reader: Reader, buf_size: int) -> Reader:
     """A reader that shuffles within a buffer of ``buf_size`` samples (by Python's ``random``)."""
-    (made,), size = _readers(reader), _count("buf_size of shuffle", buf_size)
+    (made,), size = _readers(reader), whole("buf_size of shuffle", buf_size, FeedError, 0)
 
     def shuffled() -> Iterator[Any]:
         samples = iter(made())
@@ -107,7 +100,7 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
 
 def firstn(reader: Reader, n: int) -> Reader:
     """A reader of the first ``n`` samples."""
-    (made,), count = _readers(reader), _count("n of firstn", n)
+    (made,), count = _readers(reader), whole("n of firstn", n, FeedError, 0)
 
     def first() -> Iterator[Any]:
         return itertools.islice(made(), count)
@@ -123,7 +116,7 @@ def cache(reader: Reader) -> Reader:
 
 def buffered(reader: Reader, size: int) -> Reader:
     """A reader whose samples are read ahead by a thread, at most ``size`` of them."""
-    end, (made,), most = object(), _readers(reader), _count("size of buffered", size)
+    end, (made,), most = object(), _readers(reader), whole("size of buffered", size, FeedError, 0)
 
     def ahead() -> Iterator[Any]:
         ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(max(most, 1))

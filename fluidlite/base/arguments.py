@@ -12,6 +12,7 @@ import numpy as np
 from fluidlite.base.errors import FluidError, ProgramError
 
 T = TypeVar("T")
+Kinds = type | tuple[type, ...]
 
 
 def instance(what: str, value: Any, kind: type[T], expected: str = "", error: type[FluidError] = ProgramError) -> T:
@@ -28,8 +29,13 @@ def able(what: str, value: Any, method: str, expected: str, error: type[FluidErr
     return value
 
 
-def listed(what: str, value: Any, expected: str, error: type[FluidError] = ProgramError) -> list[Any]:
-    """Return the items of ``value``, or raise ``error``: it is no list. A text is none."""
+def listed(what: str, value: Any, expected: str, error: type[FluidError] = ProgramError, one: Kinds = ()) -> list[Any]:
+    """Return the items of ``value``, or raise ``error``: it is no list. A text is none.
+
+    ``one``: of what classes a value may stand alone, for a list of itself.
+    """
+    if isinstance(value, one):
+        return [value]
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected {expected}")
     return list(value)
@@ -74,11 +80,13 @@ def whole_text(value: Any) -> str:
     return str(found) if found is not None and as_number(found) != found else ""
 
 
-def whole(what: str, value: Any, error: type[FluidError] = ProgramError) -> int:
-    """Return ``value`` as an int if it is one, or raise ``error``."""
+def whole(what: str, value: Any, error: type[FluidError] = ProgramError, least: int | None = None) -> int:
+    """Return ``value`` as an int if it is one, of ``least`` or more, or raise ``error``."""
     found = as_whole(value)
     if found is None:
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected an int")
+    if least is not None and found < least:
+        raise error(f"{what} is {found}; expected {least} or more")
     return found
 
 

@@ -48,7 +48,7 @@ def set_flags(flags: Mapping[str, Any]) -> None:
 
 def get_flags(names: str | Sequence[str]) -> dict[str, Any]:
     """Values of flags."""
-    wanted = [names] if isinstance(names, str) else listed("flags", names, "names of flags")
+    wanted = listed("flags", names, "names of flags", one=str)
     for name in wanted:
         if name not in _flags:
             raise ProgramError(f"there is no flag {name!r}; there are {', '.join(_flags)}")

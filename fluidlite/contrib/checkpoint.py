@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fluidlite.base.arguments import whole
-from fluidlite.base.errors import ProgramError, SavedModelError
+from fluidlite.base.errors import SavedModelError
 from fluidlite.io.commit import save_files
 from fluidlite.io.snapshot import read_file
 from fluidlite.io.variables import load_persistables, persistable_writers
@@ -47,8 +47,7 @@ class CheckpointConfig:
             "step_interval": step_interval,
         }
         for name, number in numbers.items():
-            if whole(f"CheckpointConfig: {name}", number) < 1:
-                raise ProgramError(f"CheckpointConfig: {name} is {number}; expected 1 or more")
+            whole(f"CheckpointConfig: {name}", number, least=1)
         self.max_num_checkpoints = max_num_checkpoints
         self.epoch_interval = epoch_interval
         self.step_interval = step_interval

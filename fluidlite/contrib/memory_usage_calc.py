@@ -30,9 +30,7 @@ def memory_usage(program: Program, batch_size: int) -> tuple[float, float, str]:
     """
     if not isinstance(program, Program):
         raise ProgramError(f"memory_usage: program is {type(program).__name__}; expected a Program")
-    rows = whole("memory_usage: batch_size", batch_size)
-    if rows < 1:
-        raise ProgramError(f"memory_usage: batch_size is {rows}; expected 1 or more")
+    rows = whole("memory_usage: batch_size", batch_size, least=1)
     block = program.global_block()
     total = 0.0
     for name in dict.fromkeys(name for op in block.ops for name in op.output_arg_names):

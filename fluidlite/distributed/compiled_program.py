@@ -90,12 +90,9 @@ class CompiledProgram:
             instance("exec_strategy", exec_strategy, ExecutionStrategy, "a fluid.ExecutionStrategy")
         if share_vars_from is not None:
             instance("share_vars_from", share_vars_from, CompiledProgram)
-        several: list[PlaceLike] = []
-        if isinstance(places, (str, Place)):
-            several = [places]
-        elif places is not None:
-            several = listed("places", places, "a place, or a list of places")
-        self._places = [devices.unit(place).place for place in several]
+        if places is not None:
+            several = listed("places", places, "a place, or a list of places", one=(str, Place))
+            self._places = [devices.unit(place).place for place in several]
         self._loss, self._parallel = loss_name, True
         return self
 

@@ -61,8 +61,8 @@ class Replicas:
     ) -> list[Any]:
         """Run once on all places; return what was fetched, the places' values behind each other or in a list."""
         feeds = self._split_feed(feed)
-        fetches = [fetch_list] if isinstance(fetch_list, (str, Variable)) else fetch_list
-        fetches = listed("fetch_list", fetches if fetches is not None else (), "variables or names", FetchError)
+        given = fetch_list if fetch_list is not None else ()
+        fetches = listed("fetch_list", given, "variables or names", FetchError, one=(str, Variable))
         members = self._meeting.members
         programs = [self._program_of(member) for member in members]
         self._share(programs[0], scope)

@@ -50,13 +50,8 @@ def fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:
     """The names that a fetch list asks for; an error names what the program does not have, and what is near."""
     if fetch_list is None:
         return ()
-    items = (
-        [fetch_list]
-        if isinstance(fetch_list, (str, Variable))
-        else listed("fetch_list", fetch_list, "variables or names", FetchError)
-    )
     names = []
-    for item in items:
+    for item in listed("fetch_list", fetch_list, "variables or names", FetchError, one=(str, Variable)):
         name = name_of(item)
         if name is None:
             equal = " (== on variables is Python's; use layers.equal)" if isinstance(item, bool) else ""

@@ -84,12 +84,8 @@ def save_inference_model(
     model_name = inside(model_filename or MODEL_FILE, "model_filename")
     place_of(executor)
     program = instance("main_program", main_program, Program) if main_program is not None else default_main_program()
-    feeds = (
-        [feeded_var_names]
-        if isinstance(feeded_var_names, str)
-        else listed("feeded_var_names", feeded_var_names, "names")
-    )
-    targets = [target_vars] if isinstance(target_vars, Variable) else listed("target_vars", target_vars, "variables")
+    feeds = listed("feeded_var_names", feeded_var_names, "names", one=str)
+    targets = listed("target_vars", target_vars, "variables", one=Variable)
     if not all(isinstance(name, str) for name in feeds):
         raise ProgramError(f"feeded_var_names is {feeded_var_names!r}; expected names of variables")
     few = not targets and export_for_deployment

@@ -357,11 +357,7 @@ class DatasetLoader(GeneratorLoader):
 def _places(places: Any) -> list[Place] | None:
     if places is None:
         return None
-    found: list[PlaceLike] = (
-        [places]
-        if isinstance(places, (str, Place))
-        else listed("places", places, "a place, or a list of them", FeedError)
-    )
+    found: list[PlaceLike] = listed("places", places, "a place, or a list of them", FeedError, one=(str, Place))
     if not found:
         raise LoaderError("places is empty; expected a place, or a list of them")
     return [devices.unit(place).place for place in found]

@@ -297,14 +297,11 @@ def append_backward(
 
 def _variables(argument: str, value: Any, *kinds: type) -> list[Any]:
     """One variable or several as a list, or GradientError."""
-    items = (
-        [value]
-        if isinstance(value, Variable)
-        else listed(f"{argument} of fluid.gradients", value, "a Variable, or a list of them", GradientError)
-    )
+    what = f"{argument} of fluid.gradients"
+    items = listed(what, value, "a Variable, or a list of them", GradientError, one=Variable)
     for item in items:
         if not isinstance(item, kinds or (Variable,)):
-            raise GradientError(f"{argument} of fluid.gradients holds {item!r:.80}; expected a Variable")
+            raise GradientError(f"{what} holds {item!r:.80}; expected a Variable")
     return items
 
 

@@ -116,7 +116,7 @@ def _drop_unused(program: Program, keep: set[str]) -> None:
 def prune(program: Program, targets: Sequence[Variable | str], feeds: Sequence[Variable | str] = ()) -> Program:
     """Copy only the operators that the targets need; see :meth:`Program.prune`."""
     block, what = program.global_block(), "targets of Program.prune"
-    several = [targets] if isinstance(targets, (str, Variable)) else listed(what, targets, "variables or names")
+    several = listed(what, targets, "variables or names", one=(str, Variable))
     names = [block.own(each, what).name for each in several]
     given = {f if isinstance(f, str) else f.name for f in feeds}
     new = copy_program(program)

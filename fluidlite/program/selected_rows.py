@@ -71,9 +71,7 @@ class SelectedRows:
 
     def set_height(self, height: int) -> None:
         """Say how many rows the tensor has."""
-        if whole("the height of SelectedRows", height) < 0:
-            raise ProgramError(f"the height of SelectedRows is {height}; expected 0 or more")
-        self._held.number = int(height)
+        self._held.number = whole("the height of SelectedRows", height, least=0)
 
     def get_tensor(self) -> Tensor:
         """The values, [count, width]; setting them is seen by the next run."""

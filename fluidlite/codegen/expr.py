@@ -53,7 +53,7 @@ class Expr(Overloads["Expr", "Operand", "Expr"]):
         """The node of a primitive."""
         return node(function, *operands)
 
-    compare = arithmetic
+    compare = _compare = _arithmetic = arithmetic
 
 
 Operand = Union[Expr, int, float, bool]

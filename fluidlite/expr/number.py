@@ -166,6 +166,8 @@ class Number(Overloads["Number", "Numeric", "Condition"]):
         """The condition that a comparison is."""
         return NotImplemented if hasattr(operands[1], "dims") else Condition(function, self, number(operands[1]))
 
+    _arithmetic, _compare = arithmetic, compare
+
     def __bool__(self) -> bool:
         return bool(self != 0)
 

@@ -67,7 +67,7 @@ class Tensor(Overloads["Tensor", "Operand", "Tensor"]):
         """The tensor of a scalar primitive, element by element."""
         return mapped(function, *operands)
 
-    compare = arithmetic
+    compare = _compare = _arithmetic = arithmetic
 
 
 Operand = Union[Tensor, Number, int, float, Any]

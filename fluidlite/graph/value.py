@@ -15,7 +15,7 @@ from fluidlite.program.block import Block
 from fluidlite.program.program import default_main_program
 from fluidlite.program.registry import ops
 from fluidlite.program.source_location import source_location
-from fluidlite.program.variable import Variable
+from fluidlite.program.variable import Variable, operator_of
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.var_type import dtype_of
 
@@ -34,9 +34,8 @@ class Value(Node):
     dtype of the value beside it.
     """
 
-    def _binary(self, type: str, other: Any, reverse: bool = False) -> Any:
-        left, right = (other, self) if reverse else (self, other)
-        return binary(type, left, right)
+    def _arithmetic(self, function: str, *operands: Any) -> Any:
+        return binary(operator_of(function), *operands)
 
     def __matmul__(self, other: Any) -> Value:
         return matmul(self, other)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fluidlite.base.arguments import able
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import FluidError, ProgramError, ShapeError
+from fluidlite.base.overloads import BinaryOverloads
 from fluidlite.program.contents import noted
 from fluidlite.program.variable_metadata import VariableMetadata
 from fluidlite.tensor.tensor_spec import Spec
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
     from fluidlite.program.block import Block
 
 
+_COMPARISONS = {"less": "less_than", "greater": "greater_than"}
+_COMPARISONS |= {name: name for name in ("less_equal", "greater_equal", "equal", "not_equal")}
 _IN_A_LIST = "whether a list has a variable is told by `is`, or by names: == compares elements"
+
+
+def operator_of(function: str) -> str:
+    """The operator of a function that Python's operators name, such as ``"add"`` or ``"less"``."""
+    return _COMPARISONS.get(function) or f"elementwise_{function}"
 
 
 def _rank(dtype: str) -> int:
@@ -25,7 +33,7 @@ def _rank(dtype: str) -> int:
     return 2 if is_float(dtype) else 0 if dtype == "bool" else 1
 
 
-class Variable(VariableMetadata):
+class Variable(VariableMetadata, BinaryOverloads[Any, Any, Any]):
     """A named value of a block. Python's operators on it append operators to the current block.
 
     Attributes
@@ -89,8 +97,10 @@ class Variable(VariableMetadata):
             f"  Do: {self.name}.astype('float32'), if the number is to count; else give {give}"
         )
 
-    def _binary(self, type: str, other: Any, reverse: bool = False) -> Any:
-        block = self.block.program.current_block()
+    def _arithmetic(self, function: str, *operands: Any) -> Any:
+        """Append the operator of a function of two operands, of which this is one."""
+        type, reverse = operator_of(function), operands[0] is not self
+        other, block = operands[0 if reverse else 1], self.block.program.current_block()
         if not isinstance(other, Variable):
             if not isinstance(other, (int, float, bool)) and getattr(other, "ndim", 1) != 0:
                 return NotImplemented
@@ -123,71 +133,17 @@ class Variable(VariableMetadata):
         block.append_op(type, {"X": left, "Y": right}, {"Out": out}, {"axis": axis})
         return out
 
-    def __add__(self, other: Any) -> Any:
-        return self._binary("elementwise_add", other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._binary("elementwise_add", other, reverse=True)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._binary("elementwise_sub", other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._binary("elementwise_sub", other, reverse=True)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._binary("elementwise_mul", other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._binary("elementwise_mul", other, reverse=True)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._binary("elementwise_div", other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._binary("elementwise_div", other, reverse=True)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self._binary("elementwise_floordiv", other)
-
-    def __mod__(self, other: Any) -> Any:
-        return self._binary("elementwise_mod", other)
-
-    def __pow__(self, other: Any) -> Any:
-        return self._binary("elementwise_pow", other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return self._binary("elementwise_pow", other, reverse=True)
+    def _compare(self, function: str, *operands: Any) -> Any:
+        """Append a comparison with another operand."""
+        try:
+            return self._arithmetic(function, *operands)
+        except FluidError as error:
+            if function in ("equal", "not_equal"):
+                error.add_note(_IN_A_LIST)
+            raise
 
     def __neg__(self) -> Variable:
         return self._scaled(-1.0, 0.0)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._binary("less_than", other)
-
-    def __le__(self, other: Any) -> Any:
-        return self._binary("less_equal", other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._binary("greater_than", other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._binary("greater_equal", other)
-
-    def __eq__(self, other: object) -> Any:
-        return self._compared("equal", other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._compared("not_equal", other)
-
-    def _compared(self, type: str, other: object) -> Any:
-        try:
-            return self._binary(type, other)
-        except FluidError as error:
-            error.add_note(_IN_A_LIST)
-            raise
-
-    __hash__ = object.__hash__  # a variable is a key by what it is, not by its elements
 
     def __getitem__(self, key: Any) -> Variable:
         """The part that ints, slices, integer variables, ``...`` and None name."""

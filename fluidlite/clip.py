@@ -12,6 +12,7 @@ from fluidlite.layers import ops, tensor
 from fluidlite.program.block import Block
 from fluidlite.program.opdef import GRAD
 from fluidlite.program.program import Program, default_main_program, program_guard
+from fluidlite.program.saved_options import saved
 from fluidlite.program.variable import Parameter, Variable
 
 __all__ = [
@@ -50,6 +51,7 @@ class BaseErrorClipAttr:
         raise NotImplementedError(f"{type(self).__name__} does not say how it clips")
 
 
+@saved("error_clip", "max", "min")
 class ErrorClipByValue(BaseErrorClipAttr):
     """Clip the gradient of a variable, as backward passes through it, to [min, max].
 
@@ -122,6 +124,7 @@ class BaseGradientClipAttr:
         raise NotImplementedError(f"{type(self).__name__} does not say how it clips")
 
 
+@saved("gradient_clip", "max", "min", "need_clip")
 class GradientClipByValue(BaseGradientClipAttr):
     """Clip every element to [min, max].
 
@@ -146,6 +149,7 @@ class GradientClipByValue(BaseGradientClipAttr):
         return f"GradientClipByValue(max={self.max}, min={self.min})"
 
 
+@saved("gradient_clip", "clip_norm", "need_clip")
 class GradientClipByNorm(BaseGradientClipAttr):
     """Scale each gradient whose L2 norm is above ``clip_norm`` down to it.
 
@@ -168,6 +172,7 @@ class GradientClipByNorm(BaseGradientClipAttr):
         return f"GradientClipByNorm({self.clip_norm})"
 
 
+@saved("gradient_clip", "clip_norm", "group_name", "need_clip")
 class GradientClipByGlobalNorm(BaseGradientClipAttr):
     """Scale all gradients of a group by one factor, so that the L2 norm of all together is ``clip_norm`` at most.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fluidlite.base.errors import ProgramError
+from fluidlite.program.saved_options import saved
 
 if TYPE_CHECKING:
     from fluidlite.program.block import Block
@@ -35,6 +36,7 @@ class WeightDecayRegularizer:
         return out
 
 
+@saved("regularizer", "_regularization_coeff")
 class L2DecayRegularizer(WeightDecayRegularizer):
     """Adds coeff * parameter: the gradient of coeff / 2 times the sum of squares."""
 
@@ -42,6 +44,7 @@ class L2DecayRegularizer(WeightDecayRegularizer):
         return self._scaled(param, block)
 
 
+@saved("regularizer", "_regularization_coeff")
 class L1DecayRegularizer(WeightDecayRegularizer):
     """Adds coeff * sign(parameter): the gradient of coeff times the sum of absolute values."""
 

@@ -84,7 +84,7 @@ def noted(name: str, kinds: type | UnionType = object) -> Any:
         if not isinstance(value, kinds):
             raise ProgramError(f"{name} of variable {self.name!r} is {value!r:.60}; expected {_said(kinds)}")
         known = self.__dict__
-        changed = held not in known or known[held] != value
+        changed = held not in known or kinds is dict or known[held] != value  # of variables in a dict, == makes others
         known[held] = value  # another object that is equal, too: a copy has its own
         if changed:
             self.block.program.touch()

@@ -16,6 +16,7 @@ from fluidlite.program.operator import Operator
 from fluidlite.program.operator_arguments import check_attrs, check_slots
 from fluidlite.program.program import FORMAT_VERSION, TRAINING_ROLES, Program
 from fluidlite.program.registry import ops
+from fluidlite.program.saved_options import option_of, option_record
 from fluidlite.program.source_location import Line
 from fluidlite.program.variable import Parameter, Variable
 from fluidlite.program.variable_metadata import SelectedRowsOf
@@ -64,16 +65,26 @@ def _variable(variable: Variable) -> dict[str, Any]:
     for flag in ("persistable", "stop_gradient", "is_data"):
         if getattr(variable, flag):
             record[flag] = True
+    error_clip = option_record("error_clip", variable.error_clip)
+    if error_clip is not None:
+        record["error_clip"] = error_clip
     if isinstance(variable, Parameter):
-        record["parameter"] = {"trainable": variable.trainable, "learning_rate": _rate(variable)}
+        record["parameter"] = _training(variable)
     if variable.selected is not None:
         record["selected"] = variable.selected._asdict()
     return record | variable.saved()
 
 
-def _rate(parameter: Parameter) -> float:
+def _training(parameter: Parameter) -> dict[str, Any]:
     rate = parameter.optimize_attr.get("learning_rate", 1.0)
-    return float(rate) if isinstance(rate, (int, float)) else 1.0
+    facts = {
+        "trainable": parameter.trainable,
+        "learning_rate": rate.name if isinstance(rate, Variable) else float(rate),
+        "do_model_average": parameter.do_model_average,
+        "regularizer": option_record("regularizer", parameter.regularizer),
+        "gradient_clip": option_record("gradient_clip", parameter.gradient_clip_attr),
+    }
+    return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def _operator(op: Operator) -> dict[str, Any]:
@@ -208,15 +219,18 @@ def _read_block(program: Program, index: int, record: _Reader) -> Block:
             if spec is None:
                 raise SavedModelError(f"not a program: parameter {name!r} has no dims")
             options = _Reader(field.get("parameter", dict), f"parameter {name!r}")
-            rate = options.get("learning_rate", (int, float), 1.0, required=False)
             variable: Variable = Parameter(
                 block,
                 name,
                 spec.dims,
                 spec.dtype,
                 trainable=options.get("trainable", bool, True, required=False),
-                optimize_attr={"learning_rate": _finite(rate, name)},
+                optimize_attr={"learning_rate": _rate(options)},
                 stop_gradient=flags["stop_gradient"],
+                lod_level=spec.lod_level,
+                do_model_average=options.get("do_model_average", bool, None, required=False),
+                regularizer=_option(options, "regularizer"),
+                gradient_clip_attr=_option(options, "gradient_clip"),
             )
         elif "node" in field.record:
             if "node" not in KINDS:
@@ -224,12 +238,17 @@ def _read_block(program: Program, index: int, record: _Reader) -> Block:
             variable = KINDS["node"](block, name, spec, flags, field.get("node", dict))
         else:
             variable = Variable(block, name, spec, **flags, kind=field.get("type", str, "dense", required=False))
+        variable.error_clip = _option(field, "error_clip")
         if "selected" in field.record:
             _select(variable, _Reader(field.get("selected", dict), f"rows of {name!r}"))
         block.vars[name] = variable
     for variable in block.vars.values():
         if variable.selected is not None and variable.selected.rows not in block.vars:
             raise SavedModelError(f"not a program: {variable.name!r} has its rows in {variable.selected.rows!r:.60}")
+        if isinstance(variable, Parameter) and isinstance(rate := variable.optimize_attr["learning_rate"], str):
+            if rate not in block.vars:
+                raise SavedModelError(f"not a program: {variable.name!r} has the learning rate {rate!r:.60}")
+            variable.optimize_attr = {"learning_rate": block.vars[rate]}
     return block
 
 
@@ -248,11 +267,19 @@ def _hints(record: _Reader) -> dict[str, Any]:
     return hints
 
 
-def _finite(rate: float, name: str) -> float:
+def _rate(options: _Reader) -> float | str:
+    """A factor, or the name of the variable that is the learning rate."""
+    rate: float | str = options.get("learning_rate", (int, float, str), 1.0, required=False)
     try:
-        return float(rate)
+        return rate if isinstance(rate, str) else float(rate)
     except OverflowError:
-        raise SavedModelError(f"not a program: parameter {name!r} has the learning rate {rate!r:.40}") from None
+        raise SavedModelError(f"not a program: {options.where} has the learning rate {rate!r:.40}") from None
+
+
+def _option(record: _Reader, role: str) -> Any:
+    """A regularizer or a clip, or None."""
+    found = record.get(role, list, None, required=False)
+    return None if found is None else option_of(role, found, f"{record.where}.{role}")
 
 
 def _read_operators(block: Block, item: dict[str, Any], count: int) -> None:

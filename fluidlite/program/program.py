@@ -151,7 +151,10 @@ class Program(FluidProgram):
     _prune = prune
 
     def to_json(self) -> str:
-        """Versioned JSON; :meth:`from_json` reads it, without running code."""
+        """Versioned JSON; :meth:`from_json` reads it, without running code.
+
+        Of regularizers and clips it keeps those of fluidlite, without ``need_clip``; not those of a user's class.
+        """
         from fluidlite.program.json_form import dumps
 
         return dumps(self)

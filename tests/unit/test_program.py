@@ -309,6 +309,57 @@ def test_json_goes_both_ways() -> None:
     assert len(set(ids)) == len(ids)
 
 
+def facts(variable: fluid.framework.Variable) -> dict[str, str]:
+    """All that a variable holds, but for what is of its program and of its author's text."""
+    return {name: str(held) for name, held in vars(variable).items() if name not in ("block", "identity", "line")}
+
+
+def test_copies_keep_every_attribute_of_a_parameter() -> None:
+    program = fluid.default_main_program()
+    rate = layers.fill_constant([1], "float32", 0.5)
+    block, each, more = program.global_block(), fluid.regularizer, fluid.clip
+    options: tuple[dict[str, object], ...] = (
+        {"regularizer": each.L2Decay(0.1), "gradient_clip_attr": more.GradientClipByNorm(2.0)},
+        {"regularizer": each.L1Decay(0.1), "gradient_clip_attr": more.GradientClipByValue(2.0, -1.0)},
+        {"gradient_clip_attr": more.GradientClipByGlobalNorm(2.0, "group"), "do_model_average": False},
+        {"error_clip": more.ErrorClipByValue(3.0, -1.0), "lod_level": 1, "do_model_average": True},
+        {"trainable": False, "optimize_attr": {"learning_rate": 0.25}},
+        {"optimize_attr": {"learning_rate": rate}},
+    )
+    parameters = [block.create_parameter(f"w{i}", [2], "float32", **given) for i, given in enumerate(options)]
+    rate.set_error_clip(more.ErrorClipByValue(3.0))
+    read = fluid.Program.from_json(program.to_json())
+    for copy in (read, program.clone(), program.clone(for_test=True)):
+        assert [facts(copy.global_block().var(own.name)) for own in (*parameters, rate)] == [
+            facts(own) for own in (*parameters, rate)
+        ]
+    assert read.global_block().var("w5").optimize_attr["learning_rate"] is read.global_block().var(rate.name)  # type: ignore[attr-defined]
+    parameters[0].gradient_clip_attr = more.GradientClipByNorm(2.0, need_clip=lambda param: True)  # no JSON holds it
+    assert fluid.Program.from_json(program.to_json()).all_parameters()[0].gradient_clip_attr is None
+
+
+@pytest.mark.parametrize(
+    ("field", "record"),
+    [
+        ("regularizer", ["GradientClipByNorm", 1.0, None]),
+        ("regularizer", ["L2DecayRegularizer"]),
+        ("regularizer", ["L2DecayRegularizer", "a"]),
+        ("gradient_clip", [["GradientClipByNorm"], 1.0, None]),
+        ("gradient_clip", ["GradientClipByNorm", 1.0, "print"]),
+        ("gradient_clip", "GradientClipByNorm"),
+        ("learning_rate", "nobody"),
+        ("do_model_average", 3),
+    ],
+)
+def test_nonsense_about_how_a_parameter_is_trained_is_refused(field: str, record: object) -> None:
+    program = fluid.Program()
+    program.global_block().create_parameter("w", [2], "float32")
+    data = json.loads(program.to_json())
+    data["blocks"][0]["vars"][0]["parameter"][field] = record
+    with pytest.raises(SavedModelError, match=r"not a (valid )?program"):
+        fluid.Program.from_json(json.dumps(data))
+
+
 def test_json_keeps_sub_blocks_and_special_floats() -> None:
     program = fluid.Program()
     program.global_block().create_var("x", [2], "float32")

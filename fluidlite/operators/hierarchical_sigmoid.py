@@ -104,7 +104,8 @@ def hierarchical_sigmoid(
         e.same_dtype(bias, x)
         scores = scores + e.take(column(bias, w.dims[0], "one for each row of W"), node, 0)
     scores = e.where(on, scores, 0)
-    costs = e.maximum(scores, 0) + e.log1p(e.exp(-e.abs_(scores))) - e.cast(turn, scores.dtype) * scores
+    against = e.where(e.equal(turn, 1), -scores, scores)  # no difference, of which infinite scores would have none
+    costs = e.maximum(against, 0) + e.log1p(e.exp(-e.abs_(against)))
     return e.reduce_sum(costs, 1, keep=True), scores
 
 

@@ -107,7 +107,7 @@ def cross_entropy_grad(
     at = x.rank - 1
     cost = e.reshape(dy, _rows(x, at))
     if soft_label:
-        return -(label * cost) / x, cost_of(x) * cost
+        return e.where(e.equal(label, 0), 0, -(label * cost) / x), cost_of(x) * cost
     index, ignored = classes(label, x, at, ignore_index)
     slope = e.where(ignored, 0, -cost / e.pick(x, index, at))
     return e.put(slope, index, at, x.dims[at]), _no_gradient(label)

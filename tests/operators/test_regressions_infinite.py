@@ -13,7 +13,9 @@ PLACES = [place for place in map(str, fluid.places()) if not place.startswith("f
 INF, NAN = np.inf, np.nan
 
 
-def run(place: str, type: str, feed: dict[str, Any], out: str, of: tuple[str, ...], **attrs: Any) -> list[Any]:
+def run(
+    place: str, type: str, feed: dict[str, Any], out: str, of: tuple[str, ...], mode: str = "compiled", **attrs: Any
+) -> list[Any]:
     """The output, and the gradients of its sum, of an operator on these inputs."""
     program = fluid.Program()
     block = program.global_block()
@@ -24,7 +26,7 @@ def run(place: str, type: str, feed: dict[str, Any], out: str, of: tuple[str, ..
     result = block.create_var("result")
     block.append_op(type, inputs, {out: result}, attrs)
     gradients = fluid.gradients([result], [inputs[slot] for slot in of])
-    return fluid.Executor(place).run(program, feed, [result, *gradients])
+    return fluid.Executor(place, mode=mode).run(program, feed, [result, *gradients])
 
 
 def ranked(row: list[float], label: int) -> tuple[float, list[float]]:
@@ -152,3 +154,35 @@ def test_scores_of_nce_of_any_size(place: str, mode: str) -> None:
     np.testing.assert_allclose(found[0][:, 0], true + np.roll(drawn, 1), 1e-5)
     np.testing.assert_allclose(found[1][:, 0], of_true + np.roll(of_drawn, 1), 1e-5, 1e-30)
     np.testing.assert_allclose(found[2][:, 0], of_true + of_drawn, 1e-5, 1e-30)
+
+
+@pytest.mark.parametrize("place", list(map(str, fluid.places())))
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_scores_of_hierarchical_sigmoid_of_any_size(place: str, mode: str) -> None:
+    """A turn whose score is infinite costs nothing on the one side, and infinity on the other."""
+    scores = np.array([-INF, -1e30, -200, -3, 0, 3, 200, 1e30, INF], "float32")
+    for turn in (0, 1):
+        feed = {
+            "X": scores.reshape(-1, 1),
+            "W": np.ones((1, 1), "float32"),
+            "Label": np.zeros((len(scores), 1), "int64"),
+            "PathTable": np.zeros((len(scores), 1), "int64"),
+            "PathCode": np.full((len(scores), 1), turn),
+        }
+        out, dx = run(place, "hierarchical_sigmoid", feed, "Out", ("X",), mode=mode)
+        s = scores.astype("float64")
+        np.testing.assert_allclose(out[:, 0], np.logaddexp(0, -s if turn else s), 1e-6, 1e-30)
+        np.testing.assert_allclose(dx[:, 0], np.exp(-np.logaddexp(0, -s)) - turn, 1e-6, 1e-7)
+
+
+@pytest.mark.parametrize("place", list(map(str, fluid.places())))
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_a_probability_of_0_costs_nothing_where_the_label_is_0(place: str, mode: str) -> None:
+    x = np.array([[0, 1, 0], [0.5, 0.5, 0], [0, 0.25, 0.75]], "float32")
+    label = np.array([[0, 1, 0], [0.25, 0.75, 0], [0.5, 0.5, 0]], "float32")
+    y, dx = run(place, "cross_entropy", {"X": x, "Label": label}, "Y", ("X",), mode=mode, soft_label=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        costs = np.where(label == 0, 0, -label * np.maximum(np.log(x.astype("float64")), -1e20))
+        slopes = np.where(label == 0, 0, -label / x.astype("float64"))
+    np.testing.assert_allclose(y[:, 0], costs.sum(1), 1e-6)
+    np.testing.assert_allclose(dx, slopes, 1e-6)

@@ -11,6 +11,10 @@ _FILES = "Executor.train_from_dataset trains from files; fluid.DatasetFactory().
 _GRADIENTS = "it changes how gradients are sent, not what is computed: minimize with the optimizer that it stands for"
 _INFERENCE = "fluid.io.load_inference_model gives a saved model as a program, and an Executor runs it"
 _LOW_PRECISION = "quantised and mixed-precision training is not part of fluidlite"
+_RECOMMENDERS = (
+    "operators of single recommendation and matching systems are not part of fluidlite; layers.py_func calls NumPy"
+)
+_SCHEDULES = "layers.learning_rate_scheduler has the schedules of learning rates"
 _SERVERS = "there are no parameter servers; fluid.CompiledProgram trains in processes, fluid.io.DataLoader feeds"
 
 ABSENT = {
@@ -22,13 +26,25 @@ ABSENT = {
         prroi_pool psroi_pool retinanet_detection_output retinanet_target_assign roi_align roi_perspective_transform
         roi_pool rpn_target_assign sigmoid_focal_loss ssd_loss target_assign yolo_box yolov3_loss
         """,
-    _EAGER: "VarBase disable_dygraph dygraph dygraph_to_static_func enable_dygraph enable_imperative",
-    _FILES: "AsyncExecutor DataFeedDesc",
+    _EAGER: "ComplexVariable VarBase disable_dygraph dygraph dygraph_to_static_func enable_dygraph enable_imperative",
+    _FILES: """
+        AsyncExecutor DataFeedDesc DistMultiTrainer MultiTrainer PipelineTrainer TrainerDesc data_feed_desc
+        device_worker trainer_desc trainer_factory
+        """,
     _GRADIENTS: "DGCMomentumOptimizer PipelineOptimizer",
     _INFERENCE: "AnalysisConfig NativeConfig PaddleBuf PaddleDType PaddleTensor create_paddle_predictor",
-    _LOW_PRECISION: "IrGraph mixed_precision quantize slim",
+    _LOW_PRECISION: """
+        Calibrator Compressor IrGraph QuantizeTranspiler decorate int8_inference mixed_precision quantize slim
+        """,
+    _RECOMMENDERS: """
+        filter_by_instag match_matrix_tensor rank_attention search_pyramid_hash tdm_child tdm_sampler tree_conv
+        var_conv_2d
+        """,
+    _SCHEDULES: "learning_rate_decay",
     _SERVERS: """
-        DistributeTranspiler DistributeTranspilerConfig ListenAndServ Recv Send communicator fleet set_download_cmd
+        DistributeTranspiler DistributeTranspilerConfig HDFSClient HashName ListenAndServ Recv RoundRobin Send
+        communicator convert_dist_to_sparse_program ctr_reader distributed_batch_reader fleet
+        load_persistables_for_increment load_persistables_for_inference multi_download multi_upload set_download_cmd
         set_fleet_send_batch_size set_fleet_send_sleep_seconds set_hdfs_config
         """,
 }

@@ -19,11 +19,13 @@ from fluidlite.contrib.layers import (
     basic_gru as basic_gru,
     basic_lstm as basic_lstm,
     batch_fc as batch_fc,
+    ctr_metric_bundle as ctr_metric_bundle,
     fused_elemwise_activation as fused_elemwise_activation,
     fused_embedding_seq_pool as fused_embedding_seq_pool,
     partial_concat as partial_concat,
     partial_sum as partial_sum,
     sequence_topk_avg_pooling as sequence_topk_avg_pooling,
+    shuffle_batch as shuffle_batch,
 )
 from fluidlite.contrib.memory_usage_calc import memory_usage as memory_usage
 from fluidlite.contrib.op_frequence import op_freq_statistic as op_freq_statistic

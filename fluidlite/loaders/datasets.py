@@ -139,7 +139,7 @@ class InMemoryDataset(DatasetBase):
 
     def __init__(self) -> None:
         super().__init__()
-        self._samples: list[Sample] = []
+        self._samples: list[Sample] | None = None
 
     def load_into_memory(self) -> None:
         """Read the files."""
@@ -165,11 +165,11 @@ class InMemoryDataset(DatasetBase):
 
     def release_memory(self) -> None:
         """Let go of the samples."""
-        self._samples = []
+        self._samples = None
 
     def get_memory_data_size(self, fleet: Any = None) -> int:
         """How many samples are loaded."""
-        return len(self._samples)
+        return len(self._samples or ())
 
     get_shuffle_data_size = get_memory_data_size
 
@@ -183,8 +183,10 @@ class InMemoryDataset(DatasetBase):
         return BatchedLoader(self._loaded(), self.batch_size, place, self.use_vars, workers=workers)
 
     def _loaded(self) -> list[Sample]:
-        if not self._samples:
+        if self._samples is None:
             raise LoaderError("the InMemoryDataset has no samples\n  Do: dataset.load_into_memory() first")
+        if not self._samples:
+            raise LoaderError(f"the InMemoryDataset has no samples: there is no line in {', '.join(self._files):.200}")
         return self._samples
 
 

@@ -5,9 +5,8 @@ A script finds it under the name ``paddle`` only while :func:`run_script` runs i
 
 import fluidlite as fluid
 from fluidlite.batch import batch
-from fluidlite.compat.installation import FLUID
-from fluidlite.paddle import dataset, reader, utils
+from fluidlite.paddle import compat, dataset, reader, utils, version
 from fluidlite.paddle.script import run_script
 
-__version__ = ".".join(map(str, FLUID))
-__all__ = ["batch", "dataset", "fluid", "reader", "run_script", "utils"]
+__version__ = version.full_version
+__all__ = ["batch", "compat", "dataset", "fluid", "reader", "run_script", "utils", "version"]

@@ -280,6 +280,17 @@ def test_commands_that_fail_end_the_run(tmp_path: Path) -> None:
     epoch.close()  # ends the command
 
 
+def test_files_without_a_line(tmp_path: Path) -> None:
+    (tmp_path / "none.txt").touch()
+    memory = dataset_of("InMemoryDataset", [str(tmp_path / "none.txt")], [L.data("x", [1])], 1)
+    assert memory.get_memory_data_size() == 0
+    with pytest.raises(LoaderError, match=r"no line in .*none\.txt"):
+        memory.local_shuffle()
+    memory.release_memory()
+    with pytest.raises(LoaderError, match="load_into_memory"):
+        memory.local_shuffle()
+
+
 def test_misuse_of_datasets(tmp_path: Path) -> None:
     x = L.data("x", [1])
     dataset = fluid.DatasetFactory().create_dataset("QueueDataset")

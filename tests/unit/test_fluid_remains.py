@@ -370,6 +370,42 @@ def test_layers_of_contrib_that_do_what_others_do() -> None:
         _ = contrib.multiclass_nms2
 
 
+@pytest.mark.parametrize("place", fluid.places(), ids=str)
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_rows_are_shuffled(place: Any, mode: str) -> None:
+    x, words = L.data("x", [2, 3]), L.data("words", [1], dtype="int64", lod_level=1)
+    x.stop_gradient = False
+    mixed, fixed = fluid.contrib.layers.shuffle_batch(x), fluid.contrib.layers.shuffle_batch(words, seed=3)
+    (slope,) = fluid.gradients([L.square(mixed)], [x])
+    rows = np.arange(60, dtype="float32").reshape(10, 2, 3)
+    ids = fluid.create_lod_tensor(np.arange(10).reshape(-1, 1), [[4, 6]], place)
+    exe, orders = fluid.Executor(place, mode=mode), []
+    for _ in range(2):
+        found, dx, tensor = exe.run(
+            feed={"x": rows, "words": ids}, fetch_list=[mixed, slope, fixed], return_numpy=False
+        )
+        orders.append((np.array(found).reshape(-1, 3), np.array(tensor)))
+        assert np.array(found).shape == rows.shape and tensor.recursive_sequence_lengths() == [[4, 6]]
+        np.testing.assert_array_equal(dx, 2 * rows)  # each row's goes where it came from
+    for each, given in ((orders[0][0], rows.reshape(-1, 3)), (orders[0][1], np.arange(10).reshape(-1, 1))):
+        np.testing.assert_array_equal(each[each[:, 0].argsort()], given)
+        assert (each != given).any()
+    assert (orders[0][0] != orders[1][0]).any() and (orders[0][1] == orders[1][1]).all()
+
+
+def test_what_predictions_of_clicks_add_up() -> None:
+    p, y = L.data("p", [1]), L.data("y", [1], dtype="int64")
+    found = fluid.contrib.layers.ctr_metric_bundle(p, y)
+    rng, exe = np.random.default_rng(0), fluid.Executor("cpu")
+    exe.run(fluid.default_startup_program())
+    feeds = [{"p": rng.uniform(size=(n, 1)).astype("float32"), "y": rng.integers(2, size=(n, 1))} for n in (3, 5)]
+    for feed in feeds:
+        values = exe.run(feed=feed, fetch_list=list(found))
+    a, b = (np.concatenate([feed[name] for feed in feeds]) for name in ("p", "y"))
+    wanted = [((a - b) ** 2).sum(), abs(a - b).sum(), a.sum(), (1 / (1 + np.exp(-a))).sum(), b.sum(), 8]
+    np.testing.assert_allclose(np.ravel(values), wanted, 1e-5)
+
+
 def test_structures_under_fluids_names() -> None:
     utils = L.utils
     nested = [1, {"a": (2, [3])}]

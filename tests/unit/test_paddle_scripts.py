@@ -142,6 +142,33 @@ def test_what_cannot_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         run_script(write(tmp_path, "{}[1]"))
 
 
+COMPATIBLE = """
+import paddle
+import paddle.compat as cpt
+from paddle import version
+
+held = [b"a", {b"b", "c"}, None]
+same = cpt.to_text(held, inplace=True)
+found = [
+    same is held, held, cpt.to_bytes([u"\u00e9", None, b"x"]), cpt.to_text(3), cpt.round(2.5), cpt.round(-2.5),
+    cpt.round(0.125, 2), cpt.round(-0.0), cpt.floor_division(7, -2), cpt.get_exception_message(ValueError("why")),
+    cpt.long_type(3), paddle.__version__ == version.full_version, version.mkl(),
+]
+version.show()
+"""
+
+
+def test_what_scripts_for_both_pythons_ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found: Any = run_script(write(tmp_path, COMPATIBLE))
+    assert found["found"] == [
+        *(True, ["a", {"b", "c"}, None], ["\u00e9".encode(), None, b"x"], 3, 3.0, -3.0),
+        *(0.13, 0.0, -4, "why", 3, True, "OFF"),
+    ]
+    assert capsys.readouterr().out.splitlines()[0] == "full_version: 1.8.5"
+    with pytest.raises(ScriptError, match=r"compat.to_bytes got int 3"):
+        run_script(write(tmp_path, "import paddle.compat as cpt; cpt.to_bytes([3])"))
+
+
 @pytest.mark.parametrize("order", [False, True])
 def test_xmap_readers(order: bool) -> None:
     assert list(reader.xmap_readers(lambda n: n * n, lambda: range(20), 3, 4, order)()) == [n * n for n in range(20)]

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fluidlite import layers
+from fluidlite import layers, unique_name
 from fluidlite.layer_helper import LayerHelper, check_int, check_variable, refuse
 from fluidlite.program.variable import Variable
 
-__all__ = ["batch_fc", "fused_elemwise_activation", "fused_embedding_seq_pool", "partial_concat", "partial_sum"]
+__all__ = [
+    "batch_fc",
+    "ctr_metric_bundle",
+    "fused_elemwise_activation",
+    "fused_embedding_seq_pool",
+    "partial_concat",
+    "partial_sum",
+    "shuffle_batch",
+]
 
 _BINARY: dict[str, Callable[..., Variable]] = {
     "elementwise_add": layers.elementwise_add,
@@ -127,3 +135,58 @@ def batch_fc(
     bias = layers.create_parameter(bias_size, input.dtype, attr=bias_attr)
     made = layers.matmul(input, weight) + layers.unsqueeze(bias, [1])
     return LayerHelper("batch_fc", act=act).append_activation(made)
+
+
+def shuffle_batch(x: Variable, seed: int | None = None) -> Variable:
+    """Return the rows of ``x`` in a random order; all dims but the last count rows, and LoD levels stay.
+
+    Parameters
+    ----------
+    x : Variable
+        Its last dim is known.
+    seed : int, optional
+        The order is the same at every run; default: another one at each, by the program's seed.
+    """
+    width = check_variable("x", x).shape[-1]
+    rows = layers.reshape(x, [-1, width])
+    line = layers.transpose(layers.slice(rows, [1], [0], [1]), [1, 0])  # its first dim would count sequences
+    number = 0 if seed is None else check_int("seed", seed)
+    _, order = layers.argsort(
+        layers.uniform_random_batch_size_like(line, [-1, 1], input_dim_idx=1, seed=number), axis=0
+    )
+    mixed = layers.gather(rows, layers.reshape(order, [-1]))
+    shaped = mixed if len(x.shape) == 2 else layers.reshape(mixed, [-1, *x.shape[1:]])
+    return layers.lod_reset(shaped, x) if x.lod_level else shaped
+
+
+def ctr_metric_bundle(input: Variable, label: Variable) -> tuple[Variable, ...]:
+    """Add up, over runs, what says how well clicks are predicted.
+
+    Parameters
+    ----------
+    input : Variable
+        The predicted probabilities of a click, float32 [batch, 1].
+    label : Variable
+        1 where there was one, else 0, [batch, 1].
+
+    Returns
+    -------
+    tuple of Variable
+        Persistable, [1]: the sums of squared errors, of absolute errors, of ``input``, of sigmoid(input), of labels,
+        and the number of rows.
+    """
+    label = layers.cast(check_variable("label", label), input.dtype)
+    error = check_variable("input", input) - label
+    found = []
+    for name, terms in (
+        ("sqrerr", layers.square(error)),
+        ("abserr", layers.abs(error)),
+        ("prob", input),
+        ("q", layers.sigmoid(input)),
+        ("pos_num", label),
+        ("ins_num", layers.ones_like(label)),
+    ):
+        name = unique_name.generate(f"ctr_metric_bundle.local_{name}")
+        total = layers.create_global_var([1], 0.0, input.dtype, persistable=True, name=name)
+        found.append(layers.sums([total, layers.reduce_sum(terms)], out=total))
+    return tuple(found)

@@ -104,3 +104,28 @@ def test_a_temporary_that_is_updated_in_place(place: str) -> None:
     for value, now in found:
         np.testing.assert_allclose(value, np.tanh([0.75]), rtol=2e-6)
         np.testing.assert_array_equal(now, [1.75])
+
+
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+@pytest.mark.parametrize("place", PLACES)
+def test_copies_of_state_on_another_place_are_of_its_time(place: str, mode: str) -> None:
+    """One is made before the sizes of the rest are known, one after it has been written."""
+    program = fluid.Program()
+    w = program.global_block().create_var("w", [3], "float32", persistable=True)
+    with fluid.program_guard(program):
+        ids = layers.data("ids", [-1], dtype="int64", append_batch_size=False)
+        with fluid.device_guard("cpu"):
+            before = layers.scale(w, 2.0)
+        count = layers.reduce_sum(layers.cast(layers.unique(ids)[0], "float32"))
+        layers.assign(w + count, w)
+        with fluid.device_guard("cpu"):
+            after = layers.scale(w, 2.0)
+            layers.increment(w)
+    exe, scope, held = fluid.Executor(place, mode=mode), fluid.Scope(), W
+    scope.var("w").get_tensor().set(W, place)
+    for given in ([1, 2, 2], [3], [1, 2, 2], [1, 5, 5], [3, 3]):
+        found = exe.run(program, {"ids": np.array(given)}, [before, after, "w"], scope=scope)
+        total = held + sum(set(given))
+        for value, wanted in zip(found, (2 * held, 2 * total, total + 1), strict=True):
+            np.testing.assert_array_equal(value, wanted)
+        held = total + 1

@@ -155,13 +155,20 @@ class Values(ABC):
             raise FetchError(f"variable {name!r} is fetched, but no operator of the program writes it")
         raise ProgramError(f"variable {name!r} is read before anything writes it")
 
+    def _new_key(self, name: str) -> str:
+        """A key that no value of the run has: values of one name, and their copies on a place, are several."""
+        self.serial += 1
+        key = name if name not in self.keys else f"{name}#{self.serial}"
+        self.keys.add(key)
+        return key
+
     def _use(self, key: str) -> None:
         self.last_use[key] = len(self.out.steps)
 
     def _move(
         self, name: str, source: Known, target: Place, why: str, into_state: bool = False, to_key: str = ""
     ) -> str:
-        to_key = to_key or (source.key if into_state else f"{source.key}@{target}")
+        to_key = to_key or (source.key if into_state else self._new_key(f"{source.key}@{target}"))
         move = Move(name, source.place, target, source.spec, why, source.key, to_key, into_state)
         self._use(source.key)
         self.out.steps.append(move)
@@ -200,7 +207,7 @@ class Values(ABC):
         line = self.line or self.out.lines[-1]
         where = choice.place  # the fallback place, if this one cannot
         given = self._at(value, where, own)
-        spec, key = found.spec.with_(layout=layout), f"{found.key}@{where}:{layout.name}"
+        spec, key = found.spec.with_(layout=layout), self._new_key(f"{found.key}@{where}:{layout.name}")
         line.moves.append(Move(name, where, where, spec, "layout", given, key))
         self._launch(line.op, call.at(where), choice, [given], [Output(key, spec)], [], blind=True)
         return key if where == target else self._move(name, Known(spec, where, key, {}), target, "transfer")
@@ -230,9 +237,8 @@ class Values(ABC):
     ) -> Output:
         """Declare an output; a state variable that is written away from home is one of ``homes``."""
         shares, shared = over
-        self.serial += 1
         if value is None:
-            return Output(f"@{self.serial}", spec)
+            return Output(self._new_key("@"), spec)
         state = value.state
         if state is not None:
             self.out.state.setdefault(state, False)
@@ -242,11 +248,8 @@ class Values(ABC):
                 return Output(state, spec, shares, state=True)
         if shared is not None:
             key = shared.copies.get((place, spec.layout), shared.key) if shared.place != place else shared.key
-        elif state is not None:
-            key = f"{state}@{place}:{spec.layout.name}"
         else:
-            key = value.name if value.name not in self.keys else f"{value.name}#{self.serial}"
-        self.keys.add(key)
+            key = self._new_key(f"{state}@{place}:{spec.layout.name}" if state is not None else value.name)
         found = Known(spec, place, key, {})
         if state is None:
             self.known[value] = found

@@ -1,7 +1,7 @@
 """Learning-rate schedules: programs that compute a rate of the number of the run.
 
 All but ``noam_decay`` count from 0 (Fluid's convention), ``noam_decay`` from 1. There is one counter,
-``@LR_DECAY_COUNTER@``, in a program. What Fluid does by control flow is arithmetic on 0 and 1 here; products
+``@LR_DECAY_COUNTER@``, in a program, and as in Fluid the first schedule says where it begins. What Fluid does by control flow is arithmetic on 0 and 1 here; products
 with exactly 0 and 1 keep the chosen value exact.
 """
 

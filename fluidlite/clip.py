@@ -7,6 +7,7 @@ from typing import Any
 
 from fluidlite import layers
 from fluidlite.base.arguments import instance, listed, number, text
+from fluidlite.base.dtypes import compute_dtype
 from fluidlite.base.errors import ProgramError
 from fluidlite.layers import ops, tensor
 from fluidlite.program.block import Block
@@ -198,16 +199,19 @@ class GradientClipByGlobalNorm(BaseGradientClipAttr):
                 f"{param.name!r}, {self.clip_norm}; expected one value\n"
                 "  Do: give groups of different norms different names"
             )
-        group["squares"].append(layers.reduce_sum(ops.layer("square")(grad)))
+        wide = grad._of_dtype(compute_dtype(grad.dtype))  # squares of a half type would be infinite soon
+        group["squares"].append(layers.reduce_sum(ops.layer("square")(wide)))
 
     def create_operators(self, context: dict[str, Any], param: Parameter, grad: Variable) -> Variable:
         group = context[self.group_name]
         if group["scale"] is None:
-            norm = ops.layer("sqrt")(tensor.sums(group["squares"]))
+            widest = max((each.dtype for each in group["squares"]), key=lambda dtype: dtype == "float64")
+            norm = ops.layer("sqrt")(tensor.sums([each._of_dtype(widest) for each in group["squares"]]))
             bound = tensor.fill_constant([1], norm.dtype, self.clip_norm)
             group["scale"] = ops.layer("elementwise_div")(bound, ops.layer("elementwise_max")(bound, norm))
-        clipped: Variable = ops.layer("elementwise_mul")(grad, group["scale"])
-        return clipped
+        dtype = compute_dtype(grad.dtype)
+        clipped: Variable = ops.layer("elementwise_mul")(grad._of_dtype(dtype), group["scale"]._of_dtype(dtype))
+        return clipped._of_dtype(grad.dtype)
 
     def __repr__(self) -> str:
         return f"GradientClipByGlobalNorm({self.clip_norm}, {self.group_name!r})"

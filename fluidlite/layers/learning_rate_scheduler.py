@@ -1,8 +1,8 @@
 """Learning-rate schedules: programs that compute a rate of the number of the run.
 
 All but ``noam_decay`` count from 0 (Fluid's convention), ``noam_decay`` from 1. There is one counter,
-``@LR_DECAY_COUNTER@``, in a program, and as in Fluid the first schedule says where it begins. What Fluid does by control flow is arithmetic on 0 and 1 here; products
-with exactly 0 and 1 keep the chosen value exact.
+``@LR_DECAY_COUNTER@``, in a program, and as in Fluid the first schedule says where it begins. What Fluid does by
+control flow is arithmetic on 0 and 1 here; products with exactly 0 and 1 keep the chosen value exact.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from math import pi
 from typing import Any, ParamSpec
 
 from fluidlite.base.arguments import listed
+from fluidlite.base.dtypes import compute_dtype
 from fluidlite.layer_helper import check_bool, check_float, check_int, refuse
 from fluidlite.layers import ops
 from fluidlite.layers.common import append
@@ -203,10 +204,9 @@ def append_LARS(params_grads: Sequence[tuple[Parameter, Variable]], learning_rat
     for param, grad in params_grads:
         with param.block.program.roles("lr_sched"):
             own = param.optimize_attr["learning_rate"]
-            p, g = (ops.sqrt(reduce_sum(ops.square(var))) for var in (param, grad))
-            ratio = ops.elementwise_div(p, ops.elementwise_add(g, scale(p, decay)))
-            if ratio.dtype != "float32":
-                ratio = cast(ratio, "float32")
+            wide = (var._of_dtype(compute_dtype(var.dtype)) for var in (param, grad))
+            p, g = (ops.sqrt(reduce_sum(ops.square(var))) for var in wide)
+            ratio = ops.elementwise_div(p, ops.elementwise_add(g, scale(p, decay)))._of_dtype("float32")
             for factor in (own, learning_rate):
                 if isinstance(factor, Variable):
                     ratio = ops.elementwise_mul(ratio, factor)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fluidlite import unique_name
+from fluidlite.base.dtypes import compute_dtype
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import check_float, check_int
 from fluidlite.layers import nn, ops, tensor
@@ -46,13 +47,13 @@ class _Swap:
             for param, kept in self._kept:
                 duplicate = _copied(block, param)
                 tensor.assign(duplicate, block.create_var(kept, param.shape, param.dtype, persistable=True))
-                tensor.assign(self._averaged(block, param), duplicate)
+                tensor.assign(self._averaged(block, param)._of_dtype(param.dtype), duplicate)
 
     def _prepare(self, block: Block) -> None:
         """Append what comes once, before all parameters."""
 
     def _averaged(self, block: Block, param: Parameter) -> Variable:
-        """Append what computes a parameter's average."""
+        """Append what computes a parameter's average, in the dtype that the parameter computes in."""
         raise NotImplementedError(f"{type(self).__name__} does not say what a parameter's average is")
 
     @contextmanager
@@ -113,12 +114,13 @@ class ModelAverage(_Swap, Optimizer):
         self._build()
 
     def _append_average_accumulate_op(self, block: Block, param: Parameter) -> Operator:
-        state = {f"sum_{i}": self._add_accumulator(f"sum_{i}", param) for i in (1, 2, 3)}
+        wide = compute_dtype(param.dtype)
+        state = {f"sum_{i}": self._add_accumulator(f"sum_{i}", param, wide) for i in (1, 2, 3)}
         for name in ("num_accumulates", "old_num_accumulates", "num_updates"):
             state[name] = self._add_accumulator(name, param, dtype="int64", shape=[1])
         return block.append_op(
             "average_accumulates",
-            {"param": param, **{f"in_{name}": var for name, var in state.items()}},
+            {"param": param._of_dtype(wide), **{f"in_{name}": var for name, var in state.items()}},
             {f"out_{name}": var for name, var in state.items()},
             {
                 "average_window": self.average_window,
@@ -131,8 +133,8 @@ class ModelAverage(_Swap, Optimizer):
         def of(*names: str) -> Variable:
             return tensor.sums([_copied(block, self._get_accumulator(name, param)) for name in names])
 
-        count = tensor.cast(of("num_accumulates", "old_num_accumulates"), param.dtype)
-        return ops.layer("elementwise_div")(of("sum_1", "sum_2", "sum_3"), count)
+        total, count = of("sum_1", "sum_2", "sum_3"), of("num_accumulates", "old_num_accumulates")
+        return ops.layer("elementwise_div")(total, tensor.cast(count, total.dtype))
 
     def _append_optimize_op(self, block: Block, param_and_grad: ParamAndGrad) -> Operator:
         raise ProgramError(
@@ -168,7 +170,7 @@ class ExponentialMovingAverage(_Swap):
             self._averages[param.name] = tensor.create_global_var(
                 param.shape,
                 0.0,
-                param.dtype,
+                compute_dtype(param.dtype),
                 persistable=True,
                 name=unique_name.generate(f"{self._name}{param.name}_ema"),
             )
@@ -196,9 +198,9 @@ class ExponentialMovingAverage(_Swap):
             tensor.autoincreased_step_counter(self._COUNTER)
             mul, add = ops.layer("elementwise_mul"), ops.layer("elementwise_add")
             for param, _ in self._kept:
-                decay = _as(self._decay_var, param.dtype)
                 average = self._averages[param.name]
-                kept, new = mul(average, decay), mul(param, nn.scale(decay, -1.0, 1.0))
+                decay, value = self._decay_var._of_dtype(average.dtype), param._of_dtype(average.dtype)
+                kept, new = mul(average, decay), mul(value, nn.scale(decay, -1.0, 1.0))
                 tensor.assign(add(kept, new), average)
 
     def _prepare(self, block: Block) -> None:
@@ -211,8 +213,4 @@ class ExponentialMovingAverage(_Swap):
 
     def _averaged(self, block: Block, param: Parameter) -> Variable:
         average = _copied(block, self._averages[param.name])
-        return ops.layer("elementwise_div")(average, _as(self._divisor, param.dtype))
-
-
-def _as(var: Variable, dtype: str) -> Variable:
-    return var if var.dtype == dtype else tensor.cast(var, dtype)
+        return ops.layer("elementwise_div")(average, self._divisor._of_dtype(average.dtype))

@@ -123,8 +123,7 @@ class Optimizer:
             with rate.block.program.roles("lr_sched"):
                 if factor != 1.0:
                     rate = rate._scaled(factor, 0.0)
-                if rate.dtype != dtype:
-                    rate = tensor.cast(rate, dtype)
+                rate = rate._of_dtype(dtype)
             self._scaled_rates[key] = rate
         return self._scaled_rates[key]
 

@@ -65,6 +65,10 @@ class Variable(VariableMetadata, BinaryOverloads[Any, Any, Any]):
         block.append_op("cast", {"X": self}, {"Out": out}, {"in_dtype": self.dtype, "out_dtype": dtype_of(dtype)})
         return out
 
+    def _of_dtype(self, dtype: str) -> Variable:
+        """Itself, or a cast of it."""
+        return self if self.dtype == dtype else self.astype(dtype)
+
     def _scaled(self, scale: float, bias: float) -> Variable:
         if bias:
             self._need_tensor()

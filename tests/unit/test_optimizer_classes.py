@@ -227,6 +227,27 @@ def test_exponential_moving_average(dtype: str) -> None:
     assert any(name.startswith("w_ema") for name in fluid.default_main_program().global_block().vars)
 
 
+@pytest.mark.parametrize("place", list(map(str, fluid.places())))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_averages_of_half_types_lose_no_small_addition(dtype: str, place: str) -> None:
+    """They are what the dtype that the parameter computes in gives: float32."""
+    w = layers.create_parameter([2], dtype, name="w", default_initializer=fluid.initializer.Constant(1.0))
+    optimizer.SGD(0.0).minimize(layers.reduce_sum(layers.cast(w, "float32")))
+    moving, mean = optimizer.ExponentialMovingAverage(0.999), optimizer.ModelAverage(0.5)
+    moving.update()
+    exe = fluid.Executor(place)
+    exe.run(fluid.default_startup_program())
+    fluid.global_scope().find_var("w_sum_1_0").get_tensor().set(np.full(2, 5000, "float32"), place)
+    fluid.global_scope().find_var("w_num_accumulates_0").get_tensor().set(np.array([5000]), place)
+    for _ in range(5):
+        exe.run()
+    for average in (moving, mean):
+        with average.apply(exe):
+            found = fluid.global_scope().find_var("w").get_tensor()
+            assert found.numpy().dtype == dtype and found.numpy().astype("float32").tolist() == [1, 1]
+    assert value("w_sum_1_0").tolist() == [5005, 5005]
+
+
 def test_the_decay_of_a_moving_average_may_follow_the_steps() -> None:
     optimizer.SGD(0.1).minimize(model())
     steps = layers.autoincreased_step_counter(begin=0)
@@ -468,6 +489,18 @@ def test_rates_by_layer(factor: float, schedule: bool) -> None:
     g = slope(START)
     own = 0.2 * factor * np.linalg.norm(START) / (np.linalg.norm(g) + 0.3 * np.linalg.norm(START))
     np.testing.assert_allclose(value(), START - own * g, rtol=1e-5)
+
+
+def test_a_rate_by_layer_of_a_half_type() -> None:
+    """The squares of its elements have a sum beyond it."""
+    attr = fluid.ParamAttr(name="w", initializer=fluid.initializer.Constant(300.0))
+    w = layers.create_parameter([4], "float16", attr=attr)
+    sgd = optimizer.SGD(9.0)
+    pairs = sgd.backward(layers.reduce_sum(layers.cast(w, "float32")))
+    layers.append_LARS(pairs, 0.1, 0.0)
+    sgd.apply_gradients(pairs)
+    started().run()
+    np.testing.assert_allclose(value(), 300 - 0.1 * 600 / 2, rtol=1e-3)
 
 
 @pytest.mark.parametrize("as_variable", [False, True])

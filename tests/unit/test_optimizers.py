@@ -207,6 +207,29 @@ def test_clip_by_global_norm_uses_all_gradients() -> None:
     np.testing.assert_allclose(np.concatenate([a, b]), whole * 0.5 / np.linalg.norm(whole), rtol=1e-4)
 
 
+@pytest.mark.parametrize("place", list(map(str, fluid.places())))
+@pytest.mark.parametrize(
+    "dtypes", [("float16", "float16"), ("bfloat16",), ("float16", "float32"), ("float32", "float64")]
+)
+def test_a_global_norm_is_as_wide_as_its_gradients_compute(dtypes: tuple[str, ...], place: str) -> None:
+    """Squares beyond a half type would be an infinite norm, and gradients of 0."""
+    slope, terms = np.array([300.0, 400.0, 0.0]), []
+    for index, dtype in enumerate(dtypes):
+        one = fluid.initializer.Constant(1.0)
+        w = layers.create_parameter([3], dtype, name=f"w{index}", default_initializer=one)
+        x = layers.cast(layers.assign(slope.astype("float32")), dtype)
+        terms.append(layers.cast(layers.reduce_sum(w * x), "float32"))
+    optimizer.SGD(1.0, grad_clip=clip.GradientClipByGlobalNorm(0.5)).minimize(layers.sums(terms))
+    exe = fluid.Executor(place)
+    exe.run(fluid.default_startup_program())
+    exe.run()
+    for index, dtype in enumerate(dtypes):
+        found = fluid.global_scope().find_var(f"w{index}").get_tensor().numpy()
+        assert found.dtype == dtype
+        wanted = 1 - 0.5 * slope / 500 / np.sqrt(len(dtypes))
+        np.testing.assert_allclose(found.astype("float64"), wanted, 1e-2 if dtype == "bfloat16" else 1e-3)
+
+
 def test_groups_of_one_name_have_one_norm() -> None:
     loss = layers.elementwise_add(model("a"), model("b"))
     clip.set_gradient_clip(clip.GradientClipByGlobalNorm(0.5), ["a"])

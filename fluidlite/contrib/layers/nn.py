@@ -165,18 +165,18 @@ def ctr_metric_bundle(input: Variable, label: Variable) -> tuple[Variable, ...]:
     Parameters
     ----------
     input : Variable
-        The predicted probabilities of a click, float32 [batch, 1].
+        The predicted probabilities of a click, [batch, 1].
     label : Variable
         1 where there was one, else 0, [batch, 1].
 
     Returns
     -------
     tuple of Variable
-        Persistable, [1]: the sums of squared errors, of absolute errors, of ``input``, of sigmoid(input), of labels,
+        Persistable, float32 [1]: the sums of squared errors, of absolute errors, of ``input``, of sigmoid(input), of labels,
         and the number of rows.
     """
-    label = layers.cast(check_variable("label", label), input.dtype)
-    error = check_variable("input", input) - label
+    input, label = (layers.cast(check_variable(*given), "float32") for given in (("input", input), ("label", label)))
+    error = input - label
     found = []
     for name, terms in (
         ("sqrerr", layers.square(error)),
@@ -187,6 +187,6 @@ def ctr_metric_bundle(input: Variable, label: Variable) -> tuple[Variable, ...]:
         ("ins_num", layers.ones_like(label)),
     ):
         name = unique_name.generate(f"ctr_metric_bundle.local_{name}")
-        total = layers.create_global_var([1], 0.0, input.dtype, persistable=True, name=name)
+        total = layers.create_global_var([1], 0.0, "float32", persistable=True, name=name)
         found.append(layers.sums([total, layers.reduce_sum(terms)], out=total))
     return tuple(found)

@@ -57,6 +57,7 @@ MODULE_STATE = {
     "program/json_form.py": {"KINDS": "one a kind of variable"},
     "compiler/instrumentation.py": {"_everywhere": "one a switch that is on"},
     "executor/default_place.py": {"_instead": "one a block that is open"},
+    "program/saved_options.py": {"_FIELDS": "one a class of regularizers or clips"},
     "program/op_guards.py": {"_namescopes": "one an open block", "_devices": "one an open block"},
     "platform/place.py": {"_places": "one a kind and index"},
     "tensor/tensor_spec.py": {"_interned": "weak"},

@@ -172,8 +172,8 @@ def ctr_metric_bundle(input: Variable, label: Variable) -> tuple[Variable, ...]:
     Returns
     -------
     tuple of Variable
-        Persistable, float32 [1]: the sums of squared errors, of absolute errors, of ``input``, of sigmoid(input), of labels,
-        and the number of rows.
+        Persistable, float32 [1]: the sums of squared errors, of absolute errors, of ``input``, of sigmoid(input), of
+        labels, and the number of rows.
     """
     input, label = (layers.cast(check_variable(*given), "float32") for given in (("input", input), ("label", label)))
     error = input - label

@@ -77,6 +77,8 @@ def _variable(variable: Variable) -> dict[str, Any]:
 
 def _training(parameter: Parameter) -> dict[str, Any]:
     rate = parameter.optimize_attr.get("learning_rate", 1.0)
+    if isinstance(rate, Variable) and rate.name not in parameter.block.vars:
+        rate = 1.0  # what made it was left out, as what trains is of inference
     facts = {
         "trainable": parameter.trainable,
         "learning_rate": rate.name if isinstance(rate, Variable) else float(rate),

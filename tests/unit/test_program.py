@@ -338,6 +338,20 @@ def test_copies_keep_every_attribute_of_a_parameter() -> None:
     assert fluid.Program.from_json(program.to_json()).all_parameters()[0].gradient_clip_attr is None
 
 
+def test_json_of_a_part_without_what_makes_a_rate() -> None:
+    x = layers.data("x", [3])
+    y = layers.fc(x, 2, bias_attr=False)
+    sgd = fluid.optimizer.SGD(1.0)
+    pairs = sgd.backward(layers.mean(y))
+    layers.append_LARS(pairs, 0.1, 0.0)
+    program = fluid.default_main_program()
+    for part in (program.prune([y]), program.clone(for_test=True)):
+        (read,) = fluid.Program.from_json(part.to_json()).all_parameters()
+        assert read.optimize_attr == {"learning_rate": 1.0}
+    (read,) = fluid.Program.from_json(program.to_json()).all_parameters()
+    assert read.optimize_attr["learning_rate"].name == pairs[0][0].optimize_attr["learning_rate"].name
+
+
 @pytest.mark.parametrize(
     ("field", "record"),
     [

@@ -108,8 +108,8 @@ def made(build: Any, *arguments: Any) -> tuple[Any, Any, Any]:
     return main, startup, outs
 
 
-def sentences(rng: Any, count: int) -> list[list[int]]:
-    return [list(rng.integers(2, WORDS, rng.integers(1, 4))) for _ in range(count)]
+def sentences(rng: Any, lengths: Any) -> list[list[int]]:
+    return [list(rng.integers(2, WORDS, length)) for length in lengths]
 
 
 def ragged(rows: list[list[int]]) -> Any:
@@ -120,12 +120,13 @@ def ragged(rows: list[list[int]]) -> Any:
 def trained() -> tuple[fluid.Scope, list[float]]:
     """The scope of a translator that copies, and its losses."""
     rng, losses = np.random.default_rng(0), []
+    lengths = rng.integers(1, 4, (4, 32))  # in turn: a batch of other lengths is planned anew
     main, startup, loss = made(training_program)
     with fluid.scope_guard(scope := fluid.Scope()):
         exe = fluid.Executor("cpu")
         exe.run(startup)
-        for _ in range(250):
-            rows = sentences(rng, 32)
+        for number in range(250):
+            rows = sentences(rng, lengths[number % 4])
             feed = {"source": ragged(rows), "target": ragged([[START, *row] for row in rows]),
                     "label": ragged([[*row, END] for row in rows])}  # fmt: skip
             losses.append(float(exe.run(main, feed, [loss])[0][0]))
@@ -184,7 +185,8 @@ def test_training_learns_to_copy(trained: Any) -> None:
 def test_what_is_found_is_what_a_search_on_paper_finds(
     trained: Any, kind: Any, beam: int, steps: int, place: str, mode: str
 ) -> None:
-    rows = sentences(np.random.default_rng(9), 5)
+    rng = np.random.default_rng(9)
+    rows = sentences(rng, rng.integers(1, 4, 5))
     with fluid.scope_guard(trained[0]):  # parameters have the names that they have in the training program
         found, contexts = searched(kind, beam, rows, place, mode)
     if steps == LONGEST:

@@ -88,8 +88,6 @@ def _reference_bilinear(inputs: Inputs, attrs: Attrs) -> Outputs:
 )
 def _reference_shift(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, y = inputs["X"], inputs["Y"]
-    out, half = np.zeros_like(x), y.shape[1] // 2
-    for i in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            out[i, j] = sum(x[i, (j + k - half) % x.shape[1]] * y[i, k] for k in range(y.shape[1]))
+    half = y.shape[1] // 2
+    out = sum(np.roll(x, half - k, axis=1) * y[:, k : k + 1] for k in range(y.shape[1]))
     return {"Out": out}

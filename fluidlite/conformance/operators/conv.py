@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,20 +21,21 @@ from fluidlite.conformance.samples import Sample, register_samples
 def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, w = channels_first(inputs["Input"], attrs), inputs["Filter"]
     kernel, groups, strides = w.shape[2:], attrs["groups"], attrs["strides"]
-    dilations = reference_dilations(attrs)
-    padded: Any = np.pad(x, [(0, 0), (0, 0), *reference_pads(x.shape[2:], kernel, attrs)])
-    counts = [
-        (n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(padded.shape[2:], kernel, strides, dilations, strict=True)
-    ]
-    weights = w.reshape(groups, w.shape[0] // groups, -1)
-    y: Any = np.zeros((x.shape[0], groups, weights.shape[1], *counts))
-    for at in product(*map(range, counts)):
-        inside: list[Any] = [
-            slice(o * s, o * s + d * (k - 1) + 1, d) for o, s, d, k in zip(at, strides, dilations, kernel, strict=True)
-        ]
-        window = padded[(..., *inside)]
-        rows = window.reshape(x.shape[0], groups, weights.shape[2])
-        y[(..., *at)] = np.einsum("ngk,gmk->ngm", rows, weights)
+    dilations, pads = reference_dilations(attrs), reference_pads(x.shape[2:], kernel, attrs)
+    spatial, room = range(2, x.ndim), list(x.shape[:2])
+    middle: Any = [...]
+    for n, (before, after) in zip(x.shape[2:], pads, strict=True):
+        room.append(before + n + after)
+        middle.append(slice(before, before + n))
+    padded: Any = np.zeros(room)
+    padded[tuple(middle)] = x
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    windows: Any = np.lib.stride_tricks.sliding_window_view(padded, reach, tuple(spatial))
+    windows = windows[(..., *(slice(None, None, each) for each in (*strides, *dilations)))]
+    counts = windows.shape[2 : x.ndim]
+    windows = windows.transpose(0, 1, *range(x.ndim, windows.ndim), *spatial)
+    columns = windows.reshape(x.shape[0], groups, prod(w.shape[1:]), prod(counts))
+    y = w.reshape(groups, w.shape[0] // groups, -1) @ columns
     y = y.reshape(x.shape[0], w.shape[0], *counts)
     return finished(y, inputs, attrs)
 

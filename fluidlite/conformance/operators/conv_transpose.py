@@ -34,12 +34,13 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     weights = w.reshape(groups, channels // groups, w.shape[1], *kernel)
     room = [max(n, before + size) for n, size, (before, _) in zip(covered, sizes, pads, strict=True)]
     full = np.zeros((images, groups, w.shape[1], *room))
-    for at in product(*map(range, x.shape[2:])):
-        window: Any = [
-            slice(o * s, o * s + d * (k - 1) + 1, d) for o, s, d, k in zip(at, strides, dilations, kernel, strict=True)
+    rows = x.reshape(images, groups, channels // groups, *x.shape[2:])
+    for tap in product(*map(range, kernel)):
+        reached: Any = [
+            slice(k * d, k * d + (n - 1) * s + 1, s)
+            for k, n, s, d in zip(tap, x.shape[2:], strides, dilations, strict=True)
         ]
-        rows = x[(..., *at)].reshape(images, groups, channels // groups)
-        full[(..., *window)] += np.einsum("ngm,gm...->ng...", rows, weights)
+        full[(..., *reached)] += np.einsum("ngm...,gmc->ngc...", rows, weights[(..., *tap)])
     y = full.reshape(images, groups * w.shape[1], *room)
     kept: Any = [slice(before, before + n) for n, (before, _) in zip(sizes, pads, strict=True)]
     y = y[(..., *kept)]

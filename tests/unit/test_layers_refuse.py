@@ -9,7 +9,8 @@ import ast
 import inspect
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -340,27 +341,44 @@ def sizes() -> Sizes:
     return tuple((len(block.ops), len(block.vars)) for block in blocks)
 
 
+def fed(name: str, pool: object) -> Any:
+    kinds = {"f": "float32", "i": "int64", "b": "bool"}
+    return L.data(name, FED[name], dtype=kinds.get(name[0], "float32"), append_batch_size=False)
+
+
+class Pool(dict[str, Any]):
+    """What uses name, made when it is first asked for."""
+
+    def __missing__(self, name: str) -> Any:
+        made = self[name] = MADE[name](self)
+        return made
+
+
+MADE: dict[str, Callable[[Pool], Any]] = {
+    **{name: partial(fed, name) for name in FED},
+    "rows": lambda pool: L.data("rows", [4], lod_level=1), "rows3": lambda pool: L.data("rows3", [3], lod_level=1),
+    "col": lambda pool: L.data("col", [1], lod_level=1),
+    "tags": lambda pool: L.data("tags", [1], dtype="int64", lod_level=1),
+    "arr": lambda pool: L.array_write(pool["f2"], pool["i0"]), "table": lambda pool: L.lod_rank_table(pool["rows"]),
+    "steps": lambda pool: L.lod_tensor_to_array(pool["rows"], pool["table"]), "ls": lambda pool: [pool["f2"]] * 2,
+    "len": lambda pool: len,
+    "f2o": lambda pool: fluid.default_main_program().current_block().create_var("f2o", [2, 4], "float32"),
+}  # fmt: skip
+NAMED: dict[str, Callable[[Pool], Any]] = {
+    "a variable": lambda pool: pool["f3"], "an integer variable": lambda pool: pool["i2"],
+    "a list of variables": lambda pool: [pool["f3"]],
+}  # fmt: skip
+
+
 def call(use: str, argument: str = "", value: Any = None) -> tuple[BaseException | None, Sizes, Sizes]:
     """Append the layer of a use, one argument replaced; what it raised, and the programs' sizes around it."""
     with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
-        kinds = {"f": "float32", "i": "int64", "b": "bool"}
-        pool: dict[str, Any] = {
-            name: L.data(name, dims, dtype=kinds.get(name[0], "float32"), append_batch_size=False)
-            for name, dims in FED.items()
-        }
-        pool |= {"rows": L.data("rows", [4], lod_level=1), "tags": L.data("tags", [1], dtype="int64", lod_level=1)}
-        pool |= {"rows3": L.data("rows3", [3], lod_level=1), "col": L.data("col", [1], lod_level=1)}
-        pool |= {"arr": L.array_write(pool["f2"], pool["i0"])}
-        pool["table"] = L.lod_rank_table(pool["rows"])
-        pool["steps"] = L.lod_tensor_to_array(pool["rows"], pool["table"])
-        pool |= {"ls": [pool["f2"], pool["f2"]], "len": len,
-                 "f2o": fluid.default_main_program().current_block().create_var("f2o", [2, 4], "float32")}  # fmt: skip
+        pool = Pool()
         name, *given = use.split()
-        arguments = {key: pool[word] if word in pool else ast.literal_eval(word)
+        arguments = {key: pool[word] if word in MADE else ast.literal_eval(word)
                      for key, _, word in (each.partition("=") for each in given)}  # fmt: skip
         if argument:
-            named = {"a variable": pool["f3"], "an integer variable": pool["i2"], "a list of variables": [pool["f3"]]}
-            arguments[argument] = named.get(value, value) if isinstance(value, str) else value
+            arguments[argument] = NAMED[value](pool) if isinstance(value, str) and value in NAMED else value
         before = sizes()
         try:
             getattr(L, name)(**arguments)

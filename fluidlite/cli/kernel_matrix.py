@@ -78,12 +78,16 @@ class Row:
 def sample_calls(op: OpDef) -> dict[str, list[Call]]:
     """Representative calls of an operator, and of its gradient operator, by type: one for each sample."""
     found: dict[str, list[Call]] = {}
-    wanted = {op.type, op.grad.type if isinstance(op.grad, GradRule) else f"{op.type}_grad"}
     for one in _programs(op):
         for type, call in program_calls(one):
-            if type in wanted:
+            if type in _types(op):
                 found.setdefault(type, []).append(call)
     return found
+
+
+def _types(op: OpDef) -> tuple[str, str]:
+    """The types of an operator and of its gradient operator."""
+    return op.type, op.grad.type if isinstance(op.grad, GradRule) else f"{op.type}_grad"
 
 
 def gradient_types(op: OpDef) -> list[str]:
@@ -180,10 +184,9 @@ def kernel_matrix(places: Sequence[PlaceLike] | None = None, patterns: Iterable[
     calls: dict[str, list[Call]] = {}
     for op in ops:
         calls.setdefault(op.type, [])
-        if op.grad is None and not shown(op.type):
-            continue
-        for type, found in sample_calls(op).items():
-            calls.setdefault(type, []).extend(found)
+        if any(map(shown, _types(op))):
+            for type, found in sample_calls(op).items():
+                calls.setdefault(type, []).extend(found)
     return [Row(type, {p: _cell(type, calls[type], p) for p in columns}) for type in sorted(calls) if shown(type)]
 
 

@@ -104,7 +104,7 @@ class CContext:
             stem.with_suffix(".c").write_text(source)
             subprocess.run(
                 ["gcc", "-O1", "-Wall", "-Werror", "-Wno-unused-function", "-Wno-unused-variable", "-shared", "-fPIC",
-                 "-ffp-contract=off", "-o", f"{stem}.so", f"{stem}.c", "-lm"],
+                 "-ffp-contract=off", "-nostdlib", "-o", f"{stem}.so", f"{stem}.c"],  # what it calls, Python has loaded
                 check=True, capture_output=True, text=True,
             )  # fmt: skip
             function = getattr(ctypes.CDLL(f"{stem}.so"), entry)

@@ -271,11 +271,11 @@ def test_steps_of_varying_batch_and_lod(kind: str, mode: str, require: Callable[
     try:
         first = steps(60)
         specs = len(_interned)
-        second = steps(70)
-        third = steps(70)
+        second = steps(40)
+        third = steps(40)
     finally:
         tracemalloc.stop()
-    assert min(second - first, third - second) < 350_000  # with specs that are kept for ever each is 1 MB
+    assert min(second - first, third - second) < 200_000  # with specs that are kept for ever each is 600 kB
     assert len(_interned) < specs + 100
     exe.close()
 

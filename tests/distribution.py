@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 import fluidlite as fluid
 
-BY_CASE = ("tests/operators/test_samples.py", "tests/places/test_llvm.py", "tests/places/test_loops.py")
+BY_CASE = (
+    "tests/operators/test_samples.py",
+    *(f"tests/places/test_{name}.py" for name in ("llvm", "loops", "strict")),
+)
 """Files whose cases build kernels of their own for minutes: a process that had one to itself would end last."""
 LONG = (
     "tests/operators/test_rank0.py", "tests/end_to_end/", "tests/mutation/", "tests/hostile/", "tests/docs/",
@@ -54,12 +58,17 @@ def rank(nodeid: str) -> int:
 
 
 class OperatorScheduling(LoadScopeScheduling):
-    """As ``--dist loadfile``, ordered by :func:`rank`; the files of :data:`BY_CASE` are shared a case at a time."""
+    """As ``--dist loadfile``, ordered by :func:`rank`; the files of :data:`BY_CASE` are shared a case at a time.
+
+    Of these cases those of one operator go to one process: its differences of references, expressions and texts are
+    made there.
+    """
 
     def __init__(self, config: Any, log: Any = None) -> None:
         super().__init__(config, log)
         config.option.loadscopereorder = False
         self._indices: dict[Any, dict[str, int]] = {}
+        self._owners: dict[str, Any] = {}
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
         """Forget a file, or case, that is done: to count what is left, all that a process was given is looked at."""
@@ -70,16 +79,37 @@ class OperatorScheduling(LoadScopeScheduling):
 
     def _assign_work_unit(self, node: Any) -> None:
         """As it was, but with a table of where each case is in the collection, instead of a search for each."""
-        scope, work_unit = self.workqueue.popitem(last=False)
+        scope = self._next(node)
+        work_unit = self.workqueue.pop(scope)
         self.assigned_work.setdefault(node, {})[scope] = work_unit
         if node not in self._indices:
             self._indices[node] = {nodeid: i for i, nodeid in enumerate(self.registered_collections[node])}
         indices = self._indices[node]
         node.send_runtest_some([indices[nodeid] for nodeid, completed in work_unit.items() if not completed])
 
+    def _next(self, node: Any) -> str:
+        """The first file; or of its cases the first of an operator that no other process has, or the first of all."""
+        first, *others = self.workqueue
+        file = _file(first)
+        if first == file:
+            return first
+        alike = itertools.takewhile(lambda scope: _file(scope) == file, (first, *others))
+        found = next((scope for scope in alike if self._owners.get(_named(scope), node) is node), first)
+        self._owners.setdefault(_named(found), node)
+        return found
+
     def _split_scope(self, nodeid: str) -> str:
         file, _, rest = nodeid.partition("::")
         return nodeid if file in BY_CASE and "[" in rest else file
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def _named(nodeid: str) -> str:
+    """The operator of a case of :data:`BY_CASE`: its name begins with it."""
+    return nodeid.partition("[")[2].removesuffix("]").partition("-")[0]
 
 
 def operator_of(parameters: Mapping[str, Any]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,3 +102,20 @@ def test_long_cases_go_first_and_short_ones_fill_the_end() -> None:
     scheduling = OperatorScheduling.__new__(OperatorScheduling)
     assert scheduling._split_scope(f"{BY_CASE[0]}::test_x[relu]") == f"{BY_CASE[0]}::test_x[relu]"
     assert scheduling._split_scope("tests/unit/test_expr.py::test_x[relu]") == "tests/unit/test_expr.py"
+
+
+def test_cases_of_an_operator_go_to_one_process() -> None:
+    scheduling = OperatorScheduling.__new__(OperatorScheduling)
+    scheduling._owners = {}
+    names = [f"{file}::test_x[{name}]" for file in BY_CASE[:2] for name in ("relu", "relu-opencl:0", "tanh", "exp")]
+    scheduling.workqueue = OrderedDict((name, {}) for name in ("tests/unit/test_expr.py", *names))
+    given: list[tuple[str, str]] = []
+    for node in ("a", "a", "b", "a", "b", "a", "b", "a", "a"):
+        given.append((node, scheduling._next(node)))
+        del scheduling.workqueue[given[-1][1]]
+    order = [(node, name.partition("[")[2]) for node, name in given]
+    assert order == [
+        ("a", ""), ("a", "relu]"), ("b", "tanh]"), ("a", "relu-opencl:0]"), ("b", "exp]"), ("a", "relu]"),
+        ("b", "tanh]"), ("a", "relu-opencl:0]"), ("a", "exp]"),
+    ]  # fmt: skip
+    assert not scheduling.workqueue

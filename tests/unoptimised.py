@@ -25,7 +25,9 @@ EVERY = 8
 DRIVERS = ("opencl",)
 """Kinds of places whose driver builds kernels from their source."""
 COMPILED = (
+    "tests/docs/test_pages.py",
     *(f"tests/end_to_end/test_{name}.py" for name in ("books", "old_loops", "old_programs", "old_scripts")),
+    "tests/mutation/",
     "tests/operators/test_second_derivatives.py",
     "tests/places/test_kernel_checks.py",
     "tests/places/test_loops.py",

@@ -65,15 +65,22 @@ def _firsts(found: Sequence[Check]) -> set[str]:
     return {check.id for check in {parsed(check)[0]: check for check in reversed(found)}.values()}
 
 
-QUARTERS = {"opencl": (1, 3), "llvm": (0, 2), "recording": (0, 2), "strict": (1,), "cpu without llvmlite": (3,)}
-"""Which quarters of the checks that they share places run that compute by the same texts, or by the same calls."""
+QUARTERS = {
+    "opencl": (1,), "llvm": (0, 2, 3), "nvrtc": (1,),
+    "recording": (0, 2), "strict": (1,), "cpu without llvmlite": (3,),
+}  # fmt: skip
+"""Which quarters of the checks that they share places run that compute by the same texts, or by the same calls.
+
+``nvrtc`` compiles these texts and computes nothing.
+"""
 
 
-def shared(found: Sequence[Check], quarters: Collection[int], kinds: Iterable[str]) -> list[Check]:
+def shared(found: Sequence[Check], quarters: Collection[int], kinds: Iterable[str] = ()) -> list[Check]:
     """Some quarters of the checks, for one of several places that compute by the same texts, or the same array calls.
 
     All of these places run the first check of each operator and gradient, and all of operators with a kernel that
-    somebody wrote for their ``kinds`` and capabilities; each of the others is in one quarter.
+    somebody wrote for ``kinds``: of array calls all places, which have other namespaces; of texts OpenCL, whose words
+    and types are its own. Each of the others is in one quarter.
     """
     firsts, by_hand = _firsts(found), written(kinds)
     return [

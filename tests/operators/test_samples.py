@@ -110,7 +110,7 @@ def test_pairs_leave_out_no_dtype_no_path_and_no_mode() -> None:
 def test_places_share_all_checks(places: tuple[str, ...]) -> None:
     kinds = ("language", "memory") if "llvm" in places else ("array", "memory")
     every = pairwise(CHECKS, kinds)
-    found = [{check.id for check in shared(every, QUARTERS[place], kinds)} for place in places]
+    found = [{check.id for check in shared(every, QUARTERS[place])} for place in places]
     assert set.union(*found) == {check.id for check in every}
     assert sorted(quarter for place in places for quarter in QUARTERS[place]) == [0, 1, 2, 3]
     assert all(len(some - set.union(*found[:i], *found[i + 1 :])) > FEWEST // 6 for i, some in enumerate(found))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from operator_checks import PAIRWISE
+from operator_checks import PAIRWISE, QUARTERS, first_of_each, shared
 
 import fluidlite as fluid
 from fluidlite.codegen.language_kernel import KernelLanguageGenerator
@@ -34,7 +34,7 @@ from fluidlite.program.kernel_registry import Kernel, kernels
 from fluidlite.program.op_call import Call
 from fluidlite.program.registry import ops
 from fluidlite.program.rules import GradRule
-from fluidlite.testing import ConformanceError, checks
+from fluidlite.testing import Check, ConformanceError, checks
 
 ARCHITECTURE = "compute_80"
 PLACE = fluid.Place("nvrtc")
@@ -239,14 +239,18 @@ def with_a_check(operator: str) -> set[str]:
     return {operator, rule.type if isinstance(rule, GradRule) else f"{operator}_grad"}
 
 
+MINE: dict[str, list[Check]] = {}
+"""By operator: what OpenCL and LLVM compute by the same texts in a quarter of the samples, and in every dtype."""
+for each in dict.fromkeys((*first_of_each(PAIRWISE, dtypes=True), *shared(PAIRWISE, QUARTERS["nvrtc"]))):
+    MINE.setdefault(each.operator, []).append(each)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("operator", operators_with_samples())
 def test_every_operator_compiles(language: KernelLanguage, operator: str) -> None:
-    """In its samples and all of their dtypes, its gradient operators too."""
+    """In samples of it and all of their dtypes, its gradient operators too."""
     launches, refused = language.launches, {}
-    for check in PAIRWISE:
-        if check.operator != operator:
-            continue
+    for check in MINE[operator]:
         try:
             check(PLACE)
         except ConformanceError:

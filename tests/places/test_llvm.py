@@ -39,9 +39,7 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 KINDS = ("language", "memory", "llvm")
 
 
-@pytest.mark.parametrize(
-    "group", by_operator(most_unoptimised(shared(pairwise(CHECKS, KINDS), QUARTERS["llvm"], KINDS)))
-)
+@pytest.mark.parametrize("group", by_operator(most_unoptimised(shared(pairwise(CHECKS, KINDS), QUARTERS["llvm"]))))
 def test_conforms(group: list[Check], no_fallback: None, texts: set[str]) -> None:
     """Kernels are right; and those that ``test_loops.py`` leaves to this file are loops."""
     assert run_checks(group, PLACE)

@@ -49,7 +49,7 @@ class Computation:
     valid : bool
         Its state has values.
     executor : callable or None
-        What runs it: arrays by argument name in, one array a fetched value out. Made when the transformer is
+        What runs it: tensors by argument name in, one array a fetched value out. Made when the transformer is
         initialised.
     """
 
@@ -88,10 +88,10 @@ class Computation:
                 f"transform_ordered_ops of {type(transformer).__name__} gave {made!r} as executor; expected a callable"
             )
         self.executor = made
-        self._go_straight()
+        self._find_fast_paths()
 
-    def _go_straight(self) -> None:
-        """Take the ways that the executor finds, unless a call does more than run it."""
+    def _find_fast_paths(self) -> None:
+        """Let calls take the fast paths of the executor, unless a call does more than run it."""
         executor = self.executor
         stores = any(variable.persistable for variable in self.parameters)
         if isinstance(executor, Runner) and self.transformer.runs_itself and not stores:

@@ -37,7 +37,6 @@ from fluidlite.tensor.tensor_array import TensorArray
 from fluidlite.tensor.tensor_spec import Spec
 
 MOST_TRIES = 1000
-
 """How often a run is planned anew, where other threads replace state between plan and run again and again."""
 
 
@@ -48,7 +47,6 @@ def run_plan(
     bodies: MakeExecutor | None = None,
 ) -> tuple[list[tuple[Any, Spec]], Plan]:
     """Run a plan; return the fetched values as fresh host arrays, each with its Spec, and the plan that ran last.
-
 
     Raises FluidError with the operator and the user's line. The next run works.
     Raises StateMovedError if state is not as the plan was told; nothing was done.

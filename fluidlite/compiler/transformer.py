@@ -141,7 +141,7 @@ class Transformer:
 
     @property
     def runs_itself(self) -> bool:
-        """Whether :meth:`run` is not a subclass's: then calls may go by shorter ways."""
+        """Whether :meth:`run` is not a subclass's: then calls may take fast paths."""
         return type(self).run is Transformer.run
 
     def device_buffer_storage(self, context: Context) -> DeviceBufferStorage:

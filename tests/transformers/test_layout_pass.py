@@ -10,7 +10,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.compiler.passes import AssignLayouts, PassList, default_passes
-from fluidlite.compiler.selection.min_cut import ONE, OTHER, Cut
+from fluidlite.compiler.selection.min_cut import SINK, SOURCE, Cut
 from fluidlite.plugin import KernelOptions
 from fluidlite.program.kernel_registry import Library, kernels, register_kernel
 
@@ -221,7 +221,7 @@ def test_the_least_cut_is_the_least_of_all_cuts() -> None:
     rng = np.random.default_rng(5)
     for _ in range(60):
         cut, size = Cut(), 6
-        nodes = [ONE, OTHER, *(cut.node() for _ in range(size))]
+        nodes = [SOURCE, SINK, *(cut.node() for _ in range(size))]
         arcs = [(int(a), int(b), float(c)) for a, b, c in rng.integers(0, (size + 2, size + 2, 9), (18, 3)) if a != b]
         for tail, head, cost in arcs:
             cut.arc(tail, head, cost)
@@ -229,9 +229,9 @@ def test_the_least_cut_is_the_least_of_all_cuts() -> None:
         def cost(others: set[int], arcs: list[tuple[int, int, float]] = arcs) -> float:
             return sum(c for tail, head, c in arcs if tail not in others and head in others)
 
-        sides = [{OTHER, *(n for i, n in enumerate(nodes[2:]) if bits >> i & 1)} for bits in range(1 << size)]
+        sides = [{SINK, *(n for i, n in enumerate(nodes[2:]) if bits >> i & 1)} for bits in range(1 << size)]
         least = min(map(cost, sides))
-        found = cut.others()
+        found = cut.sink_side()
         assert cost(found) == least
         assert len(found) == min(len(side) for side in sides if cost(side) == least)
 
@@ -239,10 +239,10 @@ def test_the_least_cut_is_the_least_of_all_cuts() -> None:
 def test_ends_that_cannot_be_parted_are_an_error() -> None:
     cut = Cut()
     middle = cut.node()
-    cut.arc(ONE, middle)
-    cut.arc(middle, OTHER)
+    cut.arc(SOURCE, middle)
+    cut.arc(middle, SINK)
     with pytest.raises(ValueError, match="cannot be parted"):
-        cut.others()
+        cut.sink_side()
 
 
 @pytest.mark.parametrize("place", ["cpu", pytest.param("opencl:0", marks=pytest.mark.opencl)])

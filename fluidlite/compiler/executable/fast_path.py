@@ -120,14 +120,14 @@ class _NoFastPath(FastPath):
 
 
 NO_FAST_PATH: FastPath = _NoFastPath()
-"""Stands where there is none."""
+"""Stands where there is none: its guard always fails."""
 
 
 @dataclass(frozen=True)
 class Signature:
     """How a fast path is called, and what it gives.
 
-    ``key``: under which ways that are called alike are kept.
+    ``key``: under which fast paths that are called alike are kept.
     ``arguments``: the feeds, in the order of a call's arguments.
     ``program``: an executor's, before passes: it is called with a program, feed, fetch_list and scope. Without one it
     is called with a tuple of arguments.

@@ -20,6 +20,7 @@ from fluidlite.program.prepared import Prepared
 from fluidlite.tensor.tensor_spec import Spec
 
 _ALIGN = 256
+"""Bytes: parts of a workspace begin at multiples of it; no device here aligns allocations to more."""
 Key = tuple[str, str, int]
 SPACE: Key = "workspace", "", 0
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.reached import reached
+from fluidlite.compiler.ir.graph_nodes import WRITE
 from fluidlite.program.inference import check_inputs
 from fluidlite.program.op_call import PLACEHOLDER, Call, located
 from fluidlite.program.source_location import NOWHERE
@@ -63,7 +64,7 @@ def check_operator(op: GraphOp) -> None:
     Raises ProgramError that names the operator, and the user's line.
     """
     definition = op.definition
-    if op.type != definition.type and op.type != "write_state":
+    if op.type != definition.type and op.type != WRITE:
         raise ProgramError(
             f"{place_of(op)} is of type {definition.type!r}, which cannot be changed"
             "\n  Do: graph.insert(op, type, inputs, attrs), and replace_op"

@@ -9,7 +9,7 @@ import numpy as np
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import Add, Divide, Multiply, PeepholeGraphPass, Power, Subtract, visit
-from fluidlite.compiler.passes.sign_analysis import floating, has_minus_zero, is_number, negative
+from fluidlite.compiler.passes.sign_analysis import floating, is_number, may_be_minus_zero, negative
 
 _WIDENS = {
     "bool": ("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"),
@@ -31,13 +31,13 @@ class SimplifyArithmetic(PeepholeGraphPass):
     def _add(self, op: GraphOp) -> None:
         x, y = op.args
         for value, zero in ((x, y), (y, x)):
-            if is_number(zero, -0.0) or (is_number(zero, 0.0) and not has_minus_zero(value)):
+            if is_number(zero, -0.0) or (is_number(zero, 0.0) and not may_be_minus_zero(value)):
                 self._same(op, value, zero)
 
     @visit.on_type(Subtract)
     def _subtract(self, op: GraphOp) -> None:
         x, y = op.args
-        if is_number(y, 0.0) or (is_number(y, -0.0) and not has_minus_zero(x)):
+        if is_number(y, 0.0) or (is_number(y, -0.0) and not may_be_minus_zero(x)):
             self._same(op, x, y)
 
     @visit.on_type(Multiply)
@@ -137,7 +137,7 @@ class SimplifyArithmetic(PeepholeGraphPass):
         if not _only_scales(op):
             return
         factor, bias = op.attrs["scale"], op.attrs["bias"]
-        if factor == 1 and (negative(bias) or not has_minus_zero(x)):
+        if factor == 1 and (negative(bias) or not may_be_minus_zero(x)):
             self._same(op, x)
             return
         inner = x.op

@@ -49,7 +49,8 @@ def is_number(value: GraphValue, number: float) -> bool:
     return bool(found) or not floating(value) or negative(found) == negative(number)
 
 
-def has_minus_zero(value: GraphValue) -> bool:
+def may_be_minus_zero(value: GraphValue) -> bool:
+    """Whether a value may have an element -0.0, as far as its operators tell."""
     while value.op is not None and value.op.type in _PASSED_ON and value.op.args:
         value = value.op.args[0]
     if not floating(value):

@@ -315,7 +315,7 @@ def own_seed(attrs: Mapping[str, Any]) -> int:
 
 
 def random_key(program: Program, op: GraphOp, call: Call) -> tuple[int, int]:
-    """(seed, stream) of a random operator; a stream of 0 with a seed means: the same numbers at every run.
+    """(seed, stream) of a random operator; a stream of -1 means: the same numbers at every run.
 
     The stream is a checksum of the first output's name, so that an operator's numbers do not depend on
     what stands before it in the program. An operator's own ``seed`` fixes its numbers for every run, as in Fluid;

@@ -59,9 +59,6 @@ from fluidlite.tensor.layout import Layout as Layout
 from fluidlite.tensor.tensor import Tensor as Tensor
 from fluidlite.tensor.tensor_spec import Spec as Spec
 
-if _typing.TYPE_CHECKING:
-    pass
-
 API_VERSION = 1
 
 

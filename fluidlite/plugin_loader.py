@@ -20,7 +20,7 @@ from fluidlite.base.plugin_modules import plugin_modules
 from fluidlite.memory.strategies import NamedStrategy
 from fluidlite.platform.device_registry import devices
 from fluidlite.plugin_stage import Stage, commit, take_device, take_kernels, take_library, take_operators
-from fluidlite.program import kernel_registry as kernel_room, registry as operator_room
+from fluidlite.program import kernel_registry, registry as operator_registry
 from fluidlite.program.kernel_registry import CAPABILITIES, Kernel, kernels, matches
 from fluidlite.program.registry import ops
 from fluidlite.program.rules import GradRule
@@ -168,6 +168,20 @@ def load(name: str, target: str | ModuleType | Any, version: str = "", built_in:
         Its name in ``fluid.plugins()``.
     target : str or module
         A module, or where to find one: ``"package.module"``, ``"package.module:object"``.
+    version : str
+        What ``fluid.plugins()`` shows.
+    built_in : bool
+        Whether it comes with fluidlite: its kernels may name kinds of devices that are not there.
+
+    Returns
+    -------
+    PluginRecord
+        What became of it; of one that raised, the reason, which is also warned of.
+
+    Raises
+    ------
+    RegistryError
+        If a plugin of that name is loaded already.
     """
     record = PluginRecord(
         name, version, API, origin=target if isinstance(target, str) else repr(target), built_in=built_in
@@ -235,8 +249,8 @@ def _call_hooks(name: str, target: Any, record: PluginRecord) -> Stage:
     stage = Stage()
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    kernel_room.collecting.active = True
-    operator_room.collecting.found = stage.operators
+    kernel_registry.collecting.active = True
+    operator_registry.collecting.found = stage.operators
     try:
         plugin = _resolve(target) if isinstance(target, str) else target
         manager.register(plugin, name)
@@ -253,8 +267,8 @@ def _call_hooks(name: str, target: Any, record: PluginRecord) -> Stage:
             for implementation in getattr(manager.hook, hook).get_hookimpls():
                 implementation.function(take)
     finally:
-        kernel_room.collecting.active = False
-        operator_room.collecting.found = None
+        kernel_registry.collecting.active = False
+        operator_registry.collecting.found = None
     _take_declared(stage, name, record)
     return stage
 

@@ -170,6 +170,8 @@ class Executor:
         feed : mapping of name to array or Tensor, optional
             Borrowed, and only read, until the run returns.
         fetch_list : variables or names, optional
+        feed_var_name, fetch_var_name, use_program_cache
+            Fluid's; without effect: programs have no variables of feeds and fetches, and are always kept.
         scope : Scope, optional
             Where state lives; default: the global scope.
         return_numpy : bool
@@ -413,8 +415,9 @@ class Executor:
         return found
 
     def sibling(self, place: PlaceLike) -> Executor:
-        """An executor with the same settings on another place."""
-        return Executor(place, self._libraries, self._fallback, self.mode, self._passes)
+        """An executor with the same settings on another place; ``codegen`` is kept where that is of the same kind."""
+        codegen = self.codegen if resolved(place).kind == self.place.kind else None
+        return Executor(place, self._libraries, self._fallback, self.mode, self._passes, codegen)
 
     def close(self) -> None:
         """Let go of cached plans and their memory; runs raise afterwards."""

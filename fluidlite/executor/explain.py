@@ -48,6 +48,8 @@ def explain(
         What is left out keeps its declared dims, -1 included.
     fetch_list : variables or names, optional
         What the run would fetch; if left out, every operator is shown.
+    policy_ : Policy, optional
+        Preferences for kernels. Default: those of the process; of a computation, with its transformer's.
     mode : {"compiled", "interpreted"}, optional
         As of the Executor that would run it: with passes, which may have fused operators, or as the program is
         written. Default: that of executors; without ``fetch_list``, when passes can't know what is wanted, as written.

@@ -74,6 +74,10 @@ class ArenaPiece(Piece):
 class Arena:
     """Preallocated memory of one place, cut off piece by piece.
 
+    A piece costs a pointer increment and starts at a multiple of the device's alignment; a piece that
+    fits exactly is given; one that does not leaves the arena as it was. Freeing a piece does nothing;
+    :meth:`reset` gives all back, and tensors that outlive it raise when they are used.
+
     Parameters
     ----------
     memory : PlaceMemory
@@ -90,10 +94,6 @@ class Arena:
         Bytes that were asked for.
     generation : int
         How often it was reset.
-
-    A piece costs a pointer increment and starts at a multiple of the device's alignment; a piece that
-    fits exactly is given; one that does not leaves the arena as it was. Freeing a piece does nothing;
-    :meth:`reset` gives all back, and tensors that outlive it raise when they are used.
     """
 
     def __init__(self, memory: PlaceMemory, nbytes: int, context: Context) -> None:

@@ -18,6 +18,8 @@ from fluidlite.platform.context import Context
 from fluidlite.platform.device_registry import Unit
 from fluidlite.platform.place import Place
 
+MOST_SIZES = 4096
+"""Numbers of bytes of which the rounded size is kept."""
 KEPT = 64 << 20
 """Bytes that a strategy may keep for later, or as many as were used at once, if that is more."""
 
@@ -74,7 +76,7 @@ class PlaceMemory:
             if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
                 raise AllocationError(f"cannot allocate {nbytes!r} bytes on {self.place}")
             size = self.strategy.size_of(nbytes)
-            if len(self._sizes) < 4096:
+            if len(self._sizes) < MOST_SIZES:
                 self._sizes[nbytes] = size
         with self.lock:
             dead = self.dead

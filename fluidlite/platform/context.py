@@ -34,7 +34,7 @@ class Context(GuardedQueue):
     lock : threading.RLock
         Held by whoever uses the queue.
     memory, spare_blocks
-        The place's memory, and what its pool keeps for this context (set by the memory room).
+        The place's memory, and what its pool keeps for this context (set by ``fluidlite.memory``).
     idle_tensors, idle_bytes, idle_count
         Whole tensors that runs keep for their next operators, by spec; they do not count as used.
     prepared : LRUCache
@@ -90,7 +90,7 @@ class Context(GuardedQueue):
 
     @property
     def suspect(self) -> bool:
-        """Whether a kernel that can fail late was launched since the status word was last read."""
+        """Whether a kernel that can record a deferred error was launched since the status word was last read."""
         return self._suspect
 
     def nothing_late(self) -> bool:

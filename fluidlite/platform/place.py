@@ -15,15 +15,15 @@ MOST_INDEX = 10**9
 class Place:
     """One device's memory: a kind and an index. The set of kinds is open.
 
+    There is one object of each kind and index, so that places are equal, and hash, by these alone; ``str(place)``
+    always shows the index and :meth:`parse` reads it back. Every API that takes a place takes its text too.
+
     Parameters
     ----------
     kind : str
         ``"cpu"``, ``"opencl"``, ``"torch:mps"``, ...: lower case words joined by colons.
     index : int
         Which device of that kind, from 0.
-
-    There is one object of each kind and index, so that places are equal, and hash, by these alone; ``str(place)``
-    always shows the index and :meth:`parse` reads it back. Every API that takes a place takes its text too.
     """
 
     __slots__ = ("index", "kind")

@@ -59,6 +59,8 @@ _uids = itertools.count()
 class Spec:
     """Immutable metadata of one tensor; make one with :meth:`of`, which interns.
 
+    Equal specs are one object: they are equal, and hash, by identity. So are their copies.
+
     Attributes
     ----------
     dims : tuple of int
@@ -81,8 +83,6 @@ class Spec:
         Names this object: a key that does not keep it.
     weight : int
         An estimate of its bytes, for caches.
-
-    Equal specs are one object: they are equal, and hash, by identity. So are their copies.
     """
 
     __slots__ = (

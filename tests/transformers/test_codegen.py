@@ -148,6 +148,18 @@ def test_an_interpreter_chooses_too() -> None:
     assert [row["kernel"] for row in exe.explain_last().data()] == ["expression (array)"]
 
 
+@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+def test_members_of_a_data_parallel_program_choose_as_their_executor_does(mode: str) -> None:
+    y = layers.reduce_sum(layers.tanh(layers.data("x", [600])))
+    exe = fluid.Executor("cpu", codegen="numpy", mode=mode)
+    program = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel(places=["cpu", "cpu"])
+    exe.run(program, feed={"x": np.ones((600, 600), "float32")}, fetch_list=[y])
+    assert program._replicas is not None
+    for member in program._replicas._executors:
+        assert "language" not in member.explain_last().summary["libraries"]
+    assert exe.sibling("null").codegen is None  # of another kind, which has generators of its own
+
+
 def test_ways_to_make_one() -> None:
     assert make_transformer_factory("cpu", codegen="numpy")().codegen == "numpy"
     assert make_transformer("cpu", seed=3).seed == 3

@@ -56,6 +56,15 @@ def as_whole(value: Any) -> int | None:
         return None
 
 
+def exact_ints(values: Iterable[Any]) -> list[int]:
+    """The ints that values equal, 2 of 2.0 too; raises ValueError, TypeError or OverflowError if one equals none."""
+    given = list(values)
+    found = list(map(int, given))
+    if found != given:
+        raise ValueError(f"{given!r:.80} are no ints")
+    return found
+
+
 def as_number(value: Any) -> float | None:
     """The float that a value is, if it is one number; else None. Texts and bools are none."""
     if isinstance(value, (bool, str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):

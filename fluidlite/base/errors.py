@@ -31,7 +31,7 @@ class DeviceLost(DeviceError):
 
 
 class KernelError(DeviceError):
-    """``fluid.debug`` or a certificate saw a kernel leave an output unwritten, or write an input."""
+    """``fluid.debug`` or a certificate saw a kernel leave an output unwritten, or write anything else."""
 
 
 class CompileError(DeviceError):
@@ -43,7 +43,7 @@ class CompileError(DeviceError):
 
 
 class AllocationError(FluidError, RuntimeError):
-    """Double free, foreign free, use after free, use after an arena's reset, or a leak."""
+    """Double free, foreign free, use after free or after an arena's reset, or what memory cannot be asked for."""
 
 
 class OutOfMemoryError(FluidError, MemoryError):

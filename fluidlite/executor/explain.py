@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fluidlite.base.arguments import exact_ints
 from fluidlite.base.errors import FeedError, ProgramError
 from fluidlite.compiler.explain import Report
 from fluidlite.compiler.ir.graph import Graph
@@ -136,8 +137,8 @@ def feed_spec(variable: Variable, value: Any) -> Spec:
     if isinstance(value, np.ndarray):
         return Spec.of(value.shape, declared.dtype, lod_level=declared.lod_level)
     try:
-        dims = tuple(int(d) for d in value)
-    except (TypeError, ValueError):
+        dims = tuple(exact_ints(value))
+    except (TypeError, ValueError, OverflowError):
         raise FeedError(
             f"explain's feed of {variable.name!r} is {value!r}; expected dims, such as (32, 784), or an array"
         ) from None

@@ -6,9 +6,7 @@ from collections.abc import Container, Iterable, Sequence
 
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.derivative_rules import RESULTS, RULES, SEVERAL, no_derivative
-from fluidlite.expr.functions import (
-    where,
-)
+from fluidlite.expr.functions import where
 from fluidlite.expr.number import number
 from fluidlite.expr.tensor import Tensor, broadcast_to, ordered, wide
 from fluidlite.expr.tracing import current

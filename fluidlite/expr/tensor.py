@@ -134,6 +134,8 @@ def need_attr(condition: Condition | bool, name: str, expected: str, *numbers: N
     name, expected : str
         What the error says. In ``expected``, ``{X}`` stands for the operand X of the call, ``{0}``, ``{1}``, ... for
         ``numbers``.
+    *numbers : numbers
+        Of the call that fails.
     """
     _require(condition, name, expected, attr=True, numbers=tuple(map(number, numbers)))
 

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
+from fluidlite.base.arguments import exact_ints
 from fluidlite.base.errors import TensorError
 from fluidlite.tensor.tensor_spec import Lod
 
 
 def _levels(levels: Any, what: str) -> list[list[int]]:
     try:
-        return [[int(v) for v in level] for level in levels]
-    except (TypeError, ValueError):
+        return list(map(exact_ints, levels))
+    except (TypeError, ValueError, OverflowError):
         raise TensorError(
             f"{what} is {levels!r}; expected a list of levels, each a list of ints, such as [[0, 2, 5]]"
         ) from None
@@ -37,7 +38,10 @@ def lod_from_offsets(levels: Any, rows: int | None = None) -> Lod:
 
 
 def lod_from_lengths(levels: Any, rows: int | None = None) -> Lod:
-    """Check lengths, coarsest level first, and return them as a Lod of offsets."""
+    """Check lengths, coarsest level first, and return them as a Lod of offsets.
+
+    Raises TensorError if a length is negative, or a level does not cover the next one (the last one: the rows).
+    """
     clean = _levels(levels, "recursive_sequence_lengths")
     for number, level in enumerate(clean):
         if any(n < 0 for n in level):

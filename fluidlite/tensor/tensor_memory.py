@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
+from fluidlite.base.arguments import exact_ints
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import LayoutError, TensorError
 from fluidlite.base.forwarded import forwarded
@@ -76,7 +77,10 @@ class TensorMemory:
 
     def resize(self, dims: Sequence[int]) -> Self:
         """Fix the dims; memory comes with :meth:`mutable_data`, and is kept while it is large enough."""
-        clean = tuple(int(d) for d in dims)
+        try:
+            clean = tuple(exact_ints(dims))
+        except (TypeError, ValueError, OverflowError):
+            raise TensorError(f"dims are {dims!r:.80}; expected a list of ints") from None
         if any(d < 0 for d in clean):
             raise TensorError(f"dims are {list(clean)}; every one must be 0 or more")
         old = self.spec

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite.base.errors import FeedError
 from fluidlite.compiler.selection.policy import HOWS
 from fluidlite.program.kernel_registry import kernels
 from fluidlite.tensor.tensor_spec import Spec
@@ -223,3 +224,10 @@ def test_recurrences_are_explained_before_their_sequences_are_known(place: str) 
     exe.run(main, feed, [loss], scope=scope)
     run = {line.op.type: line.how for line in exe.explain_last().plan.lines}
     assert {type: ways[type] for type in ("lstm", "lstm_grad")} == {type: run[type] for type in ("lstm", "lstm_grad")}
+
+
+def test_a_feed_of_fractions_is_refused() -> None:
+    x = fluid.layers.data("x", [3])
+    fluid.layers.scale(x)
+    with pytest.raises(FeedError, match="expected dims, such as"):
+        fluid.explain(feed={"x": (2.5, 3)})

@@ -35,6 +35,7 @@ def test_lengths_and_offsets_are_inverse(outer: list[int], inner: list[int]) -> 
         ([0, 5], "expected a list of levels"),
         (3, "expected a list of levels"),
         ([["a"]], "lod"),
+        ([[0, 2.5, 5]], "expected a list of levels, each a list of ints"),
     ],
 )
 def test_wrong_offsets(levels: Any, message: str) -> None:
@@ -57,6 +58,8 @@ def test_wrong_offsets(levels: Any, message: str) -> None:
         ([[2, 2]], "covers 4 rows, but the tensor has 5"),
         ([[3], [2, 3]], "covers 3 sequences, but level 1 has 2"),
         ([2, 3], "expected a list of levels"),
+        ([[2.5, 2.5]], "expected a list of levels, each a list of ints"),
+        ([["2", "3"]], "expected a list of levels, each a list of ints"),
     ],
 )
 def test_wrong_lengths(levels: Any, message: str) -> None:

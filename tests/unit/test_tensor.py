@@ -124,6 +124,16 @@ def test_negative_dims() -> None:
         Tensor().resize([2, -1])
 
 
+@pytest.mark.parametrize("dims", [[2.5, 3], ["2"], [float("inf")], 3, [[2]], [None]])
+def test_dims_that_are_no_ints(dims: Any) -> None:
+    with pytest.raises(TensorError, match="expected a list of ints"):
+        Tensor().resize(dims)
+
+
+def test_dims_of_numpy_and_whole_floats() -> None:
+    assert Tensor().resize(np.array([2, 3])).dims == Tensor().resize([2.0, 3]).dims == (2, 3)  # type: ignore[list-item,arg-type]
+
+
 def test_set_keeps_memory_of_equal_dims() -> None:
     tensor = Tensor().set(np.zeros((2, 2), "float32"))
     held, view = tensor.allocation, tensor.numpy()

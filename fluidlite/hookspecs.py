@@ -9,6 +9,8 @@ from typing import Any
 import pluggy
 
 PROJECT = "fluidlite"
+API_VERSION = 1
+"""The version of the plugin API: within one, names are only added."""
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 

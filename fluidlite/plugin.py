@@ -20,7 +20,7 @@ from fluidlite.compiler.ir.graph import Graph as Graph
 from fluidlite.compiler.passes import GraphPass as GraphPass, PeepholeGraphPass as PeepholeGraphPass, visit as visit
 from fluidlite.compiler.transformer import Transformer as Transformer
 from fluidlite.expr.declare import gradient as gradient, operator as operator
-from fluidlite.hookspecs import hookimpl as hookimpl
+from fluidlite.hookspecs import API_VERSION as API_VERSION, hookimpl as hookimpl
 from fluidlite.layer_helper import LayerHelper as LayerHelper
 from fluidlite.memory.allocation import Block as Block
 from fluidlite.memory.strategies import (
@@ -58,8 +58,6 @@ from fluidlite.program.registry import register_op as register_op
 from fluidlite.tensor.layout import Layout as Layout
 from fluidlite.tensor.tensor import Tensor as Tensor
 from fluidlite.tensor.tensor_spec import Spec as Spec
-
-API_VERSION = 1
 
 
 def __getattr__(name: str) -> _typing.Any:

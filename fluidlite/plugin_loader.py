@@ -25,7 +25,7 @@ from fluidlite.program.kernel_registry import CAPABILITIES, Kernel, kernels, mat
 from fluidlite.program.registry import ops
 from fluidlite.program.rules import GradRule
 
-API = 1
+API = hookspecs.API_VERSION
 GROUP = f"fluidlite.v{API}"
 HOOKS = ("register_devices", "register_libraries", "register_operators", "register_kernels", "register_passes")
 BUILT_IN = (

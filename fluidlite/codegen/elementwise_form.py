@@ -27,7 +27,7 @@ def elementwise_form_of(definition: OpDef, count: int) -> OpDef | None:
 
     The inputs of a slot that takes several are slots of their own, ``X[0]``, ``X[1]``, ...
     """
-    make = _TWINS.get(definition.type)
+    make = _FORMS.get(definition.type)
     if make is None or not 0 < count <= MOST_TERMS:
         return None
     known = _made.setdefault(definition, {})
@@ -83,4 +83,4 @@ def _kept(call: Operands) -> dict[str, Dims]:
     return {"X": dims, "Out": tuple(1 if k in axes else dim for k, dim in enumerate(dims))}
 
 
-_TWINS: dict[str, Callable[[OpDef, int], OpDef]] = {"assign": _assign, "sum": _sum, "reduce_sum": _reduce_sum}
+_FORMS: dict[str, Callable[[OpDef, int], OpDef]] = {"assign": _assign, "sum": _sum, "reduce_sum": _reduce_sum}

@@ -13,6 +13,15 @@ class Span(NamedTuple):
     nbytes: int
 
 
+WORKSPACE_ALIGNMENT = 256
+"""Parts of a kernel's workspace begin at multiples of so many bytes; no device here aligns allocations to more."""
+
+
+def aligned(nbytes: int, alignment: int = WORKSPACE_ALIGNMENT) -> int:
+    """Return ``nbytes`` rounded up to a multiple of an alignment."""
+    return -(-nbytes // alignment) * alignment
+
+
 class Allocator(Protocol):
     """Raw memory of one device. The framework pools, counts, retries and orders."""
 

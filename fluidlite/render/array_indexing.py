@@ -15,7 +15,7 @@ from fluidlite.render.array_moves import iota, zeros
 from fluidlite.render.contractions import contract
 from fluidlite.render.memory import same_elements, strided, writable
 
-TWO = 2
+MOST_COMPARED = 2
 """Along an axis of at most so many elements all are compared with an index, rather than one written."""
 
 
@@ -197,7 +197,7 @@ def put(
     index = xp.astype(index, dtype_object(xp, "int64"), copy=False)
     writes = writable(out, updates, flat=True)
     one = updates.shape[axis] == 1  # no element gets two
-    if one and not (size > TWO and context.array.eager and strided(updates)):
+    if one and not (size > MOST_COMPARED and context.array.eager and strided(updates)):
         made = xp.where(index == iota(xp, dims, axis, "int64", index), updates, xp.zeros_like(updates))
         made = made if base is None else base + made
         if not writes:

@@ -12,6 +12,7 @@ from fluidlite.compiler.kernel_runs import prepared, run_kernel
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.step_choices import step_calls
 from fluidlite.platform.context import Context
+from fluidlite.platform.device_memory import aligned
 from fluidlite.program import codegen_registry as generated
 from fluidlite.program.decompose import Part, Value, key_of
 from fluidlite.program.kernel_io import IO
@@ -19,8 +20,6 @@ from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
 from fluidlite.tensor.tensor_spec import Spec
 
-_ALIGN = 256
-"""Bytes: parts of a workspace begin at multiples of it; no device here aligns allocations to more."""
 Key = tuple[str, str, int]
 SPACE: Key = "workspace", "", 0
 
@@ -81,7 +80,7 @@ class _Room:
 
     def take(self, nbytes: int) -> int:
         at = self.end
-        self.end += -(-nbytes // _ALIGN) * _ALIGN
+        self.end += aligned(nbytes)
         return at
 
 

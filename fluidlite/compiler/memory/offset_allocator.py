@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 
+from fluidlite.platform.device_memory import aligned
+
 Span = tuple[int, int, int]
 """Bytes, first step, last step."""
 Strategy = Callable[[Sequence[Span], int], tuple[list[int], int]]
@@ -12,11 +14,6 @@ Strategy = Callable[[Sequence[Span], int], tuple[list[int], int]]
 
 MOST_PAIRS = 250_000
 """Pairs of buffers up to which both strategies are tried."""
-
-
-def aligned(nbytes: int, alignment: int) -> int:
-    """Return ``nbytes`` rounded up."""
-    return -(-nbytes // alignment) * alignment
 
 
 def by_size(spans: Sequence[Span], alignment: int) -> tuple[list[int], int]:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
+from fluidlite.kernel_support import aligned
 from fluidlite.plugin import IO, Context, Prepared, Span, kernel_source
 
 Given = ParamSpec("Given")
-_ALIGN = 256
 BLOCK = 512
 """Products that are added up in registers, before their sum is added to those in memory: one long sum rounds more."""
 HEAVY = 1
@@ -67,7 +67,7 @@ class Workspace:
     def take(self, nbytes: int) -> int:
         """Return where a part of so many bytes starts."""
         start = self.need
-        self.need += -(-nbytes // _ALIGN) * _ALIGN
+        self.need += aligned(nbytes)
         return start
 
 

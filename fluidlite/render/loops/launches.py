@@ -15,7 +15,7 @@ from fluidlite.codegen.typed import number as typed_number
 from fluidlite.expr.calls import leaves
 from fluidlite.expr.number import Number
 from fluidlite.expr.number_table import NumberTable
-from fluidlite.platform.device_memory import Span
+from fluidlite.platform.device_memory import Span, aligned
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
 from fluidlite.render.loops.element_text import STATUS
@@ -23,7 +23,6 @@ from fluidlite.render.loops.elements import Source
 from fluidlite.render.loops.sizes import size_of
 from fluidlite.render.loops.text import NestText
 
-_ALIGN = 256
 _MANY, _SOME = 256, 16
 """Of so many items, which are short, a thread takes some at a time."""
 
@@ -116,7 +115,7 @@ def launched(call: Call, context: Any, written: Iterable[Piece], aliased: bool) 
     tables: dict[Source, memoryview] = {}
     pieces = enumerate(written)
     launches = [_launch(call, context, f"{k}", piece, values, room, tables, aliased) for k, piece in pieces]
-    need = sum(-(-nbytes // _ALIGN) * _ALIGN for _, nbytes in room.values())
+    need = sum(aligned(nbytes) for _, nbytes in room.values())
 
     ready = [one for one in launches if one is not None]
 
@@ -190,5 +189,5 @@ def _launch(
 def _reserve(room: dict[Source, tuple[int, int]], source: Source, nbytes: int) -> None:
     """Give a part of the workspace."""
     if source not in room:
-        at = sum(-(-size // _ALIGN) * _ALIGN for _, size in room.values())
+        at = sum(aligned(size) for _, size in room.values())
         room[source] = at, max(nbytes, 1)  # of nothing there is a place, too

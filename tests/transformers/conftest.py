@@ -14,8 +14,8 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import plugin_loader
-from fluidlite.compiler.executable import executable_cache as replay
-from fluidlite.compiler.executable.fast_path import FastPath, direct
+from fluidlite.compiler.executable import executable_cache
+from fluidlite.compiler.executable.fast_path import FastPath, fast_path_of
 from fluidlite.transformers import Transformer, make_transformer_factory
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -67,7 +67,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
 
     def watched(*args: Any) -> FastPath | None:
-        fast_path = direct(*args)
+        fast_path = fast_path_of(*args)
         if fast_path is not None:
             usual = fast_path.call
 
@@ -79,5 +79,5 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
             fast_path.call = call
         return fast_path
 
-    monkeypatch.setattr(replay, "direct", watched)
+    monkeypatch.setattr(executable_cache, "fast_path_of", watched)
     return found

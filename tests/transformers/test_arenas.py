@@ -58,7 +58,7 @@ def test_views_of_results_in_an_arena_are_of_the_last_call() -> None:
     assert (np.array(made(ROWS)) == right).all()
 
 
-def test_state_in_an_arena_on_the_straight_way() -> None:
+def test_state_in_an_arena_on_the_fast_path() -> None:
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         state = layers.create_global_var([64], 1.0, "float32", persistable=True, name="held")
         y = layers.reduce_sum(layers.scale(state, 2.0))

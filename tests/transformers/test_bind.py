@@ -34,13 +34,13 @@ def place(request: pytest.FixtureRequest, require: Callable[..., None]) -> str:
     return str(request.param)
 
 
-def replay_of(exe: Executor) -> ExecutableCache:
+def cache_of(exe: Executor) -> ExecutableCache:
     assert exe._executables is not None
     return exe._executables
 
 
 def last(exe: Executor) -> Executable:
-    found = replay_of(exe).last
+    found = cache_of(exe).last
     assert found is not None
     return found
 
@@ -59,7 +59,7 @@ def test_a_call_allocates_and_chooses_nothing(place: str, monkeypatch: pytest.Mo
     exe.run(startup, scope=scope)
     first = exe.run(main, feed, wanted, scope=scope)
     executable = last(exe)
-    assert (executable.attached, replay_of(exe).binds) == (1, 1)
+    assert (executable.attached, cache_of(exe).binds) == (1, 1)
 
     def never(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a bound call dispatches, infers or allocates")
@@ -110,10 +110,10 @@ def test_another_batch_size_compiles_nothing(place: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         array_kernel, "compile", lambda *args: compiled.append(args[1]) or compile(*args), raising=False
     )
-    binds = replay_of(exe).binds
+    binds = cache_of(exe).binds
     for batch in (4, 32, 12):
         exe.run(main, {"x": fed(batch, 64)}, wanted, scope=scope)
-    assert replay_of(exe).binds == binds + 3
+    assert cache_of(exe).binds == binds + 3
     assert compiled == []
 
 
@@ -332,9 +332,9 @@ def test_a_storm_of_shapes_stays_bounded(place: str) -> None:
         sizes = [*range(200, 100, -1), *range(1, MOST_BOUND + 5)]
         for size in sizes:
             exe.run(feed={"x": np.ones((size, 64), "float32")}, fetch_list=[y])
-            largest = max(b.memory.planned for b in replay_of(exe)._executables.values() if b is not None)
+            largest = max(b.memory.planned for b in cache_of(exe)._executables.values() if b is not None)
             assert memory.used(place) - before <= largest + 4096
-            assert len(replay_of(exe)) <= MOST_BOUND
+            assert len(cache_of(exe)) <= MOST_BOUND
         assert last(exe).memory.planned < 64 * 4 * 100 * 3
         exe.close()
         assert memory.used(place) <= before

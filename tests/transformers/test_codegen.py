@@ -302,7 +302,7 @@ def test_llvm_text_goes_with_each_kernel() -> None:
     assert "define void @fl_fused_mul_add_gelu(" in listing
 
 
-def test_a_call_that_goes_straight_through_shows_how() -> None:
+def test_a_call_on_the_fast_path_shows_how() -> None:
     with make_transformer(codegen="numpy") as transformer:
         computation = gelu(transformer)
         for _ in range(3):

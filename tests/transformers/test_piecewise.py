@@ -10,7 +10,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers
-from fluidlite.compiler.executable import executable as bound, executable_cache as replay
+from fluidlite.compiler.executable import executable, executable_cache
 from fluidlite.platform.device_registry import devices
 from fluidlite.plugin import Execution, Inference
 from fluidlite.program.opdef import Attr, Slot
@@ -138,9 +138,9 @@ def test_what_is_around_is_bound(
     wanted = [interpreted.run(feed={"x": array}, fetch_list=results) for array in (given, other)]
 
     whole, rest = [], []
-    run_plan, run_steps = replay.run_plan, bound.run_steps
-    monkeypatch.setattr(replay, "run_plan", lambda *args: whole.append(1) or run_plan(*args))
-    monkeypatch.setattr(bound, "run_steps", lambda *args: rest.append(1) or run_steps(*args))
+    run_plan, run_steps = executable_cache.run_plan, executable.run_steps
+    monkeypatch.setattr(executable_cache, "run_plan", lambda *args: whole.append(1) or run_plan(*args))
+    monkeypatch.setattr(executable, "run_steps", lambda *args: rest.append(1) or run_steps(*args))
     for _ in range(3):
         for array, found in ((given, wanted[0]), (other, wanted[1])):
             for one, two in zip(computation(array), found, strict=True):
@@ -177,7 +177,7 @@ def test_sizes_that_never_come_again_are_interpreted(cpu: Transformer) -> None:
     for _ in range(2):
         np.testing.assert_array_equal(computation(given)[0], np.arange(64) * 2)
     assert "interpreted" not in str(computation.executor.pieces)
-    assert len(computation.executor.executables.last._next) <= bound.MOST_NEXT
+    assert len(computation.executor.executables.last._next) <= executable.MOST_NEXT
 
 
 @pytest.mark.parametrize("on_host", [False], indirect=True)

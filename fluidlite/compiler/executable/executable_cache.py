@@ -15,7 +15,7 @@ from fluidlite.base.lru_cache import CacheInfo, count_cache, total
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.compiler.body_executors import MakeExecutor
 from fluidlite.compiler.executable.executable import Executable, Fetched, Latest
-from fluidlite.compiler.executable.fast_path import Signature, direct
+from fluidlite.compiler.executable.fast_path import Signature, fast_path_of
 from fluidlite.compiler.executable.fast_path_cache import FastPathCache
 from fluidlite.compiler.executable.linked_plan import arenas_of, refusal
 from fluidlite.compiler.executable.linker import MakeTensor
@@ -193,7 +193,7 @@ class ExecutableCache:
             if not executable.in_turn(scope) or not executable.valid(scope):
                 return
             executable.tried = executable.attached
-            fast_path = direct(executable, scope, called, self._latest, self.copy)
+            fast_path = fast_path_of(executable, scope, called, self._latest, self.copy)
             if fast_path is None:
                 return
             with self._lock:

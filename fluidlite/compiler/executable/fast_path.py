@@ -88,7 +88,7 @@ class Guards:
 class FastPath:
     """A function made for one executable on the host's memory, which looks at nothing that did not change.
 
-    ``executable``: one for which :func:`direct` has no objection.
+    ``executable``: one for which :func:`fast_path_of` has no objection.
     ``call``: runs it; returns None, and has done nothing, where a guard fails; the caller takes the slow path.
     """
 
@@ -141,7 +141,7 @@ class Signature:
     fetches: tuple[str, ...] = ()
 
 
-def direct(
+def fast_path_of(
     executable: Executable, scope: Scope, called: Signature, latest: Latest, copy: bool = True
 ) -> FastPath | None:
     """Return the fast path of an executable, or None where each call has to look something up.

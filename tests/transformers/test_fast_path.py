@@ -18,7 +18,7 @@ def doubled(transformer: Transformer) -> tuple[Any, Any]:
     return transformer.computation(x * 2.0 + x, x), x
 
 
-def test_the_third_call_goes_straight(cpu: Transformer, taken: list[bool]) -> None:
+def test_the_third_call_takes_the_fast_path(cpu: Transformer, taken: list[bool]) -> None:
     step, _ = doubled(cpu)
     given = np.array([1, 2, 3], "float32")
     first, _ = step(given), step(given)

@@ -1,4 +1,4 @@
-"""``Executor.run`` goes straight where a run looks as one before, and gives the same as the interpreter everywhere."""
+"""``Executor.run`` takes the fast path where a run looks as one before; results are those of the interpreter."""
 
 from __future__ import annotations
 
@@ -174,10 +174,10 @@ def test_every_batch_size_has_its_way(case: Case, taken: list[bool]) -> None:
         for rows in sizes:
             assert case.run(2, rows)[1].shape == (rows, 3)
     assert taken.count(True) == 9
-    replay: Any = case.exe._executables
+    executables: Any = case.exe._executables
     for rows in range(1, 2 * MOST_BOUND):  # a storm of sizes stays bounded
         case.run(1, rows)
-    assert len(replay.fast_paths.all()) <= MOST_BOUND
+    assert len(executables.fast_paths.all()) <= MOST_BOUND
     case.runs()
     assert taken[-1] is True
 
@@ -415,8 +415,8 @@ def test_the_last_run_is_told(case: Case) -> None:
     for rows in (2, 5, 2):
         case.run(1, rows)
         assert "elementwise_mul" in str(case.exe.explain_last())
-        replay: Any = case.exe._executables
-        assert replay.last.plan.feeds["x"].dims == (rows, 3)
+        executables: Any = case.exe._executables
+        assert executables.last.plan.feeds["x"].dims == (rows, 3)
 
 
 def test_copies_and_launches_are_counted() -> None:
@@ -499,8 +499,8 @@ def test_all_memory_goes_with_the_executor() -> None:
 def test_the_text_can_be_read_and_is_shared_by_sizes(case: Case) -> None:
     for rows in (2, 3, 3, 2):
         case.run(1, rows)
-    replay: Any = case.exe._executables
-    ways = [fast_path for fast_path in replay.fast_paths.all() if fast_path.executable.plan.feeds]
+    executables: Any = case.exe._executables
+    ways = [fast_path for fast_path in executables.fast_paths.all() if fast_path.executable.plan.feeds]
     assert len(ways) == 2
     assert len({fast_path.source for fast_path in ways}) == 1
     assert "def call(program, feed, fetch_list, scope):" in ways[0].source
@@ -520,8 +520,8 @@ def test_texts_are_bounded() -> None:
 def test_errors_show_the_line_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case()
     case.runs()
-    replay: Any = case.exe._executables
-    (fast_path,) = [fast_path for fast_path in replay.fast_paths.all() if fast_path.executable.plan.feeds]
+    executables: Any = case.exe._executables
+    (fast_path,) = [fast_path for fast_path in executables.fast_paths.all() if fast_path.executable.plan.feeds]
 
     def broken(*args: Any) -> None:
         raise RuntimeError("the kernel is broken")

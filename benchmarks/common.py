@@ -121,8 +121,10 @@ def _processor() -> str:
 
 
 def show(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table: text to the left, numbers to the right, in Markdown's form."""
+    """Print a table: text to the left, numbers to the right, in Markdown's form; nothing where there are no rows."""
     cells = [[_text(cell) for cell in row] for row in rows]
+    if not cells:
+        return
     kinds = [all(_is_number(row[k]) for row in cells) for k in range(len(heads))]
     widths = [max(len(head), *(len(row[k]) for row in cells)) for k, head in enumerate(heads)]
 

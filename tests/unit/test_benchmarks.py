@@ -18,6 +18,7 @@ ROOT = str(Path(__file__).parents[2])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
+from benchmarks.common import show  # noqa: E402
 from benchmarks.operators.case import Case, arrays  # noqa: E402
 from benchmarks.operators.checking import by_reference, compare  # noqa: E402
 from benchmarks.operators.families import cases  # noqa: E402
@@ -156,3 +157,11 @@ def test_limits(tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.startswith("before\n") and text.endswith("after\n")
     assert "old" not in text and "| relu | 2x3 |  | 8.0 | 2.0 | 4.00 | 40.0 | 5.00 | 3.00 |" in text
+
+
+def test_tables_without_rows_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    show("of nothing", ["name", "ms"], [])
+    show("of one", ["name", "ms"], [["a", 1.5]])
+    shown = capsys.readouterr().out
+    assert "of nothing" not in shown
+    assert "| a    | 1.5 |" in shown

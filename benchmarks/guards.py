@@ -32,8 +32,8 @@ def plain(fast: Any) -> Callable[..., Any]:
     from fluidlite.tensor.tensor import Tensor
 
     form, world = fast.form, fast.call.__globals__
-    assert not form.loose and not form.timed and form.blocks == 1 and set(form.results) == {COPIED}
-    scope_of, edits, operators, name_of = (world[name] for name in ("scope_of", "edits", "operators", "name_of"))
+    assert not form.loose and not form.timed and set(form.results) == {COPIED}
+    scope_of, edits, name_of = (world[name] for name in ("scope_of", "edits", "name_of"))
     context, thread, get_ident, storage = (world[name] for name in ("context", "thread", "get_ident", "storage"))
     cache_version, watch, latest, executable, frame = (
         world[name] for name in ("cache_version", "watch", "latest", "executable", "frame")
@@ -52,7 +52,7 @@ def plain(fast: Any) -> Callable[..., Any]:
         (world[f"state{i}"], *(world[f"state{i}_{what}"] for what in ("allocation", "block", "spec", "offset")))
         for i in range(len(form.state))
     )
-    written = tuple(world[f"state{i}"] for i, (_, writes) in enumerate(form.state) if writes)
+    written = tuple(world[f"state{i}_allocation"] for i, (_, writes) in enumerate(form.state) if writes)
     actions = tuple(
         (kind == MARKING, world[f"action{i}"] if kind == CALL else world[f"chain{i}"].run)
         for i, kind in enumerate(form.actions)
@@ -60,9 +60,7 @@ def plain(fast: Any) -> Callable[..., Any]:
     results = tuple(world[f"result{i}_at"].copy for i in range(len(form.results)))
 
     def call(program: Any, feed: Any, fetch_list: Any, scope: Any) -> Any:
-        if scope_of() is not scope or program.edits != edits or len(program.blocks) != 1:
-            return None
-        if len(program.blocks[0].ops) != operators:
+        if scope_of() is not scope or program.edits != edits:
             return None
         if type(fetch_list) is not list or len(fetch_list) != len(fetches):
             return None
@@ -128,8 +126,8 @@ def plain(fast: Any) -> Callable[..., Any]:
             finally:
                 storage.busy = False
                 if native:
-                    for tensor in written:
-                        tensor.version += 1
+                    for allocation in written:
+                        allocation.version += 1
                 else:
                     executable.end((executable,))
         finally:

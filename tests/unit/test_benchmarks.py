@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from fluidlite.program.registry import ops
 from fluidlite.program.rules import GradRule
 
 ROOT = str(Path(__file__).parents[2])
+FOLDER = Path(ROOT, "benchmarks")
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
@@ -165,3 +168,35 @@ def test_tables_without_rows_are_not_shown(capsys: pytest.CaptureFixture[str]) -
     shown = capsys.readouterr().out
     assert "of nothing" not in shown
     assert "| a    | 1.5 |" in shown
+
+
+def scripts() -> list[str]:
+    """Names of what is run from a command line; a folder of modules is one."""
+    files = [path.name for path in FOLDER.glob("*.py") if path.name != "common.py"]
+    return sorted(files + [path.parent.name for path in FOLDER.glob("*/__main__.py")])
+
+
+def test_the_page_lists_each_script() -> None:
+    listed = re.findall(r"^python benchmarks/(\S+) ", (FOLDER / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == scripts()
+
+
+@pytest.mark.parametrize("name", scripts())
+def test_each_script_has_the_options_that_all_have(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(FOLDER / name), run_name="__main__")
+    assert not ended.value.code
+    shown = capsys.readouterr().out
+    if name != "loader_soak.py":  # it measures nothing
+        assert "--threads" in shown and "--json" in shown
+
+
+def test_what_guards_compares_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    script = runpy.run_path(str(FOLDER / "guards.py"))
+    found = script["measured"](2, rounds=1)  # it compares the results before it takes the times
+    assert all(nanoseconds > 0 for nanoseconds in found.values())

@@ -121,9 +121,10 @@ def main() -> None:
 
     sys.path.insert(0, str(ROOT / "examples" / "book"))
     import machine_translation as book
+    from _translating import feed_of
 
     samples = list(book.reader(test=True)())[: given.sentences]
-    feed = book.feed_of(samples, "source", "source_length")
+    feed = feed_of(samples, book.COLUMNS, ("source", "source_length"))
     weights: dict[str, Any] = {}
     contenders = {
         name: _fluidlite(given.place, mode, book, feed, weights)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from types import EllipsisType
 from typing import Any, Union
 
 import numpy as np
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.ir.node import SEQUENTIAL, WRITE, Action, append
-from fluidlite.graph.value import Effect, Like, Value, as_value, create, emit, one_program, value_like
+from fluidlite.graph.value import Effect, Like, Value, as_value, create, emit, filled, ints_of, one_program, value_like
 from fluidlite.program.variable import Variable
 
 
@@ -59,12 +60,12 @@ def assign(lvalue: Value, rvalue: Like) -> Effect:
 
 
 def fill(x: Value, scalar: float) -> Effect:
-    """Return the action that fills a variable, persistent tensor or temporary with a number."""
+    """Return the action that fills a variable, persistent tensor or temporary with a number that its dtype has."""
     target = _target(x)
-    if isinstance(scalar, bool) or not isinstance(scalar, (int, float, np.number)):
+    number = scalar.item() if isinstance(scalar, np.number) else scalar
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise ProgramError(f"fill takes a number, got {scalar!r}")
-    attrs = {"shape": list(target.shape), "value": float(scalar), "dtype": target.dtype}
-    return assign(target, emit("fill_constant", {}, attrs, fixed=True, beside=target))
+    return assign(target, filled(number, target.shape, target.dtype, target))
 
 
 def set_item(tensor: Value, item: Any, value: Like) -> Effect:
@@ -80,8 +81,10 @@ def set_item(tensor: Value, item: Any, value: Like) -> Effect:
     """
     target = _target(tensor)
     dims = target.shape
+    if any(d < 0 for d in dims):
+        raise ProgramError(f"{target.name!r} is {list(dims)}; a part of it is set where its dims are known")
     keys = item if isinstance(item, tuple) else (item,)
-    if any(not isinstance(key, (int, np.integer, slice)) and key is not Ellipsis for key in keys):
+    if any(isinstance(key, bool) or not isinstance(key, (int, np.integer, slice, EllipsisType)) for key in keys):
         raise ProgramError(f"{target.name!r} is set at {item!r}; use ints, slices and ...")
     try:
         shadow = np.broadcast_to(np.zeros((), "int8"), dims)[item]
@@ -177,7 +180,7 @@ def broadcast(x: Like, shape: Sequence[int]) -> Value:
     ValueError
         If the dims do not broadcast to ``shape``.
     """
-    value, wanted = value_like(x), tuple(shape)
+    value, wanted = value_like(x), tuple(ints_of("shape", shape, -1))
     have = value.shape
     added = len(wanted) - len(have)
     fits = added >= 0 and all(a in (1, b) for a, b in zip(have, wanted[added:], strict=True))
@@ -187,7 +190,6 @@ def broadcast(x: Like, shape: Sequence[int]) -> Value:
         return value
     wide = emit("reshape2", {"X": value}, {"shape": [1] * added + list(have)}) if added else value
     if 0 in wanted:
-        attrs = {"shape": list(wanted), "value": 0.0, "dtype": value.dtype}
-        return emit("fill_constant", {}, attrs, fixed=True, beside=value)
+        return filled(0, wanted, value.dtype, value)
     times = [b // a for a, b in zip(wide.shape, wanted, strict=True)]
     return emit("expand", {"X": wide}, {"expand_times": times}) if set(times) != {1} else wide

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Union
 
+import numpy as np
+
 from fluidlite.base.errors import AttributeValueError, ShapeError
 from fluidlite.graph import reduction
 from fluidlite.graph.arithmetic import multiply, negative, safelog
@@ -18,7 +20,7 @@ Size = Union[int, Sequence[int]]
 
 def _sizes(name: str, size: Size, count: int) -> list[int]:
     found = ints_of(name, size)
-    found = found * count if isinstance(size, int) else found
+    found = found * count if isinstance(size, (int, np.integer)) else found
     if len(found) != count:
         raise AttributeValueError(f"{name} is {size!r}; expected an int, or {count} of them")
     return found

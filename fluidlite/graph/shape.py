@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Union
 
+import numpy as np
+
 from fluidlite.base.errors import AttributeValueError, ProgramError
-from fluidlite.graph.value import Like, Value, emit, ints_of, value_like
+from fluidlite.graph.value import Like, Value, emit, filled, ints_of, value_like
 
 
 def reshape(x: Like, shape: Sequence[int]) -> Value:
@@ -17,8 +19,7 @@ def reshape(x: Like, shape: Sequence[int]) -> Value:
         if 0 not in value.shape and -1 not in value.shape:
             raise ProgramError(f"{value.name!r} {list(value.shape)} has elements; it cannot become {dims}")
         if any(d == 0 and (i >= len(value.shape) or value.shape[i] != 0) for i, d in enumerate(dims)):
-            attrs = {"shape": dims, "value": 0.0, "dtype": value.dtype}
-            return emit("fill_constant", {}, attrs, fixed=True, beside=value)
+            return filled(0, dims, value.dtype, value)
     return emit("reshape2", {"X": value}, {"shape": dims})
 
 
@@ -84,7 +85,7 @@ def pad(x: Like, paddings: Sequence[Union[int, tuple[int, int]]], value: float =
     """
     inner = value_like(x)
     items = paddings if isinstance(paddings, (list, tuple)) else [paddings]
-    pairs = [ints_of("paddings", item, 0) * (2 if isinstance(item, int) else 1) for item in items]
+    pairs = [ints_of("paddings", item, 0) * (2 if isinstance(item, (int, np.integer)) else 1) for item in items]
     if len(pairs) != len(inner.shape) or any(len(item) != 2 for item in pairs):
         raise AttributeValueError(
             f"paddings is {paddings!r}; expected an int or a pair for each of the {len(inner.shape)} axes"

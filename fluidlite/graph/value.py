@@ -188,6 +188,15 @@ def stored(array: np.ndarray[Any, Any], beside: Variable | None = None) -> Value
     return made
 
 
+def filled(number: float, dims: Sequence[int], dtype: str, beside: Variable | None = None) -> Value:
+    """Return a number repeated to dims; DtypeError if the dtype does not have it."""
+    need_held(number, dtype)
+    attrs = {"shape": list(dims), "value": float(number), "dtype": dtype}
+    if not is_float(dtype) and abs(number) > 2**53:  # a float is none of these
+        attrs["str_value"] = str(int(number))
+    return emit("fill_constant", {}, attrs, fixed=True, beside=beside)
+
+
 def value_like(item: Like, dtype: str = "float32", beside: Variable | None = None) -> Value:
     """Return what a function was given as a value; numbers and lists take ``dtype``, arrays keep their own."""
     if isinstance(item, Variable):
@@ -196,11 +205,7 @@ def value_like(item: Like, dtype: str = "float32", beside: Variable | None = Non
         number = item.item() if isinstance(item, (np.generic, np.ndarray)) else item
         if not isinstance(number, (bool, int, float)):
             raise ProgramError(f"{item!r} is no number of a graph")
-        need_held(number, dtype)
-        attrs = {"shape": [], "value": float(number), "dtype": dtype}
-        if not is_float(dtype) and abs(number) > 2**53:  # a float is none of these
-            attrs["str_value"] = str(int(number))
-        return emit("fill_constant", {}, attrs, fixed=True, beside=beside)
+        return filled(number, (), dtype, beside)
     array = as_array(item)
     if array.dtype == object or array.dtype.kind in "USMmc":
         raise ProgramError(f"{type(item).__name__} {item!r} is no value; expected a value, a number or an array")

@@ -87,7 +87,7 @@ def _persistent(shape: Sequence[int], initial: Initial, dtype: Any, prefix: str)
     made = create(Value, prefix, spec=spec)
     made.persistable = made.is_input = True
     if initial is not None and not callable(initial) and not isinstance(initial, Variable):
-        array = np.asarray(initial)
+        array = as_array(initial)
         initial = fitted(made, np.broadcast_to(array, dims) if array.ndim == 0 else array, "initial value").copy()
     made.initial = initial
     return made

@@ -303,10 +303,13 @@ BAD_ACTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     "assign another dtype": (lambda: ng.assign(ng.variable((2,)), ng.placeholder((2,), "int64")), "ng.cast"),
     "assign an action": (lambda: ng.assign(ng.variable(()), ng.assign(ng.variable(()), 1.0)), "no value"),
     "set_item outside": (lambda: ng.set_item(ng.variable((2,)), 5, 1.0), "has no part"),
+    "set_item by a bool": (lambda: ng.set_item(ng.variable((2,)), True, 1.0), "ints, slices"),
+    "set_item of unknown dims": (lambda: ng.set_item(ng.temporary((-1, 2)), 0, 1.0), "dims are known"),
     "set_item by mask": (lambda: ng.set_item(ng.variable((2,)), [True, False], 1.0), "ints, slices"),
     "sequential of none": (lambda: ng.sequential([]), "one part or more"),
     "sequential of a number": (lambda: ng.sequential([1]), "a part of sequential"),
     "variable of unknown dims": (lambda: ng.variable((-1,)), "must be known"),
+    "initial rows of different lengths": (lambda: ng.variable((2,), [[1.0], [2.0, 3.0]]), "is no value"),
     "initial dims": (lambda: ng.variable((2,), [1.0, 2.0, 3.0]), "has dims"),
     "initial value of other dims": (lambda: ng.variable((3,), ng.constant([1.0, 2.0])), "initial value"),
     "initial value of an argument": (lambda: ng.variable((2,), ng.exp(_x()) + 1), "needs placeholder 'placeholder_"),
@@ -355,6 +358,9 @@ BAD_ACTIONS: dict[str, tuple[Callable[[], Any], str]] = {
                              "strides is 1.5"),
     "pad of an int": (lambda: ng.pad(ng.placeholder((2, 2)), 1), "paddings"),
     "negative pad": (lambda: ng.pad(_x(), [-1]), "paddings"),
+    "fill by a fraction": (lambda: ng.fill(ng.variable((2,), dtype="int32"), 1.5), "no int32 is 1.5"),
+    "fill by a complex number": (lambda: ng.fill(ng.variable((2,)), np.complex64(1)), "takes a number"),
+    "fill by a number of 400 digits": (lambda: ng.fill(ng.variable((2,)), 10**399), "no float32"),
     "fill by text": (lambda: ng.fill(ng.variable((2,)), "a"), "takes a number"),
     "deriv of a number": (lambda: ng.deriv(3, _x()), "no value"),
     "value_of a number": (lambda: ng.value_of(3), "no value"),
@@ -364,6 +370,7 @@ BAD_ACTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     "softmax axis": (lambda: ng.softmax(_x(), 3), "axis"),
     "reshape": (lambda: ng.reshape(_x(), (3,)), "reshape2"),
     "broadcast": (lambda: ng.broadcast(_x(), (3,)), "does not broadcast"),
+    "broadcast to fractions": (lambda: ng.broadcast(_x(), (2.5,)), "shape is"),
 }  # fmt: skip
 
 

@@ -269,6 +269,9 @@ def test_fill_and_set_item(transformer: Transformer) -> None:
         np.testing.assert_array_equal(transformer.computation(m)(), want)
     transformer.computation(ng.fill(m, 2.5))()
     np.testing.assert_array_equal(transformer.computation(m)(), np.full((3, 4), 2.5))
+    n = ng.variable((2,), 0, dtype="int64")
+    transformer.computation(ng.fill(n, 2**60 + 1))()  # which no float is
+    assert transformer.computation(n)().tolist() == [2**60 + 1] * 2
 
 
 def test_random_values_are_drawn_anew_and_seeded() -> None:

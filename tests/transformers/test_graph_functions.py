@@ -157,7 +157,7 @@ def test_convolution_and_pooling(transformer: Transformer) -> None:
     x = ng.placeholder((1, 1, 4, 4))
     w = ng.constant(np.float32([[[[1, 0], [0, -1]]]]))
     conv = ng.convolution(x, w, strides=2)
-    results = [conv, ng.deconvolution(conv, w, 2), ng.pooling(x, 2), ng.pooling(x, (2, 2), "avg", 1)]
+    results = [conv, ng.deconvolution(conv, w, 2), ng.pooling(x, np.int64(2)), ng.pooling(x, (2, 2), "avg", 1)]
     found = transformer.computation(results, x)(image)
     np.testing.assert_array_equal(found[0], np.full((1, 1, 2, 2), -5))
     np.testing.assert_array_equal(found[1][0, 0], np.kron(np.ones((2, 2)), [[-5, 0], [0, 5]]))

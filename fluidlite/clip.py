@@ -36,9 +36,16 @@ NeedClip = Callable[[Parameter], bool]
 def _range(what: str, max: Any, min: Any) -> tuple[float, float]:
     high = number(f"clip.{what}: max", max)
     low = -high if min is None else number(f"clip.{what}: min", min)
-    if low > high:
+    if not low <= high:
         raise ProgramError(f"clip.{what}: min is {low} and max is {high}; expected min <= max (min defaults to -max)")
     return low, high
+
+
+def _norm(what: str, value: Any) -> float:
+    found = number(f"clip.{what}: clip_norm", value)
+    if not found >= 0:
+        raise ProgramError(f"clip.{what}: clip_norm is {value}; expected a number of 0 or more")
+    return found
 
 
 # Errors inside the network -----------------------------------------------------------------------------------------
@@ -163,7 +170,7 @@ class GradientClipByNorm(BaseGradientClipAttr):
 
     def __init__(self, clip_norm: float, need_clip: NeedClip | None = None) -> None:
         super().__init__(need_clip)
-        self.clip_norm = number("clip.GradientClipByNorm: clip_norm", clip_norm)
+        self.clip_norm = _norm("GradientClipByNorm", clip_norm)
 
     def create_operators(self, context: dict[str, Any], param: Parameter, grad: Variable) -> Variable:
         clipped: Variable = layers.clip_by_norm(grad, self.clip_norm)
@@ -189,7 +196,7 @@ class GradientClipByGlobalNorm(BaseGradientClipAttr):
     def __init__(self, clip_norm: float, group_name: str = "default_group", need_clip: NeedClip | None = None) -> None:
         super().__init__(need_clip)
         self.group_name = text("clip.GradientClipByGlobalNorm: group_name", group_name)
-        self.clip_norm = number("clip.GradientClipByGlobalNorm: clip_norm", clip_norm)
+        self.clip_norm = _norm("GradientClipByGlobalNorm", clip_norm)
 
     def process_context(self, context: dict[str, Any], param: Parameter, grad: Variable) -> None:
         group = context.setdefault(self.group_name, {"clip_norm": self.clip_norm, "squares": [], "scale": None})

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from math import prod, sqrt
+from math import inf, prod, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fluidlite.base.arguments import number, truth, whole, whole_text
-from fluidlite.base.dtypes import is_float
+from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import DtypeError, ProgramError
 
 if TYPE_CHECKING:
@@ -136,11 +136,16 @@ class UniformInitializer(Initializer):
         self._seed = whole("initializer.Uniform: seed", seed)
         if not self._low <= self._high:
             raise ProgramError(f"initializer.Uniform: low is {low} and high is {high}; expected low <= high")
+        diagonal = {
+            "diag_num": whole("initializer.Uniform: diag_num", diag_num),
+            "diag_step": whole("initializer.Uniform: diag_step", diag_step),
+            "diag_val": number("initializer.Uniform: diag_val", diag_val),
+        }
         if diag_num < 0 or diag_step < 0:
             raise ProgramError(
                 f"initializer.Uniform: diag_num is {diag_num} and diag_step is {diag_step}; expected 0 or more"
             )
-        self._diagonal = {"diag_num": diag_num, "diag_step": diag_step, "diag_val": diag_val} if diag_num else {}
+        self._diagonal = diagonal if diag_num else {}
 
     def __call__(self, var: Variable, block: Block) -> Operator:
         limits = {"min": self._low, "max": self._high}
@@ -169,8 +174,14 @@ class TruncatedNormalInitializer(NormalInitializer):
     _type = "truncated_gaussian_random"
 
 
-def _fan(initializer: str, value: float | None) -> float | None:
-    return None if value is None else number(f"initializer.{initializer}: fan_in and fan_out", value)
+def _fan(initializer: str, argument: str, value: float | None) -> float | None:
+    """Return how many inputs or outputs are said to be there; None is left to the variable's dims."""
+    if value is None:
+        return None
+    found = number(f"initializer.{initializer}: {argument}", value)
+    if not 0 <= found < inf:
+        raise ProgramError(f"initializer.{initializer}: {argument} is {value}; expected a number of 0 or more")
+    return found
 
 
 class XavierInitializer(Initializer):
@@ -190,12 +201,14 @@ class XavierInitializer(Initializer):
         self, uniform: bool = True, fan_in: float | None = None, fan_out: float | None = None, seed: int = 0
     ) -> None:
         self._uniform = truth("initializer.Xavier: uniform", uniform)
-        self._fan_in, self._fan_out = _fan("Xavier", fan_in), _fan("Xavier", fan_out)
+        self._fan_in, self._fan_out = _fan("Xavier", "fan_in", fan_in), _fan("Xavier", "fan_out", fan_out)
         self._seed = whole("initializer.Xavier: seed", seed)
+        if self._fan_in == self._fan_out == 0:
+            raise ProgramError("initializer.Xavier: fan_in and fan_out are 0; expected one above it")
 
     def __call__(self, var: Variable, block: Block) -> Operator:
-        fan_in, fan_out = _fans(var)
-        total = (self._fan_in or fan_in) + (self._fan_out or fan_out)
+        given = self._fan_in, self._fan_out
+        total = sum(fan if said is None else said for said, fan in zip(given, _fans(var), strict=True))
         return _spread(self, var, block, 2.0 / total, self._uniform, self._seed)
 
 
@@ -213,11 +226,14 @@ class MSRAInitializer(Initializer):
     """
 
     def __init__(self, uniform: bool = True, fan_in: float | None = None, seed: int = 0) -> None:
-        self._uniform, self._fan_in = truth("initializer.MSRA: uniform", uniform), _fan("MSRA", fan_in)
+        self._uniform, self._fan_in = truth("initializer.MSRA: uniform", uniform), _fan("MSRA", "fan_in", fan_in)
         self._seed = whole("initializer.MSRA: seed", seed)
+        if self._fan_in == 0:
+            raise ProgramError("initializer.MSRA: fan_in is 0; expected a number above it")
 
     def __call__(self, var: Variable, block: Block) -> Operator:
-        return _spread(self, var, block, 2.0 / (self._fan_in or _fans(var)[0]), self._uniform, self._seed)
+        fan_in = _fans(var)[0] if self._fan_in is None else self._fan_in
+        return _spread(self, var, block, 2.0 / fan_in, self._uniform, self._seed)
 
 
 def _spread(
@@ -241,6 +257,8 @@ class NumpyArrayInitializer(Initializer):
     def __init__(self, value: np.ndarray[Any, Any]) -> None:
         if not isinstance(value, np.ndarray):
             raise ProgramError(f"initializer.NumpyArray: value is {type(value).__name__}; expected a numpy.ndarray")
+        if value.dtype.kind not in "biuf" and value.dtype != NUMPY["bfloat16"]:
+            raise DtypeError(f"initializer.NumpyArray: value has dtype {value.dtype}; expected real numbers")
         self._value = value.copy()
 
     def __call__(self, var: Variable, block: Block) -> Operator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fluidlite.base.errors import ProgramError
+from fluidlite.base.arguments import number
 from fluidlite.program.saved_options import saved
 
 if TYPE_CHECKING:
@@ -17,11 +17,8 @@ class WeightDecayRegularizer:
     """Base of the regularizers."""
 
     def __init__(self, regularization_coeff: float = 0.0) -> None:
-        if isinstance(regularization_coeff, bool) or not isinstance(regularization_coeff, (int, float)):
-            raise ProgramError(
-                f"regularizer.{type(self).__name__}: regularization_coeff is {regularization_coeff!r}; expected a float"
-            )
-        self._regularization_coeff = float(regularization_coeff)
+        what = f"regularizer.{type(self).__name__}: regularization_coeff"
+        self._regularization_coeff = number(what, regularization_coeff)
 
     def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
         """Append what makes the term that is added to ``grad``; return it."""

@@ -128,8 +128,19 @@ CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
     ("no_grad_set is .3.", lambda c: fluid.append_backward(c.loss, no_grad_set=[3])),  # type: ignore[list-item]
     ("places is int 3", lambda c: fluid.CompiledProgram(c.main).with_data_parallel(places=3)),  # type: ignore[arg-type]
     ("feed_list is int 3", lambda c: fluid.DataFeeder(3, "cpu")),  # type: ignore[arg-type]
-    ("fan_in and fan_out is str", lambda c: fluid.initializer.Xavier(fan_in="a")),  # type: ignore[arg-type]
-    ("fan_in and fan_out is str", lambda c: fluid.initializer.MSRA(fan_in="a")),  # type: ignore[arg-type]
+    ("fan_in is str", lambda c: fluid.initializer.Xavier(fan_in="a")),  # type: ignore[arg-type]
+    ("fan_out is -1", lambda c: fluid.initializer.Xavier(fan_out=-1)),
+    ("fan_in and fan_out are 0", lambda c: fluid.initializer.Xavier(fan_in=0, fan_out=0)),
+    ("fan_in is str", lambda c: fluid.initializer.MSRA(fan_in="a")),  # type: ignore[arg-type]
+    ("fan_in is nan", lambda c: fluid.initializer.MSRA(fan_in=float("nan"))),
+    ("fan_in is 0", lambda c: fluid.initializer.MSRA(fan_in=0)),
+    ("diag_num is str", lambda c: fluid.initializer.Uniform(diag_num="a")),  # type: ignore[arg-type]
+    ("value has dtype complex64", lambda c: fluid.initializer.NumpyArray(np.zeros(2, "complex64"))),
+    ("value has dtype datetime64", lambda c: fluid.initializer.NumpyArray(np.zeros(2, "M8[D]"))),
+    ("clip_norm is -1", lambda c: fluid.clip.GradientClipByGlobalNorm(-1)),
+    ("clip_norm is nan", lambda c: fluid.clip.GradientClipByNorm(float("nan"))),
+    ("min is nan", lambda c: fluid.clip.GradientClipByValue(float("nan"))),
+    ("regularization_coeff is bool", lambda c: fluid.regularizer.L2Decay(True)),
     ("argument 'func' is int 3", lambda c: L.utils.map_structure(3, [c.x])),  # type: ignore[arg-type]
     ("batch.batch .*'reader' is int 3", lambda c: fluid.io.batch(3, 2)),  # type: ignore[arg-type]
     ("reader.shuffle .*'reader' is int 3", lambda c: fluid.io.shuffle(3, 2)),  # type: ignore[arg-type]

@@ -357,6 +357,7 @@ def test_crf_layers_share_the_transitions() -> None:
         (fluid.initializer.TruncatedNormal(0.0, 0.1), -0.2001, 0.2001, 0.088),
         (fluid.initializer.Xavier(), -((6 / 300) ** 0.5), (6 / 300) ** 0.5, (2 / 300) ** 0.5),
         (fluid.initializer.Xavier(uniform=False, fan_in=50, fan_out=30), -1, 1, (2 / 80) ** 0.5),
+        (fluid.initializer.Xavier(uniform=False, fan_in=0, fan_out=30), -1, 1, (2 / 30) ** 0.5),
         (fluid.initializer.MSRA(), -((6 / 100) ** 0.5), (6 / 100) ** 0.5, (2 / 100) ** 0.5),
         (fluid.initializer.MSRA(uniform=False, fan_in=400), -1, 1, (2 / 400) ** 0.5),
     ],

@@ -323,7 +323,7 @@ def test_an_optimizer_follows_a_schedule() -> None:
         (lambda: optimizer.SGD(0.1).minimize(model(trainable=False)), ["no trainable parameter has a gradient"]),
         (lambda: clip.GradientClipByValue(-1.0), ["min <= max"]),
         (lambda: clip.set_gradient_clip(1.0), ["one of clip.GradientClipBy"]),
-        (lambda: regularizer.L2Decay("much"), ["regularization_coeff is 'much'"]),
+        (lambda: regularizer.L2Decay("much"), ["regularization_coeff is str 'much'"]),
         (lambda: layers.piecewise_decay([1], [0.1]), ["layers.piecewise_decay (test_optimizers.py", "2 numbers"]),
         (lambda: layers.piecewise_decay([2, 1], [1, 2, 3]), ["rising numbers"]),
         (lambda: layers.exponential_decay(0.1, 0, 0.5), ["'decay_steps' is int 0", "above 0"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from fluidlite.base.arguments import as_whole
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import check_bool, check_function
 
@@ -23,7 +24,8 @@ def batch(
     drop_last : bool
         Leave out a last batch that is smaller.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+    size = as_whole(batch_size)
+    if size is None or size < 1:
         raise ProgramError(f"batch_size is {batch_size!r}; expected an int of 1 or more")
     check_function("reader", reader)
     drop_last = check_bool("drop_last", drop_last)
@@ -32,7 +34,7 @@ def batch(
         held: list[Any] = []
         for sample in reader():
             held.append(sample)
-            if len(held) == batch_size:
+            if len(held) == size:
                 yield held
                 held = []
         if held and not drop_last:

@@ -57,6 +57,9 @@ class DataFeeder:
         FeedError
             Names sample, variable, expected and got.
         """
+        return self._on(self.place, iterable)
+
+    def _on(self, place: Place, iterable: Iterable[Sequence[Any]]) -> dict[str, Tensor]:
         columns = [_column(variable) for variable in self.feed_vars]
         for number, sample in enumerate(
             listed("the batch", iterable, "samples, each with a field for each variable", FeedError)
@@ -70,7 +73,7 @@ class DataFeeder:
                 )
             for column, value in zip(columns, sample, strict=True):
                 column.take(value, number)
-        return {column.name: _tensor(column, self.place) for column in columns}
+        return {column.name: _tensor(column, place) for column in columns}
 
     def feed_parallel(
         self, iterable: Iterable[Iterable[Sequence[Any]]], num_places: int | None = None
@@ -88,12 +91,8 @@ class DataFeeder:
         batches = list(iterable)
         if len(batches) != len(places):
             raise FeedError(f"feed_parallel got {len(batches)} batches for {len(places)} places; expected one for each")
-        home = self.place
-        try:
-            for self.place, batch in zip(places, batches, strict=True):
-                yield self.feed(batch)
-        finally:
-            self.place = home
+        for place, batch in zip(places, batches, strict=True):
+            yield self._on(place, batch)
 
     def decorate_reader(
         self,

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.arguments import listed
-from fluidlite.base.errors import LoDError, TensorError
+from fluidlite.base.arguments import listed, whole
+from fluidlite.base.errors import LoDError, ProgramError, TensorError
 from fluidlite.platform.place import PlaceLike
 from fluidlite.tensor.lod import lod_from_lengths
 from fluidlite.tensor.tensor import Tensor
 
 Lengths = Sequence[Sequence[int]]
+_RANDOM = "create_random_int_lodtensor"
 
 
 def create_lod_tensor(data: Any, recursive_seq_lens: Lengths, place: PlaceLike) -> Tensor:
@@ -43,7 +44,10 @@ def create_lod_tensor(data: Any, recursive_seq_lens: Lengths, place: PlaceLike) 
                 f"{list(recursive_seq_lens[-1]) if recursive_seq_lens else 'nothing'}"
             )
         rows = [np.asarray(sequence) for sequence in data if len(sequence)]
-        array = np.concatenate(rows, axis=0) if rows else np.zeros(0, np.int64)
+        try:
+            array = np.concatenate(rows, axis=0) if rows else np.zeros(0, np.int64)
+        except ValueError as exc:
+            raise LoDError(f"create_lod_tensor: the sequences have rows of different dims: {exc}") from None
         if array.ndim == 1:
             array = array.reshape(-1, 1)
     else:
@@ -63,5 +67,12 @@ def create_random_int_lodtensor(
     ``base_shape`` is the dims of one row.
     """
     rows = lod_from_lengths(recursive_seq_lens, None)[-1][-1] if recursive_seq_lens else 0
-    data = np.random.randint(low, high + 1, [rows, *base_shape], np.int64)
+    first, last = (whole(f"{name} of {_RANDOM}", value) for name, value in (("low", low), ("high", high)))
+    if first > last:
+        raise ProgramError(f"low of {_RANDOM} is {low} and high {high}; expected low <= high")
+    dims = [
+        whole(f"a dim of base_shape of {_RANDOM}", dim)
+        for dim in listed(f"base_shape of {_RANDOM}", base_shape, "ints")
+    ]
+    data = np.random.randint(first, last + 1, [rows, *dims], np.int64)
     return create_lod_tensor(data, recursive_seq_lens, place)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.absent import getattr_of
+from fluidlite.base.arguments import exact_ints, whole
 from fluidlite.base.errors import ProgramError
 
 Array = np.ndarray[Any, Any]
@@ -75,11 +76,30 @@ class CompositeMetric(MetricBase):
 
 
 def _binary(preds: Any, labels: Any, who: MetricBase) -> tuple[Array, Array]:
-    """Predictions rounded to 0 or 1, and labels; flat, of one length."""
-    predicted, truth = np.asarray(preds), np.asarray(labels)
+    """Which predictions, rounded, are 1, and which labels are; flat, of one length."""
+    predicted, truth = _numbers(f"{who}: predictions", preds), _numbers(f"{who}: labels", labels)
     if predicted.size != truth.size:
         raise ProgramError(f"{who}: {predicted.size} predictions, but {truth.size} labels")
-    return np.rint(predicted.astype(np.float64)).astype(np.int64).ravel(), truth.astype(np.int64).ravel()
+    return np.rint(predicted.ravel()) == 1, truth.ravel() == 1
+
+
+def _numbers(what: str, value: Any) -> Array:
+    """Return numbers as an array of float64, or raise."""
+    try:
+        return np.asarray(value).astype(np.float64)
+    except (TypeError, ValueError):
+        raise ProgramError(f"{what} are {value!r:.80}; expected numbers") from None
+
+
+def _count(who: MetricBase, what: str, value: Any) -> int:
+    """Return a count, which may be an array of one, or raise."""
+    try:
+        (found,) = exact_ints(np.asarray(value).ravel().tolist())
+    except (TypeError, ValueError, OverflowError):
+        found = -1
+    if found < 0:
+        raise ProgramError(f"{who}: {what} is {value!r:.80}; expected a whole number of 0 or more")
+    return found
 
 
 class Precision(MetricBase):
@@ -93,8 +113,8 @@ class Precision(MetricBase):
     def update(self, preds: Any, labels: Any) -> None:
         """Take predictions and labels of a batch."""
         predicted, truth = _binary(preds, labels, self)
-        self.tp += int(np.sum((predicted == 1) & (truth == 1)))
-        self.fp += int(np.sum((predicted == 1) & (truth != 1)))
+        self.tp += int(np.sum(predicted & truth))
+        self.fp += int(np.sum(predicted & ~truth))
 
     def eval(self) -> float:
         """The precision; 0 if nothing was predicted 1."""
@@ -113,8 +133,8 @@ class Recall(MetricBase):
     def update(self, preds: Any, labels: Any) -> None:
         """Take predictions and labels of a batch."""
         predicted, truth = _binary(preds, labels, self)
-        self.tp += int(np.sum((predicted == 1) & (truth == 1)))
-        self.fn += int(np.sum((predicted != 1) & (truth == 1)))
+        self.tp += int(np.sum(predicted & truth))
+        self.fn += int(np.sum(~predicted & truth))
 
     def eval(self) -> float:
         """The recall; 0 if nothing is 1."""
@@ -164,10 +184,15 @@ class ChunkEvaluator(MetricBase):
 
     def update(self, num_infer_chunks: Any, num_label_chunks: Any, num_correct_chunks: Any) -> None:
         """Take the counts of a batch."""
-        counts = [int(np.asarray(n).reshape(())) for n in (num_infer_chunks, num_label_chunks, num_correct_chunks)]
-        self.num_infer_chunks += counts[0]
-        self.num_label_chunks += counts[1]
-        self.num_correct_chunks += counts[2]
+        given = {
+            "num_infer_chunks": num_infer_chunks,
+            "num_label_chunks": num_label_chunks,
+            "num_correct_chunks": num_correct_chunks,
+        }
+        counts = {name: _count(self, name, value) for name, value in given.items()}
+        self.num_infer_chunks += counts["num_infer_chunks"]
+        self.num_label_chunks += counts["num_label_chunks"]
+        self.num_correct_chunks += counts["num_correct_chunks"]
 
     def eval(self) -> tuple[float, float, float]:
         """Precision, recall, F1."""
@@ -189,8 +214,8 @@ class EditDistance(MetricBase):
 
     def update(self, distances: Any, seq_num: Any) -> None:
         """Take the distances of a batch, and its number of sequences."""
-        array = np.asarray(distances)
-        self.seq_num += int(np.asarray(seq_num).reshape(()))
+        array = _numbers(f"{self}: distances", distances)
+        self.seq_num += _count(self, "seq_num", seq_num)
         self.total_distance += float(np.sum(array))
         self.instance_error += int(np.sum(array > 0))
 
@@ -217,6 +242,7 @@ class Auc(MetricBase):
         super().__init__(name)
         if curve not in ("ROC", "PR"):
             raise ProgramError(f"curve is {curve!r}; expected 'ROC' or 'PR'")
+        num_thresholds = whole("num_thresholds", num_thresholds)
         if num_thresholds < 1:
             raise ProgramError(f"num_thresholds is {num_thresholds}; expected 1 or more")
         self._num_thresholds = num_thresholds
@@ -235,7 +261,9 @@ class Auc(MetricBase):
 
     def update(self, preds: Any, labels: Any) -> None:
         """Take scores of class 1, as [rows], [rows, 1] or (class 0, class 1) as [rows, 2], and labels."""
-        scores, truth = np.asarray(preds, np.float64), np.asarray(labels).ravel()
+        scores, truth = _numbers(f"{self}: predictions", preds), np.asarray(labels).ravel()
+        if scores.ndim > 2 or (scores.ndim == 2 and scores.shape[1] > 2):
+            raise ProgramError(f"{self}: predictions have dims {list(scores.shape)}; expected [rows, 2] or [rows, 1]")
         scores = scores[:, -1] if scores.ndim == 2 else scores.ravel()
         if scores.shape != truth.shape:
             raise ProgramError(f"{self}: {scores.size} predictions, but {truth.size} labels")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fluidlite import layers
-from fluidlite.layer_helper import check_variable, refuse
+from fluidlite.layer_helper import check_bool, check_float, check_int, check_variable, refuse
 from fluidlite.program.variable import Variable
 
 __all__ = ["glu", "img_conv_group", "scaled_dot_product_attention", "sequence_conv_pool", "simple_img_conv_pool"]
@@ -121,8 +121,11 @@ def img_conv_group(
         return list(value)
 
     paddings, sizes = each("conv_padding", conv_padding), each("conv_filter_size", conv_filter_size)
-    normalised = each("conv_with_batchnorm", conv_with_batchnorm)
-    rates, attrs = each("conv_batchnorm_drop_rate", conv_batchnorm_drop_rate), each("param_attr", param_attr)
+    name = "conv_with_batchnorm"
+    normalised = [check_bool(name, value) for value in each(name, conv_with_batchnorm)]
+    name = "conv_batchnorm_drop_rate"
+    rates = [check_float(name, value) for value in each(name, conv_batchnorm_drop_rate)]
+    attrs = each("param_attr", param_attr)
     for i, filters in enumerate(conv_num_filter):
         input = layers.conv2d(
             input=input,
@@ -227,6 +230,7 @@ def scaled_dot_product_attention(
         refuse("keys", keys, f"the width of queries, {queries.shape[-1]}")
     if -1 not in (keys.shape[-2], values.shape[-2]) and keys.shape[-2] != values.shape[-2]:
         refuse("values", values, f"the length of keys, {keys.shape[-2]}")
+    num_heads = check_int("num_heads", num_heads, 1)
     for argument, var in (("keys", keys), ("values", values)):
         if var.shape[-1] % num_heads:
             refuse("num_heads", num_heads, f"a divisor of the width of {argument}, {var.shape[-1]}")

@@ -81,8 +81,13 @@ class ParamAttr:
         if isinstance(value, WeightDecayRegularizer):
             return ParamAttr(regularizer=value)
         if isinstance(value, Sequence):
-            items = [ParamAttr.to_attr(item) for item in value]
-            return [item for item in items if not isinstance(item, list)]
+            items: list[ParamAttr | bool] = []
+            for given in value:
+                item = ParamAttr.to_attr(given)
+                if isinstance(item, list):
+                    raise ProgramError(f"a list of parameters' attributes holds {given!r}; expected no list in it")
+                items.append(item)
+            return items
         raise ProgramError(
             f"a parameter's attribute is {type(value).__name__} {value!r}; expected a ParamAttr, a name, "
             "an initializer, a regularizer, or False for no parameter"

@@ -34,6 +34,8 @@ def generate(key: str) -> str:
 def switch(new: Generator | None = None) -> Generator:
     """Start numbering anew (or with ``new``); return the generator that was in use."""
     global _generator
+    if new is not None:
+        instance("the generator of unique_name.switch", new, Generator, "a Generator")
     old, _generator = _generator, new if new is not None else Generator()
     return old
 

@@ -92,6 +92,13 @@ CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
     ("variables of a slot is int", lambda c: fluid.op.Operator("abs", X=3, Out="y")),
     ("scope is int", lambda c: fluid.op.Operator("abs", X="x", Out="y").run(3, "cpu")),  # type: ignore[arg-type]
     ("from_dlpack got int", lambda c: fluid.from_dlpack(3)),
+    (
+        "low of create_random_int_lodtensor is str",
+        lambda c: fluid.create_random_int_lodtensor([[1]], [1], "cpu", "a", 9),
+    ),  # type: ignore[arg-type]
+    ("expected low <= high", lambda c: fluid.create_random_int_lodtensor([[1]], [1], "cpu", 2, 1)),
+    ("base_shape .* is int 3", lambda c: fluid.create_random_int_lodtensor([[1]], 3, "cpu", 0, 1)),  # type: ignore[arg-type]
+    ("rows of different dims", lambda c: fluid.create_lod_tensor([[[1, 2]], [[3]]], [[1, 1]], "cpu")),
     ("lengths are 0 or more", lambda c: fluid.create_random_int_lodtensor([[2, -3]], [1], "cpu", 0, 9)),
     ("the batch is int", lambda c: fluid.DataFeeder([c.x], "cpu").feed(3)),  # type: ignore[arg-type]
     ("main_program is int", lambda c: fluid.io.save_inference_model("m", ["x"], [c.loss], c.exe, 3)),  # type: ignore[arg-type]
@@ -109,6 +116,19 @@ CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
     ("libraries is int 3", lambda c: fluid.Executor("cpu", libraries=3)),  # type: ignore[arg-type]
     ("libraries of a kind of place is int 3", lambda c: fluid.Executor("cpu", libraries={"cpu": 3})),  # type: ignore[dict-item]
     ("libraries of a kind of place is str", lambda c: fluid.set_libraries("cpu", "blas")),
+    ("num_infer_chunks is 1.5", lambda c: fluid.metrics.ChunkEvaluator().update(1.5, 2, 1)),
+    ("num_label_chunks is .*2, 2", lambda c: fluid.metrics.ChunkEvaluator().update(1, [2, 2], 1)),
+    ("seq_num is -1", lambda c: fluid.metrics.EditDistance().update([1.0], -1)),
+    ("predictions are .*'a'", lambda c: fluid.metrics.Precision().update(["a"], [1])),
+    ("predictions have dims .2, 3.", lambda c: fluid.metrics.Auc().update(np.full((2, 3), 0.5), [1, 0])),
+    ("num_thresholds is float", lambda c: fluid.metrics.Auc(num_thresholds=1.5)),  # type: ignore[arg-type]
+    ("expected no list in it", lambda c: fluid.ParamAttr.to_attr([["w"]])),
+    ("unique_name.switch is int", lambda c: fluid.unique_name.switch(3)),  # type: ignore[arg-type]
+    ("'num_heads' is int 0", lambda c: fluid.nets.scaled_dot_product_attention(*[fluid.data("q", [1, 2, 4])] * 3, 0)),
+    (
+        "'conv_with_batchnorm' is str",
+        lambda c: fluid.nets.img_conv_group(fluid.data("i", [1, 1, 4, 4]), [1], 2, conv_with_batchnorm="no"),
+    ),
     ("value is 'a'", lambda c: fluid.metrics.Accuracy().update("a", 3)),
     ("value is str", lambda c: fluid.initializer.Constant("a")),  # type: ignore[arg-type]
     ("seed is str", lambda c: fluid.initializer.Normal(seed="a")),  # type: ignore[arg-type]

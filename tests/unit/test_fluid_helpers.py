@@ -237,3 +237,7 @@ def test_weight_norm(dim: int | None, lengths: list[int]) -> None:
         fluid.WeightNormParamAttr("x")  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="a dim of the weight"):
         layers.fc(out, 2, param_attr=fluid.WeightNormParamAttr(2))
+
+
+def test_batches_of_sizes_that_are_numpys() -> None:
+    assert list(fluid.batch(lambda: iter(range(3)), np.int64(2))()) == [[0, 1], [2]]  # type: ignore[arg-type]

@@ -32,6 +32,8 @@ def test_precision_and_recall_count() -> None:
     both.update(np.asarray(scores), np.asarray(labels))
     both.update(np.asarray([0.1]), np.asarray([1]))
     assert both.eval() == [pytest.approx(2 / 3), pytest.approx(2 / 4)]
+    both.update(np.asarray([0.9, np.nan]), np.asarray([1.5, 1]))  # a label that is not 1, a score that is no number
+    assert both.eval() == [pytest.approx(2 / 4), pytest.approx(2 / 5)]
     both.reset()
     assert both.eval() == [0.0, 0.0]
     with pytest.raises(ProgramError, match="2 predictions, but 1 labels"):

@@ -126,7 +126,8 @@ def block_graph(block: Block, highlighted: Callable[[str], bool] = lambda name: 
         made = graph.node(op.type, "op", repr_op(op), shape="octagon", style="filled", fillcolor=colour)
         for slot, names in op.inputs.items():
             for name in names:
-                graph.edge(variable(name), made, label=slot)
+                if name != EMPTY:
+                    graph.edge(variable(name), made, label=slot)
         for slot, names in op.outputs.items():
             for name in names:
                 if name != EMPTY:

@@ -17,6 +17,7 @@ from fluidlite.program.scope import Scope, global_scope
 __all__ = ["InferenceTranspiler"]
 
 _PLAIN = ("NCHW", "NCDHW", "AnyLayout")
+"""Formats of images whose channels are their axis 1."""
 _CONVOLUTIONS = ("conv2d", "depthwise_conv2d", "conv3d")
 
 
@@ -68,7 +69,7 @@ def _only_reader(block: Block, name: str, reader: Operator) -> Operator | None:
 
 
 def _value(block: Block, scope: Scope, name: str) -> np.ndarray[Any, Any] | None:
-    """The value of a persistable variable that one operator reads and none writes."""
+    """The value of a persistable variable in float64; None if it has none."""
     variable, found = block.vars.get(name), scope.find_var(name)
     if variable is None or not variable.persistable or found is None or not found.get_tensor().initialized:
         return None
@@ -85,11 +86,7 @@ def _fold(block: Block, norm: Operator, scope: Scope) -> None:
     if made is not None and made.type == "elementwise_add" and made.attrs["axis"] == 1:
         add, bias_name = made, made.input("Y")[0]
         made = _only_reader(block, add.input("X")[0], add)
-    if (
-        made is None
-        or made.type not in _CONVOLUTIONS
-        or made.attrs["data_format"] not in ("NCHW", "NCDHW", "AnyLayout")
-    ):
+    if made is None or made.type not in _CONVOLUTIONS or made.attrs["data_format"] not in _PLAIN:
         return
     if norm.attrs["data_layout"] != "NCHW" or made.input("Bias") or made.input("ResidualData"):
         return

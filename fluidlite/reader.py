@@ -176,7 +176,7 @@ def xmap_readers(
     FeedError
         A number below 1. What the reader or the mapper raises comes out where the sample would.
     """
-    threads, ahead = whole("process_num", process_num), whole("buffer_size", buffer_size)
+    threads, ahead = whole("process_num", process_num, FeedError), whole("buffer_size", buffer_size, FeedError)
     if threads < 1 or ahead < 1:
         raise FeedError(f"xmap_readers: process_num is {threads} and buffer_size {ahead}; expected 1 or more")
     check_function("mapper", mapper, error=FeedError)
@@ -206,9 +206,10 @@ def multiprocess_reader(readers: Sequence[Reader], use_pipe: bool = True, queue_
     made = _readers(*listed("readers", readers, "a list of readers", FeedError))
     if not made:
         raise FeedError("multiprocess_reader got no readers")
+    most = _count("queue_size of multiprocess_reader", queue_size)
 
     def merged() -> Iterator[Any]:
-        running = [iter(buffered(reader, queue_size)()) for reader in made]
+        running = [iter(buffered(reader, most)()) for reader in made]
         end = object()
         while running:
             for samples in list(running):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fluidlite.base.arguments import listed, mapped
+from fluidlite.base.arguments import listed, mapped, truth
 from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.instrumentation import check_finite, everywhere
 
@@ -37,13 +37,16 @@ def set_flags(flags: Mapping[str, Any]) -> None:
     Raises
     ------
     ProgramError
-        For an unknown flag.
+        For an unknown flag, or one that is on or off and is told something else; then all stay as they were.
     """
-    for name, value in mapped("flags", flags, "a dict such as {'FLAGS_check_nan_inf': True}").items():
+    given = dict(mapped("flags", flags, "a dict such as {'FLAGS_check_nan_inf': True}"))
+    for name in given:
         if name not in _flags:
             raise ProgramError(f"there is no flag {name!r}; there are {', '.join(_flags)}")
-        _flags[name] = value
-    everywhere(check_finite, bool(_flags[_CHECK]))
+    if _CHECK in given:
+        given[_CHECK] = truth(_CHECK, given[_CHECK])
+    _flags.update(given)
+    everywhere(check_finite, _flags[_CHECK])
 
 
 def get_flags(names: str | Sequence[str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 
+from fluidlite.base.arguments import as_whole
 from fluidlite.base.errors import DeviceUnavailable, ProgramError
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import CPUPlace, CUDAPinnedPlace, CUDAPlace, Place
@@ -22,13 +23,21 @@ def place_count(place: Place, count: int | None = None) -> int:
     ``count``: default: the devices of that kind; on the host Fluid's ``CPU_NUM``, else one for each core.
     """
     if count is None:
-        if place == devices.host():
-            count = int(os.environ.get("CPU_NUM", os.cpu_count() or 1))
-        else:
-            count = sum(found.kind == place.kind for found in devices.places())
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        count = _cores() if place == devices.host() else sum(found.kind == place.kind for found in devices.places())
+    found = as_whole(count)
+    if found is None or found < 1:
         raise ProgramError(f"the number of places is {count!r}; expected an int of 1 or more")
-    return count
+    return found
+
+
+def _cores() -> int:
+    """How many places of the host a program uses that does not say it."""
+    said = os.environ.get("CPU_NUM")
+    if said is None:
+        return os.cpu_count() or 1
+    if not re.fullmatch(r"\s*[0-9]+\s*", said):
+        raise ProgramError(f"the variable CPU_NUM is {said!r}; expected an int of 1 or more")
+    return int(said)
 
 
 def places_like(place: Place, count: int) -> list[Place]:

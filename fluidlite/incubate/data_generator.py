@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from itertools import islice
-from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
 
 from fluidlite.base.arguments import whole
 from fluidlite.base.errors import LoaderError
@@ -100,11 +101,13 @@ class MultiSlotDataGenerator(DataGenerator):
         if self._proto_info is not None and names != before:
             raise LoaderError(f"a sample has the slots {names}; the first one had {before}")
         floats = {name for (name, kind) in self._proto_info or () if kind == "float"}
-        floats.update(name for name, values in line if any(not isinstance(value, Integral) for value in values))
+        floats.update(
+            name for name, values in line if any(not isinstance(value, (int, np.integer)) for value in values)
+        )
         self._proto_info = [(name, "float" if name in floats else "uint64") for name in names]
         return found
 
     def _text(self, name: str, value: Any) -> str:
-        if not isinstance(value, Real):
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
             raise LoaderError(f"slot {name!r} holds {type(value).__name__} {value!r:.40}; expected ints and floats")
         return str(value)

@@ -412,7 +412,8 @@ def test_generators_write_what_datasets_read(monkeypatch: Any, capsys: Any, tmp_
 @pytest.mark.parametrize(("kind", "sample", "text"), [
     (Words, 3, "a sample is int"), (Words, [3], "a slot is int"), (Words, [("a", [1], 2)], "a slot is"),
     (Words, [(1, [1])], "a slot is"), (Words, [("a", 1)], "slot 'a' is int"), (Words, [("a", [])], "'a' is empty"),
-    (Words, [("a", ["1"])], "'a' holds str"), (Padded, [("a", [1])], "'a' holds int"),
+    (Words, [("a", ["1"])], "'a' holds str"), (Words, [("a", [True])], "'a' holds bool"),
+    (Padded, [("a", [1])], "'a' holds int"),
 ])  # fmt: skip
 def test_samples_that_are_none(kind: Any, sample: Any, text: str) -> None:
     with pytest.raises(LoaderError, match=text):

@@ -88,6 +88,8 @@ CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
     ("target_gradients of", lambda c: fluid.gradients([c.loss], [c.x], target_gradients=3)),  # type: ignore[arg-type]
     ("parameter_list of", lambda c: fluid.append_backward(c.loss, parameter_list=3)),  # type: ignore[arg-type]
     ("flags is int 3", lambda c: fluid.set_flags(3)),  # type: ignore[arg-type]
+    ("FLAGS_check_nan_inf is str '0'", lambda c: fluid.set_flags({"FLAGS_check_nan_inf": "0"})),
+    ("the number of places is 1.5", lambda c: fluid.cpu_places(1.5)),  # type: ignore[arg-type]
     ("flags is int 3", lambda c: fluid.get_flags(3)),  # type: ignore[arg-type]
     ("variables of a slot is int", lambda c: fluid.op.Operator("abs", X=3, Out="y")),
     ("scope is int", lambda c: fluid.op.Operator("abs", X="x", Out="y").run(3, "cpu")),  # type: ignore[arg-type]
@@ -172,6 +174,7 @@ CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
     ("reader.map_readers .*'reader' is int 3", lambda c: fluid.io.map_readers(abs, 3)),  # type: ignore[arg-type]
     ("reader.chain .*'reader' is int 3", lambda c: fluid.io.chain(list, 3)),  # type: ignore[arg-type]
     ("reader.compose .*'reader' is int 3", lambda c: fluid.io.compose(3)),  # type: ignore[arg-type]
+    ("queue_size of multiprocess_reader is -1", lambda c: fluid.io.multiprocess_reader([list], queue_size=-1)),
     ("n of firstn is str", lambda c: fluid.io.firstn(list, "a")),  # type: ignore[arg-type]
     ("reader.cache .*'reader' is int 3", lambda c: fluid.io.cache(3)),  # type: ignore[arg-type]
     ("reader.xmap_readers .*'mapper' is int 3", lambda c: fluid.io.xmap_readers(3, list, 1, 1)),  # type: ignore[arg-type]

@@ -35,6 +35,9 @@ def test_lists_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
     for bad in (0, True, "2"):
         with pytest.raises(ProgramError, match="an int of 1 or more"):
             fluid.cpu_places(bad)  # type: ignore[arg-type]
+    monkeypatch.setenv("CPU_NUM", "many")
+    with pytest.raises(ProgramError, match="the variable CPU_NUM is 'many'"):
+        fluid.cpu_places()
     if fluid.is_compiled_with_cuda():
         assert fluid.cuda_places([0]) == fluid.cuda_places()[:1] == [fluid.CUDAPlace(0)]
     else:

@@ -111,7 +111,8 @@ def test_the_flag_holds_for_all_threads(program: Any) -> None:
         fluid.set_flags({"FLAGS_check_nan_inf": False})
     run(program, ZERO)
     with pytest.raises(ProgramError, match="there is no flag 'FLAGS_nothing'"):
-        fluid.set_flags({"FLAGS_nothing": 1})
+        fluid.set_flags({"FLAGS_benchmark": True, "FLAGS_nothing": 1})
+    assert fluid.get_flags("FLAGS_benchmark") == {"FLAGS_benchmark": False}
     with pytest.raises(ProgramError, match="there is no flag"):
         fluid.get_flags(["FLAGS_nothing"])
 

@@ -141,16 +141,20 @@ class Link:
                 self._busy = False
 
     def _send(
-        self, sender: Sender, op: Op, what: str, fields: bytes, data: memoryview = _NOTHING,
+        self,
+        sender: Sender,
+        op: Op,
+        what: str,
+        fields: bytes,
+        data: memoryview = _NOTHING,
         sink: memoryview | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         self._sequence += 1
         self._latest = what
         if sink is not None:
             self._sinks[self._sequence] = sink
-        wire.send(
-            self._socket, Header(op, sender.queue, sender.client, self._sequence, self._time, 0), fields, data
-        )  # fmt: skip
+        header = Header(op, sender.queue, sender.client, self._sequence, self._time, 0)
+        wire.send(self._socket, header, fields, data)
         return self._sequence
 
     def _send_releases(self) -> None:
@@ -184,9 +188,7 @@ class Link:
         try:
             self._allocated.remove(address)
         except KeyError:
-            raise DeviceError(
-                f"{self.name}: release: {address:#x} is not the start of an allocated block"
-            ) from None  # fmt: skip
+            raise DeviceError(f"{self.name}: release: {address:#x} is not the start of an allocated block") from None
         self._released.append(address)
 
     def call(self, op: Op, what: str, fields: bytes = b"") -> bytes:
@@ -228,9 +230,8 @@ class Link:
             self._news.wait_for(lambda: self.reached(sequence))
             if self._answered < sequence:
                 raise self._gone(what)
-            self._time = max(
-                self._time, self._times.get(sequence, 0)
-            )  # what the host sends now comes after what it has seen end
+            # what the host sends now comes after what it has seen end
+            self._time = max(self._time, self._times.get(sequence, 0))
         self._raise_failure(client)
 
     def _raise_failure(self, client: int) -> None:

@@ -101,7 +101,14 @@ def fitted(name: str, spec: Spec, array: Array, rows: int) -> Array:
     wanted = NUMPY[spec.dtype]
     if array.dtype != wanted and array.size:
         _check_numbers(name, spec, array)
-    return _shaped(name, spec, array, rows).astype(wanted, copy=False)
+    shaped = _shaped(name, spec, array, rows)
+    try:
+        with np.errstate(over="raise"):
+            return shaped.astype(wanted, copy=False)
+    except FloatingPointError:
+        raise FeedError(
+            f"variable {name!r} is {spec.dtype}, but it is fed {array.dtype} numbers that are too large for it"
+        ) from None
 
 
 def _check_numbers(name: str, spec: Spec, array: Array) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -230,6 +230,10 @@ class Tensor(TensorLod, TensorElements):
 
         device: tuple[int, int] = dlpack_source(self).__dlpack_device__()
         return device
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Rows, as views."""
+        return (self[row] for row in range(len(self)))
 
     def __len__(self) -> int:
         if not self.dims:

@@ -152,7 +152,7 @@ class TensorArray(Tensor):
         items = self._items[: self._length]
         return items[index]
 
-    def __iter__(self) -> Iterator[Tensor | None]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self._items[: self._length])
 
     def numpy(self) -> Any:

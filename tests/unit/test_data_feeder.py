@@ -63,6 +63,8 @@ def test_fixed_dims_and_unknown_ones() -> None:
         ([-1, 2], "float32", 0, [([1, 2],), ([1, 2, 3],)], "differ in dims"),
         ([-1, 1], "int64", 0, [("seven",)], "something else than numbers"),
         ([-1, 1], "int64", 0, [(0.5,)], "'f' is int64, but it is fed float64"),
+        ([-1, 1], "float32", 0, [(1e300,)], "'f' is float32, but it is fed float64 numbers that are too large"),
+        ([-1, 1], "float16", 0, [(70_000,)], "'f' is float16, but it is fed int64 numbers that are too large"),
         ([-1, 1], "int64", 1, [(5,)], "1 LoD level"),
         ([-1, 1], "int64", 0, [(1, 2)], "sample 0 has 2 fields; expected 1: f"),
         ([-1, 1], "int64", 0, [1], "sample 0 is 1"),

@@ -168,9 +168,19 @@ def test_a_scalar() -> None:
     assert int(tensor) == 2
     with pytest.raises(TypeError, match="a scalar tensor has no length"):
         len(tensor)
+    with pytest.raises(TypeError, match="a scalar tensor has no length"):
+        iter(tensor)
     tensor[...] = 3.5
     assert float(tensor[...]) == 3.5
     assert len(Tensor().set([1, 2])) == 2
+
+
+def test_the_rows_of_a_tensor_are_views_in_turn() -> None:
+    tensor = Tensor().set([[1.0, 2.0], [3.0, 4.0]])
+    first, second = tensor
+    second[...] = 5.0
+    assert [row.numpy().tolist() for row in tensor] == [[1, 2], [5, 5]]
+    assert first.dims == (2,)
 
 
 def test_assign_keeps_its_place_and_takes_dims_dtype_and_lod() -> None:

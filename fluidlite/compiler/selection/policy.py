@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from fluidlite.base.arguments import listed
 from fluidlite.base.errors import RegistryError
+from fluidlite.base.fork import new_lock
 from fluidlite.base.invalidation import cache_version
 
 FALLBACKS = ("error", "warn", "allow")
@@ -66,6 +67,8 @@ class Policy:
 
 
 _current = Policy()
+_changing = new_lock()
+"""Held while the process-wide preferences are changed: what two threads set is kept, both."""
 
 
 def policy() -> Policy:
@@ -75,15 +78,16 @@ def policy() -> Policy:
 
 @contextmanager
 def policy_guard() -> Iterator[None]:
-    """Take back on leaving what was set inside."""
+    """Take back on leaving what was set inside, by any thread: preferences are the process's."""
     global _current
     before = _current
     try:
         yield
     finally:
-        if _current != before:
-            _current = before
-            cache_version.invalidate()
+        with _changing:
+            if _current != before:
+                _current = before
+                cache_version.invalidate()
 
 
 def set_fallback(mode: str) -> None:
@@ -91,8 +95,9 @@ def set_fallback(mode: str) -> None:
     global _current
     if mode not in FALLBACKS:
         raise RegistryError(f"fallback is {mode!r}; expected one of {', '.join(FALLBACKS)}")
-    _current = replace(_current, fallback=mode)
-    cache_version.invalidate()
+    with _changing:
+        _current = replace(_current, fallback=mode)
+        cache_version.invalidate()
 
 
 def get_fallback() -> str:
@@ -110,8 +115,9 @@ def set_libraries(kind: str, names: Sequence[str]) -> None:
     """
     global _current
     check_libraries(names)
-    _current = _current.with_libraries({kind: names})
-    cache_version.invalidate()
+    with _changing:
+        _current = _current.with_libraries({kind: names})
+        cache_version.invalidate()
 
 
 def check_libraries(names: Iterable[str]) -> None:

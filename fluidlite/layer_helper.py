@@ -285,7 +285,7 @@ class LayerHelper:
         _norms(block, v, axis, norm)
         block.append_op("elementwise_div", {"X": g, "Y": norm}, {"Out": scale})
         block.append_op("elementwise_mul", {"X": v, "Y": scale}, {"Out": weight})
-        WeightNormParamAttr.params_with_weight_norm.append(weight)
+        WeightNormParamAttr.params_with_weight_norm.add(weight)
         return weight
 
     def get_parameter(self, name: str) -> Parameter:

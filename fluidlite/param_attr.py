@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from fluidlite.base.arguments import able, number, truth
 from fluidlite.base.errors import ProgramError
+from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.initializer import Constant, Initializer, Xavier, global_initializers
 from fluidlite.regularizer import WeightDecayRegularizer
 
@@ -140,9 +141,14 @@ class WeightNormParamAttr(ParamAttr):
         There is one norm for each index of this dim; None: one norm in all.
     name, initializer, learning_rate, regularizer, trainable, gradient_clip, do_model_average
         As in :class:`ParamAttr`.
+
+    Attributes
+    ----------
+    params_with_weight_norm : collection of Variable
+        The weights of all programs that are still there.
     """
 
-    params_with_weight_norm: ClassVar[list[Any]] = []
+    params_with_weight_norm: ClassVar[WeakObjects[Any]] = WeakObjects()
 
     def __init__(
         self,

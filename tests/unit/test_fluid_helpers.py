@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -212,12 +214,11 @@ def test_weight_norm(dim: int | None, lengths: list[int]) -> None:
     start = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
     rows = np.random.default_rng(1).normal(size=(5, 3)).astype("float32")
     attr = fluid.WeightNormParamAttr(dim, "w", fluid.initializer.NumpyArray(start), learning_rate=0.5)
-    before = len(attr.params_with_weight_norm)
     out = layers.fc(layers.data("x", [3]), 4, param_attr=attr, bias_attr=False)
     loss = layers.mean(layers.square(out))
     _, pairs = fluid.optimizer.SGD(0.2).minimize(loss)
     assert sorted(param.name for param, _ in pairs) == ["w_g", "w_v"]
-    assert len(attr.params_with_weight_norm) == before + 1
+    assert sum(weight.block is out.block for weight in attr.params_with_weight_norm) == 1
     exe = fluid.Executor("cpu")
     exe.run(fluid.default_startup_program())
     scope = fluid.global_scope()
@@ -240,6 +241,14 @@ def test_weight_norm(dim: int | None, lengths: list[int]) -> None:
         fluid.WeightNormParamAttr("x")  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="a dim of the weight"):
         layers.fc(out, 2, param_attr=fluid.WeightNormParamAttr(2))
+
+
+def test_weights_of_given_norm_keep_no_program() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        layers.fc(layers.data("x", [3]), 4, param_attr=fluid.WeightNormParamAttr())
+        program = weakref.ref(fluid.default_main_program())
+    gc.collect()
+    assert program() is None
 
 
 def test_batches_of_sizes_that_are_numpys() -> None:

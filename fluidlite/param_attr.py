@@ -126,7 +126,7 @@ class ParamAttr:
         }
 
     def __repr__(self) -> str:
-        return "ParamAttr(" + ", ".join(f"{name}={value!r}" for name, value in vars(self).items()) + ")"
+        return f"{type(self).__name__}(" + ", ".join(f"{name}={value!r}" for name, value in vars(self).items()) + ")"
 
 
 class WeightNormParamAttr(ParamAttr):

@@ -206,7 +206,7 @@ def multiprocess_reader(readers: Sequence[Reader], use_pipe: bool = True, queue_
     made = _readers(*listed("readers", readers, "a list of readers", FeedError))
     if not made:
         raise FeedError("multiprocess_reader got no readers")
-    most = _count("queue_size of multiprocess_reader", queue_size)
+    most = whole("queue_size of multiprocess_reader", queue_size, FeedError, 0)
 
     def merged() -> Iterator[Any]:
         running = [iter(buffered(reader, most)()) for reader in made]

@@ -61,7 +61,7 @@ from fluidlite.compat.installation import (
 )
 from fluidlite.compiler.executable import step_kernels as _step_kernels  # noqa: F401  puts itself in its place
 from fluidlite.compiler.kernel_checks import debug as debug
-from fluidlite.compiler.selection.policy import (
+from fluidlite.compiler.policy import (
     get_fallback as get_fallback,
     set_fallback as set_fallback,
     set_libraries as set_libraries,

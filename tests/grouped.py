@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import fluidlite as fluid
-from fluidlite.compiler.selection.policy import policy_guard
+from fluidlite.compiler.policy import policy_guard
 from fluidlite.program.opdef import OpDef
 
 MAX_SHOWN = 20

@@ -25,8 +25,7 @@ def rows() -> list[list[str]]:
     """The packages by row, as import-linter holds them: each imports only those below."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / ".importlinter")
-    (contract,) = (parser[name] for name in parser.sections() if parser[name].get("type") == "layers")
-    lines = (line for line in contract["layers"].splitlines() if line.strip())
+    lines = (line for line in parser["importlinter:contract:packages"]["layers"].splitlines() if line.strip())
     return [[name.strip().removeprefix("fluidlite.") for name in line.split("|")] for line in lines]
 
 

@@ -16,9 +16,9 @@ from fluidlite.base.errors import FluidError
 from fluidlite.cli.kernel_matrix import program_calls, sample_program
 from fluidlite.cli.op_docs import forward_of
 from fluidlite.compiler.kernel_runs import prepared, run_kernel
+from fluidlite.compiler.policy import policy as user_policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_candidates import Candidate, candidates
-from fluidlite.compiler.selection.policy import policy as user_policy
 from fluidlite.conformance.cases import Case
 from fluidlite.conformance.op_harness import OneOperator, run
 from fluidlite.conformance.samples import Sample, samples_of

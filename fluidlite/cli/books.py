@@ -18,7 +18,7 @@ import numpy as np
 
 from fluidlite.base.errors import MissingExtraError, ProgramError
 from fluidlite.compiler.explain import Report
-from fluidlite.compiler.selection.policy import policy_guard, set_fallback
+from fluidlite.compiler.policy import policy_guard, set_fallback
 from fluidlite.platform.context_pool import get_context
 
 Progress = Callable[[str, int, int, float], None]

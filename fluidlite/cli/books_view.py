@@ -7,7 +7,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from fluidlite.cli.books import BookResult, StepCopies, book_programs, run_program
 from fluidlite.cli.reports import in_bytes
-from fluidlite.compiler.selection.policy import HOWS
+from fluidlite.compiler.policy import HOWS
 
 _LINES = 10
 """How many lines of progress are written where no terminal shows a bar."""

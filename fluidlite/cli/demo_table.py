@@ -11,7 +11,7 @@ from rich.table import Table
 from fluidlite.cli import demo
 from fluidlite.cli.reports import in_bytes
 from fluidlite.cli.terminal import table
-from fluidlite.compiler.selection.policy import HOWS
+from fluidlite.compiler.policy import HOWS
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.base.errors import FluidError
+from fluidlite.compiler.policy import HOWS, Policy
 from fluidlite.compiler.selection.kernel_selection import choose
-from fluidlite.compiler.selection.policy import HOWS, Policy
 from fluidlite.conformance.cases import Case
 from fluidlite.conformance.op_harness import OneOperator, build, start_gradients
 from fluidlite.conformance.reference import Oracle

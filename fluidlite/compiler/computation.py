@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import FeedError, ProgramError
-from fluidlite.compiler.executable.arguments import Argument, argument
+from fluidlite.compiler.arguments import Argument, argument
 from fluidlite.compiler.executable.fast_path import Signature
 from fluidlite.compiler.executable.fast_path_cache import FastPathEntry
-from fluidlite.compiler.executable.runner import Runner
 from fluidlite.compiler.graph_cache import check_places
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.lower import lower
 from fluidlite.compiler.ir.node import may_be_argument
 from fluidlite.compiler.ir.order import Root
 from fluidlite.compiler.memory.memory_plan import MemoryPlan
-from fluidlite.compiler.selection.policy import policy
+from fluidlite.compiler.policy import policy
+from fluidlite.compiler.runner import Runner
 from fluidlite.program.block import Block
 from fluidlite.program.operator import Operator
 from fluidlite.program.program import Program

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.compiler.planning.plan import Move, Plan
-from fluidlite.compiler.selection.policy import HOWS
+from fluidlite.compiler.policy import HOWS
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.operator import MADE_OF, NOT_EXPANDED, NOT_FUSED

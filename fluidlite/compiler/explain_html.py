@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.compiler.selection.policy import HOWS
+from fluidlite.compiler.policy import HOWS
 
 if TYPE_CHECKING:
     from fluidlite.compiler.explain import Report

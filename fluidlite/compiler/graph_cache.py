@@ -9,8 +9,8 @@ from fluidlite.base.collection import paused
 from fluidlite.base.errors import DeviceUnavailable, PlaceError
 from fluidlite.base.lru_cache import CacheInfo, LRUCache
 from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice_cache import generation
-from fluidlite.compiler.selection.policy import Policy
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program

@@ -19,8 +19,8 @@ from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.kernel_checks import one_by_one
 from fluidlite.compiler.planning.plan import Plan
 from fluidlite.compiler.planning.planner import plan_graph
+from fluidlite.compiler.policy import Policy, policy
 from fluidlite.compiler.selection.choice_cache import generation
-from fluidlite.compiler.selection.policy import Policy, policy
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program

@@ -12,16 +12,16 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.base.fork import new_rlock
 from fluidlite.base.lru_cache import CacheReport, total
 from fluidlite.base.weak_objects import WeakObjects
+from fluidlite.compiler.arguments import Argument, fitted
 from fluidlite.compiler.computation import Computation
-from fluidlite.compiler.executable.arguments import Argument, fitted
 from fluidlite.compiler.executable.executable_cache import ExecutableCache
-from fluidlite.compiler.executable.runner import Runner
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.compiler.ir.node import Node
 from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor, allocate_buffers
 from fluidlite.compiler.passes import GraphPass, PassList, default_passes
-from fluidlite.compiler.selection.policy import Policy
+from fluidlite.compiler.policy import Policy
+from fluidlite.compiler.runner import Runner
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device_registry import devices

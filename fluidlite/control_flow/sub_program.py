@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from fluidlite.base.dtypes import is_float
-from fluidlite.compiler.selection.placement import DRAWS, own_seed
+from fluidlite.compiler.planning.placement import DRAWS, own_seed
 from fluidlite.program.backward import gradients
 from fluidlite.program.block import Block
 from fluidlite.program.edit import bring_blocks, copy_into, copy_variable

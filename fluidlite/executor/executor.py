@@ -17,7 +17,7 @@ from fluidlite.compiler.graph_cache import GraphCache
 from fluidlite.compiler.graph_runner import GraphRunner
 from fluidlite.compiler.instrumentation import observers
 from fluidlite.compiler.kernel_checks import one_by_one
-from fluidlite.compiler.selection.policy import FALLBACKS, Policy, check_libraries
+from fluidlite.compiler.policy import FALLBACKS, Policy, check_libraries
 from fluidlite.executor.dataset_runs import Dataset, FetchHandler, run_over
 from fluidlite.executor.default_place import resolved
 from fluidlite.executor.feeds import check_read, feed_tensors

@@ -13,7 +13,7 @@ from fluidlite.base.errors import FeedError, ProgramError
 from fluidlite.compiler.explain import Report
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.planning.planner import plan_graph
-from fluidlite.compiler.selection.policy import Policy, policy
+from fluidlite.compiler.policy import Policy, policy
 from fluidlite.executor.executor import DEFAULT_MODE, MODES
 from fluidlite.executor.feeds import check_read
 from fluidlite.platform.device_registry import devices

@@ -9,7 +9,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError
-from fluidlite.compiler.executable.arguments import holds
+from fluidlite.compiler.arguments import holds
 from fluidlite.compiler.ir.node import Action, Node
 from fluidlite.program.block import Block
 from fluidlite.program.program import default_main_program

@@ -9,7 +9,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import DtypeError, ProgramError
-from fluidlite.compiler.executable.arguments import fitted, holds
+from fluidlite.compiler.arguments import fitted, holds
 from fluidlite.compiler.ir.order import needed
 from fluidlite.graph.value import Value, as_array, create, stored, value_like
 from fluidlite.program.declare_variable import declared_dims

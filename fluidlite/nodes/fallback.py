@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fluidlite.compiler.graph_runner import warn_of_fallback as report
 from fluidlite.compiler.planning.plan import Plan
-from fluidlite.compiler.selection.policy import policy
+from fluidlite.compiler.policy import policy
 from fluidlite.platform.place import Place
 
 _warned: set[tuple[Place, str]] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fluidlite.compiler.selection.placement import stream_of
+from fluidlite.compiler.planning.placement import stream_of
 from fluidlite.nodes.leaves import Weight
 from fluidlite.nodes.node import Node
 from fluidlite.nodes.operator_node import OperatorNode

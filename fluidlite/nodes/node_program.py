@@ -16,8 +16,8 @@ from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import GradientError
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.base.weak_objects import WeakObjects
+from fluidlite.compiler.policy import policy
 from fluidlite.compiler.selection.choice_cache import generation
-from fluidlite.compiler.selection.policy import policy
 from fluidlite.graph.value import Value, create, emit
 from fluidlite.nodes.devices import ValueType
 from fluidlite.nodes.image import RoutineImage

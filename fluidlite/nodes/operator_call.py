@@ -9,8 +9,8 @@ from fluidlite import unique_name
 from fluidlite.base.errors import NodeError
 from fluidlite.base.fork import holds
 from fluidlite.base.lru_cache import LRUCache
+from fluidlite.compiler.policy import policy
 from fluidlite.compiler.selection.choice_cache import generation
-from fluidlite.compiler.selection.policy import policy
 from fluidlite.memory.sharing import turn
 from fluidlite.nodes.devices import Device
 from fluidlite.nodes.routine import Routine

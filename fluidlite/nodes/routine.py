@@ -14,8 +14,8 @@ from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.kernel_runs import NO_RANDOM, prepare_step, relaid, take_arrays
 from fluidlite.compiler.planning.plan import Launch, Output, Plan
 from fluidlite.compiler.planning.planner import plan_graph
+from fluidlite.compiler.policy import Policy, policy
 from fluidlite.compiler.run_errors import fail, raise_late
-from fluidlite.compiler.selection.policy import Policy, policy
 from fluidlite.nodes.devices import Device
 from fluidlite.nodes.fallback import warn_of_fallback
 from fluidlite.nodes.image import RoutineImage, image_of

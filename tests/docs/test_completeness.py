@@ -14,7 +14,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import hookspecs, plugin
 from fluidlite.cli.op_docs import families
-from fluidlite.compiler.selection.policy import HOWS
+from fluidlite.compiler.policy import HOWS
 from fluidlite.program.registry import ops
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

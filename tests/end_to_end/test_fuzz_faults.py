@@ -18,7 +18,7 @@ from fluidlite.compiler.executable import executable as bound, executable_cache 
 from fluidlite.compiler.graph_runner import GraphRunner
 from fluidlite.compiler.memory import memory_plan, offset_allocator as offsets
 from fluidlite.compiler.passes import view_simplify as shaping
-from fluidlite.compiler.selection import placement as values
+from fluidlite.compiler.planning import placement as values
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.executor import executor as executors
 from fluidlite.platform.context_pool import open_contexts

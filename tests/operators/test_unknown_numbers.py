@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import fluidlite as fluid
+from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.kernel_selection import choose
-from fluidlite.compiler.selection.policy import Policy
 from fluidlite.conformance.cases import Case, cases_of
 from fluidlite.conformance.samples import reference_of
 from fluidlite.program.op_call import Call

@@ -16,8 +16,8 @@ import pytest
 from cuda_on_host import HostLanguage, host_cupy, loaded
 
 import fluidlite as fluid
+from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.kernel_candidates import candidates
-from fluidlite.compiler.selection.policy import Policy
 from fluidlite.devices.cuda import CUDADevice
 from fluidlite.kernels.cublas import conv, products
 from fluidlite.plugin import Library, hookimpl, register_kernel

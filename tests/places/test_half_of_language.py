@@ -15,8 +15,8 @@ import pytest
 from operator_checks import CHECKS, by_operator, parsed, run_checks
 
 import fluidlite as fluid
+from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.kernel_candidates import candidates
-from fluidlite.compiler.selection.policy import Policy
 from fluidlite.devices.cpu import CPUDevice
 from fluidlite.errors import TensorError
 from fluidlite.program.op_call import Call

@@ -12,7 +12,7 @@ import numpy as np
 import fluidlite as fluid
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY
 from fluidlite.base.errors import FluidError
-from fluidlite.compiler.selection import policy as policies
+from fluidlite.compiler import policy as policies
 from fluidlite.conformance.samples import samples_of
 from fluidlite.program.opdef import GRAD, OpDef
 from fluidlite.program.registry import ops

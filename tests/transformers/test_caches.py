@@ -20,7 +20,7 @@ from fluidlite.base.lru_cache import CacheInfo, CacheReport, LRUCache, total
 from fluidlite.compiler.executable.executable_cache import MOST_BOUND
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.planning.planner import plan_graph
-from fluidlite.compiler.selection.policy import policy
+from fluidlite.compiler.policy import policy
 from fluidlite.platform.context_pool import get_context
 from fluidlite.program.op_call import Call, once
 from fluidlite.program.registry import ops

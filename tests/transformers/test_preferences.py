@@ -10,7 +10,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers
-from fluidlite.compiler.selection import policy as policies
+from fluidlite.compiler import policy as policies
 from fluidlite.transformers import make_transformer
 
 Build = Callable[[], tuple[list[Any], dict[str, Any]]]

@@ -13,9 +13,9 @@ from fluidlite.cli.bench import bench, flops_of
 from fluidlite.cli.bench_view import in_time
 from fluidlite.cli.kernel_matrix import sample_calls
 from fluidlite.cli.main import main
+from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.kernel_candidates import candidates
 from fluidlite.compiler.selection.kernel_selection import choose
-from fluidlite.compiler.selection.policy import Policy
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.registry import ops

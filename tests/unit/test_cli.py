@@ -16,7 +16,7 @@ from fluidlite import io, plugin_loader
 from fluidlite.cli.kernel_matrix import kernel_matrix, totals
 from fluidlite.cli.main import main
 from fluidlite.cli.reports import in_bytes, places_report
-from fluidlite.compiler.selection.policy import HOWS
+from fluidlite.compiler.policy import HOWS
 from fluidlite.executor import Executor
 from fluidlite.platform.place import Place
 from fluidlite.plugin import Execution

@@ -15,7 +15,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import FeedError
-from fluidlite.compiler.selection.policy import HOWS
+from fluidlite.compiler.policy import HOWS
 from fluidlite.program.kernel_registry import kernels
 from fluidlite.tensor.tensor_spec import Spec
 

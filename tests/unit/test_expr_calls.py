@@ -17,8 +17,8 @@ from fluidlite.base.dtypes import ALL_FLOATS, NUMPY
 from fluidlite.base.errors import OutOfRangeError, ProgramError
 from fluidlite.codegen import functions
 from fluidlite.codegen.primitives import PRIMITIVES
+from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.kernel_selection import choose
-from fluidlite.compiler.selection.policy import Policy
 from fluidlite.expr.declare import operator as declare
 from fluidlite.expr.derivative_rules import RULES
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES

@@ -167,7 +167,7 @@ def test_what_a_kernel_prefers_has_a_name_too() -> None:
 def test_a_kernel_in_vectors_is_for_languages_that_have_them() -> None:
     from types import SimpleNamespace
 
-    from fluidlite.compiler.selection.policy import Policy
+    from fluidlite.compiler.policy import Policy
     from fluidlite.compiler.selection.refusals import unsuited
 
     kernel: Any = SimpleNamespace(written_for="registers")
@@ -183,7 +183,7 @@ def test_a_kernel_in_vectors_is_for_languages_that_have_them() -> None:
 def test_a_kernel_of_few_long_items_is_for_devices_that_run_one_after_another() -> None:
     from types import SimpleNamespace
 
-    from fluidlite.compiler.selection.policy import Policy
+    from fluidlite.compiler.policy import Policy
     from fluidlite.compiler.selection.refusals import unsuited
 
     kernel: Any = SimpleNamespace(written_for="cores")

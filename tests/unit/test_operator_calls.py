@@ -12,8 +12,8 @@ from expr_harness import LLVM, Function, llvm  # noqa: F401
 import fluidlite as fluid
 from fluidlite import expr as e
 from fluidlite.base.errors import ProgramError
+from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.kernel_selection import choose
-from fluidlite.compiler.selection.policy import Policy
 from fluidlite.expr.constants import MOST_TABLED
 from fluidlite.expr.declare import operator as declare
 from fluidlite.program.decompose import Part, decompose as parts_of

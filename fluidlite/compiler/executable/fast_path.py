@@ -28,9 +28,9 @@ from fluidlite.compiler.executable.executable import Executable, Latest
 from fluidlite.compiler.executable.linked_plan import arenas_of
 from fluidlite.compiler.instrumentation import observers, timer
 from fluidlite.compiler.planning.plan import Control
+from fluidlite.compiler.policy import policy
 from fluidlite.compiler.run_errors import fail, raise_late
 from fluidlite.compiler.selection.choice_cache import generation
-from fluidlite.compiler.selection.policy import policy
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.program.program import Program

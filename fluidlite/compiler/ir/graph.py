@@ -17,7 +17,7 @@ from fluidlite import unique_name
 from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.ir.graph_nodes import READ, READING, WRITE, GraphOp, GraphValue
 from fluidlite.compiler.ir.verify import Verifier, check_operator
-from fluidlite.compiler.selection.policy import Policy, policy
+from fluidlite.compiler.policy import Policy, policy
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.block import Block

@@ -9,7 +9,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import SavedModelError
-from fluidlite.compiler.executable.arguments import holds
+from fluidlite.compiler.arguments import holds
 from fluidlite.program.block import Block
 from fluidlite.program.json_form import KINDS
 from fluidlite.program.opdef import Attr, OpDef, Slot

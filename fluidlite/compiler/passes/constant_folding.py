@@ -15,7 +15,7 @@ from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
 from fluidlite.compiler.ir.node import Node
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.planning.planner import plan_graph
-from fluidlite.compiler.selection.policy import Policy
+from fluidlite.compiler.policy import Policy
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.operator import EMPTY

@@ -17,7 +17,7 @@ from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims
 from fluidlite.compiler.passes.fusion import MOST_NUMBERS, MOST_VARIABLES, Fusion
 from fluidlite.compiler.passes.joined import Member, inputs_by_slot, is_number, may_join
-from fluidlite.compiler.selection.policy import Policy
+from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.refusals import device_veto, refuse
 from fluidlite.compiler.selection.single_kernel import GENERATED_FOR, after_plain
 from fluidlite.platform.device_registry import Unit, devices

@@ -17,8 +17,8 @@ from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, typical_dims
 from fluidlite.compiler.passes.fusion import MOST_NUMBERS, MOST_VARIABLES, Fusion
 from fluidlite.compiler.passes.joined import Member, may_join
+from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.kernel_selection import choose
-from fluidlite.compiler.selection.policy import Policy
 from fluidlite.compiler.selection.refusals import unused
 from fluidlite.expr.attributes import Refused
 from fluidlite.expr.calls import checks_indices

@@ -13,7 +13,7 @@ from fluidlite.compiler.ir.fused import RUNTIME, Part, Structure, fused_op, runt
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.fuse_dims import GenericDims
 from fluidlite.compiler.passes.groups import Groups
-from fluidlite.compiler.selection.placement import DRAWS, own_seed
+from fluidlite.compiler.planning.placement import DRAWS, own_seed
 from fluidlite.program.layout_rewrite import LAYOUT
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef

@@ -1,1 +1,1 @@
-"""The plan: one chosen kernel a step, with moves, in order."""
+"""The plan: one chosen kernel a step, in order, with the moves that this needs."""

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from fluidlite.base.errors import KernelNotFoundError
 from fluidlite.compiler.ir.graph_nodes import GraphOp
+from fluidlite.compiler.planning.least_moves import nbytes
+from fluidlite.compiler.planning.placement import Values
+from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose, tied
-from fluidlite.compiler.selection.least_moves import nbytes
-from fluidlite.compiler.selection.placement import Values
-from fluidlite.compiler.selection.policy import Policy
 from fluidlite.platform.place import Place
 from fluidlite.program.layout_rewrite import LAYOUT, relaid_call
 from fluidlite.program.op_call import Call

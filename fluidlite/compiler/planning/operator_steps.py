@@ -14,11 +14,11 @@ from fluidlite.base.errors import (
 )
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.planning.layout_choice import LayoutChoice, named_layouts
+from fluidlite.compiler.planning.least_moves import Picked
+from fluidlite.compiler.planning.placement import Homes, Known, Over
 from fluidlite.compiler.planning.plan import Control, Line, Output
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose
-from fluidlite.compiler.selection.least_moves import Picked
-from fluidlite.compiler.selection.placement import Homes, Known, Over
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.decompose import Part, Value, key_of
 from fluidlite.program.inference import check_inputs, inferred

@@ -9,12 +9,12 @@ from typing import Any
 
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
+from fluidlite.compiler.planning.least_moves import Picked, better_layouts, better_places, moved_bytes
 from fluidlite.compiler.planning.operator_steps import OperatorSteps
 from fluidlite.compiler.planning.plan import Control, Launch, Line, Pending, Plan
 from fluidlite.compiler.planning.plan_liveness import finish_lifetimes
+from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.least_moves import Picked, better_layouts, better_places, moved_bytes
-from fluidlite.compiler.selection.policy import Policy
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.tensor.layout import PLAIN

@@ -1,1 +1,1 @@
-"""Which kernel runs an operator, where, and what moves that choice needs."""
+"""Which kernel runs an operator, and where."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fluidlite.compiler.policy import HOWS, Policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose, decomposed_choice, widened_choice
-from fluidlite.compiler.selection.policy import HOWS, Policy
 from fluidlite.compiler.selection.refusals import (
     capability_refusal,
     device_refusal,

@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import prod
 
 from fluidlite.base.errors import KernelNotFoundError, ProgramError
+from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.choice_cache import current_choices
-from fluidlite.compiler.selection.policy import Policy
 from fluidlite.compiler.selection.refusals import capability_refusal, refuse, unsuited, unused
 from fluidlite.compiler.selection.single_kernel import (
     native_kernels,

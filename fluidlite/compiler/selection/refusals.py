@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fluidlite.base.errors import SupportsError
-from fluidlite.compiler.selection.policy import Policy
+from fluidlite.compiler.policy import Policy
 from fluidlite.platform.device_registry import Unit
 from fluidlite.platform.kernel_language import runs_side_by_side
 from fluidlite.program.kernel_registry import Kernel

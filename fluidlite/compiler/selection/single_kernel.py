@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.choice_cache import current_choices
-from fluidlite.compiler.selection.policy import Policy
 from fluidlite.compiler.selection.refusals import (
     capability_refusal,
     device_refusal,

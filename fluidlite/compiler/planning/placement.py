@@ -15,9 +15,9 @@ from fluidlite.base.errors import FeedError, FetchError, ProgramError
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
 from fluidlite.compiler.planning.plan import Launch, Line, Move, Output, Plan
+from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose
-from fluidlite.compiler.selection.policy import Policy
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.op_call import Call

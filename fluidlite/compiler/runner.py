@@ -14,7 +14,7 @@ from fluidlite.compiler.executable.launch_report import Pieces, pieces
 from fluidlite.compiler.graph_runner import GraphRunner
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.memory.memory_plan import MemoryPlan
-from fluidlite.compiler.selection.policy import Policy
+from fluidlite.compiler.policy import Policy
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.place import Place
 from fluidlite.program.scope import Scope

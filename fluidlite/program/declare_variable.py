@@ -24,7 +24,9 @@ def declared_dims(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     try:
         dims = tuple(operator.index(d) for d in shape)
     except TypeError:
-        raise ShapeError(f"variable {name!r} has shape {shape!r}; expected a list of ints") from None
+        dims = None
+    if dims is None or any(isinstance(d, bool) for d in shape):
+        raise ShapeError(f"variable {name!r} has shape {shape!r}; expected a list of ints")
     if any(d < -1 for d in dims):
         raise ShapeError(f"variable {name!r} has shape {list(dims)}; a dim is 0 or more, or -1 for unknown")
     problem = dims_problem(dims, "bool")
@@ -108,7 +110,7 @@ def declare_parameter(block: Block, name: str, shape: Sequence[int], dtype: Any,
     if not isinstance(name, str):
         raise ProgramError(f"the name of a parameter is {name!r:.80}; expected a text")
     found = home.vars.get(name)
-    parameter = Parameter(home, name, shape, dtype, **options)
+    parameter = Parameter(home, name, declared_dims(name, shape), dtype, **options)
     if found is not None:
         if not isinstance(found, Parameter) or found.spec != parameter.spec:
             raise ProgramError(f"parameter {name!r} is declared twice: as {found.spec!r} and as {parameter.spec!r}")

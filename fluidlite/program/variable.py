@@ -198,7 +198,7 @@ class Parameter(Variable):
     optimize_attr: dict[str, Any] = noted("optimize_attr", dict)
 
     def __init__(self, block: Block, name: str, shape: Sequence[int], dtype: Any, **options: Any) -> None:
-        dims = tuple(int(d) for d in shape)
+        dims = tuple(shape)
         if any(d < 0 for d in dims):
             raise ShapeError(f"parameter {name!r} has dims {list(dims)}; every one must be known")
         levels = options.pop("lod_level", 0)

@@ -57,7 +57,7 @@ CLIP = fluid.clip.GradientClipByNorm(1.0)
 
 
 def parameter(case: Trained, **options: Any) -> Any:
-    return case.main.global_block().create_parameter("p", [2], "float32", **options)
+    return case.main.global_block().create_parameter("p", options.pop("shape", [2]), "float32", **options)
 
 
 CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
@@ -106,6 +106,10 @@ CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
     ("main_program is int", lambda c: fluid.io.save_inference_model("m", ["x"], [c.loss], c.exe, 3)),  # type: ignore[arg-type]
     ("not a program", lambda c: fluid.Program.parse_from_string(3)),  # type: ignore[arg-type]
     ("index of a block is str", lambda c: c.main.block("a")),  # type: ignore[arg-type]
+    ("has shape .2.5, 3.; expected a list of ints", lambda c: parameter(c, shape=[2.5, 3])),
+    ("has shape .True, 3.; expected a list of ints", lambda c: c.main.global_block().create_var("q", [True, 3])),
+    ("has shape 3; expected a list of ints", lambda c: parameter(c, shape=3)),
+    ("dims of Reshape is float 2.5", lambda c: fluid.nn.Reshape([2.5, 3])),  # type: ignore[list-item]
     ("name of a variable is 3", lambda c: c.main.global_block().create_var(3)),  # type: ignore[arg-type]
     ("inputs is int", lambda c: c.main.global_block().append_op("relu", inputs=3)),  # type: ignore[arg-type]
     ("outputs is int", lambda c: c.main.global_block().append_op("relu", {"X": c.x}, 3)),  # type: ignore[arg-type]

@@ -247,3 +247,35 @@ def test_random_programs_fused_as_far_as_can_be(
     summary = fuzz(place, 41001, 0, count, shrinking=5)
     assert not summary.findings, "\n".join(describe(*found, Place.parse(place)) for found in summary.findings)
     assert everything_is_fused["groups"] > count
+
+
+@pytest.mark.parametrize("count", [3, 12])
+def test_large_parts_are_copied_one_by_one(count: int) -> None:
+    """Of a concatenation along neighbours: its kernel chooses no element, and no reader of it does."""
+    from fluidlite.program.op_call import Call
+    from fluidlite.program.registry import ops
+    from fluidlite.render.loops.kernels import tiled_nests
+    from fluidlite.render.loops.merging import elements_of
+    from fluidlite.tensor.tensor_spec import Spec
+
+    lengths = [20_000 + k for k in range(count)]
+    total = sum(lengths)
+    xs = tuple(Spec.of((n,), "float32") for n in lengths)
+    op = ops.get("concat")
+    call = Call(op, {"X": xs}, {"Out": (Spec.of((total,), "float32"),)}, {a.name: a.default for a in op.attrs})
+    read = [sum(x.op == "load" for x in elements_of(nest)) for nest in tiled_nests(call.at(Place.parse("cpu")))]
+    assert read == [1] * count
+
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()):
+        parts = [layers.data(f"x{k}", [n], append_batch_size=False) for k, n in enumerate(lengths)]
+        weight = layers.create_parameter([total], "float32", default_initializer=fluid.initializer.Constant(1.0))
+        rate = layers.fill_constant([1], "float32", 0.5)
+        inputs = {"Param": weight, "Grad": layers.concat(parts, 0), "LearningRate": rate}
+        main.global_block().append_op("sgd", inputs, {"ParamOut": weight})
+        executor = fluid.Executor("cpu")
+        executor.run(startup)
+        feed = {f"x{k}": np.arange(n, dtype="float32") for k, n in enumerate(lengths)}
+        (found,) = executor.run(main, feed=feed, fetch_list=[weight])
+        assert "concat_sgd" not in str(executor.explain_last())
+    np.testing.assert_array_equal(found, 1 - 0.5 * np.concatenate([*feed.values()]))

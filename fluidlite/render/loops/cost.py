@@ -107,9 +107,10 @@ def _nest(nest: Nest, values: Sizes) -> float:
             nbytes = float(times(e.needs_of(x.params[1:2])) * ITEMSIZE[x.dtype])
             read[x.params[0]] = max(read.get(x.params[0], 0.0), nbytes)
     total += BYTE_NS * sum(read.values())
-    total += BYTE_NS * sum(
-        prod(size_of(d, values) for d in store.dims) * ITEMSIZE[store.dtype] for store in nest.stores
-    )
+    items = [axis.name for axis in nest.items]
+    for store in nest.stores:  # a part of a tensor, perhaps, or blocks of an axis and what lies in one
+        elements = times({*items, *(axis.name for axis in store.loops)})
+        total += BYTE_NS * min(elements, prod(size_of(d, values) for d in store.dims)) * ITEMSIZE[store.dtype]
     seen: set[Element] = set()
     for roots, stored in _passes(nest):
         for x in _within(roots, seen, nest):

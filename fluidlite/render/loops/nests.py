@@ -87,9 +87,12 @@ def _as_it_lies(x: Tensor, values: Sizes) -> Tensor:
 
 def _parts_of(x: Tensor, values: Sizes) -> list[tuple[Tensor, Part | None]]:
     """A result, or the parts of a concatenation, each a loop without conditions: those of rows, whose elements would be
-    chosen one by one, unless they are short and have narrow borders; and parts that are computed, and alike in dims.
+    chosen one by one, unless they are short and have narrow borders; and parts that are computed, and alike in dims. Many
+    parts have to be large: each has a text.
     """
-    if x.op != "concat" or len(x.args) > MEMBERS or any(in_order(arg, values) for arg in x.args):
+    if x.op != "concat" or any(in_order(arg, values) for arg in x.args):
+        return [(x, None)]
+    if len(x.args) > MEMBERS and prod(size_of(d, values) for d in x.dims) < WORTH * len(x.args):
         return [(x, None)]
     (axis,), at = x.params, number(0)
     if not (_goes_by_parts(x, axis, values) or _are_alike(x.args, axis, values)):

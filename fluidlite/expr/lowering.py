@@ -17,7 +17,7 @@ from fluidlite.expr.views import concat, flip, full, iota, move_axis, pad, resha
 
 
 def lowered(results: list[Tensor]) -> list[Tensor]:
-    """The tensors with everything that :data:`RULES` knows in simpler words."""
+    """The tensors with everything that :data:`RULES` knows in simpler words, of the same dtypes."""
     done: dict[Tensor, Tensor] = {}
 
     def lower(x: Tensor, known: Mapping[Tensor, Tensor]) -> Tensor:
@@ -26,7 +26,7 @@ def lowered(results: list[Tensor]) -> list[Tensor]:
         made = x if same else tensor(x.op, args, x.params, x.dims, x.dtype)
         rule = RULES.get(made.op)
         simpler = rule(made) if rule is not None else None
-        return made if simpler is None or simpler is made else expand(simpler)
+        return made if simpler is None or simpler is made else expand(cast(simpler, made.dtype))
 
     def expand(x: Tensor) -> Tensor:
         for each in ordered([x]):

@@ -12,7 +12,7 @@ from grouped import family, grouped
 
 import fluidlite.operators
 from fluidlite.base.dtypes import ALL_FLOATS, dtype_name
-from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
+from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, ProgramError, ShapeError
 from fluidlite.conformance.samples import Sample, reference_of, samples_of
 from fluidlite.program.decompose import decompose
 from fluidlite.program.inference import check_inputs
@@ -296,6 +296,32 @@ def test_decompositions_compute_the_same(op: OpDef, sample: Sample) -> None:
     for slot, computed in found.items():
         for a, b in zip(computed, exact[slot], strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+@each(op for op in SAMPLED if op.decompose is not None and any("float16" in d for d in op.dtypes.values()))
+def test_decompositions_make_the_declared_dtypes(op: OpDef, sample: Sample) -> None:
+    """Of halves, which are computed in float32, and of none of them."""
+    specs = {
+        slot: tuple(s.with_(dtype="float16") if s.dtype == "float32" else s for s in some)
+        for slot, some in sample_specs(op, sample).items()
+    }
+    every = [s for some in specs.values() for s in some]
+    leading = {d for s in every for d in s.dims[:1]} if all(s.value is None and not s.lod for s in every) else set()
+    for gone in (None, *leading):
+        given = {
+            slot: tuple(s.with_(dims=tuple(0 if d == gone else d for d in s.dims)) for s in some)
+            for slot, some in specs.items()
+        }
+        try:
+            call = call_of(op, given, sample.attrs)
+            outs = inferred(call)
+        except FluidError:
+            continue  # the definition takes no such inputs
+        parts = decompose(call.with_outs(outs))
+        for value in () if isinstance(parts, str) else (value for part in parts for value in part.outs):
+            if value.role == "out":
+                assert value.spec is not None
+                assert value.spec.dtype == outs[value.slot][value.index].dtype
 
 
 @each(ops.get(type) for type in ("mul", "matmul"))

@@ -38,16 +38,18 @@ MOST = 40
 """Programs that are run for one fault."""
 
 
-def findings(types: Sequence[str] = (), differences: bool = False, first: int = 0) -> Iterator[Finding]:
+def findings(
+    types: Sequence[str] = (), differences: bool = False, first: int = 0, place: Place = CPU
+) -> Iterator[Finding]:
     """What the programs of the seed find, until something is found; of the named operators, if there are some."""
     for number in range(first, first + MOST):
         recipe = generate(SEED, number, ALL, types).recipe
-        yield from check(replace(recipe, differences=differences), CPU).findings
+        yield from check(replace(recipe, differences=differences), place).findings
 
 
-def seen(types: Sequence[str] = (), differences: bool = False, first: int = 0) -> Finding:
+def seen(types: Sequence[str] = (), differences: bool = False, first: int = 0, place: Place = CPU) -> Finding:
     """The first finding, of programs from the one of this number."""
-    found = next(findings(types, differences, first), None)
+    found = next(findings(types, differences, first, place), None)
     assert found is not None, f"{MOST} programs see nothing"
     return found
 
@@ -108,7 +110,7 @@ def test_a_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     assert op.scalar is not None
     monkeypatch.setattr(op, "scalar", replace(op.scalar, function=lambda out, dout: dout * (1 - out)))
     forget()
-    found = seen(["tanh", "elementwise_mul"], differences=True)
+    found = seen(["tanh", "elementwise_mul"], differences=True, first=15)
     assert found.kind == "difference"
 
 
@@ -169,7 +171,7 @@ def test_a_wrong_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         return None if found is None else (found[0], found[1], tuple(range(len(found[2]))))
 
     monkeypatch.setattr(shaping, "_ends", inverse)
-    found = seen(["transpose", "transpose2"], first=50)  # few programs end in one
+    found = seen(["transpose", "transpose2"], first=65)  # few programs end in one
     assert "compiled" in found.what
 
 
@@ -263,6 +265,16 @@ def test_state_that_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(executors.Executor, "_run", run)
     assert seen().kind in ("value", "modes")
+
+
+def test_a_copy_of_an_older_value(monkeypatch: pytest.MonkeyPatch, require: Callable[..., None]) -> None:
+    """What runs on the CPU reads state that was copied there before its last update, for an earlier stage."""
+    require("fpga")
+    usual = values.Values._new_key
+    monkeypatch.setattr(
+        values.Values, "_new_key", lambda self, key: key if key.endswith(f"@{CPU}") else usual(self, key)
+    )
+    assert seen(first=12, place=Place("fpga", 0)).kind in ("value", "modes")  # few programs have such stages
 
 
 def test_a_foreign_exception(monkeypatch: pytest.MonkeyPatch) -> None:

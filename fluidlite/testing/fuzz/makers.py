@@ -224,7 +224,7 @@ def constant(b: Builder) -> Any:
 
 
 def state(b: Builder) -> Any:
-    """State that is read, written, and read again; now and then each run feeds it first."""
+    """State that is read and written, some times, and read again, now and then on the CPU, or fed by each run first."""
     x = b.pick(("float32", "float64"), (1, 2, 3), nonempty=True)
     dims, dtype = b.dims(x)[0], b.dtype(x)
     if x in b.open:
@@ -236,16 +236,37 @@ def state(b: Builder) -> Any:
     sequences = b.program.global_block().var(x).lod_level > 0  # the state would be declared with them, and fed without
     if b.chance(0.4) and not sequences:
         b.feed_state(held, b.numbers(dims, dtype))
-    before = b.out("elementwise_add", {"X": x, "Y": held})
-    form = b.rng.integers(3)
-    if form == 0:
-        b.append("scale", {"X": held}, {"Out": [held]}, {"scale": 0.5, "bias": 0.25})
-    elif form == 1 and before is not None:
-        b.append("tanh", {"X": before}, {"Out": [held]})
-    else:
-        b.append("assign", {"X": x}, {"Out": [held]})
-    after = b.out("elementwise_mul", {"X": x, "Y": held})
+    reading = {"op_device": "cpu"} if b.chance(0.4) else {}
+    before = None
+    for _ in range(int(b.rng.integers(1, 4))):
+        before = b.out("elementwise_add", {"X": x, "Y": held}, reading)
+        if b.chance(0.4):
+            x = stage(b, x) or x
+        form = b.rng.integers(3)
+        if form == 0:
+            b.append("scale", {"X": held}, {"Out": [held]}, {"scale": 0.5, "bias": 0.25})
+        elif form == 1 and before is not None:
+            b.append("tanh", {"X": before}, {"Out": [held]})
+        else:
+            b.append("assign", {"X": x}, {"Out": [held]})
+    after = b.out("elementwise_mul", {"X": x, "Y": held}, reading)
     return after if after is not None else before
+
+
+def stage(b: Builder, x: str | None = None) -> Any:
+    """A value beside the sum of as many elements as numbers say: what follows is planned once the run knows them."""
+    x = x or b.pick(("float32", "float64"), (1, 2, 3))
+    ids, dtype = b.pick(("int32", "int64"), (1,)), b.dtype(x)
+    if b.chance(0.5):
+        made = b.append("unique", {"X": ids}, {"Out": 1, "Index": 1}, {"dtype": "int64"})
+        chosen = made["Out"][0] if made is not None else None
+    else:
+        chosen = b.out("where_index", {"Condition": ids})
+    if chosen is None:
+        return None
+    total = b.out("cast", {"X": chosen}, {"in_dtype": b.dtype(chosen), "out_dtype": dtype})
+    total = b.out("reduce_sum", {"X": total}, {"reduce_all": True, "dim": [0]}) if total is not None else None
+    return b.out("elementwise_add", {"X": x, "Y": total}) if total is not None else None
 
 
 def overwrite(b: Builder) -> Any:
@@ -303,6 +324,8 @@ MAKERS: tuple[Callable[[Builder], Any], ...] = (
     gather,
     constant,
     state,
+    state,
+    stage,
     overwrite,
     softmax,
     noise,

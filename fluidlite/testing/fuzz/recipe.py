@@ -50,6 +50,12 @@ class Step:
         return canonical(self.op, self.attrs)
 
 
+def on(step: Step, place: str | None) -> Step:
+    """The step as ``device_guard`` of a place would append it."""
+    attrs = {name: value for name, value in step.attrs.items() if name != "op_device"}
+    return replace(step, attrs=attrs if place is None else {**attrs, "op_device": place})
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A program, and what it runs on.

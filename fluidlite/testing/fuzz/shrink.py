@@ -12,7 +12,7 @@ import numpy as np
 from fluidlite.base.errors import FluidError
 from fluidlite.platform.place import Place
 from fluidlite.testing.fuzz.outcome import Finding
-from fluidlite.testing.fuzz.recipe import Recipe, build
+from fluidlite.testing.fuzz.recipe import Recipe, build, on
 from fluidlite.testing.fuzz.reference import evaluate
 from fluidlite.testing.fuzz.run import check
 from fluidlite.testing.fuzz.tolerance import Array
@@ -48,6 +48,7 @@ class _Shrinker:
         """Every kind of cut, until none helps."""
         self.attempt(replace(self.recipe, threads=1))
         self.attempt(replace(self.recipe, steps=tuple(replace(step, block="") for step in self.recipe.steps)))
+        self.attempt(replace(self.recipe, steps=tuple(on(step, None) for step in self.recipe.steps)))
         self.attempt(replace(self.recipe, broken={}))
         self._fetches()
         self._runs()

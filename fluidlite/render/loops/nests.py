@@ -87,8 +87,8 @@ def _as_it_lies(x: Tensor, values: Sizes) -> Tensor:
 
 def _parts_of(x: Tensor, values: Sizes) -> list[tuple[Tensor, Part | None]]:
     """A result, or the parts of a concatenation, each a loop without conditions: those of rows, whose elements would be
-    chosen one by one, unless they are short and have narrow borders; and parts that are computed, and alike in dims. Many
-    parts have to be large: each has a text.
+    chosen one by one, unless they are short and have narrow borders; and parts that are computed, and alike in dims.
+    Many parts have to be large: each has a text.
     """
     if x.op != "concat" or any(in_order(arg, values) for arg in x.args):
         return [(x, None)]

@@ -333,7 +333,7 @@ def _narrow(x: Tensor, readers: Mapping[Tensor, list[Tensor]], written: Mapping[
 def _tables(results: list[Tensor], values: Sizes) -> set[Tensor]:
     """What costs many steps for each element, is no reduction, and is read for many others; the numbers of indices, of
     which nothing has to be read, cost more than to read what was made of them sooner. One function is enough if it
-    differs for neighbours: others are computed before the loop over these.
+    differs for neighbours: others are computed before the loop over these. So is one transpose of neighbours.
     """
     steps: dict[Tensor, tuple[int, set[str], bool]] = {}  # and which functions, and whether operands are read
     found: set[Tensor] = set()

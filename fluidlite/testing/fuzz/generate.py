@@ -10,6 +10,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.base.errors import FluidError, GradientError
+from fluidlite.platform.device_registry import devices
 from fluidlite.testing.fuzz.blocks import enclose
 from fluidlite.testing.fuzz.builder import Builder
 from fluidlite.testing.fuzz.from_samples import due, sample
@@ -77,19 +78,20 @@ DIFFERENCES = 0.4
 BLOCKS = 0.25
 """How often steps are put into branches, loops and arrays."""
 DEVICES = 0.3
-"""How often some steps run on the CPU, wherever the program runs."""
+"""How often some steps run on the host, wherever the program runs."""
 SECOND = 0.3
 """How often gradients are differentiated again, where every operator on the way has a second derivative."""
 
 
 def finish(builder: Builder) -> Recipe:
-    """Choose what is fetched, the runs, blocks around steps, steps on the CPU, and gradients."""
+    """Choose what is fetched, the runs, blocks around steps, steps on the host, and gradients."""
     rng = builder.rng
     (apart,) = rng.spawn(1)  # what else is chosen does not depend on it
     if builder.steps and apart.random() < BLOCKS:
         builder.steps = enclose(apart, builder.steps, [*builder.state, *builder.feeds[0]])
     if apart.random() < DEVICES and not any(step.op.unmoved for step in builder.steps):
-        builder.steps = [on(step, "cpu") if apart.random() < 0.5 else step for step in builder.steps]
+        host = str(devices.host())
+        builder.steps = [on(step, host) if apart.random() < 0.5 else step for step in builder.steps]
     made = builder.results or list(builder.feeds[0])
     read = {name for step in builder.steps for name in step.reads()}
     values = builder.at[0].values

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS
+from fluidlite.platform.device_registry import devices
 from fluidlite.testing.fuzz.builder import Builder
 
 UNARY = (
@@ -224,7 +225,7 @@ def constant(b: Builder) -> Any:
 
 
 def state(b: Builder) -> Any:
-    """State that is read and written, some times, and read again, now and then on the CPU, or fed by each run first."""
+    """State that is read and written, and read again, now and then on the host, or fed by each run first."""
     x = b.pick(("float32", "float64"), (1, 2, 3), nonempty=True)
     dims, dtype = b.dims(x)[0], b.dtype(x)
     if x in b.open:
@@ -236,7 +237,7 @@ def state(b: Builder) -> Any:
     sequences = b.program.global_block().var(x).lod_level > 0  # the state would be declared with them, and fed without
     if b.chance(0.4) and not sequences:
         b.feed_state(held, b.numbers(dims, dtype))
-    reading = {"op_device": "cpu"} if b.chance(0.4) else {}
+    reading = {"op_device": str(devices.host())} if b.chance(0.4) else {}
     before = None
     for _ in range(int(b.rng.integers(1, 4))):
         before = b.out("elementwise_add", {"X": x, "Y": held}, reading)

@@ -390,10 +390,8 @@ def _parts_first(call: Call) -> bool:
         every = traced_of(call).every
     except ProgramError:
         return True
-    if any(x.op == "steps" for x in every):
-        return True
-    products = [x for x in every if x.op == "contract"]
-    return bool(products) and any(_is_product(x, leaves(call)) for x in products)
+    values = leaves(call)
+    return any(x.op == "steps" or (x.op == "contract" and _is_product(x, values)) for x in every)
 
 
 @once

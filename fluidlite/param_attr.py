@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from fluidlite.base.arguments import able, number, truth
+from fluidlite.base.arguments import able, finite, truth
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.initializer import Constant, Initializer, Xavier, global_initializers
@@ -55,7 +55,7 @@ class ParamAttr:
                 raise ProgramError(f"ParamAttr: {argument} is {shown}; expected one of fluid.{argument}'s objects")
         self.name = name
         self.initializer = initializer
-        self.learning_rate = number("ParamAttr: learning_rate", learning_rate)
+        self.learning_rate = finite("ParamAttr: learning_rate", learning_rate)
         self.regularizer = regularizer
         self.trainable = truth("ParamAttr: trainable", trainable)
         clips = "one of fluid.clip's, such as GradientClipByGlobalNorm(1.0)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fluidlite.base.arguments import number
+from fluidlite.base.arguments import finite
 from fluidlite.program.saved_options import saved
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class WeightDecayRegularizer:
 
     def __init__(self, regularization_coeff: float = 0.0) -> None:
         what = f"regularizer.{type(self).__name__}: regularization_coeff"
-        self._regularization_coeff = number(what, regularization_coeff)
+        self._regularization_coeff = finite(what, regularization_coeff)
 
     def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
         """Append what makes the term that is added to ``grad``; return it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from operator import index
 from typing import Any, TypeVar
 
@@ -104,6 +105,14 @@ def number(what: str, value: Any, error: type[FluidError] = ProgramError) -> flo
     found = as_number(value)
     if found is None:
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected a number")
+    return found
+
+
+def finite(what: str, value: Any, error: type[FluidError] = ProgramError) -> float:
+    """Return ``value`` as a float if it is one finite number, or raise ``error``."""
+    found = number(what, value, error)
+    if not isfinite(found):
+        raise error(f"{what} is {found}; expected a finite number")
     return found
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from fluidlite.base.arguments import finite
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.base.errors import FluidError, SavedModelError
 from fluidlite.base.plugin_callback import ensure_loaded
@@ -272,10 +273,8 @@ def _hints(record: _Reader) -> dict[str, Any]:
 def _rate(options: _Reader) -> float | str:
     """A factor, or the name of the variable that is the learning rate."""
     rate: float | str = options.get("learning_rate", (int, float, str), 1.0, required=False)
-    try:
-        return rate if isinstance(rate, str) else float(rate)
-    except OverflowError:
-        raise SavedModelError(f"not a program: {options.where} has the learning rate {rate!r:.40}") from None
+    what = f"not a program: the learning rate of {options.where}"
+    return rate if isinstance(rate, str) else finite(what, rate, SavedModelError)
 
 
 def _option(record: _Reader, role: str) -> Any:

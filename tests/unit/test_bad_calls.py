@@ -106,6 +106,8 @@ CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
     ("main_program is int", lambda c: fluid.io.save_inference_model("m", ["x"], [c.loss], c.exe, 3)),  # type: ignore[arg-type]
     ("not a program", lambda c: fluid.Program.parse_from_string(3)),  # type: ignore[arg-type]
     ("index of a block is str", lambda c: c.main.block("a")),  # type: ignore[arg-type]
+    ("learning_rate is nan; expected a finite number", lambda c: fluid.ParamAttr(learning_rate=float("nan"))),
+    ("regularization_coeff is inf; expected a finite", lambda c: fluid.regularizer.L2Decay(float("inf"))),
     ("has shape .2.5, 3.; expected a list of ints", lambda c: parameter(c, shape=[2.5, 3])),
     ("has shape .True, 3.; expected a list of ints", lambda c: c.main.global_block().create_var("q", [True, 3])),
     ("has shape 3; expected a list of ints", lambda c: parameter(c, shape=3)),

@@ -361,7 +361,11 @@ def test_json_of_a_part_without_what_makes_a_rate() -> None:
         ("gradient_clip", [["GradientClipByNorm"], 1.0, None]),
         ("gradient_clip", ["GradientClipByNorm", 1.0, "print"]),
         ("gradient_clip", "GradientClipByNorm"),
+        ("regularizer", ["L2DecayRegularizer", float("nan")]),
         ("learning_rate", "nobody"),
+        ("learning_rate", float("inf")),
+        ("learning_rate", float("nan")),
+        ("learning_rate", 10**400),
         ("do_model_average", 3),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.compiler.passes import AssignLayouts, PassList, default_passes
-from fluidlite.compiler.selection.min_cut import SINK, SOURCE, Cut
+from fluidlite.compiler.planning.min_cut import SINK, SOURCE, Cut
 from fluidlite.plugin import KernelOptions
 from fluidlite.program.kernel_registry import Library, kernels, register_kernel
 

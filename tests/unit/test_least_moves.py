@@ -18,9 +18,9 @@ import pytest
 import fluidlite as fluid
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.planning.least_moves import moved_bytes
+from fluidlite.compiler.planning.min_cut import End, Passed, fewest_moves
 from fluidlite.compiler.planning.planner import _Planner
 from fluidlite.compiler.policy import Policy
-from fluidlite.compiler.selection.min_cut import End, Passed, fewest_moves
 from fluidlite.devices.cpu import CPUDevice
 from fluidlite.plugin import Call, register_kernel
 from fluidlite.program.kernel_registry import Kernel, Library, kernels

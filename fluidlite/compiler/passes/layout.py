@@ -11,10 +11,10 @@ from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.planning.least_moves import nbytes, slots_in
+from fluidlite.compiler.planning.min_cut import End, Passed, fewest_moves
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose, tied
-from fluidlite.compiler.selection.min_cut import End, Passed, fewest_moves
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.kernel_registry import kernels

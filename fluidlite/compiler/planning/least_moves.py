@@ -15,11 +15,11 @@ from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import FluidError
 from fluidlite.base.reached import reached
 from fluidlite.compiler.ir.graph_nodes import GraphValue
+from fluidlite.compiler.planning.min_cut import End, Passed, fewest_moves
 from fluidlite.compiler.planning.plan import Line, Plan
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose
-from fluidlite.compiler.selection.min_cut import End, Passed, fewest_moves
 from fluidlite.platform.place import Place
 from fluidlite.program.layout_rewrite import LAYOUT, relaid_call
 from fluidlite.tensor.layout import PLAIN, Layout, layout_named

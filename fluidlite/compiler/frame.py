@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from sys import getrefcount
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.body_executors import MakeExecutor
@@ -89,18 +90,23 @@ class Frame:
                 tensor = self.store(out.key, tensor, context, alone) if out.state else transfer(tensor, context)
             self.values[out.key] = tensor
 
-    def store(self, key: str, value: Tensor, context: Context, alone: bool = True) -> Tensor:
-        """Store a value as state: in its memory, if that fits, for others may look at it; else in new memory.
+    def store(self, key: str, value: Tensor, context: Context, alone: bool = True, exchange: bool = False) -> Tensor:
+        """Store a value as state: copy it into the memory of the state if that fits; else take the value's memory.
 
-        An array of tensors is held as it is. ``alone``: the value's memory is nobody else's, and may be the new one.
+        An array of tensors is held as it is. ``alone``: nobody else holds the value's memory, so the state may take it.
+        ``exchange``: take it instead of a copy where nobody else holds the memory of the state either; executables
+        whose addresses are static would be linked again.
         """
         variable = self.scope.find_var(key) or self.scope.var(key)
-        held = variable.tensor
-        memory = held.allocation
-        there = memory is not None and memory.block is not None and held.contiguous and held.place == context.place
-        if there and held.spec == value.spec and value.allocation is not None:
-            copy_into(held, value)
-            return held
+        state = variable.tensor
+        memory = state.allocation
+        has_memory = memory is not None and memory.block is not None and state.contiguous
+        if has_memory and (state.place, state.spec) == (context.place, value.spec) and value.allocation is not None:
+            # 3 references: of the tensor, of the local variable, and of getrefcount's argument
+            unseen = memory is not None and memory.is_private and getrefcount(memory) == 3
+            if not (alone and exchange and unseen):
+                copy_into(state, value)
+                return state
         return variable.hold(value if alone else transfer(value, context))
 
     def _place_of(self, step: Control, slot: str) -> Place:

@@ -186,7 +186,7 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
             tensor.allocate(context)  # of no bytes, but a reader may ask for its array
         values[out.key] = tensor
         if out.state and out.shares < 0:
-            values[out.key] = frame.store(out.key, tensor, context)
+            values[out.key] = frame.store(out.key, tensor, context, exchange=True)
     if watching:
         seen = observation(step, tensors)
         for observer in watching:

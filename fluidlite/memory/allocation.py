@@ -192,6 +192,11 @@ class Allocation:
         ended = outside.ended  # before the look
         return (self.version, ended) if self.owned and not outside.live else None
 
+    @property
+    def is_private(self) -> bool:
+        """Whether only tensors of its own context can see it: no live array, no other context."""
+        return self.recyclable and self.users is None and (self.outside is None or not self.outside.live)
+
     def used_by(self, context: Context) -> None:
         """Say that another context has work in flight on it, so that its block waits for that before reuse."""
         if context is not self.context:

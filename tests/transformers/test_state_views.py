@@ -10,6 +10,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.compiler import interpreter
+from fluidlite.platform.context_pool import get_context
 from fluidlite.transformers import make_transformer
 
 layers = fluid.layers
@@ -179,3 +180,26 @@ def test_variables_over_one_memory_are_read_and_written_in_order(place: str) -> 
     for step, (one, two) in enumerate(zip(*found, strict=True)):
         for value, expected in zip(two, one, strict=True):
             np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6, err_msg=f"run {step}")
+
+
+def test_state_that_nobody_else_holds_is_exchanged(place: str) -> None:
+    """An interpreted run copies a result into its state only where a view of that is held."""
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.program_guard(main, startup):
+        x = layers.data("x", [4, 4], append_batch_size=False)
+        w = layers.create_global_var([4, 4], 0.0, "float32", persistable=True, name="w")
+        main.global_block().append_op("exp", {"X": [x]}, {"Out": [w]})
+    exe = fluid.Executor(place, fallback="allow", mode="interpreted")
+    exe.run(startup, scope=scope)
+    counts = get_context(tensor_of(scope).place).counts
+    view = None
+    for scale in (0.0, 1.0, 2.0, 3.0):
+        if scale == 2.0:
+            view = tensor_of(scope)[1:]
+        before = counts.copy_within
+        value = np.full((4, 4), scale, "float32")
+        exe.run(main, {"x": value}, scope=scope)
+        assert counts.copy_within - before == (view is not None)
+        np.testing.assert_allclose(tensor_of(scope).numpy(), np.exp(value), rtol=1e-6)
+        if view is not None:
+            np.testing.assert_allclose(view.numpy(), np.exp(value[1:]), rtol=1e-6)

@@ -99,8 +99,8 @@ def main() -> int:
             modules[file] = modules.get(file, 0) + count
         functions = {f"{file}: {name}": count for (file, name), count in calls.items()}
         for what, by in (("module", modules), ("function", functions)):
-            rows = sorted(map(list, by.items()), key=lambda row: -int(row[1]))
-            show(f"{when}, by {what}", [what, "calls"], rows[:100])
+            rows = sorted(by.items(), key=lambda row: -row[1])
+            show(f"{when}, by {what}", [what, "calls"], list(map(list, rows[:100])))
     report(arguments.json, machine(arguments.threads), totals)
     return 0
 

@@ -83,7 +83,7 @@ def steps(rows: int, rounds: int, distributed: bool) -> tuple[float, float]:
         network.batched_train(data)
         best = min(best, (time.perf_counter() - start) / len(data))
         mine = np.float64((time.process_time() - used) / len(data))
-        least = min(least, float(network.group.all_reduce(mine)) if distributed else float(mine))
+        least = min(least, float(network.group.all_reduce(np.asarray(mine))) if distributed else float(mine))
     return best, least
 
 

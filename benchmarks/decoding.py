@@ -33,7 +33,7 @@ def _fluidlite(place: str, mode: str, book: Any, feed: dict[str, Any], weights: 
     with fluid.scope_guard(scope):
         executor.run(startup)
         for parameter in main.all_parameters():
-            tensor = scope.find_var(parameter.name).get_tensor()
+            tensor = scope.var(parameter.name).get_tensor()
             array = np.array(tensor)
             if parameter.name == "word_b":
                 array[book.EOS] = -30

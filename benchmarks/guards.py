@@ -154,7 +154,10 @@ def measured(count: int, rounds: int) -> dict[str, float]:
     feed = {f"x{i}": np.full(4, i, "float32") for i in range(count)}
     for _ in range(3):
         (expected,) = exe.run(program, feed, [y], scope=scope)
-    fast = exe._fast_paths.get(program.serial).first
+    assert exe._fast_paths is not None
+    entry = exe._fast_paths.get(program.serial)
+    assert entry is not None, "a program that ran three times has a fast path"
+    fast = entry.first
     ways = {"generated text": fast.call, "data": plain(fast)}
     for name, call in ways.items():
         found = call(program, feed, [y], scope)

@@ -69,7 +69,7 @@ def step_on(place: str) -> Callable[[Any], Any]:
 
 def least(call: Callable[[], Any], rounds: int, per: int) -> float:
     """The least milliseconds a batch."""
-    return in_turns({"it": call}, rounds)["it"].least / per * 1e3
+    return float(in_turns({"it": call}, rounds)["it"].least / per * 1e3)
 
 
 def processor_of(call: Callable[[], Any]) -> float:
@@ -259,9 +259,9 @@ def main() -> None:
             f"A source that takes as long as a training step, ms a batch of {BATCH}; ratio: to the slower of the two"
         )
         show(title, keys, [[row.get(key) for key in keys] for row in overlaps])
-    keys = ("loader", "workers", "wall", "processors")
     if own:
-        show("A source that costs nothing, us a batch of 32", keys, [[row[key] for key in keys] for row in own])
+        heads = ("loader", "workers", "wall", "processors")
+        show("A source that costs nothing, us a batch of 32", heads, [[row[head] for head in heads] for row in own])
     for row in overlaps[: len(kinds) * len(places)]:
         if row["ratio"] > RATIO:
             print(f"missed: {row['place']}, {row['source']}: {row['ratio']:.2f} times the slower; {RATIO} is aimed at")

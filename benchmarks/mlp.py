@@ -62,7 +62,7 @@ def fluidlite_step(place: str, threads: int) -> Step:
 
 def torch_step(variant: str, threads: int) -> Step:
     """Make the same step of PyTorch, eager; "fused" takes its optimiser of one kernel."""
-    import torch  # type: ignore[import-not-found]
+    import torch
 
     torch.set_num_threads(threads)
     layers: list[Any] = []

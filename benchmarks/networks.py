@@ -78,7 +78,8 @@ def set_up_times(place: str, rounds: int, layers_count: int = 24, width: int = 1
         finally:
             set_up.MAX_THREADS = most
 
-    return in_turns({"side by side": lambda: once(8), "one by one": lambda: once(1)}, rounds)
+    times: dict[str, Any] = in_turns({"side by side": lambda: once(8), "one by one": lambda: once(1)}, rounds)
+    return times
 
 
 def main() -> None:

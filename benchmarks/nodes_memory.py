@@ -124,9 +124,9 @@ def main() -> None:
     heads = ("sum_lstm", "pool, median", "arena, median", "ratio", "pool, least", "arena, least", "ratio")
     show(f"An arena against the pool on {args.place}", heads, rows)
     plans = figures["tiny_gpt"] = gpt_bytes(args.place)
-    rows = [(f"inplace={mode}", f"{plan['values']:,}", f"{plan['gradients']:,}", f"{plan['loss']:.7f}",
+    modes = [(f"inplace={mode}", f"{plan['values']:,}", f"{plan['gradients']:,}", f"{plan['loss']:.7f}",
              f"{plan['gradient']:.4f}") for mode, plan in plans.items()]  # fmt: skip
-    show("Bytes of tiny_gpt's graph", ("mode", "values", "gradients", "loss", "sum of |gradients|"), rows)
+    show("Bytes of tiny_gpt's graph", ("mode", "values", "gradients", "loss", "sum of |gradients|"), modes)
     saved = 1 - plans["auto"]["values"] / plans["False"]["values"]
     print(f"\nIn place, values take {saved:.1%} less")
     report(args.json, machine(args.threads, place=args.place), figures)

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from module_reference import constructed, members, signature
 from pages import line
@@ -49,8 +48,8 @@ def text() -> str:
 def difference() -> str:
     """What differs between the file and the code, as a unified diff; empty if nothing does."""
     known = PATH.read_text(encoding="utf-8") if PATH.exists() else ""
-    pair: list[Any] = [known.splitlines(), text().splitlines()]
-    return "\n".join(difflib.unified_diff(*pair, "api.txt", "the code", lineterm="", n=0))
+    code = text().splitlines()
+    return "\n".join(difflib.unified_diff(known.splitlines(), code, "api.txt", "the code", lineterm="", n=0))
 
 
 if __name__ == "__main__":

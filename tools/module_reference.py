@@ -59,7 +59,8 @@ def signature(name: str, function: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
             star = True
             parts.append("*")
-        mark = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        marks: dict[Any, str] = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+        mark = marks.get(parameter.kind, "")
         star = star or parameter.kind is parameter.VAR_POSITIONAL
         text = mark + parameter.name + _annotation(": ", parameter.annotation)
         if parameter.default is not parameter.empty:
@@ -109,7 +110,7 @@ def ours(each: Any) -> bool:
 
 def constructed(each: type[Any]) -> bool:
     """Whether fluidlite itself says what a class is made of."""
-    return (ours(each.__init__) or ours(each.__new__)) and not getattr(each, "_is_protocol", False)  # type: ignore[misc]
+    return (ours(each.__init__) or ours(each.__new__)) and not getattr(each, "_is_protocol", False)
 
 
 def _text(each: Any) -> str:

@@ -21,7 +21,7 @@ def _erf(x: Array) -> Any:
     """Abramowitz and Stegun's formula 7.1.26: NumPy has no erf."""
     t = _ONE / (_ONE + np.float32(0.3275911) * np.abs(x))
     factors = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
-    sum = np.float32(factors[0])
+    sum: Any = np.float32(factors[0])
     for factor in factors[1:]:
         sum = sum * t + np.float32(factor)
     return np.sign(x) * (_ONE - sum * t * np.exp(-x * x))

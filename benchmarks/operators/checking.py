@@ -57,9 +57,11 @@ def by_reference(definition: Any, case: Case, size: str, given: Inputs | None = 
         for slot, value in (case.inputs(size) if given is None else given).items()
     }
     arguments: list[Any] = [inputs, attrs]
-    if len(inspect.signature(reference_of(definition.type)).parameters) > 2:
+    reference = reference_of(definition.type)
+    assert reference is not None, f"{definition.type} has no reference"
+    if len(inspect.signature(reference).parameters) > 2:
         arguments.append(case.offsets(size))
-    found = reference_of(definition.type)(*arguments)
+    found = reference(*arguments)
     return [np.asarray(array) for slot in case.outputs for array in listed(found[slot])]
 
 

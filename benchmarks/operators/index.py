@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from benchmarks.operators.case import Array, Case, Inputs, Numbers, functional, side, torch
@@ -33,7 +35,7 @@ def _sums(numbers: Numbers, size: int) -> Inputs:
     return {"X": numbers.normal(n, n), "Index": numbers.ints(n, size // 4, 2), "Updates": numbers.normal(size // 4)}
 
 
-def _words(*last: int) -> object:
+def _words(*last: int) -> Callable[[Numbers, int], Inputs]:
     def make(numbers: Numbers, size: int) -> Inputs:
         width = min(64, side(size))
         return {"W": numbers.normal(max(size // 256, 16), width),
@@ -42,7 +44,7 @@ def _words(*last: int) -> object:
     return make
 
 
-def _labels(*last: int) -> object:
+def _labels(*last: int) -> Callable[[Numbers, int], Inputs]:
     return lambda numbers, size: {"X": numbers.ints(64, max(size // 64, 16), *last)}
 
 

@@ -29,7 +29,7 @@ def _columns(**kinds: str) -> Callable[[Numbers, int], Inputs]:
     """Columns [size, 1]: "n" normal, "p" of probabilities, "b" 0 or 1, "s" 1 or -1."""
 
     def make(numbers: Numbers, size: int) -> Inputs:
-        kind = {
+        kind: dict[str, Callable[[], Array]] = {
             "n": lambda: numbers.normal(size, 1),
             "p": lambda: numbers.uniform(0.01, 0.99, size, 1),
             "b": lambda: numbers.bools(size, 1).astype(np.float32),

@@ -56,7 +56,7 @@ def _resampled(type: str, mode: str, make: Any, axes: int, share: float) -> Case
     return Case(type, make, None, eager, attrs, ("X",), share=share)
 
 
-_INDEX = {"outputs": ("Out", "Mask"), "grads": ("X",)}
+_INDEX: dict[str, Any] = {"outputs": ("Out", "Mask"), "grads": ("X",)}
 
 CASES = [
     Case("pool2d", _images, lambda x: _parts(x).max((3, 5)), lambda x: functional.max_pool2d(x, 2), _pool("max", 2, 2),

@@ -83,7 +83,7 @@ CASES = [
          lambda x, y: (x * y).sum(1, keepdim=True), grads=("X", "Y")),
     Case("cos_sim", square("X", "Y", low=0), _cos, lambda x, y: functional.cosine_similarity(x, y, 1).reshape(-1, 1),
          grads=("X", "Y")),
-    unary("clip_by_norm", lambda x: x * np.float32(1 / max(1, np.linalg.norm(x))),
+    unary("clip_by_norm", lambda x: x * np.float32(1 / max(1.0, float(np.linalg.norm(x)))),
           lambda x: x * torch.clamp(1 / torch.linalg.vector_norm(x), max=1.0), attrs={"max_norm": 1.0}, grad=False),
     unary("norm", lambda x: x / np.sqrt((x * x).sum(1, keepdims=True) + 1e-10),
           lambda x: functional.normalize(x, dim=1), attrs={"axis": 1}),

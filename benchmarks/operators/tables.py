@@ -62,7 +62,7 @@ def row(figure: Figure, median: bool = False) -> list[str]:
 
 def beyond(figure: Figure, median: bool = False) -> list[str]:
     """The limits that an operator passes at the large size."""
-    found = []
+    found: list[str] = []
     if figure["size"] != "large":
         return found
     limit = LIMIT_CONVOLUTION if "conv2d" in figure["operator"] or "conv3d" in figure["operator"] else LIMIT_TORCH
@@ -92,7 +92,7 @@ def cause_of(figure: Figure, limits: Sequence[str]) -> str:
 
 def tables(figures: Mapping[str, Figure], median: bool = False) -> list[tuple[str, tuple[str, ...], list[list[str]]]]:
     """A table for each size, and one of what is beyond the limits."""
-    found = []
+    found: list[tuple[str, tuple[str, ...], list[list[str]]]] = []
     for size in ("small", "middle", "large"):
         rows = [row(figure, median) for figure in figures.values() if figure["size"] == size]
         if rows:

@@ -41,7 +41,7 @@ class Peer(Worker):
 def serve(threads: int, folder: Path) -> None:
     """Answer until the input ends."""
     import numpy as np
-    import torch  # type: ignore[import-not-found]
+    import torch
 
     from benchmarks.operators.contenders import InTorch, timed
     from benchmarks.operators.families import cases

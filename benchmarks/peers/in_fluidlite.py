@@ -45,13 +45,14 @@ def make(name: str, sizes: Sizes, variant: str, place: str) -> Callable[[], Any]
     fluid.Executor(place).run(startup, scope=scope)
     for source in (weights, data) if variant == "state" else (weights,):
         for one in source:
-            if scope.find_var(one) is not None:
-                scope.find_var(one).get_tensor().set(source[one], fluid.Place.parse(place))
-    executor = fluid.Executor(place, mode="compiled", **({"passes": ()} if variant == "no passes" else {}))
+            variable = scope.find_var(one)
+            if variable is not None:
+                variable.get_tensor().set(source[one], fluid.Place.parse(place))
+    executor = fluid.Executor(place, mode="compiled", passes=() if variant == "no passes" else None)
     if variant != "state":
         return lambda: executor.run(main, feed=feed, fetch_list=[found], scope=scope)[0]
 
-    context, result = get_context(fluid.Place.parse(place)), scope.find_var("result").get_tensor()
+    context, result = get_context(fluid.Place.parse(place)), scope.var("result").get_tensor()
 
     def call() -> Any:
         executor.run(main, scope=scope)

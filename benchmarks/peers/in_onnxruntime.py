@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnxruntime  # type: ignore[import-not-found]
-from onnx import TensorProto, checker, helper, numpy_helper  # type: ignore[import-not-found]
+import onnxruntime
+from onnx import TensorProto, checker, helper, numpy_helper
 
 from benchmarks.peers.workloads import EPSILON, WORKLOADS, Numbers, Sizes, blocks, numbers
 

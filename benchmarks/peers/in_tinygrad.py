@@ -6,8 +6,8 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-from tinygrad import Device, Tensor, TinyJit, nn  # type: ignore[import-not-found]
-from tinygrad.helpers import Context  # type: ignore[import-not-found]
+from tinygrad import Device, Tensor, TinyJit, nn
+from tinygrad.helpers import Context
 
 from benchmarks.peers.workloads import EPSILON, MOMENTUM, RATE, WORKLOADS, Sizes, blocks, numbers
 
@@ -42,7 +42,7 @@ def make(name: str, sizes: Sizes, variant: str, threads: int) -> Callable[[], An
 def _step(name: str, sizes: Sizes, w: Tensors, d: Tensors) -> Callable[[], float]:
     optimizer = nn.optim.SGD(list(w.values()), lr=RATE, momentum=MOMENTUM)
 
-    @TinyJit
+    @TinyJit  # type: ignore[untyped-decorator]
     def step() -> Any:
         optimizer.zero_grad()
         loss = _loss(name, sizes, w, d).backward()

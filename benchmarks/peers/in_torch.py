@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch  # type: ignore[import-not-found]
-from torch.nn import functional  # type: ignore[import-not-found]
+import torch
+from torch.nn import functional
 
 from benchmarks.peers.workloads import EPSILON, MOMENTUM, RATE, WORKLOADS, Sizes, blocks, numbers
 

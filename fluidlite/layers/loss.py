@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 from fluidlite.initializer import Constant
 from fluidlite.layer_helper import LayerHelper, check_float, refuse
@@ -24,6 +24,31 @@ def cross_entropy(input: Variable, label: Variable, soft_label: bool = False, ig
     >>> cross_entropy(data("input", [2, 4]), data("label", [2, 1], "int64")).shape
     (2, 1)
     """
+
+
+@overload
+def softmax_with_cross_entropy(
+    logits: Variable,
+    label: Variable,
+    soft_label: bool = ...,
+    ignore_index: int = ...,
+    numeric_stable_mode: bool = ...,
+    return_softmax: Literal[False] = ...,
+    axis: int = ...,
+) -> Variable: ...
+
+
+@overload
+def softmax_with_cross_entropy(
+    logits: Variable,
+    label: Variable,
+    soft_label: bool = ...,
+    ignore_index: int = ...,
+    numeric_stable_mode: bool = ...,
+    *,
+    return_softmax: Literal[True],
+    axis: int = ...,
+) -> tuple[Variable, Variable]: ...
 
 
 @layer("softmax_with_cross_entropy", {"return_softmax": Returned("Softmax")}, returns="Loss", extra=("Softmax",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, overload
 
 from fluidlite.base.arguments import as_whole
 from fluidlite.base.errors import AttributeValueError
@@ -99,6 +99,18 @@ def pool3d() -> None:
     >>> pool3d(data("input", [2, 4, 4, 8, 8]), 2).shape
     (2, 4, 3, 7, 7)
     """
+
+
+@overload
+def adaptive_pool2d(
+    input: Variable, pool_size: Size, pool_type: str = ..., require_index: Literal[False] = ..., name: str | None = ...
+) -> Variable: ...
+
+
+@overload
+def adaptive_pool2d(
+    input: Variable, pool_size: Size, pool_type: str = ..., *, require_index: Literal[True], name: str | None = ...
+) -> tuple[Variable, Variable]: ...
 
 
 @layer("max_pool2d_with_index", _ADAPTIVE, returns="Out", stop_gradient=("Mask",), body=partial(_adaptive, 2))

@@ -19,7 +19,6 @@ import pytest
 from fluidlite.plugin import DeviceError, DeviceLost, DeviceUnavailable, Span
 
 from fluidlite_fpga import FpgaDevice
-from fluidlite_fpga import link as link_module
 from fluidlite_fpga.device import BOARDS, MEMORY
 from fpga_simulator import wire
 
@@ -200,7 +199,7 @@ def test_a_finaliser_amid_a_command_neither_waits_nor_cuts_it(
     def cut(link: Any, header: wire.Header, fields: bytes, data: memoryview) -> None:
         link.sendall(header._replace(nbytes=len(fields) + data.nbytes).pack() + fields)
         halves.append(header.code)
-        monkeypatch.setattr(link_module.wire, "send", send)
+        monkeypatch.setattr(wire, "send", send)
         gc.collect()
         link.sendall(data)
 
@@ -209,7 +208,7 @@ def test_a_finaliser_amid_a_command_neither_waits_nor_cuts_it(
         Garbage(context.wait, errors)
         Garbage(fence.wait, errors)
         Garbage(lambda: allocator.allocate(8), errors)
-        monkeypatch.setattr(link_module.wire, "send", cut)
+        monkeypatch.setattr(wire, "send", cut)
         context.copy_in(span, sent.data)
         context.copy_out(got.data, span)
         context.wait()
@@ -257,7 +256,7 @@ def test_closing_sends_what_was_released(device: FpgaDevice, monkeypatch: pytest
         send(link, header, fields, data)
 
     handle = device.allocator(0).allocate(64)
-    monkeypatch.setattr(link_module.wire, "send", noted)
+    monkeypatch.setattr(wire, "send", noted)
     device.allocator(0).release(handle)
     assert not sent
     device.close()

@@ -43,7 +43,7 @@ READERS = {
         "explain",
         "old_scripts",
         "old_models",
-        "say_an_operator",
+        "define_an_operator",
         "array_device",
         "plugins",
     ),

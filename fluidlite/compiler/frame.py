@@ -14,6 +14,7 @@ from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.scope import Scope
+from fluidlite.tensor import tensor_cache as recycle
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.transfer import copy_into, transfer
@@ -98,15 +99,19 @@ class Frame:
         whose addresses are static would be linked again.
         """
         variable = self.scope.find_var(key) or self.scope.var(key)
-        state = variable.tensor
+        state, spec = variable.tensor, value.spec
         memory = state.allocation
-        has_memory = memory is not None and memory.block is not None and state.contiguous
-        if has_memory and (state.place, state.spec) == (context.place, value.spec) and value.allocation is not None:
+        fits = memory is not None and memory.block is not None and state.contiguous and state.place == context.place
+        if fits and spec is not None and state.spec == spec and value.allocation is not None:
             # 3 references: of the tensor, of the local variable, and of getrefcount's argument
-            unseen = memory is not None and memory.is_private and getrefcount(memory) == 3
-            if not (alone and exchange and unseen):
+            if exchange and alone and memory is not None and memory.is_private and getrefcount(memory) == 3:
+                spare = Tensor.of(spec, context.place, memory)
+                del memory
+                state.share_data_with(value)
+                recycle.give(context, spare)
+            else:
                 copy_into(state, value)
-                return state
+            return state
         return variable.hold(value if alone else transfer(value, context))
 
     def _place_of(self, step: Control, slot: str) -> Place:

@@ -32,7 +32,7 @@ PAGE = """\
 Written by `tools/tensor_primitives.py` from the tables in `fluidlite/expr` and `fluidlite/render`; a test keeps it
 true.
 
-An operator's function ([say an operator](../define_an_operator.md)) is traced to an expression of these primitives. Each
+An operator's function ([define an operator](../define_an_operator.md)) is traced to an expression of primitives. Each
 has one rule a kind: the dims and the dtype of its result; its derivative, which is an expression again; array calls;
 and, for places that have a kernel language alone, the operator that it is, or how simpler primitives say it. Those of
 scalars, which `map` applies to each element, have [a page of their own](primitives.md).

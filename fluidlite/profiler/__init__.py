@@ -1,6 +1,6 @@
-"""``fluid.profiler``: what each operator and kernel costs on its place, as a table and as a trace.
+"""``fluid.profiler``: measures the time of each operator and kernel on its place, as a table and as a trace.
 
-Fluid's functions (``python/paddle/fluid/profiler.py``, 1.1 to 1.8), and :func:`recorded`, which gives the profile.
+Fluid's functions (``python/paddle/fluid/profiler.py``, 1.1 to 1.8), and :func:`recorded`, which yields the profile.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OUTPUT_MODES = ("kvp", "csv")
 
 
 class _Current:
-    """The profile that is being recorded."""
+    """The profile in progress."""
 
     def __init__(self) -> None:
         self.lock = new_lock()
@@ -56,33 +56,33 @@ class _Current:
             return self.profile
 
     def stop(self, profile: Profile | None = None) -> Profile | None:
-        """End the profile that is on; with an argument, only if it is that one."""
+        """End the current profile and return it; with an argument, only if it is that one."""
         with self.lock:
-            found = self.profile
-            if found is None or (profile is not None and found is not profile):
+            current = self.profile
+            if current is None or (profile is not None and current is not profile):
                 return None
             set_timer(None)
             self.recording = self.profile = None
-        found.end()
-        return found
+        current.end()
+        return current
 
 
 _current = _Current()
 
 
 @first_in_child
-def _begin_anew() -> None:
+def _reset_after_fork() -> None:
     _current.recording = _current.profile = None
 
 
 def check_state(state: str) -> None:
-    """Raise ProgramError unless it is one of ``start_profiler``'s."""
+    """Raise ProgramError unless it is a state of :func:`start_profiler`."""
     if state not in STATES:
         raise ProgramError(f"the state of a profiler is {state!r}; expected one of {', '.join(STATES)}")
 
 
 def check_sorted_key(sorted_key: str | None) -> None:
-    """Raise ProgramError unless it is one of ``stop_profiler``'s."""
+    """Raise ProgramError unless it is a key of :func:`stop_profiler`."""
     if sorted_key not in (None, "default", *SORTED_KEYS):
         raise ProgramError(
             f"the sorted_key of a profiler is {sorted_key!r}; expected None or one of default, {', '.join(SORTED_KEYS)}"
@@ -90,20 +90,20 @@ def check_sorted_key(sorted_key: str | None) -> None:
 
 
 def start_profiler(state: str, tracer_option: str = "Default") -> None:
-    """Begin to profile the runs of all threads.
+    """Start profiling the runs of all threads.
 
     Parameters
     ----------
     state : {"CPU", "GPU", "All"}
-        "All" and "GPU": the time that operators take on their places, whatever these are. "CPU": the time for which
-        their calls keep the host; queues are not waited for.
+        "All" and "GPU": the time of operators on their places, of any kind. "CPU": the time of their calls on the
+        host, without waits for queues.
     tracer_option : {"Default", "Serial", "OpDetail", "AllOpDetail"}
-        Fluid's levels of detail; each operator is always recorded here.
+        Fluid's levels of detail; here all of them record every operator.
 
     Raises
     ------
     ProgramError
-        A ValueError, as Fluid's: another state or option; or a profiler is on already.
+        For another state or option, or if a profiler is running. It is a ValueError, as in Fluid.
     """
     if tracer_option not in TRACER_OPTIONS:
         raise ProgramError(f"tracer_option is {tracer_option!r}; expected one of {', '.join(TRACER_OPTIONS)}")
@@ -111,21 +111,21 @@ def start_profiler(state: str, tracer_option: str = "Default") -> None:
 
 
 def stop_profiler(sorted_key: str | None = None, profile_path: str | Path | None = "/tmp/profile") -> None:
-    """End profiling, print the table, and write the trace; does nothing if no profiler is on.
+    """Stop profiling, print the table, and write the trace; does nothing if no profiler is running.
 
     Parameters
     ----------
     sorted_key : {None, "default", "calls", "total", "max", "min", "ave"}
-        By what the table is sorted, the largest first; default: the order of first calls.
+        The column by which the table is sorted, in descending order; default: the order of first calls.
     profile_path : str, Path or None
-        Where the trace goes, as JSON for chrome://tracing and Perfetto. (Fluid's was a protobuf of its own, for its
-        ``tools/timeline.py``, which made this JSON of it.) None: no file.
+        Path of the trace, as JSON for chrome://tracing and Perfetto. (Fluid wrote a protobuf, which its
+        ``tools/timeline.py`` converted to this JSON.) None: no file.
 
     Raises
     ------
     ProgramError
-        Another sorted_key; the profiler stays on. Or the trace cannot be written; the table is printed, and the
-        profiler is off.
+        For another sorted_key; the profiler keeps running. Or if the trace cannot be written; the table is printed,
+        and the profiler is stopped.
     """
     check_sorted_key(sorted_key)
     profile = _current.stop()
@@ -140,7 +140,7 @@ def _report(profile: Profile, sorted_key: str | None, profile_path: str | Path |
 
 
 def reset_profiler() -> None:
-    """Forget what was recorded until now; a profiler that is on goes on."""
+    """Discard all records so far; a running profiler keeps running."""
     recording = _current.recording
     if recording is not None:
         recording.reset()
@@ -153,28 +153,28 @@ def profiler(
     profile_path: str | Path | None = "/tmp/profile",
     tracer_option: str = "Default",
 ) -> Iterator[None]:
-    """Profile a block: :func:`start_profiler` before it and :func:`stop_profiler` behind it, after an error too.
+    """Profile a block: :func:`start_profiler` before and :func:`stop_profiler` after it, also after an error.
 
     Raises
     ------
     ProgramError
-        Before the block runs: another state, sorted_key or option; or a profiler is on already, which goes on.
-        After it: the trace cannot be written; the table is printed.
+        Before the block: for another state, sorted_key or option, or if a profiler is running, which keeps running.
+        After it: if the trace cannot be written; the table is printed.
     """
     check_sorted_key(sorted_key)
     start_profiler(state, tracer_option)
-    mine = _current.profile
+    profile = _current.profile
     try:
         yield
     finally:
-        found = _current.stop(mine)
-        if found is not None:
-            _report(found, sorted_key, profile_path)
+        stopped = _current.stop(profile)
+        if stopped is not None:
+            _report(stopped, sorted_key, profile_path)
 
 
 @contextmanager
 def recorded(state: str = "All") -> Iterator[Profile]:
-    """Profile a block; the profile's rows, table and trace are read from what it gives.
+    """Profile a block; rows, table and trace are read from the profile that it yields.
 
     Yields
     ------
@@ -183,7 +183,7 @@ def recorded(state: str = "All") -> Iterator[Profile]:
     Raises
     ------
     ProgramError
-        Another state, or a profiler is on already, which goes on.
+        For another state, or if a profiler is running, which keeps running.
     """
     profile = _current.start(state)
     try:
@@ -196,13 +196,13 @@ def recorded(state: str = "All") -> Iterator[Profile]:
 def cuda_profiler(output_file: str | Path, output_mode: str | None = None, config: object = None) -> Iterator[None]:
     """Profile a block as :func:`profiler` does, on any place; the trace goes to ``output_file``.
 
-    Fluid's switched NVIDIA's command-line profiler on, which is no more; its ``config`` and the format ``output_mode``
-    ("kvp" or "csv") mean nothing here: the file is JSON for chrome://tracing and Perfetto. Nothing is printed.
+    Fluid started NVIDIA's command-line profiler, which no longer exists. Its ``config`` and the format ``output_mode``
+    ("kvp" or "csv") have no effect: the file is JSON for chrome://tracing and Perfetto. Nothing is printed.
 
     Raises
     ------
     ProgramError
-        Another output_mode; or a profiler is on already.
+        For another output_mode, or if a profiler is running.
     """
     if output_mode not in (None, *OUTPUT_MODES):
         raise ProgramError(f"output_mode is {output_mode!r}; expected None or one of {', '.join(OUTPUT_MODES)}")
@@ -212,7 +212,7 @@ def cuda_profiler(output_file: str | Path, output_mode: str | None = None, confi
 
 
 class RecordEvent:
-    """Names what a block of the user's code does, in the table and in the trace; without a profiler it does nothing.
+    """Records a block of the user's code under a name, in table and trace; without a profiler it does nothing.
 
     Parameters
     ----------

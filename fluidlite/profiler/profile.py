@@ -1,4 +1,4 @@
-"""A profile: what was recorded, as rows, a table, and a trace."""
+"""Profiles: the records of a profiler as rows, a table, and a trace."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fluidlite.base.text_file import write_text
 from fluidlite.base.text_table import table
 from fluidlite.profiler.chrome_trace import chrome_trace
 from fluidlite.profiler.recording import Recording
-from fluidlite.profiler.statistics import MAX_TIMELINE_EVENTS, Row
+from fluidlite.profiler.statistics import MAX_TIMELINE_EVENTS, ProfileRow
 
-SORTED_KEYS: dict[str, Callable[[Row], float]] = {
+SORTED_KEYS: dict[str, Callable[[ProfileRow], float]] = {
     "calls": lambda row: row.calls,
     "total": lambda row: row.total,
     "max": lambda row: row.max,
@@ -23,10 +23,11 @@ SORTED_KEYS: dict[str, Callable[[Row], float]] = {
 }
 HEADS = ("Event", "Kernel", "Place", "Calls", "Total", "Max.", "Min.", "Ave.", "Ratio.", "Bytes")
 SPANS = ("run", "event")
+"""Kinds of rows that are spans of the host."""
 
 
 class Profile:
-    """What runs did while it was recorded; times are nanoseconds.
+    """The result of profiling; times are in nanoseconds.
 
     Attributes
     ----------
@@ -40,37 +41,37 @@ class Profile:
         self._ended: int | None = None
 
     def end(self) -> None:
-        """Nothing is recorded any more."""
+        """Stop recording."""
         self._recording.close()
         self._ended = perf_counter_ns()
 
-    def rows(self, sorted_key: str | None = None) -> list[Row]:
-        """Rows of operators, transfers and checks, each of one kernel on one place; and of runs and the user's events.
+    def rows(self, sorted_key: str | None = None) -> list[ProfileRow]:
+        """Return the rows of operators, transfers and checks, by kernel and place, and of runs and the user's events.
 
         Parameters
         ----------
         sorted_key : {None, "default", "calls", "total", "max", "min", "ave"}
-            The largest first, as Fluid's, by "min" too. Default: in the order in which they came up.
+            In descending order, as in Fluid, also by "min". Default: in the order of first calls.
         """
         self._recording.sum_up()
-        found = list(self._recording.statistics.rows.values())
+        unsorted = list(self._recording.statistics.rows.values())
         if sorted_key in (None, "default"):
-            return found
-        return sorted(found, key=SORTED_KEYS[str(sorted_key)], reverse=True)
+            return unsorted
+        return sorted(unsorted, key=SORTED_KEYS[str(sorted_key)], reverse=True)
 
     @property
     def seconds(self) -> float:
-        """How long it was recorded."""
+        """Duration of the profile in seconds."""
         ended = self._ended if self._ended is not None else perf_counter_ns()
         return 1e-9 * (ended - self._recording.began)
 
     @property
     def methods(self) -> dict[str, str]:
-        """How times were taken, by place."""
+        """The method of time measurement, by place."""
         return dict(self._recording.methods)
 
     def data(self, sorted_key: str | None = None) -> dict[str, Any]:
-        """All of it as plain dicts and lists; times are seconds."""
+        """Return the profile as plain dicts and lists; times are in seconds."""
         rows = []
         for row in self.rows(sorted_key):
             times = {name: 1e-9 * getattr(row, name) for name in ("total", "own", "max", "min", "ave")}
@@ -89,14 +90,14 @@ class Profile:
         }
 
     def text(self, sorted_key: str | None = None) -> str:
-        """The table, with what was copied and how times were taken."""
+        """Return the table, with numbers of copies and methods of time measurement."""
         rows = self.rows(sorted_key)
         order = "the order of their first calls" if sorted_key in (None, "default") else str(sorted_key)
         launched = [row for row in rows if row.kind not in SPANS]
-        whole = sum(row.own for row in launched)
+        total = sum(row.own for row in launched)
         lines = ["-------------------------     Profiling Report     -------------------------", ""]
         lines.append(f"State {self.state}, {1e3 * self.seconds:.2f} ms. Times in ms, sorted by {order}.")
-        lines += [f"{place}: times by {how}" for place, how in self.methods.items()]
+        lines += [f"{place}: times by {method}" for place, method in self.methods.items()]
         for place, copies in self._recording.statistics.transfers.items():
             lines.append(
                 "{0}: {launches:,} launches; copies: {copy_in:,} in ({bytes_in:,} bytes), {copy_out:,} out "
@@ -104,7 +105,7 @@ class Profile:
             )
         lines.append("")
         spans = [_cells(row, 0) for row in rows if row.kind in SPANS]
-        lines += table([HEADS, *(_cells(row, whole) for row in launched), *spans], range(3, len(HEADS)))
+        lines += table([HEADS, *(_cells(row, total) for row in launched), *spans], range(3, len(HEADS)))
         if self._recording.lost:
             lines.append(f"{self._recording.lost:,} launches are left out: their device has no times of them any more.")
         if self._recording.timeline.dropped:
@@ -118,7 +119,7 @@ class Profile:
         return self.text()
 
     def trace(self) -> dict[str, Any]:
-        """The timeline for chrome://tracing and Perfetto, as an object for JSON: a row a queue, one a thread."""
+        """Return the timeline as an object for JSON, with one row for each queue and thread."""
         self._recording.sum_up()
         notes = {"state": self.state, "times": self.methods, "dropped": self._recording.timeline.dropped}
         return chrome_trace(self._recording.timeline, self._recording.began, notes)
@@ -134,7 +135,7 @@ class Profile:
         return write_text(path, json.dumps(self.trace(), separators=(",", ":")), "the trace")
 
 
-def _cells(row: Row, whole: int) -> tuple[str, ...]:
+def _cells(row: ProfileRow, total: int) -> tuple[str, ...]:
     times = [f"{1e-6 * time:.4f}" for time in (row.total, row.max, row.min, row.ave)]
-    ratio = f"{row.own / whole:.4f}" if whole else ""
+    ratio = f"{row.own / total:.4f}" if total else ""
     return row.name, row.kernel, row.place, f"{row.calls:,}", *times, ratio, f"{row.nbytes:,}" if row.nbytes else ""

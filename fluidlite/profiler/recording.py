@@ -1,4 +1,4 @@
-"""What a profiler records: the launches of all threads with their times, and spans of the host."""
+"""The recorder of the profiler: times of the launches of all threads, and spans of the host."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Item = TypeVar("Item")
 Mark = int | Stamp
 
 MAX_PENDING_MARKS = 16_384
-"""Reads of clocks that wait to be summed up."""
+"""Maximum number of clock reads before they are added to the statistics."""
 MAX_PENDING_STAMPS = 2_048
-"""Timed events of devices that wait to be read: each is an object of the driver."""
-MAX_KNOWN_LISTS = 1_024
-"""Lists of launches whose sites are kept."""
+"""Maximum number of unread device events, each of which is an object of the driver."""
+MAX_CACHED_SITE_LISTS = 1_024
+"""Maximum number of lists of launches whose sites are cached."""
 
 _counts = attrgetter(*COPIES)
 
@@ -37,19 +37,20 @@ METHODS = {
     EVENTS: "timed events in its queue",
     WAITS: "the host's clock, with a wait for the queue before each read",
 }
-"""How the time of a launch is taken."""
+"""Methods to measure the time of a launch."""
 
 
-class _Record:
+class _LaunchRecord:
     """One pass over the launches of an executable or a plan.
 
-    ``marks`` has one read of a clock more than launches are done; ``begins``, where devices take times, another for
-    each launch. ``inner`` has the time of the records that ran inside of a launch.
+    ``marks``: clock reads: one before the first launch, and one after each.
+    ``begins``: with device events, another read before each launch.
+    ``inner``: time of the records that ran inside a launch, by launch.
     """
 
     __slots__ = ("at", "begins", "inner", "marks", "parent", "sites", "thread")
 
-    def __init__(self, sites: tuple[Site, ...], parent: _Record | None) -> None:
+    def __init__(self, sites: tuple[Site, ...], parent: _LaunchRecord | None) -> None:
         self.sites = sites
         self.thread = threading.get_ident()
         self.marks: list[Any] = []
@@ -59,7 +60,7 @@ class _Record:
         self.at = len(parent.marks) - 1 if parent is not None else 0
 
 
-class _Run:
+class _RunRecord:
     __slots__ = ("after", "before", "began", "contexts", "depth", "ended", "place", "recording", "thread")
 
     def __init__(self, recording: Recording, place: Place, contexts: Sequence[Context]) -> None:
@@ -82,19 +83,19 @@ class _Run:
 class Recording:
     """The timer of one profile.
 
-    ``host_only``: take the time for which calls keep the host, and do not wait for queues.
+    ``host_only``: measure the time of calls on the host, without waits for queues.
     """
 
     def __init__(self, host_only: bool = False) -> None:
         self._host_only = host_only
         self._lock = new_lock()
-        self._stacks: dict[int, list[_Record]] = {}
+        self._stacks: dict[int, list[_LaunchRecord]] = {}
         self.depths: dict[int, int] = {}
         self._clear()
 
     def _clear(self) -> None:
-        self._pending: list[_Record] = []
-        self._runs: list[_Run] = []
+        self._pending: list[_LaunchRecord] = []
+        self._runs: list[_RunRecord] = []
         self._reads = self._stamps = 0
         self._sites: dict[int, tuple[Sequence[Step], tuple[Site, ...], bool]] = {}
         self._references: dict[Context, tuple[Stamp, int]] = {}
@@ -106,26 +107,26 @@ class Recording:
         self.began = perf_counter_ns()
 
     def reset(self) -> None:
-        """Forget what was recorded; what runs now is recorded from its next launches on."""
+        """Discard all records; runs in progress are recorded from their next launches on."""
         with self._lock:
             self._clear()
 
-    # What the runs call
+    # Called by runs
 
-    def run(self, frame: Frame, contexts: Sequence[Context]) -> _Run:
-        """Record a run as a span of the host, and the copies that it makes."""
-        return _Run(self, frame.place, contexts)
+    def run(self, frame: Frame, contexts: Sequence[Context]) -> _RunRecord:
+        """Return a context manager that records a run as a span of the host, with its copies."""
+        return _RunRecord(self, frame.place, contexts)
 
     def timed(self, frame: Frame, owners: Sequence[Step], items: Iterable[Item]) -> Generator[Item]:
-        """Yield items, and read a clock between them: the host's, or for items on a device that has them its events."""
-        sites, plain = self._sites_of(frame, owners, items)
+        """Yield items, and read a clock between them: the host's, or that of device events if the device has them."""
+        sites, uses_host_clock = self._sites_of(frame, owners, items)
         stack = self._stacks.setdefault(threading.get_ident(), [])
-        record = _Record(sites, stack[-1] if stack else None)
+        record = _LaunchRecord(sites, stack[-1] if stack else None)
         stack.append(record)
         mark, clock = record.marks.append, perf_counter_ns
         try:
             mark(clock())
-            if plain:
+            if uses_host_clock:
                 for item in items:
                     yield item
                     mark(clock())
@@ -138,10 +139,10 @@ class Recording:
                     mark(self._read(site.context, after=True))
         finally:
             stack.pop()
-            self._ended(record)
+            self._add_pending(record)
 
-    def end_run(self, run: _Run) -> None:
-        """Note a run that ended."""
+    def end_run(self, run: _RunRecord) -> None:
+        """Add a run that has ended."""
         self.depths[run.thread] = run.depth
         if not run.depth:
             self.depths.pop(run.thread, None)
@@ -150,7 +151,7 @@ class Recording:
         if self._reads > MAX_PENDING_MARKS:
             self.sum_up()
 
-    def _add_run(self, run: _Run) -> None:
+    def _add_run(self, run: _RunRecord) -> None:
         if run.began < self.began:
             return
         name = f"{'sub-block' if run.depth else 'run'} on {run.place}"
@@ -170,19 +171,19 @@ class Recording:
     # Clocks
 
     def _method(self, context: Context) -> str:
-        found = self._methods.get(context)
-        if found is None:
-            found = self._methods[context] = self._choose(context)
+        method = self._methods.get(context)
+        if method is None:
+            method = self._methods[context] = self._choose_method(context)
             with self._lock:
-                kind = str(context.place)
-                number = sum(place == kind for place, _ in self._queues.values())
-                self._queues.setdefault(context, (kind, number))
-                self.statistics.methods[kind] = METHODS[found]
-        return found
+                place_name = str(context.place)
+                number = sum(place == place_name for place, _ in self._queues.values())
+                self._queues.setdefault(context, (place_name, number))
+                self.statistics.methods[place_name] = METHODS[method]
+        return method
 
-    def _choose(self, context: Context) -> str:
+    def _choose_method(self, context: Context) -> str:
         if self._host_only or (context.array is not None and context.array.eager):
-            return CLOCK  # a value can be read without a wait: a kernel is done when its call returns
+            return CLOCK  # synchronous: a kernel is done when its call returns
         context.wait()
         reference = context.stamp()
         if reference is None:
@@ -204,18 +205,18 @@ class Recording:
     # Summing up
 
     def _sites_of(self, frame: Frame, owners: Sequence[Step], items: Iterable[Any]) -> tuple[tuple[Site, ...], bool]:
-        """The sites of some launches, and whether the host's clock does for all of them."""
-        known = self._sites.get(id(owners))
-        if known is not None and known[0] is owners:
-            return known[1], known[2]
+        """Return the sites of some launches, and whether all are measured by the host's clock."""
+        cached = self._sites.get(id(owners))
+        if cached is not None and cached[0] is owners:
+            return cached[1], cached[2]
         sites = tuple([site_of(owner, item, frame) for owner, item in zip(owners, items, strict=True)])
-        if len(self._sites) >= MAX_KNOWN_LISTS:
+        if len(self._sites) >= MAX_CACHED_SITE_LISTS:
             self._sites.clear()
-        plain = {self._method(site.context) for site in sites} <= {CLOCK}
-        self._sites[id(owners)] = owners, sites, plain
-        return sites, plain
+        uses_host_clock = {self._method(site.context) for site in sites} <= {CLOCK}
+        self._sites[id(owners)] = owners, sites, uses_host_clock
+        return sites, uses_host_clock
 
-    def _ended(self, record: _Record) -> None:
+    def _add_pending(self, record: _LaunchRecord) -> None:
         self._pending.append(record)
         self._reads += len(record.marks)
         if record.begins is not None:
@@ -224,13 +225,13 @@ class Recording:
             self.sum_up()
 
     def sum_up(self) -> None:
-        """Take what was recorded into the statistics and the timeline."""
+        """Add pending records to the statistics and the timeline."""
         with self._lock:
             pending, self._pending = self._pending, []
             runs, self._runs = self._runs, []
             self._reads = self._stamps = 0
-            groups: dict[tuple[int, int], list[tuple[_Record, Any, Any]]] = {}
-            for record in pending:  # in the order in which they ended: what ran inside of another comes first
+            groups: dict[tuple[int, int], list[tuple[_LaunchRecord, Any, Any]]] = {}
+            for record in pending:  # ordered by end: inner records come before outer ones
                 begins, ends = self._times(record)
                 if not len(begins) or begins[0] < self.began:
                     continue
@@ -238,33 +239,33 @@ class Recording:
                     inner = record.parent.inner
                     inner[record.at] = inner.get(record.at, 0) + int(ends[-1] - begins[0])
                 groups.setdefault((id(record.sites), len(begins)), []).append((record, begins, ends))
-            for found in groups.values():
-                self._add(found)
+            for records in groups.values():
+                self._add(records)
             for run in runs:
                 self._add_run(run)
 
-    def _add(self, found: Sequence[tuple[_Record, Any, Any]]) -> None:
-        sites = found[0][0].sites
-        begins, ends = np.stack([each[1] for each in found]), np.stack([each[2] for each in found])
+    def _add(self, records: Sequence[tuple[_LaunchRecord, Any, Any]]) -> None:
+        sites = records[0][0].sites
+        begins, ends = np.stack([each[1] for each in records]), np.stack([each[2] for each in records])
         inner: dict[int, int] = {}
-        for record, _, _ in found:
+        for record, _, _ in records:
             for at, time in record.inner.items():
                 inner[at] = inner.get(at, 0) + time
         self.statistics.add(sites, Timings(ends - begins, inner))
         queues = [self._queues[site.context] for site in sites]
-        self.timeline.add(sites, queues, [each[0].thread for each in found], begins, ends)
+        self.timeline.add(sites, queues, [each[0].thread for each in records], begins, ends)
 
-    def _times(self, record: _Record) -> tuple[Any, Any]:
-        """Begins and ends of the launches of a record that were done, in nanoseconds of the host's clock."""
+    def _times(self, record: _LaunchRecord) -> tuple[Any, Any]:
+        """Return begins and ends of the finished launches of a record, in nanoseconds of the host's clock."""
         if record.begins is None:
             marks = np.array(record.marks, np.int64)
             return marks[:-1], marks[1:]
-        done = len(record.marks) - 1
+        num_done = len(record.marks) - 1
         try:
-            begins = [self._time(s.context, b) for s, b in zip(record.sites, record.begins[:done], strict=False)]
+            begins = [self._time(s.context, b) for s, b in zip(record.sites, record.begins[:num_done], strict=False)]
             ends = [self._time(s.context, e) for s, e in zip(record.sites, record.marks[1:], strict=False)]
-        except Exception:  # a device that is gone has no times; the run has said so
-            self.lost += done
+        except Exception:  # the device is lost, as the run has raised
+            self.lost += num_done
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         return np.array(begins, np.int64), np.array(ends, np.int64)
 
@@ -276,7 +277,7 @@ class Recording:
         return at + round(1e9 * mark.seconds_since(reference))
 
     def close(self) -> None:
-        """Sum up, and let go of plans and contexts."""
+        """Add pending records, and drop references to plans and contexts."""
         self.sum_up()
         with self._lock:
             self._sites.clear()
@@ -286,5 +287,5 @@ class Recording:
 
     @property
     def methods(self) -> Mapping[str, str]:
-        """How times were taken, by place."""
+        """The method of time measurement, by place."""
         return self.statistics.methods

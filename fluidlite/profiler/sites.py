@@ -1,4 +1,4 @@
-"""Sites: what a launch is called in a profile."""
+"""Sites: the identity of a launch in a profile."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from fluidlite.platform.context import Context
 from fluidlite.program.operator import EMPTY, MADE_OF
 
 OPERATOR, CONTROL, TRANSFER, CHECK, STORE = "operator", "control flow", "transfer", "error check", "store"
+"""Kinds of sites."""
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """Where in a plan a launch comes from.
+    """The origin of a launch in a plan.
 
     ``kind``: "operator", "control flow" (it runs sub-blocks or calls the host), "transfer" (a copy between places),
-    "error check" (a look for deferred errors before state is written) or "store" (a copy of a result into state).
-    ``name``: the operator's type, or what is copied where.
-    ``kernel``: how the kernel was chosen, and whose it is.
+    "error check" (for deferred errors before a write of state) or "store" (a copy of a result into state).
+    ``name``: the operator's type, or source and target of a copy.
+    ``kernel``: the kind and the owner of the kernel.
     ``context``: the queue.
-    ``nbytes``: bytes of all operands and results; 0 where their dims are not known before the run.
+    ``nbytes``: bytes of all operands and results; 0 if their dims are unknown before the run.
     ``made_of``: operators that passes fused into this one.
     ``output``: the first variable that it writes.
     """
@@ -41,7 +42,7 @@ class Site:
 
 
 def site_of(owner: Step, item: Any, frame: Frame) -> Site:
-    """The site of an action of an executable, or of a step of a plan, which is its own owner."""
+    """Return the site of an action of an executable, or of a step of a plan (which is its own owner)."""
     if isinstance(owner, Move):
         return _move(owner, frame)
     line, output = _line(owner.op), next((name for name in owner.op.output_arg_names if name != EMPTY), "")

@@ -1,4 +1,4 @@
-"""Sums of what was recorded: a row an operator and kernel, copies by place; and what happened when."""
+"""Statistics of a profile: one row for each operator and kernel, copies by place; and the timeline."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 from fluidlite.profiler.sites import Site
 
 MAX_TIMELINE_EVENTS = 500_000
-"""Events that a timeline keeps; later ones are in the sums alone."""
+"""Maximum number of events of a timeline; later ones are only in the statistics."""
 
 
 @dataclass
-class Row:
-    """The launches of one operator type by one kernel on one place, or the spans of one name. Times are nanoseconds.
+class ProfileRow:
+    """The launches of one operator type by one kernel on one place, or the spans of one name; times in nanoseconds.
 
     ``kind``, ``name``, ``kernel``, ``place``: as of :class:`Site`; spans have the kind "run" or "event", and the place
     "host".
-    ``own``: ``total`` without the launches of sub-blocks that ran inside.
+    ``own``: ``total`` without inner launches, those of sub-blocks.
     """
 
     kind: str
@@ -38,9 +38,9 @@ class Row:
         """The mean time of a call."""
         return self.total / self.calls if self.calls else 0.0
 
-    def add(self, calls: int, total: int, own: int, most: int, least: int, nbytes: int) -> None:
-        self.min = min(self.min, least) if self.calls else least
-        self.max = max(self.max, most)
+    def add(self, calls: int, total: int, own: int, longest: int, shortest: int, nbytes: int) -> None:
+        self.min = min(self.min, shortest) if self.calls else shortest
+        self.max = max(self.max, longest)
         self.calls += calls
         self.total += total
         self.own += own
@@ -48,13 +48,13 @@ class Row:
 
 
 COPIES = ("copy_in", "copy_out", "copy_within", "copy_peer", "bytes_in", "bytes_out", "launches")
-"""What is counted of a context."""
+"""Counters of a context."""
 
 
 class Timings(NamedTuple):
-    """Times of some passes over the same launches.
+    """Times of several passes over the same launches.
 
-    ``inner``: by launch, the time of the launches inside of it.
+    ``inner``: time of the inner launches of each launch.
     """
 
     durations: Any
@@ -63,32 +63,32 @@ class Timings(NamedTuple):
 
 @dataclass
 class Statistics:
-    """All rows, in the order in which they came up; copies by :data:`COPIES`, and how times were taken, by place."""
+    """All rows, in the order of first calls; by place, the :data:`COPIES` and the method of time measurement."""
 
-    rows: dict[tuple[str, str, str, str], Row] = field(default_factory=dict)
+    rows: dict[tuple[str, str, str, str], ProfileRow] = field(default_factory=dict)
     transfers: dict[str, Counter[str]] = field(default_factory=dict)
     methods: dict[str, str] = field(default_factory=dict)
 
-    def _row(self, kind: str, name: str, kernel: str, place: str) -> Row:
+    def _row(self, kind: str, name: str, kernel: str, place: str) -> ProfileRow:
         key = kind, name, kernel, place
-        found = self.rows.get(key)
-        if found is None:
-            found = self.rows[key] = Row(*key)
-        return found
+        row = self.rows.get(key)
+        if row is None:
+            row = self.rows[key] = ProfileRow(*key)
+        return row
 
     def add(self, sites: Sequence[Site], timings: Timings) -> None:
-        """Count launches in; there may be fewer than sites, where a run failed."""
+        """Add launches; they may be fewer than sites if a run failed."""
         durations = timings.durations
         calls, totals = len(durations), durations.sum(0).tolist()
-        for at, (total, most, least) in enumerate(
+        for at, (total, longest, shortest) in enumerate(
             zip(totals, durations.max(0).tolist(), durations.min(0).tolist(), strict=True)
         ):
             site = sites[at]
             row = self._row(site.kind, site.name, site.kernel, site.place)
-            row.add(calls, total, total - timings.inner.get(at, 0), most, least, calls * site.nbytes)
+            row.add(calls, total, total - timings.inner.get(at, 0), longest, shortest, calls * site.nbytes)
 
     def add_copies(self, place: str, before: Sequence[int], after: Sequence[int]) -> None:
-        """Count in what came between two states of a context's counts."""
+        """Add the difference of a context's counters between two times."""
         counts = self.transfers.setdefault(place, Counter())
         for name, old, new in zip(COPIES, before, after, strict=True):
             counts[name] += new - old
@@ -97,8 +97,8 @@ class Statistics:
         self._row(kind, name, "", "host").add(1, time, time, time, time, 0)
 
 
-class Block(NamedTuple):
-    """Passes over the same launches: what they are, their queues (place, number), threads of passes, and the times."""
+class LaunchBatch(NamedTuple):
+    """Passes over the same launches: sites and queues (place, number) of launches, threads of passes, and times."""
 
     sites: Sequence[Site]
     queues: Sequence[tuple[str, int]]
@@ -107,7 +107,7 @@ class Block(NamedTuple):
     ends: Any
 
 
-class Span(NamedTuple):
+class HostSpan(NamedTuple):
     kind: str
     name: str
     thread: int
@@ -117,13 +117,13 @@ class Span(NamedTuple):
 
 @dataclass
 class Timeline:
-    """What happened when, up to so many events.
+    """Events with times, at most :data:`MAX_TIMELINE_EVENTS`.
 
-    ``dropped``: events that came later.
+    ``dropped``: number of later events.
     """
 
-    blocks: list[Block] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
+    batches: list[LaunchBatch] = field(default_factory=list)
+    spans: list[HostSpan] = field(default_factory=list)
     dropped: int = 0
     _events: int = 0
 
@@ -138,8 +138,8 @@ class Timeline:
         self, sites: Sequence[Site], queues: Sequence[tuple[str, int]], threads: Sequence[int], begins: Any, ends: Any
     ) -> None:
         if self._fits(begins.size):
-            self.blocks.append(Block(sites, queues, threads, begins, ends))
+            self.batches.append(LaunchBatch(sites, queues, threads, begins, ends))
 
     def add_span(self, kind: str, name: str, thread: int, began: int, ended: int) -> None:
         if self._fits(1):
-            self.spans.append(Span(kind, name, thread, began, ended))
+            self.spans.append(HostSpan(kind, name, thread, began, ended))

@@ -1,4 +1,4 @@
-"""The functional front: values of a graph, and functions that add to it.
+"""The functional front end: values of a graph, and functions that append to it.
 
 Usually ``import fluidlite.graph as ng``. Every function appends operators of the registry to an ordinary program (the
 main one, or that of its inputs); nothing runs until a computation of a transformer is called. See docs/computations.md.

@@ -1,4 +1,4 @@
-"""What changes state, and when: assignments, sequences and snapshots."""
+"""Actions that change state: assignments and sequences; and snapshots of state."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from fluidlite.program.variable import Variable
 
 def _target(item: Any) -> Value:
     if isinstance(item, Variable) and not isinstance(item, Action):
-        found = as_value(item)
-        if found.is_cell or (found.persistable and found.is_input):
-            return found
-    named = repr(item.name) if isinstance(item, Variable) else repr(item)
-    raise ProgramError(f"{named} cannot be assigned; expected a variable, a persistent tensor or a temporary")
+        target = as_value(item)
+        if target.is_cell or (target.persistable and target.is_input):
+            return target
+    name = repr(item.name) if isinstance(item, Variable) else repr(item)
+    raise ProgramError(f"{name} cannot be assigned; expected a variable, a persistent tensor or a temporary")
 
 
 def assign(lvalue: Value, rvalue: Like) -> Effect:
     """Return the action that stores a value in a variable, persistent tensor or temporary.
 
-    It runs in the computations whose results need it, where the program makes it; :func:`sequential` puts it elsewhere.
+    It runs in computations whose results need it, at its position in the program; :func:`sequential` changes the order.
 
     Parameters
     ----------
     lvalue : Value
     rvalue : Value, number or array_like
-        Of the same dtype, with dims that broadcast to those of ``lvalue``.
+        Has the same dtype, and dims that broadcast to those of ``lvalue``.
 
     Returns
     -------
     Effect
-        As a result of a computation it gives None.
+        As a result of a computation it is None.
 
     Raises
     ------
@@ -54,13 +54,13 @@ def assign(lvalue: Value, rvalue: Like) -> Effect:
         )
     if value.shape != target.shape:
         value = broadcast(value, target.shape)
-    made = create(Effect, f"assign_{target.name}", target.block)
-    append(target.block, WRITE, [value.name], made, {"state": target.name})
-    return made
+    effect = create(Effect, f"assign_{target.name}", target.block)
+    append(target.block, WRITE, [value.name], effect, {"state": target.name})
+    return effect
 
 
 def fill(x: Value, scalar: float) -> Effect:
-    """Return the action that fills a variable, persistent tensor or temporary with a number that its dtype has."""
+    """Return the action that fills a variable, persistent tensor or temporary with a number."""
     target = _target(x)
     number = scalar.item() if isinstance(scalar, np.number) else scalar
     if isinstance(number, bool) or not isinstance(number, (int, float)):
@@ -87,42 +87,42 @@ def set_item(tensor: Value, item: Any, value: Like) -> Effect:
     if any(isinstance(key, bool) or not isinstance(key, (int, np.integer, slice, EllipsisType)) for key in keys):
         raise ProgramError(f"{target.name!r} is set at {item!r}; use ints, slices and ...")
     try:
-        shadow = np.broadcast_to(np.zeros((), "int8"), dims)[item]
+        selection = np.broadcast_to(np.zeros((), "int8"), dims)[item]
     except IndexError as exc:
         raise ProgramError(f"{target.name!r} {list(dims)} has no part {item!r}: {exc}") from None
     part = value_like(value, target.dtype, target)
-    if part.shape != shadow.shape:
-        part = broadcast(part, shadow.shape)
-    if not shadow.size:
+    if part.shape != selection.shape:
+        part = broadcast(part, selection.shape)
+    if not selection.size:
         return assign(target, target)
-    lead, rows, row = _rows(dims, keys)
-    flat = emit("reshape2", {"X": target}, {"shape": [lead, row]})
-    updates = emit("reshape2", {"X": part}, {"shape": [len(rows), row]})
+    num_rows, rows, row_length = _rows(dims, keys)
+    flat = emit("reshape2", {"X": target}, {"shape": [num_rows, row_length]})
+    updates = emit("reshape2", {"X": part}, {"shape": [len(rows), row_length]})
     ids = value_like(rows, beside=target)
     new = emit("scatter", {"X": flat, "Ids": ids, "Updates": updates}, {"overwrite": True})
     return assign(target, emit("reshape2", {"X": new}, {"shape": list(dims)}))
 
 
 def _rows(dims: tuple[int, ...], keys: tuple[Any, ...]) -> tuple[int, np.ndarray[Any, Any], int]:
-    """Dims as a matrix of rows that are set as a whole: their number, those set, and the length of one."""
-    dots = [i for i, key in enumerate(keys) if key is Ellipsis]
-    if dots:
+    """Return dims as a matrix whose rows are set entirely: number of rows, indices of those set, and row length."""
+    ellipses = [i for i, key in enumerate(keys) if key is Ellipsis]
+    if ellipses:
         middle = [slice(None)] * (len(dims) - len(keys) + 1)
-        keys = (*keys[: dots[0]], *middle, *keys[dots[0] + 1 :])
+        keys = (*keys[: ellipses[0]], *middle, *keys[ellipses[0] + 1 :])
     keys = (*keys, *[slice(None)] * (len(dims) - len(keys)))
     inner = len(dims)
     while inner and keys[inner - 1] in (slice(None), slice(0, dims[inner - 1]), slice(None, None, 1)):
         inner -= 1
-    lead = prod(dims[:inner])
-    rows = np.arange(lead, dtype="int64").reshape(dims[:inner])[keys[:inner]]
-    return lead, np.ascontiguousarray(rows).reshape(-1), prod(dims[inner:])
+    num_rows = prod(dims[:inner])
+    rows = np.arange(num_rows, dtype="int64").reshape(dims[:inner])[keys[:inner]]
+    return num_rows, np.ascontiguousarray(rows).reshape(-1), prod(dims[inner:])
 
 
 def sequential(ops: Sequence[Union[Value, Effect]]) -> Any:
-    """Return what runs its parts in order, each once; its value is the last one's.
+    """Return a value or action that runs its parts in order, each once; its value is that of the last part.
 
-    What a part needs, and no part before it has run, runs after the reads and writes of the same state in the parts
-    before it.
+    Operators that a part needs and no earlier part has run execute after the reads and writes of the same state in
+    earlier parts.
 
     Parameters
     ----------
@@ -151,13 +151,13 @@ def sequential(ops: Sequence[Union[Value, Effect]]) -> Any:
         effect = create(Effect, "sequential", block)
         append(block, SEQUENTIAL, [part.name for part in parts], effect, {})
         return effect
-    made = create(Value, "sequential", block, last.spec)
-    append(block, SEQUENTIAL, [part.name for part in parts], made, {})
-    return made
+    value = create(Value, "sequential", block, last.spec)
+    append(block, SEQUENTIAL, [part.name for part in parts], value, {})
+    return value
 
 
 def value_of(tensor: Value) -> Value:
-    """Return a snapshot: what a variable, persistent tensor or temporary holds where the program makes this.
+    """Return a snapshot of a variable, persistent tensor or temporary at this position in the program.
 
     Returns
     -------
@@ -168,7 +168,7 @@ def value_of(tensor: Value) -> Value:
 
 
 def broadcast(x: Like, shape: Sequence[int]) -> Value:
-    """Return a value repeated to other dims, by NumPy's rule.
+    """Return a value that is broadcast to other dims, by NumPy's rule.
 
     Parameters
     ----------
@@ -180,16 +180,16 @@ def broadcast(x: Like, shape: Sequence[int]) -> Value:
     ValueError
         If the dims do not broadcast to ``shape``.
     """
-    value, wanted = value_like(x), tuple(ints_of("shape", shape, -1))
-    have = value.shape
-    added = len(wanted) - len(have)
-    fits = added >= 0 and all(a in (1, b) for a, b in zip(have, wanted[added:], strict=True))
+    value, target_dims = value_like(x), tuple(ints_of("shape", shape, -1))
+    dims = value.shape
+    added = len(target_dims) - len(dims)
+    fits = added >= 0 and all(a in (1, b) for a, b in zip(dims, target_dims[added:], strict=True))
     if not fits:
-        raise ProgramError(f"{value.name!r} {list(have)} does not broadcast to {list(wanted)}")
-    if have == wanted:
+        raise ProgramError(f"{value.name!r} {list(dims)} does not broadcast to {list(target_dims)}")
+    if dims == target_dims:
         return value
-    wide = emit("reshape2", {"X": value}, {"shape": [1] * added + list(have)}) if added else value
-    if 0 in wanted:
-        return filled(0, wanted, value.dtype, value)
-    times = [b // a for a, b in zip(wide.shape, wanted, strict=True)]
-    return emit("expand", {"X": wide}, {"expand_times": times}) if set(times) != {1} else wide
+    reshaped = emit("reshape2", {"X": value}, {"shape": [1] * added + list(dims)}) if added else value
+    if 0 in target_dims:
+        return filled(0, target_dims, value.dtype, value)
+    times = [b // a for a, b in zip(reshaped.shape, target_dims, strict=True)]
+    return emit("expand", {"X": reshaped}, {"expand_times": times}) if set(times) != {1} else reshaped

@@ -1,4 +1,4 @@
-"""Derivatives: operators that compute gradients, made by the framework's backward."""
+"""Derivatives: appends gradient operators by the framework's backward pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fluidlite.program.gradient_paths import NoDerivativeError
 from fluidlite.program.source_location import NOWHERE
 from fluidlite.program.variable import Variable
 
-UNUSED = ("raise", "zero")
+UNUSED_MODES = ("raise", "zero")
 
 
 @overload
@@ -28,66 +28,66 @@ def deriv(
 def deriv(
     dependent: Value, independent: Union[Variable, Sequence[Variable]], error: Like | None = None, unused: str = "raise"
 ) -> Any:
-    """Return the derivative of a value with respect to another; it adds to the graph and runs nothing.
+    """Return the derivative of a value with respect to another; appends operators and runs nothing.
 
-    Its operators stand right behind those of ``dependent``: they read state as ``dependent`` does, whatever is
-    assigned later. Derivatives do not pass through assignments.
+    The operators are inserted directly after those of ``dependent``: they read the same state as ``dependent``, before
+    later assignments. No derivative flows through assignments.
 
     Parameters
     ----------
     dependent : Value
-        One float; of other dims only with ``error``.
+        A float scalar; with ``error``, a float value of any dims.
     independent : Value, or a list of them
     error : Value, number or array_like, optional
-        The derivative of the final quantity with respect to ``dependent``, with its dims; default: 1.
+        The derivative of the final quantity with respect to ``dependent``, of the same dims; default: 1.
     unused : {"raise", "zero"}
-        Where ``dependent`` does not depend on ``independent``, or only through :func:`stop_gradient`, assignments and
-        functions whose derivative is 0 almost everywhere: an error, or zeros of its dims.
+        The result if ``dependent`` does not depend on ``independent``, or only through :func:`stop_gradient`,
+        assignments and functions whose derivative is 0 almost everywhere: an error, or zeros.
 
     Returns
     -------
     Value, or a list of them
-        Of the dims of ``independent``.
+        Has the dims of ``independent``.
 
     Raises
     ------
     ValueError
-        If ``dependent`` is no scalar and there is no ``error``, if the dims of ``error`` are others, or
-        ``independent`` is unused; and, whatever ``unused`` says, if ``dependent`` depends on ``independent`` through an
-        operator that has no derivative there, such as most derivatives: it is named.
+        If ``dependent`` is no scalar and ``error`` is missing, if ``error`` has other dims, or if ``independent`` is
+        unused; and, for any ``unused``, if ``dependent`` depends on ``independent`` through an operator without a
+        derivative there, such as most gradient operators; the error names it.
     """
-    if unused not in UNUSED:
+    if unused not in UNUSED_MODES:
         raise GradientError(f"unused is {unused!r}; expected 'raise' or 'zero'")
     target = as_value(dependent)
-    several = isinstance(independent, (list, tuple))
-    given_to: Any = independent
-    wanted: list[Variable] = list(given_to) if several else [given_to]
-    for variable in wanted:
+    is_list = isinstance(independent, (list, tuple))
+    independents: Any = independent
+    variables: list[Variable] = list(independents) if is_list else [independents]
+    for variable in variables:
         if not isinstance(variable, Variable):
             raise GradientError(f"deriv with respect to {variable!r}; expected a value of the graph")
     if error is None and target._spec().size != 1:
         raise GradientError(
-            f"{target.name!r} has dims {list(target.shape)}; the derivative of what is no scalar needs an error tensor"
+            f"{target.name!r} has dims {list(target.shape)}; the derivative of a non-scalar needs an error tensor"
             "\n  Do: ng.deriv(dependent, independent, error), or reduce it first"
         )
-    given = value_like(error, target.dtype, target) if error is not None else None
-    one_program([target, *wanted, *([given] if given is not None else [])], "deriv")
-    if given is not None and given.shape != target.shape:
+    seed = value_like(error, target.dtype, target) if error is not None else None
+    one_program([target, *variables, *([seed] if seed is not None else [])], "deriv")
+    if seed is not None and seed.shape != target.shape:
         raise GradientError(
-            f"the error tensor {given.name!r} has dims {list(given.shape)}; {target.name!r} has {list(target.shape)}"
+            f"the error tensor {seed.name!r} has dims {list(seed.shape)}; {target.name!r} has {list(target.shape)}"
         )
-    found = [_derivative(target, variable, given, unused) for variable in wanted]
-    return found if several else found[0]
+    derivatives = [_derivative(target, variable, seed, unused) for variable in variables]
+    return derivatives if is_list else derivatives[0]
 
 
 def _derivative(target: Value, variable: Variable, error: Value | None, unused: str) -> Value:
-    known = target.__dict__.setdefault("derivatives", {})
+    derivatives = target.__dict__.setdefault("derivatives", {})
     key = (variable.name, error.name if error is not None else None)
-    if key not in known:
-        _differentiate(target, variable, error, known)
-    found: str | None = known[key]
-    if found is not None:
-        return as_value(target.block.var(found))
+    if key not in derivatives:
+        _differentiate(target, variable, error, derivatives)
+    gradient_name: str | None = derivatives[key]
+    if gradient_name is not None:
+        return as_value(target.block.var(gradient_name))
     if unused == "raise":
         raise GradientError(
             f"{target.name!r} does not depend on {variable.name!r} where derivatives pass"
@@ -96,38 +96,38 @@ def _derivative(target: Value, variable: Variable, error: Value | None, unused: 
     return emit("fill_zeros_like", {"X": variable}, fixed=True)
 
 
-def _differentiate(target: Value, variable: Variable, error: Value | None, known: dict[Any, str | None]) -> None:
-    """Append one backward that all variables share, and put it behind what it is the derivative of."""
+def _differentiate(target: Value, variable: Variable, error: Value | None, derivatives: dict[Any, str | None]) -> None:
+    """Append one backward pass for all trainable variables, and move it after the operators that it differentiates."""
     block = target.block
-    others = [v for v in list(block.vars.values()) if trainable(v) and v.name != variable.name]
-    asked = [variable, *others] if trainable(variable) else [variable]
+    trainable_variables = [v for v in list(block.vars.values()) if trainable(v) and v.name != variable.name]
+    variables = [variable, *trainable_variables] if trainable(variable) else [variable]
     start = len(block.ops)
     while True:
         try:
-            made = gradients(target, asked, error)
+            results = gradients(target, variables, error)
             break
         except NoDerivativeError as exc:
             if exc.origin == variable.name:
                 raise
-            asked = [item for item in asked if item.name != exc.origin]  # nobody has asked for it
-    _mark(block, start)
+            variables = [item for item in variables if item.name != exc.origin]  # it was not requested
+    _mark_derivatives(block, start)
     name = error.name if error is not None else None
-    for item, gradient in zip(asked, made, strict=True):
-        known[item.name, name] = gradient.name if gradient is not None else None
-    _move_behind(block, start, {target.name} | ({name} if name is not None else set()))
+    for item, gradient in zip(variables, results, strict=True):
+        derivatives[item.name, name] = gradient.name if gradient is not None else None
+    _move_after_writers(block, start, {target.name} | ({name} if name is not None else set()))
 
 
-def _mark(block: Block, start: int) -> None:
-    """Note of each new operator whose derivative it computes: it reads state as that one did (see ``lower``)."""
-    made = {id(op.line): op for op in reversed(block.ops[:start]) if op.line is not NOWHERE}
+def _mark_derivatives(block: Block, start: int) -> None:
+    """Mark new operators with the operator that they differentiate, whose state they read (see ``lower``)."""
+    forward_ops = {id(op.line): op for op in reversed(block.ops[:start]) if op.line is not NOWHERE}
     for op in block.ops[start:]:
-        forward = made.get(id(op.line))  # backward gives an operator the line of the one that it derives
+        forward = forward_ops.get(id(op.line))  # backward copies the line of the forward operator
         if forward is not None:
             op._hints = Attributes({**op.hints, DERIVES: forward.id})
 
 
-def _move_behind(block: Block, start: int, names: set[str]) -> None:
-    """Move the operators from ``start`` on behind the last earlier one that makes one of the names."""
+def _move_after_writers(block: Block, start: int, names: set[str]) -> None:
+    """Move the operators from ``start`` on to after the last earlier operator that writes one of the names."""
     writers = [i for i, op in enumerate(block.ops[:start]) if not names.isdisjoint(op.output_arg_names)]
     if not writers:
         return

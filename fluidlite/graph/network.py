@@ -1,4 +1,4 @@
-"""Parts of networks: convolution, pooling, look-up, softmax, cross entropies, random values."""
+"""Neural network functions: convolution, pooling, lookup, softmax, cross entropies, random values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Size = Union[int, Sequence[int]]
 
 
 def _sizes(name: str, size: Size, count: int) -> list[int]:
-    found = ints_of(name, size)
-    found = found * count if isinstance(size, (int, np.integer)) else found
-    if len(found) != count:
+    sizes = ints_of(name, size)
+    sizes = sizes * count if isinstance(size, (int, np.integer)) else sizes
+    if len(sizes) != count:
         raise AttributeValueError(f"{name} is {size!r}; expected an int, or {count} of them")
-    return found
+    return sizes
 
 
 def _spatial(what: str, value: Value) -> int:
@@ -39,7 +39,7 @@ def _spatial(what: str, value: Value) -> int:
 def convolution(
     inputs: Like, filters: Like, strides: Size = 1, padding: Size = 0, dilation: Size = 1, groups: int = 1
 ) -> Value:
-    """Return each filter's sums of products with the windows of images or volumes.
+    """Return the convolution of images or volumes with filters.
 
     Parameters
     ----------
@@ -55,13 +55,13 @@ def convolution(
     Value
         [images, filters, ...].
     """
-    return _convolved("convolution", "", inputs, filters, strides, padding, dilation, groups)
+    return _convolution("convolution", "", inputs, filters, strides, padding, dilation, groups)
 
 
 def deconvolution(
     inputs: Like, filters: Like, strides: Size = 1, padding: Size = 0, dilation: Size = 1, groups: int = 1
 ) -> Value:
-    """Return the transpose of a convolution: what it would pass back to its inputs.
+    """Return the transposed convolution, which is the gradient of a convolution with respect to its inputs.
 
     Parameters
     ----------
@@ -77,10 +77,10 @@ def deconvolution(
     Value
         [images, filters, ...], each spatial dim (size - 1) strides - 2 padding + dilation (filter - 1) + 1.
     """
-    return _convolved("deconvolution", "_transpose", inputs, filters, strides, padding, dilation, groups)
+    return _convolution("deconvolution", "_transpose", inputs, filters, strides, padding, dilation, groups)
 
 
-def _convolved(
+def _convolution(
     what: str, suffix: str, inputs: Like, filters: Like, strides: Size, padding: Size, dilation: Size, groups: int
 ) -> Value:
     x, w = pair(inputs, filters)
@@ -95,7 +95,7 @@ def _convolved(
 
 
 def pooling(inputs: Like, size: Size, op: str = "max", strides: Size | None = None, padding: Size = 0) -> Value:
-    """Return the greatest element ("max") or the mean ("avg") of windows of each channel.
+    """Return the maximum ("max") or the mean ("avg") of windows of each channel.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def pooling(inputs: Like, size: Size, op: str = "max", strides: Size | None = No
     strides : int, or one for each spatial axis, optional
         Default: ``size``.
     padding : int, or one for each spatial axis
-        Outside is no part of a mean.
+        Padding is excluded from means.
     """
     x = value_like(inputs)
     n = _spatial("pooling", x)
@@ -127,7 +127,7 @@ def lookup_table(lut: Like, idx: Like) -> Value:
     lut : Value
         [rows, width].
     idx : Value
-        int64 or int32 of any dims; outside 0 to rows - 1 it raises when it runs.
+        int64 or int32 of any dims; indices outside 0 to rows - 1 raise at run time.
 
     Returns
     -------
@@ -139,45 +139,45 @@ def lookup_table(lut: Like, idx: Like) -> Value:
 
 
 def softmax(x: Like, axis: int = -1) -> Value:
-    """Return exp(x) over its sum along an axis."""
+    """Return exp(x) divided by its sum along an axis."""
     return emit("softmax", {"X": value_like(x)}, {"axis": axis})
 
 
 def _producer(value: Variable, type: str) -> Operator | None:
-    """The operator that makes a value, if it has that type."""
+    """Return the operator that computes a value, if it has the type."""
     for op in reversed(value.block.ops):
         if value.name in op.output_arg_names:
             return op if op.type == type else None
     return None
 
 
-_LEAST_LOG = -50.0
-"""The least logarithm of a probability in a cross entropy, as in :func:`safelog`."""
+_MIN_LOG = -50.0
+"""Minimum of the logarithm of a probability in a cross entropy, as in :func:`safelog`."""
 
 
-def _limited(log: Value) -> Value:
-    """A logarithm from the limit on; its derivative is that of the unlimited one."""
-    return emit("straight_through_max", {"X": log}, {"value": _LEAST_LOG})
+def _clamped_log(log: Value) -> Value:
+    """Return a logarithm clamped to at least ``_MIN_LOG``; the derivative is that of the unclamped logarithm."""
+    return emit("straight_through_max", {"X": log}, {"value": _MIN_LOG})
 
 
 def cross_entropy_multi(y: Like, t: Like, axis: int = -1) -> Value:
-    """Return the sum of -t log(y) along the axis of classes; a logarithm counts as -50 at least.
+    """Return the sum of -t log(y) along the axis of classes; logarithms are clamped to at least -50.
 
-    Of a :func:`softmax` along the same axis it is computed from the logits x, which loses no digits: its derivative
-    with respect to x is softmax(x) sum(t) - t, beyond the limit too.
+    If y is a :func:`softmax` along the same axis, it is computed from the logits x, which is accurate: the derivative
+    with respect to x is softmax(x) sum(t) - t, also for clamped logarithms.
 
     Parameters
     ----------
     y : Value
         Probabilities, of any dims that have the axis.
     t : Value
-        One-hot or soft targets, of the dims of y. They need not sum to 1, and have a derivative as y has.
+        One-hot or soft targets, of the dims of y. They need not sum to 1, and are differentiable.
     axis : int
 
     Returns
     -------
     Value
-        Without that axis.
+        Has the dims of y without that axis.
 
     Raises
     ------
@@ -187,26 +187,26 @@ def cross_entropy_multi(y: Like, t: Like, axis: int = -1) -> Value:
     probabilities, targets = pair(y, t)
     _same_dims("cross_entropy_multi", probabilities, targets)
     rank = len(probabilities.shape)
-    made = _producer(probabilities, "softmax")
-    if made is not None and rank and made.attrs["axis"] % rank == axis % rank:
-        log = _limited(emit("log_softmax", {"X": _logits(probabilities, made)}, {"axis": axis}))
+    producer = _producer(probabilities, "softmax")
+    if producer is not None and rank and producer.attrs["axis"] % rank == axis % rank:
+        log = _clamped_log(emit("log_softmax", {"X": _logits(probabilities, producer)}, {"axis": axis}))
     else:
         log = safelog(probabilities)
     return negative(reduction.sum(multiply(targets, log), axis))
 
 
 def cross_entropy_binary(y: Like, t: Like) -> Value:
-    """Return -t log(y) - (1 - t) log(1 - y), element by element; a logarithm counts as -50 at least.
+    """Return -t log(y) - (1 - t) log(1 - y), elementwise; logarithms are clamped to at least -50.
 
-    Of a :func:`sigmoid` it is computed from the logits x, which loses no digits: its derivative with respect to x is
-    sigmoid(x) - t, beyond the limit too.
+    If y is a :func:`sigmoid`, it is computed from the logits x, which is accurate: the derivative with respect to x is
+    sigmoid(x) - t, also for clamped logarithms.
 
     Parameters
     ----------
     y : Value
         Probabilities.
     t : Value
-        Targets in 0 to 1, of the dims of y; they have a derivative as y has.
+        Targets in 0 to 1, of the dims of y; they are differentiable.
 
     Raises
     ------
@@ -215,17 +215,17 @@ def cross_entropy_binary(y: Like, t: Like) -> Value:
     """
     probabilities, targets = pair(y, t)
     _same_dims("cross_entropy_binary", probabilities, targets)
-    made = _producer(probabilities, "sigmoid")
-    if made is not None:
-        x = _logits(probabilities, made)
-        yes, no = (_limited(emit("logsigmoid", {"X": each})) for each in (x, negative(x)))
+    producer = _producer(probabilities, "sigmoid")
+    if producer is not None:
+        x = _logits(probabilities, producer)
+        log_y, log_not_y = (_clamped_log(emit("logsigmoid", {"X": each})) for each in (x, negative(x)))
     else:
-        yes, no = safelog(probabilities), safelog(1 - probabilities)
-    return negative(multiply(targets, yes) + (1 - targets) * no)
+        log_y, log_not_y = safelog(probabilities), safelog(1 - probabilities)
+    return negative(multiply(targets, log_y) + (1 - targets) * log_not_y)
 
 
 def _logits(probabilities: Value, producer: Operator) -> Value:
-    """What the operator that made probabilities took."""
+    """Return the input of the operator that computes probabilities."""
     return as_value(probabilities.block.var(producer.inputs["X"][0]))
 
 
@@ -235,33 +235,33 @@ def _same_dims(what: str, y: Value, t: Value) -> None:
 
 
 def uniform(shape: Any, low: float = 0.0, high: float = 1.0, dtype: str = "float32") -> Value:
-    """Return random numbers from ``low`` to ``high``, drawn anew at each call.
+    """Return uniform random numbers from ``low`` to ``high``, different at each call.
 
     Parameters
     ----------
-    shape : dims, or a Value that has them
+    shape : dims, or a Value with the dims
     low, high : float
     dtype : str
-        Of the result; that of ``shape``, if that is a Value.
+        Dtype of the result; that of ``shape``, if it is a Value.
     """
-    return _drawn("uniform_random", shape, dtype, min=float(low), max=float(high))
+    return _random_values("uniform_random", shape, dtype, min=float(low), max=float(high))
 
 
 def normal(shape: Any, loc: float = 0.0, scale: float = 1.0, dtype: str = "float32") -> Value:
-    """Return random numbers of the normal distribution with mean ``loc`` and deviation ``scale``, anew at each call.
+    """Return normal random numbers with mean ``loc`` and standard deviation ``scale``, different at each call.
 
     Parameters
     ----------
-    shape : dims, or a Value that has them
+    shape : dims, or a Value with the dims
     loc, scale : float
     dtype : str
-        Of the result; that of ``shape``, if that is a Value.
+        Dtype of the result; that of ``shape``, if it is a Value.
     """
-    return _drawn("gaussian_random", shape, dtype, mean=float(loc), std=float(scale))
+    return _random_values("gaussian_random", shape, dtype, mean=float(loc), std=float(scale))
 
 
-def _drawn(type: str, shape: Any, dtype: str, **attrs: float) -> Value:
-    """Random numbers of dims, or of the dims and the dtype of a Value."""
+def _random_values(type: str, shape: Any, dtype: str, **attrs: float) -> Value:
+    """Return random numbers of some dims, or of the dims and dtype of a Value."""
     if not isinstance(shape, Variable):
         return emit(type, {}, {"shape": ints_of("shape", shape, 0), "dtype": dtype, **attrs}, fixed=True)
     if any(d < 0 for d in shape.shape):

@@ -1,4 +1,4 @@
-"""Sums, extremes and means over axes. A full reduction has shape ()."""
+"""Reductions over axes: sums, products, extremes, means. A reduction over all axes has shape ()."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Axes = Union[int, Sequence[int], None]
 
 def _axes(value: Value, axis: Axes) -> list[int]:
     rank = len(value.shape)
-    given = list(range(rank)) if axis is None else ints_of("axis", axis)
-    for item in given:
+    axes = list(range(rank)) if axis is None else ints_of("axis", axis)
+    for item in axes:
         if not -rank <= item < rank:
             raise AttributeValueError(
                 f"axis is {axis!r}; {value.name!r} {list(value.shape)} has axes -{rank} to {rank - 1}"
             )
-    found = sorted({item % rank for item in given})
-    if len(found) != len(given):
+    positive_axes = sorted({item % rank for item in axes})
+    if len(positive_axes) != len(axes):
         raise AttributeValueError(f"axis {axis!r} names an axis of {value.name!r} twice")
-    return found
+    return positive_axes
 
 
 def _reduce(type: str, x: Like, axis: Axes, keepdims: bool) -> Value:
@@ -31,34 +31,34 @@ def _reduce(type: str, x: Like, axis: Axes, keepdims: bool) -> Value:
     axes = _axes(value, axis)
     if not axes:
         return value
-    whole = len(axes) == len(value.shape)
-    attrs = {"dim": axes, "keep_dim": keepdims, "reduce_all": whole}
+    is_full = len(axes) == len(value.shape)
+    attrs = {"dim": axes, "keep_dim": keepdims, "reduce_all": is_full}
     out = emit(type, {"X": value}, attrs)
-    return emit("reshape2", {"X": out}, {"shape": []}) if whole and not keepdims else out
+    return emit("reshape2", {"X": out}, {"shape": []}) if is_full and not keepdims else out
 
 
-class _OverAxes(Protocol):
+class _Reduction(Protocol):
     def __call__(self, x: Like, axis: Axes = None, keepdims: bool = False) -> Value: ...
 
 
-def _over_axes(name: str, type: str, doc: str) -> _OverAxes:
+def _reduction(name: str, type: str, doc: str) -> _Reduction:
     def function(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
         return _reduce(type, x, axis, keepdims)
 
     return called(function, name, doc)
 
 
-sum = _over_axes("sum", "reduce_sum", "Return the sum over axes; None: over all.")
-prod = _over_axes("prod", "reduce_prod", "Return the product over axes; None: over all.")
-max = _over_axes("max", "reduce_max", "Return the maximum over axes; None: over all.")
-min = _over_axes("min", "reduce_min", "Return the minimum over axes; None: over all.")
-mean = _over_axes("mean", "reduce_mean", "Return the mean over axes; None: over all.")
-any = _over_axes("any", "reduce_any", "Return whether one element of a bool value holds, over axes; None: over all.")
-all = _over_axes("all", "reduce_all", "Return whether every element of a bool value holds, over axes; None: over all.")
+sum = _reduction("sum", "reduce_sum", "Return the sum over axes; None: over all.")
+prod = _reduction("prod", "reduce_prod", "Return the product over axes; None: over all.")
+max = _reduction("max", "reduce_max", "Return the maximum over axes; None: over all.")
+min = _reduction("min", "reduce_min", "Return the minimum over axes; None: over all.")
+mean = _reduction("mean", "reduce_mean", "Return the mean over axes; None: over all.")
+any = _reduction("any", "reduce_any", "Return whether any element of a bool value is true over axes; None: over all.")
+all = _reduction("all", "reduce_all", "Return whether all elements of a bool value are true over axes; None: over all.")
 
 
 def variance(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
-    """Return the mean of squared distances from the mean over axes; None: over all."""
+    """Return the mean of squared deviations from the mean over axes; None: over all."""
     value = value_like(x)
     axes = _axes(value, axis)
     return _reduce("reduce_mean", square(value - mean(value, axes, True)), axes, keepdims)
@@ -69,10 +69,10 @@ def squared_L2(x: Like, axis: Axes = None) -> Value:
     return _reduce("reduce_sum", square(x), axis, False)
 
 
-def _arg(type: str, x: Like, axis: int | None) -> Value:
+def _arg_extreme(type: str, x: Like, axis: int | None) -> Value:
     value = value_like(x)
     if not value.shape:
-        raise ShapeError(f"{value.name!r} is a scalar; the place of its extreme needs an axis")
+        raise ShapeError(f"{value.name!r} is a scalar; argmax and argmin need an axis")
     if axis is not None:
         _axes(value, axis)
         if len(value.shape) > 1:
@@ -82,10 +82,10 @@ def _arg(type: str, x: Like, axis: int | None) -> Value:
 
 
 def argmax(x: Like, axis: int | None = None) -> Value:
-    """Return where the greatest element is along an axis, the first of equals, as int64; None: of all, flattened."""
-    return _arg("arg_max", x, axis)
+    """Return the index of the first maximum along an axis, as int64; None: in the flattened value."""
+    return _arg_extreme("arg_max", x, axis)
 
 
 def argmin(x: Like, axis: int | None = None) -> Value:
-    """Return where the least element is along an axis, the first of equals, as int64; None: of all, flattened."""
-    return _arg("arg_min", x, axis)
+    """Return the index of the first minimum along an axis, as int64; None: in the flattened value."""
+    return _arg_extreme("arg_min", x, axis)

@@ -1,4 +1,4 @@
-"""Dims: reshape, transpose, slices, and values joined, padded or spread."""
+"""Shape functions: reshape, transpose, slice, stack, concat, pad, one-hot."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fluidlite.graph.value import Like, Value, emit, filled, ints_of, value_like
 
 
 def reshape(x: Like, shape: Sequence[int]) -> Value:
-    """Return the elements of x in other dims; one of them may be -1: what is left."""
+    """Return the elements of x in other dims; one dim may be -1, which is inferred."""
     dims = ints_of("shape", shape, -1)
     value = value_like(x)
-    if 0 in dims:  # which the operator takes as "the same dim as before"
+    if 0 in dims:  # for the operator, 0 means the dim of the input
         if 0 not in value.shape and -1 not in value.shape:
             raise ProgramError(f"{value.name!r} {list(value.shape)} has elements; it cannot become {dims}")
         if any(d == 0 and (i >= len(value.shape) or value.shape[i] != 0) for i, d in enumerate(dims)):
@@ -29,7 +29,7 @@ def flatten(x: Like) -> Value:
 
 
 def transpose(x: Like, axes: Sequence[int] | None = None) -> Value:
-    """Return x with its axes in another order; None: reversed."""
+    """Return x with permuted axes; None: in reverse order."""
     value = value_like(x)
     rank = len(value.shape)
     order = list(range(rank))[::-1] if axes is None else ints_of("axes", axes)
@@ -39,23 +39,23 @@ def transpose(x: Like, axes: Sequence[int] | None = None) -> Value:
 
 
 def expand_dims(x: Like, axis: Union[int, Sequence[int]]) -> Value:
-    """Return x with dims of 1 put in at axes of the result."""
+    """Return x with dims of 1 inserted at axes of the result."""
     axes = ints_of("axis", axis)
     return emit("unsqueeze2", {"X": value_like(x)}, {"axes": axes})
 
 
 def squeeze(x: Like, axis: Union[int, Sequence[int], None] = None) -> Value:
-    """Return x without dims of 1; None: without any of them."""
+    """Return x without dims of 1 at some axes; None: at all axes."""
     axes = [] if axis is None else ints_of("axis", axis)
     return emit("squeeze2", {"X": value_like(x)}, {"axes": axes})
 
 
 def tensor_slice(x: Like, slices: Sequence[Any]) -> Value:
-    """Return ``x[slices]``: an int or a slice for each axis."""
+    """Return ``x[slices]``, with an int or a slice for each axis."""
     return value_like(x)[tuple(slices)]
 
 
-def _several(x_list: Sequence[Like], what: str) -> list[Value]:
+def _values(x_list: Sequence[Like], what: str) -> list[Value]:
     if not isinstance(x_list, (list, tuple)) or not x_list:
         raise ProgramError(f"{what} takes a list of one value or more, got {x_list!r}")
     values = [value_like(x) for x in x_list]
@@ -65,17 +65,17 @@ def _several(x_list: Sequence[Like], what: str) -> list[Value]:
 
 
 def stack(x_list: Sequence[Like], axis: int = 0) -> Value:
-    """Return values of equal dims joined along a new axis."""
-    return emit("stack", {"X": _several(x_list, "stack")}, {"axis": axis}, slot="Y")
+    """Return values of equal dims, stacked along a new axis."""
+    return emit("stack", {"X": _values(x_list, "stack")}, {"axis": axis}, slot="Y")
 
 
 def concat(x_list: Sequence[Like], axis: int = 0) -> Value:
-    """Return values joined along an axis; the other dims are equal."""
-    return emit("concat", {"X": _several(x_list, "concat")}, {"axis": axis})
+    """Return values concatenated along an axis; the other dims are equal."""
+    return emit("concat", {"X": _values(x_list, "concat")}, {"axis": axis})
 
 
 def pad(x: Like, paddings: Sequence[Union[int, tuple[int, int]]], value: float = 0.0) -> Value:
-    """Return x with a number put around it.
+    """Return x padded with a number.
 
     Parameters
     ----------
@@ -94,9 +94,9 @@ def pad(x: Like, paddings: Sequence[Union[int, tuple[int, int]]], value: float =
 
 
 def one_hot(x: Like, depth: int, axis: int = -1, dtype: str = "float32") -> Value:
-    """Return 1 where a class of an integer value is, else 0, along a new axis of ``depth`` classes.
+    """Return the one-hot encoding of integer classes, along a new axis of ``depth`` classes.
 
-    A class outside 0 to ``depth`` - 1 raises when it runs.
+    A class outside 0 to ``depth`` - 1 raises at run time.
     """
     value = value_like(x, "int64")
     rank = len(value.shape)

@@ -1,4 +1,4 @@
-"""Value: a variable of a program with the operators of the functional front; and how functions append operators."""
+"""Value, a variable of a program with overloaded operators; and helpers that append operators."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.var_type import dtype_of
 
 Like = Any
-"""A value, a number, or an array_like: what functions of values take."""
+"""An operand: a value, a number, or an array_like."""
 
 N = TypeVar("N", bound=Node)
 F = TypeVar("F")
 
 
 class Value(Node):
-    """A value of the graph: known once a computation runs.
+    """A value of the graph, which a computation computes.
 
     ``+ - * / // % ** @``, comparisons (not ``==``: values are keys of sets and dicts; see :func:`equal`), ``-x``,
-    ``abs(x)`` and indexing append operators to its program. Operands are broadcast as NumPy does; a number takes the
-    dtype of the value beside it.
+    ``abs(x)`` and indexing append operators to its program. Operands broadcast as in NumPy; a number takes the dtype
+    of the other operand.
     """
 
     def _arithmetic(self, function: str, *operands: Any) -> Any:
@@ -59,38 +59,38 @@ class Value(Node):
         return emit("abs", {"X": self})
 
     def __getitem__(self, key: Any) -> Value:
-        """The part that ints, slices, ``...`` and None name; all-int keys give a scalar of shape ()."""
+        """Return a part by ints, slices, ``...`` and None; keys of ints only return a scalar of shape ()."""
         part = as_value(super().__getitem__(key))
         keys = key if isinstance(key, tuple) else (key,)
         ints = sum(isinstance(k, (int, Variable)) for k in keys)
         if ints == len(self.shape) and None not in [k for k in keys if not isinstance(k, Variable)]:
-            return emit("reshape2", {"X": part}, {"shape": []})  # an index of ints alone gives [1], as in Fluid
+            return emit("reshape2", {"X": part}, {"shape": []})  # Fluid's operator returns [1] for keys of ints only
         return part
 
 
 class Effect(Action):
-    """An assignment, or a sequence that ends with one: it has no value and gives None."""
+    """An assignment, or a sequence that ends with one; its result is None."""
 
 
 def create(kind: type[N], prefix: str, block: Block | None = None, spec: Spec | None = None) -> N:
-    """Declare a variable of a class in a block; by default, the current one of the main program."""
+    """Declare a variable of class ``kind`` in a block; default: the current block of the main program."""
     block = block if block is not None else default_main_program().current_block()
-    made = kind(block, block.new_name(prefix), spec)
-    if spec is not None:  # no operator makes it
-        made.line = source_location()
-    block.vars[made.name] = made
+    variable = kind(block, block.new_name(prefix), spec)
+    if spec is not None:  # no operator computes it
+        variable.line = source_location()
+    block.vars[variable.name] = variable
     block.program.touch()
-    return made
+    return variable
 
 
 def _block(beside: Variable | None) -> Block:
-    """The block that functions of a value append to."""
+    """Return the block that functions of a value append to."""
     program = beside.block.program if beside is not None else default_main_program()
     return program.current_block()
 
 
 def one_program(items: Sequence[Variable], what: str) -> Variable | None:
-    """Return the first of some values, or None of none; raise ProgramError if they belong to different programs."""
+    """Return the first value, or None without values; raise ProgramError if they belong to different programs."""
     for item in items[1:]:
         if item.block.program is not items[0].block.program:
             raise ProgramError(
@@ -108,12 +108,12 @@ def emit(
     fixed: bool = False,
     beside: Variable | None = None,
 ) -> Value:
-    """Append an operator to the program of its inputs, or that of ``beside``, and return its output of a slot.
+    """Append an operator to the program of its inputs, or that of ``beside``, and return its output ``slot``.
 
     ``fixed``: no gradient flows through it.
     """
-    given = [v for vs in inputs.values() for v in (vs if isinstance(vs, (list, tuple)) else (vs,))]
-    block = _block(one_program([v for v in (*given, beside) if isinstance(v, Variable)], type))
+    operands = [v for vs in inputs.values() for v in (vs if isinstance(vs, (list, tuple)) else (vs,))]
+    block = _block(one_program([v for v in (*operands, beside) if isinstance(v, Variable)], type))
     definition = ops.get(type)
     out = create(Value, type, block)
     outputs: dict[str, Variable] = {slot: out}
@@ -131,16 +131,16 @@ def emit(
 
 
 def called(function: F, name: str, doc: str) -> F:
-    """A function that is made for an operator, under a name of its own, by which lines of operators call it too."""
-    made: Any = function
-    made.__name__ = made.__qualname__ = name
-    made.__code__ = made.__code__.replace(co_name=name)
-    made.__doc__ = doc
+    """Return a generated function with its public name, which also appears in the source lines of operators."""
+    renamed: Any = function
+    renamed.__name__ = renamed.__qualname__ = name
+    renamed.__code__ = renamed.__code__.replace(co_name=name)
+    renamed.__doc__ = doc
     return function
 
 
 def as_value(variable: Variable) -> Value:
-    """The variable with the operators of the front: itself, or another handle of the same name."""
+    """Return a variable as a Value: itself, or another handle of the same name."""
     if isinstance(variable, Value):
         return variable
     if isinstance(variable, Action):
@@ -156,7 +156,7 @@ def as_value(variable: Variable) -> Value:
         variable.is_data,
         variable.type,
     )
-    if isinstance(variable, Node):  # of a program that was read from a file
+    if isinstance(variable, Node):  # from a program that was loaded from a file
         duplicate.is_input, duplicate.is_cell, duplicate.initial = variable.is_input, variable.is_cell, variable.initial
     else:
         duplicate.is_input = variable.is_data or variable.persistable
@@ -165,13 +165,13 @@ def as_value(variable: Variable) -> Value:
 
 
 def need_held(item: Any, dtype: str) -> None:
-    """Raise DtypeError unless a dtype has a number, or the numbers of a list; floats are rounded."""
+    """Raise DtypeError unless a dtype can represent a number, or all numbers of a list; floats are rounded."""
     try:
-        given = np.asarray(item, np.float64 if is_float(dtype) else None)
-        held = is_float(dtype) or holds(dtype, given)
+        values = np.asarray(item, np.float64 if is_float(dtype) else None)
+        is_exact = is_float(dtype) or holds(dtype, values)
     except OverflowError:
-        held = False
-    if not held:
+        is_exact = False
+    if not is_exact:
         raise DtypeError(
             f"{item!r:.60} beside values of dtype {dtype}: no {dtype} is {item!r:.60}\n"
             f"  Do: give numbers of {dtype}, or cast the values with cast"
@@ -179,26 +179,26 @@ def need_held(item: Any, dtype: str) -> None:
 
 
 def stored(array: np.ndarray[Any, Any], beside: Variable | None = None) -> Value:
-    """An array as a value that transformers keep beside the state; nothing changes it."""
-    made = create(Value, "constant", _block(beside), Spec.of(array.shape, dtype_of(array.dtype)))
-    made.persistable = True
-    made.stop_gradient = True
-    made.initial = np.array(array)
-    made.is_input = False
-    return made
+    """Return an array as a constant value, which transformers store like state."""
+    value = create(Value, "constant", _block(beside), Spec.of(array.shape, dtype_of(array.dtype)))
+    value.persistable = True
+    value.stop_gradient = True
+    value.initial = np.array(array)
+    value.is_input = False
+    return value
 
 
 def filled(number: float, dims: Sequence[int], dtype: str, beside: Variable | None = None) -> Value:
-    """Return a number repeated to dims; DtypeError if the dtype does not have it."""
+    """Return a value of some dims filled with a number; DtypeError if the dtype cannot represent it."""
     need_held(number, dtype)
     attrs = {"shape": list(dims), "value": float(number), "dtype": dtype}
-    if not is_float(dtype) and abs(number) > 2**53:  # a float is none of these
+    if not is_float(dtype) and abs(number) > 2**53:  # not representable as a float attribute
         attrs["str_value"] = str(int(number))
     return emit("fill_constant", {}, attrs, fixed=True, beside=beside)
 
 
 def value_like(item: Like, dtype: str = "float32", beside: Variable | None = None) -> Value:
-    """Return what a function was given as a value; numbers and lists take ``dtype``, arrays keep their own."""
+    """Return an operand as a Value; numbers and lists take ``dtype``, arrays keep their own."""
     if isinstance(item, Variable):
         return as_value(item)
     if isinstance(item, (bool, int, float, np.generic)) or (isinstance(item, np.ndarray) and item.ndim == 0):
@@ -216,7 +216,7 @@ def value_like(item: Like, dtype: str = "float32", beside: Variable | None = Non
 
 
 def as_array(item: Any) -> np.ndarray[Any, Any]:
-    """Return ``numpy.asarray``'s answer, or ProgramError."""
+    """Return ``numpy.asarray(item)``; raise ProgramError if it fails."""
     try:
         return np.asarray(item)
     except ValueError as exc:
@@ -224,7 +224,7 @@ def as_array(item: Any) -> np.ndarray[Any, Any]:
 
 
 def pair(x: Like, y: Like) -> tuple[Value, Value]:
-    """Return two operands as values: a number, or a list of them, takes the other's dtype."""
+    """Return two operands as values; a number, or a list of numbers, takes the dtype of the other."""
     if isinstance(x, Variable):
         left = as_value(x)
         return left, value_like(y, left.dtype, left)
@@ -232,18 +232,18 @@ def pair(x: Like, y: Like) -> tuple[Value, Value]:
     return value_like(x, right.dtype, right), right
 
 
-_AS_NUMPY = {"elementwise_mod": {"floor": True}, "elementwise_floordiv": {"floor": True}}
-"""Attributes of operators that do what NumPy does, where Fluid does something else."""
+_NUMPY_ATTRS = {"elementwise_mod": {"floor": True}, "elementwise_floordiv": {"floor": True}}
+"""Attributes that select NumPy's semantics for operators whose Fluid default differs."""
 
 
 def binary(type: str, x: Like, y: Like) -> Value:
-    """Append an operator of two operands, which NumPy's rule broadcasts."""
+    """Append an operator of two operands, which broadcast as in NumPy."""
     left, right = pair(x, y)
-    return emit(type, {"X": left, "Y": right}, {"axis": -1, **_AS_NUMPY.get(type, {})})
+    return emit(type, {"X": left, "Y": right}, {"axis": -1, **_NUMPY_ATTRS.get(type, {})})
 
 
 def floordivide(x: Like, y: Like) -> Value:
-    """Return the largest whole number that is no more than x / y."""
+    """Return the largest integer that is not greater than x / y."""
     left, right = pair(x, y)
     if not is_float(left.dtype):
         return binary("elementwise_floordiv", left, right)
@@ -251,7 +251,7 @@ def floordivide(x: Like, y: Like) -> Value:
 
 
 def matmul(x: Like, y: Like) -> Value:
-    """Matrix products over the last two dims, as ``numpy.matmul``; of two vectors, a scalar of shape ()."""
+    """Return the matrix products over the last two dims, as ``numpy.matmul``; for two vectors, a scalar of shape ()."""
     left, right = pair(x, y)
     product = emit("matmul", {"X": left, "Y": right})
     if len(left.shape) == len(right.shape) == 1:
@@ -260,12 +260,12 @@ def matmul(x: Like, y: Like) -> Value:
 
 
 def ints_of(name: str, items: Any, minimum: int | None = None) -> list[int]:
-    """Return one int, or a sequence of them, as a list, or raise AttributeValueError."""
-    several = isinstance(items, (list, tuple, np.ndarray))
-    found = list(items) if several else [items]
-    for item in found:
-        whole = isinstance(item, (int, np.integer)) and not isinstance(item, bool)
-        if not whole or (minimum is not None and item < minimum):
+    """Return an int, or a sequence of ints, as a list; raise AttributeValueError for anything else."""
+    is_sequence = isinstance(items, (list, tuple, np.ndarray))
+    ints = list(items) if is_sequence else [items]
+    for item in ints:
+        is_int = isinstance(item, (int, np.integer)) and not isinstance(item, bool)
+        if not is_int or (minimum is not None and item < minimum):
             what = "ints" if minimum is None else f"ints of {minimum} or more"
             raise AttributeValueError(f"{name} is {items!r}; expected {what}")
-    return [int(item) for item in found]
+    return [int(item) for item in ints]

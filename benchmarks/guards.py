@@ -32,7 +32,7 @@ def plain(fast: Any) -> Callable[..., Any]:
     from fluidlite.tensor.tensor import Tensor
 
     form, world = fast.form, fast.call.__globals__
-    assert not form.loose and not form.timed and set(form.results) == {COPIED}
+    assert not form.has_dynamic_memory and not form.timed and set(form.results) == {COPIED}
     scope_of, edits, name_of = (world[name] for name in ("scope_of", "edits", "name_of"))
     context, thread, get_ident, storage = (world[name] for name in ("context", "thread", "get_ident", "storage"))
     cache_version, watch, latest, executable, frame = (

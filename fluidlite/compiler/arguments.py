@@ -1,4 +1,4 @@
-"""Arguments of a computation: what the user gives becomes arrays that fit the graph, or one clear error."""
+"""Arguments of a computation: converts and checks the values that the user passes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fluidlite.tensor.var_type import dtype_of
 
 
 class Argument(NamedTuple):
-    """An argument that was checked."""
+    """A checked argument."""
 
     array: np.ndarray[Any, Any]
     lod: Lod
 
 
 def argument(variable: Variable, value: Any) -> Argument:
-    """Return an argument of a computation as an array that fits, with the LoD that a tensor has.
+    """Return an argument of a computation as an array of the declared dtype and dims, with the LoD of a tensor.
 
-    Raises FeedError if it does not fit, or has no LoD where the program declares some.
+    Raises FeedError if it does not fit, or has not the declared number of LoD levels.
     """
-    array = fitted(variable, value)
+    array = as_declared_array(variable, value)
     lod = value.spec.lod if isinstance(value, Tensor) and value.spec is not None else ()
     if variable.lod_level and len(lod) != variable.lod_level:
         raise FeedError(
@@ -36,12 +36,12 @@ def argument(variable: Variable, value: Any) -> Argument:
     return Argument(array, lod)
 
 
-def fitted(variable: Variable, value: Any, what: str = "argument") -> np.ndarray[Any, Any]:
+def as_declared_array(variable: Variable, value: Any, what: str = "argument") -> np.ndarray[Any, Any]:
     """Return a C-contiguous array of the variable's dtype and dims.
 
-    Python numbers and arrays of integers or wider floats take the variable's dtype where it can hold them.
+    Python numbers, integers and wider floats are cast to the variable's dtype if it can hold the values.
 
-    Raises FeedError for no numbers, numbers that the dtype cannot hold, or other dims.
+    Raises FeedError for values that are no numbers, numbers that the dtype cannot hold, or other dims.
     """
     spec = variable._spec()
     try:
@@ -50,20 +50,20 @@ def fitted(variable: Variable, value: Any, what: str = "argument") -> np.ndarray
         raise FeedError(f"the {what} of {variable.name!r} cannot become an array: {exc}") from None
     if array.dtype.kind in "OUSMmc":
         raise FeedError(
-            f"the {what} of {variable.name!r} is {type(value).__name__} {_short(value)}; "
+            f"the {what} of {variable.name!r} is {type(value).__name__} {_shortened(value)}; "
             f"expected numbers, {spec.dtype} {list(spec.dims)}"
         )
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    made = _converted(variable, array, spec.dtype, what)
-    if not spec.fits(Spec.of(made.shape, spec.dtype)):
+    converted = _converted(variable, array, spec.dtype, what)
+    if not spec.fits(Spec.of(converted.shape, spec.dtype)):
         raise FeedError(
-            f"the {what} of {variable.name!r} has dims {list(made.shape)}; the graph declares {list(spec.dims)}"
+            f"the {what} of {variable.name!r} has dims {list(converted.shape)}; the graph declares {list(spec.dims)}"
         )
-    return np.ascontiguousarray(made).reshape(made.shape)
+    return np.ascontiguousarray(converted).reshape(converted.shape)
 
 
-def _short(value: Any) -> str:
+def _shortened(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -81,7 +81,7 @@ def _converted(variable: Variable, array: np.ndarray[Any, Any], dtype: str, what
 
 
 def holds(dtype: str, array: np.ndarray[Any, Any]) -> bool:
-    """Whether a dtype has the numbers of an array: floats may be rounded, and all else must stay as it is."""
+    """Whether a dtype can hold the values of an array: exactly, or rounded if the dtype is a float."""
     with np.errstate(all="ignore"):
-        made, given = array.astype(NUMPY[dtype]).astype(np.float64), array.astype(np.float64)
-    return np.array_equal(np.isfinite(made), np.isfinite(given)) if is_float(dtype) else np.array_equal(made, given)
+        cast, values = array.astype(NUMPY[dtype]).astype(np.float64), array.astype(np.float64)
+    return np.array_equal(np.isfinite(cast), np.isfinite(values)) if is_float(dtype) else np.array_equal(cast, values)

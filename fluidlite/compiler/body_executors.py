@@ -1,4 +1,4 @@
-"""How operators that run sub-blocks come by executors, which lie above them."""
+"""The default executor of sub-blocks. It is registered here, since the package of executors imports this one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MakeExecutor = Callable[[Place], Any]
 _default: list[MakeExecutor] = []
 
 
-def set_default(make: MakeExecutor) -> None:
-    """Say how the executors of sub-blocks are made, where the run has no way of its own."""
+def set_default_executor(make: MakeExecutor) -> None:
+    """Set the function that makes executors of sub-blocks for runs that provide none."""
     _default[:] = [make]
 
 
 def default_executor(place: Place) -> Any:
-    """An executor of a place, as they are by default."""
+    """Return a default executor of a place."""
     if not _default:
         ensure_loaded()
     return _default[0](place)

@@ -1,4 +1,4 @@
-"""Computation: a part of a graph that can be called."""
+"""Computation: a callable subgraph."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ class Computation:
     Attributes
     ----------
     transformer : Transformer
-    results : what was asked for
+    results : the results as passed to :meth:`Transformer.computation`
     parameters : tuple of Variable
-        What receives the arguments, in order.
+        The values that receive the arguments, in order.
     copy : bool
-        Results are copies; False: views, where they are on the host.
+        Results are copies; False: results on the host are views.
     program : Program
         The part of the user's program that the results need, in the order in which it runs.
     transformed : Graph
-        What it runs: the graph of ``program`` after the transformer's passes.
+        The graph that runs: that of ``program`` after the transformer's passes.
     state : list of Variable
         The persistent values that it reads or writes.
     fetches : list of str
         The variables of ``program`` that hold results.
     valid : bool
-        Its state has values.
+        Whether its state has values.
     executor : callable or None
-        What runs it: tensors by argument name in, one array a fetched value out. Made when the transformer is
+        Takes tensors by argument name, returns one array for each fetched value. Made when the transformer is
         initialised.
     """
 
@@ -67,11 +67,11 @@ class Computation:
         self.transformed: Graph | None = None
         self.executor: Executor | None = None
         self.valid = False
-        self._entry = FastPathEntry()
-        self._alone = isinstance(results, Variable) and self._lowered.names != [None]
+        self._fast_paths = FastPathEntry()
+        self._is_single = isinstance(results, Variable) and self._lowered.names != [None]
 
     def transform(self) -> None:
-        """Run the passes and make the executor, if there is none yet."""
+        """Run the passes and make the executor, unless it exists."""
         if self.executor is not None:
             return
         transformer = self.transformer
@@ -80,25 +80,25 @@ class Computation:
         if graph.closed:
             transformer.run_registered_graph_passes(graph)
         self.transformed = graph.finished()
-        made: Any = transformer.transform_ordered_ops(self, graph.operators)
-        made = self.executor if made is None else made  # it may set it, as nGraph's do
-        if not callable(made):
+        exe: Any = transformer.transform_ordered_ops(self, graph.operators)
+        exe = self.executor if exe is None else exe  # a subclass may set the attribute, as in nGraph
+        if not callable(exe):
             self.executor = None
             raise ProgramError(
-                f"transform_ordered_ops of {type(transformer).__name__} gave {made!r} as executor; expected a callable"
+                f"transform_ordered_ops of {type(transformer).__name__} gave {exe!r} as executor; expected a callable"
             )
-        self.executor = made
-        self._find_fast_paths()
+        self.executor = exe
+        self._use_fast_paths()
 
-    def _find_fast_paths(self) -> None:
-        """Let calls take the fast paths of the executor, unless a call does more than run it."""
+    def _use_fast_paths(self) -> None:
+        """Use the fast paths of the executor, unless a call also sets state or ``run`` is overridden."""
         executor = self.executor
-        stores = any(variable.persistable for variable in self.parameters)
-        if isinstance(executor, Runner) and self.transformer.runs_itself and not stores:
+        sets_state = any(variable.persistable for variable in self.parameters)
+        if isinstance(executor, Runner) and self.transformer.runs_itself and not sets_state:
             arguments = tuple([variable.name for variable in self.parameters])
-            signature = Signature(None, arguments, self.transformer.lock, self._alone)
-            executor.sign = lambda: signature
-            self._entry = executor.executables.fast_paths.entry(None)
+            signature = Signature(None, arguments, self.transformer.lock, self._is_single)
+            executor.make_signature = lambda: signature
+            self._fast_paths = executor.executables.fast_paths.entry(None)
 
     def __call__(self, *args: Any, feed_dict: Mapping[Variable, Any] | None = None) -> Any:
         """Run it.
@@ -113,9 +113,9 @@ class Computation:
         Returns
         -------
         numpy.ndarray, tuple, dict or None
-            As the results were asked for: one value for one, a tuple for a list or tuple, a dict by value for a set,
+            The structure of ``results``: one value for one, a tuple for a list or tuple, a dict by value for a set,
             a dict with the same keys for a dict, None for None. An action gives None. A scalar has shape (). The arrays
-            are copies, if nothing else was asked for.
+            are copies unless ``copy`` is False.
 
         Raises
         ------
@@ -124,10 +124,10 @@ class Computation:
         """
         values: Any = None
         if feed_dict is None:
-            values = self._entry.first.call(args)
+            values = self._fast_paths.first.call(args)
             if values is None:
-                values = self._entry.others(args)
-            if self._alone and values is not None:
+                values = self._fast_paths.call_rest(args)
+            if self._is_single and values is not None:
                 return values
         if values is None:
             arguments = self._arguments(args, feed_dict)
@@ -135,39 +135,37 @@ class Computation:
                 values = self.transformer.run(self, arguments, self._lowered.unset)
             if len(values) != len(self.fetches):
                 raise ProgramError(f"its executor gave {len(values)} arrays for {len(self.fetches)} results")
-        found = dict(zip(self.fetches, values, strict=True))
-        ordered = [found[name] if name is not None else None for name in self._lowered.names]
-        return self._packed(ordered)
+        values_by_name = dict(zip(self.fetches, values, strict=True))
+        ordered = [values_by_name[name] if name is not None else None for name in self._lowered.names]
+        return self._structured(ordered)
 
     @property
     def memory_plan(self) -> MemoryPlan:
-        """Where the temporaries of the last call lie: bytes, life spans, offsets, and a picture.
+        """The memory plan of the last call: bytes, live ranges and offsets of temporaries, and a plot.
 
         Raises
         ------
         ProgramError
-            If it was not called yet, or all of it ran by the interpreter; or its transformer's executors have none.
+            If it was not called yet, if the interpreter ran all of it, or if its executor has no memory plan.
         """
         if self.executor is None:
             raise ProgramError("there is no memory plan yet: dims are known at the first call\n  Do: call it once")
-        found = getattr(self.executor, "memory_plan", None)
-        if found is None:
+        plan: MemoryPlan | None = getattr(self.executor, "memory_plan", None)
+        if plan is None:
             raise ProgramError(f"{type(self.executor).__name__}, which runs it, has no memory plan")
-        plan: MemoryPlan = found
         return plan
 
     def sources(self) -> dict[str, str]:
-        """Return the texts of all that the last call ran, by the names of their files.
+        """Return the source texts of the last call, by file name.
 
-        ``steps.txt`` lists what runs, in order, with your lines; ``call.py`` is the function that looks at the
-        arguments and goes straight through, where there is one; ``program.py``, on the host, is the whole program as
-        Python, which runs by itself; ``kernels/`` holds the text of each kernel that is compiled, in the language of
-        its device and in what comes of that.
+        ``steps.txt`` lists the steps in order, with the user's lines; ``call.py`` is the fast path, if one exists;
+        ``program.py``, on the host, is the whole program as a standalone Python script; ``kernels/`` has the text of
+        each compiled kernel, in the language of its device and in the languages that it is lowered to.
 
         Raises
         ------
         ProgramError
-            If it was not called yet, or all of it ran by the interpreter.
+            If it was not called yet, or if the interpreter ran all of it.
         """
         from fluidlite.compiler.sources import sources_of
 
@@ -176,29 +174,29 @@ class Computation:
         return sources_of(executables.last if executables is not None else None, feeds)
 
     def write_sources(self, folder: str | Path) -> list[Path]:
-        """Write :meth:`sources` to files in a folder, which is made if it is not there; return their paths."""
+        """Write :meth:`sources` to files in a folder, which is created if missing; return their paths."""
         from fluidlite.compiler.sources import write
 
         return write(self.sources(), folder)
 
-    def _packed(self, values: list[Any]) -> Any:
+    def _structured(self, values: list[Any]) -> Any:
         if self.results is None:
             return None
         if isinstance(self.results, (set, frozenset)):
             return dict(zip(self._roots, values, strict=True))
         if isinstance(self.results, dict):
-            return dict(zip(self.results, self._apart(values), strict=True))
+            return dict(zip(self.results, self._with_copies_of_duplicates(values), strict=True))
         if isinstance(self.results, (list, tuple)):
-            return tuple(self._apart(values))
+            return tuple(self._with_copies_of_duplicates(values))
         return values[0]
 
-    def _apart(self, values: list[Any]) -> list[Any]:
-        """Of one result that was asked for twice, each its own copy."""
-        seen: set[int] = set()
+    def _with_copies_of_duplicates(self, values: list[Any]) -> list[Any]:
+        """Copy results that were requested more than once, so that no two share memory."""
+        returned_ids: set[int] = set()
         for i, value in enumerate(values):
-            if self.copy and value is not None and id(value) in seen:
+            if self.copy and value is not None and id(value) in returned_ids:
                 values[i] = value.copy()
-            seen.add(id(values[i]))
+            returned_ids.add(id(values[i]))
         return values
 
     def _arguments(self, args: tuple[Any, ...], feed_dict: Mapping[Variable, Any] | None) -> dict[Variable, Argument]:
@@ -207,18 +205,18 @@ class Computation:
                 raise FeedError("a computation takes positional arguments or feed_dict=, not both")
             if not isinstance(feed_dict, Mapping):
                 raise FeedError(f"feed_dict is {type(feed_dict).__name__}; expected a mapping of values to arrays")
-            known = {variable.name: variable for variable in self.parameters}
+            params = {variable.name: variable for variable in self.parameters}
             unknown = [
                 key
                 for key in feed_dict
-                if not isinstance(key, Variable) or key.name not in known or not key.stands_for(known[key.name])
+                if not isinstance(key, Variable) or key.name not in params or not key.stands_for(params[key.name])
             ]
             if unknown:
-                raise FeedError(f"feed_dict names {_named(unknown[0])}, which is no parameter of it; {self._expects()}")
+                raise FeedError(f"feed_dict names {_label(unknown[0])}, which is no parameter of it; {self._expects()}")
             by_name = {variable.name: value for variable, value in feed_dict.items()}
             missing = [variable for variable in self.parameters if variable.name not in by_name]
             if missing:
-                raise FeedError(f"feed_dict has no value for {_named(missing[0])}; {self._expects()}")
+                raise FeedError(f"feed_dict has no value for {_label(missing[0])}; {self._expects()}")
             args = tuple(by_name[variable.name] for variable in self.parameters)
         if len(args) != len(self.parameters):
             raise FeedError(f"the computation got {len(args)} arguments; {self._expects()}")
@@ -233,15 +231,15 @@ class Computation:
         return f"<Computation of {count} operators, {self._expects()}>"
 
 
-def _named(item: Any) -> str:
+def _label(item: Any) -> str:
     return repr(item.name) if isinstance(item, Variable) else repr(item)
 
 
 def _roots(results: Any) -> list[Root]:
     if results is None:
         return []
-    several = isinstance(results, (list, tuple, set, frozenset, dict))
-    items = list(results.values() if isinstance(results, dict) else results) if several else [results]
+    is_collection = isinstance(results, (list, tuple, set, frozenset, dict))
+    items = list(results.values() if isinstance(results, dict) else results) if is_collection else [results]
     for item in items:
         if not isinstance(item, (Variable, Operator)):
             raise ProgramError(
@@ -252,7 +250,7 @@ def _roots(results: Any) -> list[Root]:
 
 
 def _parameters(parameters: Sequence[Any]) -> tuple[Variable, ...]:
-    seen: set[str] = set()
+    names: set[str] = set()
     for item in parameters:
         if not isinstance(item, Variable):
             raise ProgramError(f"an argument of a computation is {item!r}; expected a value of the graph")
@@ -261,17 +259,17 @@ def _parameters(parameters: Sequence[Any]) -> tuple[Variable, ...]:
                 f"{item.name!r} cannot be an argument of a computation: it is no placeholder, variable or persistent "
                 "tensor\n  Do: set its is_input to True, if it is to be given instead of computed"
             )
-        if item.name in seen:
+        if item.name in names:
             raise ProgramError(f"{item.name!r} is listed twice among the arguments of a computation")
-        seen.add(item.name)
+        names.add(item.name)
     return tuple(parameters)
 
 
 def _block(items: Sequence[Root]) -> Block:
     for item in items[1:]:
         if item.block.program is not items[0].block.program:
-            both = " and ".join(
+            names = " and ".join(
                 each.name_and_line() if isinstance(each, Variable) else str(each) for each in (items[0], item)
             )
-            raise ProgramError(f"{both}, results or arguments of one computation, belong to different programs")
+            raise ProgramError(f"{names}, results or arguments of one computation, belong to different programs")
     return (items[0].block.program if items else Program()).global_block()

@@ -1,4 +1,4 @@
-"""explain: a Plan as a report for people (text) and programs (data)."""
+"""The report of explain: a Plan as text, HTML or data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """What runs where, with which kernel, what moves, and why others were refused.
+    """Reports the place and kernel of each operator, the moves, and why candidates were refused.
 
     ``str(report)`` is :meth:`text`; :meth:`data` gives the same as plain dicts; :meth:`html` as a page.
 
@@ -26,7 +26,7 @@ class Report:
     ----------
     plan : Plan
     memory : callable, optional
-        Returns the memory plan, when somebody asks for it.
+        Returns the memory plan; it is called when the attribute ``memory`` is read.
     """
 
     def __init__(self, plan: Plan, memory: Callable[[], MemoryPlan | None] | None = None) -> None:
@@ -35,7 +35,7 @@ class Report:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Operators by how they got their kernel, copies between places, and bytes (None where dims are unknown)."""
+        """Counts of operators by kind of kernel, of copies between places, and bytes (None if dims are unknown)."""
         hows = Counter(line.how for line in self.plan.lines)
         moves = self.plan.moves
         sizes = [move.spec.nbytes for move in moves]
@@ -60,14 +60,14 @@ class Report:
         }
 
     def copies(self) -> dict[Place, dict[str, int]]:
-        """How many copies in and out a run makes through each place's context, fetches included."""
+        """Return the number of copies in and out of each place's context in one run, including fetches."""
         counts: dict[Place, dict[str, int]] = {}
 
         def count(place: Place, direction: str) -> None:
             counts.setdefault(place, {"copy_in": 0, "copy_out": 0})[direction] += 1
 
         for move in self.plan.moves:
-            if not move.spec.size or move.source == move.target:  # the latter is a copy inside the place
+            if not move.spec.size or move.source == move.target:  # no copy, or one inside the place
                 continue
             if not devices.unit(move.source).info.host:
                 count(move.source, "copy_out")
@@ -79,7 +79,7 @@ class Report:
         return counts
 
     def data(self) -> list[dict[str, Any]]:
-        """One dict an operator."""
+        """Return one dict for each operator."""
         rows = []
         for line in self.plan.lines:
             choice = line.choice
@@ -116,10 +116,10 @@ class Report:
         return rows
 
     def text(self, refused: bool = False) -> str:
-        """A line an operator: how, place, kernel, outputs, moves; ``refused`` adds the candidates left out."""
+        """Return one line for each operator: kind, place, kernel, outputs, moves; ``refused`` adds other candidates."""
         rows: list[tuple[str, str, str, str]] = []
         notes: list[list[str]] = []
-        told: set[str] = set()
+        explained_types: set[str] = set()
         for line in self.plan.lines:
             choice = line.choice
             outs = ", ".join(line.op.output_arg_names[:2]) + (", ..." if len(line.op.output_arg_names) > 2 else "")
@@ -139,8 +139,8 @@ class Report:
                 note += line.op.hints.get(NOT_FUSED, ())
             if choice is not None and refused:
                 note += [f"not {candidate}: {reason}" for candidate, reason in choice.refused]
-            elif choice is not None and line.how == "fallback" and line.op.type not in told:
-                told.add(line.op.type)  # the reasons are told once an operator type
+            elif choice is not None and line.how == "fallback" and line.op.type not in explained_types:
+                explained_types.add(line.op.type)  # reasons are printed once for each operator type
                 note.append("because " + "; ".join(f"{candidate}: {reason}" for candidate, reason in choice.refused))
             if choice is not None and line.how == "pinned":
                 note.append(f"pinned: {line.op.definition.host_only}")
@@ -156,7 +156,7 @@ class Report:
         return "\n".join(lines)
 
     def summary_line(self) -> str:
-        """The last line of the text."""
+        """Return the last line of the text."""
         s = self.summary
         hows = ", ".join(f"{s[how]} {how}" for how in (*HOWS, "control") if s[how])
         size = "unknown bytes" if s["bytes"] is None else f"{s['bytes']:,} bytes"
@@ -172,7 +172,7 @@ class Report:
         return self._memory() if self._memory is not None else None
 
     def html(self) -> str:
-        """The report as HTML: a row an operator, moves and refusals folded, and the memory plan's picture."""
+        """Return the report as HTML: one row for each operator with its moves and refusals, and the memory plot."""
         from fluidlite.compiler.explain_html import page
 
         return page(self)

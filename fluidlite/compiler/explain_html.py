@@ -1,4 +1,4 @@
-"""explain's report as one HTML page: a bar of how kernels are chosen, a row an operator, the memory plan's picture."""
+"""The report of explain as HTML: a bar of the kinds of kernels, one row for each operator, and the memory plot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fluidlite.compiler.policy import HOWS
 if TYPE_CHECKING:
     from fluidlite.compiler.explain import Report
 
-SHOWN = {
+KIND_STYLES = {
     "native": ("#1a7f4b", "a kernel of a library, registered for this kind of place"),
     "generated": ("#2563b8", "compiled from the operator's expression"),
     "generic": ("#5b6bc0", "written once for all places of a capability"),
@@ -20,7 +20,7 @@ SHOWN = {
     "pinned": ("#7a5195", "runs on the host by its definition"),
     "control": ("#66707a", "runs other operators, or the host"),
 }
-"""The colour of each way, and what it means."""
+"""Colour and explanation of each kind of kernel."""
 STYLE = """
 .fluidlite-report{font:14px/1.45 system-ui,sans-serif;color:#1c232b;background:#fff}
 .fluidlite-report{max-width:1180px;margin:0 auto;padding:12px}
@@ -43,15 +43,15 @@ STYLE = """
 
 
 def page(report: Report) -> str:
-    """Return the report as HTML that needs nothing else: for notebooks, and as a file of its own."""
+    """Return the report as self-contained HTML, for notebooks and files."""
     summary = report.summary
     counts = {how: summary[how] for how in (*HOWS, "control") if summary[how]}
     bar = "".join(
-        f'<div style="flex:{count};background:{SHOWN[how][0]}" title="{count} {how}"></div>'
+        f'<div style="flex:{count};background:{KIND_STYLES[how][0]}" title="{count} {how}"></div>'
         for how, count in counts.items()
     )
     legend = "".join(
-        f'<span title="{escape(SHOWN[how][1])}"><i class="dot" style="background:{SHOWN[how][0]}"></i>'
+        f'<span title="{escape(KIND_STYLES[how][1])}"><i class="dot" style="background:{KIND_STYLES[how][0]}"></i>'
         f"<b>{count}</b> {how}</span>"
         for how, count in counts.items()
     )
@@ -69,30 +69,30 @@ def _row(number: int, row: dict[str, Any]) -> str:
     if len(row["outputs"]) > 2:
         operator += f" and {len(row['outputs']) - 2} more"
     if row["made_of"]:
-        operator += _folded(f"made of {len(row['made_of'])} operators", [escape(text) for text in row["made_of"]])
+        operator += _details(f"made of {len(row['made_of'])} operators", [escape(text) for text in row["made_of"]])
     if row["not_fused"]:
-        operator += _folded("not fused", [escape(row["not_fused"])])
-    how = f'<span class="how" style="background:{SHOWN[row["how"]][0]}">{row["how"]}</span>'
+        operator += _details("not fused", [escape(row["not_fused"])])
+    how = f'<span class="how" style="background:{KIND_STYLES[row["how"]][0]}">{row["how"]}</span>'
     moves = row["moves"]
-    told = [
+    items = [
         f"<code>{escape(m['name'])}</code> {escape(m['from'])} &rarr; {escape(m['to'])}, "
         f"{_bytes(m['bytes'])} ({m['why']})"
         for m in moves
     ]
-    known = [m["bytes"] for m in moves if m["bytes"] is not None]
-    total = _bytes(sum(known)) if len(known) == len(moves) else f"{_bytes(None)} in all"
-    moved = _folded(f"{len(moves)} {'move' if len(moves) == 1 else 'moves'}, {total}", told) if moves else ""
+    sizes = [m["bytes"] for m in moves if m["bytes"] is not None]
+    total = _bytes(sum(sizes)) if len(sizes) == len(moves) else f"{_bytes(None)} in all"
+    cell = _details(f"{len(moves)} {'move' if len(moves) == 1 else 'moves'}, {total}", items) if moves else ""
     refused = [f"<b>{escape(name)}</b>: {escape(reason)}" for name, reason in row["refused"]]
-    others = f"{len(refused)} {'other' if len(refused) == 1 else 'others'}"
+    refused_head = f"{len(refused)} {'other' if len(refused) == 1 else 'others'}"
     return (
         f'<tr><td class="n">{number}</td><td>{operator}</td><td>{how}</td><td>{escape(row["place"])}</td>'
-        f"<td>{escape(row['kernel'])}</td><td>{moved}</td>"
-        f"<td>{_folded(others, refused) if refused else ''}</td>"
+        f"<td>{escape(row['kernel'])}</td><td>{cell}</td>"
+        f"<td>{_details(refused_head, refused) if refused else ''}</td>"
         f"<td><code>{escape(row['line'])}</code></td></tr>"
     )
 
 
-def _folded(head: str, items: list[str]) -> str:
+def _details(head: str, items: list[str]) -> str:
     inner = "".join(f"<li>{item}</li>" for item in items)
     return f"<details><summary>{head}</summary><ul>{inner}</ul></details>"
 

@@ -1,4 +1,4 @@
-"""Which transformer ``make_transformer`` makes."""
+"""Transformer factories, and the default that ``make_transformer`` calls."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.program.codegen_registry import generator_names
 from fluidlite.program.pass_registry import passes
 
-_NAMES = {"gpu": "cuda"}
-"""What some kinds of places are called here too."""
+_KIND_ALIASES = {"gpu": "cuda"}
+"""nGraph's names of kinds of places."""
 
 
 class TransformerFactory:
-    """Makes transformers of one kind; call it. A plugin registers one for a Transformer of its own.
+    """A callable that makes transformers of one kind. A plugin registers one for its own Transformer.
 
     Parameters
     ----------
     name : str
-        What :func:`transformer_choices` lists. Where it is a kind of places too, ``make`` is given the ``place``.
+        Its name in :func:`transformer_choices`. If it is also a kind of places, ``make`` receives ``place``.
     make : callable
-        Such as a subclass of :class:`Transformer`.
+        For example a subclass of :class:`Transformer`.
     **options
         Its arguments.
     """
@@ -37,7 +37,7 @@ class TransformerFactory:
         self.options = options
 
     def __call__(self, **options: Any) -> Transformer:
-        """Make a transformer; ``options`` go before the factory's own."""
+        """Make a transformer; ``options`` override those of the factory."""
         return self.make(**{**self.options, **options})
 
     def __repr__(self) -> str:
@@ -45,20 +45,20 @@ class TransformerFactory:
 
 
 def transformer_choices() -> list[str]:
-    """Names that :func:`make_transformer_factory` takes, sorted: kinds of places, and what plugins bring.
+    """Return the sorted names that :func:`make_transformer_factory` accepts: kinds of places, and factories of plugins.
 
-    ``"gpu"`` means cuda. A kind whose driver or library is missing is left out, and one that computes nothing.
+    ``"gpu"`` means cuda. Kinds whose driver or library is missing, and kinds that only have memory, are left out.
     """
-    called = {kind: name for name, kind in _NAMES.items()}
+    aliases = {kind: name for name, kind in _KIND_ALIASES.items()}
     kinds = devices.kinds()
-    found = {called.get(kind, kind) for kind, reason in kinds.items() if not reason and devices.computes(kind)}
-    return sorted(found.union(name for name in passes.factories() if not kinds.get(_NAMES.get(name, name))))
+    names = {aliases.get(kind, kind) for kind, reason in kinds.items() if not reason and devices.computes(kind)}
+    return sorted(names.union(name for name in passes.factories() if not kinds.get(_KIND_ALIASES.get(name, name))))
 
 
 def codegen_choices(place: PlaceLike | None = None) -> list[str]:
-    """Names of the code generators of a place, which ``codegen=`` takes, best first; default: of the host's place.
+    """Return the code generators of a place that ``codegen=`` accepts, best first; default: the host's place.
 
-    The list of a place whose device has memory alone is empty.
+    The list is empty for a device that only has memory.
     """
     return list(generator_names(devices.unit(place if place is not None else devices.host())))
 
@@ -78,21 +78,21 @@ def make_transformer_factory(name: str, **options: Any) -> TransformerFactory:
     ValueError
         If there is no such transformer; the message lists the choices.
     """
-    brought = passes.factories()
+    registered = passes.factories()
     try:
-        asked = Place.parse(name)
-        found = brought.get(asked.kind) or brought.get(_NAMES.get(asked.kind, asked.kind))
-        kind = _NAMES.get(asked.kind, asked.kind)
-        if found is not None and name == found.name and kind not in devices.kinds():
-            return TransformerFactory(name, found.make, **{**found.options, **options})
-        place = Place(kind, asked.index)
+        requested = Place.parse(name)
+        factory = registered.get(requested.kind) or registered.get(_KIND_ALIASES.get(requested.kind, requested.kind))
+        kind = _KIND_ALIASES.get(requested.kind, requested.kind)
+        if factory is not None and name == factory.name and kind not in devices.kinds():
+            return TransformerFactory(name, factory.make, **{**factory.options, **options})
+        place = Place(kind, requested.index)
         devices.unit(place)
     except FluidError as exc:
         choices = ", ".join(transformer_choices())
         raise PlaceError(f"there is no transformer {name!r} here; the choices are {choices}\n  Since: {exc}") from None
-    if found is None:
+    if factory is None:
         return TransformerFactory(name, Transformer, place=place, **options)
-    return TransformerFactory(name, found.make, **{"place": place, **found.options, **options})
+    return TransformerFactory(name, factory.make, **{"place": place, **factory.options, **options})
 
 
 _default = TransformerFactory("default")
@@ -100,7 +100,7 @@ _current: Callable[..., Transformer] = _default
 
 
 def set_transformer_factory(factory: Callable[..., Transformer] | None) -> None:
-    """Say what :func:`make_transformer` calls; None: the host's transformer again.
+    """Set the factory that :func:`make_transformer` calls; None: restore the default, a transformer on the host.
 
     Raises
     ------
@@ -121,8 +121,8 @@ def make_transformer(place: PlaceLike | None = None, **options: Any) -> Transfor
     Parameters
     ----------
     place : Place or str, optional
-        One of :func:`transformer_choices`, such as ``"opencl:1"``. Default: what the factory that was set makes; if
-        none was, one on the host's place.
+        One of :func:`transformer_choices`, such as ``"opencl:1"``. Default: the result of the factory that was set;
+        without one, a transformer on the host's place.
     **options
         Arguments of :class:`Transformer`: ``seed``, ``codegen``; of a plugin's, its own.
 
@@ -132,8 +132,8 @@ def make_transformer(place: PlaceLike | None = None, **options: Any) -> Transfor
         If there is no such transformer, or its place has no such generator of code.
     """
     if place is None:
-        made = _current(**options)
-        if not isinstance(made, Transformer):
-            raise PlaceError(f"the transformer factory {_current!r} made {made!r}; expected a Transformer")
-        return made
+        transformer = _current(**options)
+        if not isinstance(transformer, Transformer):
+            raise PlaceError(f"the transformer factory {_current!r} made {transformer!r}; expected a Transformer")
+        return transformer
     return make_transformer_factory(str(place), **options)()

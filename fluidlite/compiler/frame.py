@@ -1,4 +1,4 @@
-"""A run of a plan: its values by key, the contexts of its places, and the state that it takes."""
+"""Frames: the values, contexts and scope of one run of a plan, and the state that the run reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.scope import Scope
-from fluidlite.tensor import tensor_cache as recycle
+from fluidlite.tensor import tensor_cache
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.transfer import copy_into, transfer
@@ -22,7 +22,7 @@ from fluidlite.tensor.written import Written
 
 
 class StateMovedError(ProgramError):
-    """State that a plan was made for is another when it is the plan's turn: it has to be planned again."""
+    """State has changed since the plan was made; it has to be planned again."""
 
 
 class Frame:
@@ -39,10 +39,10 @@ class Frame:
         self.contexts: dict[Place, Context] = {}
         self.step: Control | None = None
         self.bodies: MakeExecutor | None = None
-        """What makes the executors of sub-blocks; None: such as executors are by default."""
+        """Makes the executors of sub-blocks; None: the default executors."""
 
     def fetched(self) -> Iterator[tuple[str, Context, Tensor, Spec]]:
-        """What the plan's fetches are when its steps are done: key, context, value, and metadata of each."""
+        """Yield key, context, value and metadata of each fetch, after all steps have run."""
         for name, key, place, spec in self.plan.fetches:
             tensor = self.values.get(key)
             if tensor is None:
@@ -56,66 +56,66 @@ class Frame:
         return self.contexts[self.place]
 
     def planned(self, slot: str) -> list[Spec]:
-        """What the variables of an output slot of the operator that runs were planned as."""
+        """Return the planned specs of an output slot of the current operator."""
         assert self.step is not None
         return [out.spec for out in self.step.outs.get(slot, ())]
 
     def read(self, slot: str) -> list[Tensor]:
-        """Values of an input slot of the operator that runs; an absent slot has none."""
+        """Return the values of an input slot of the current operator; [] if the slot is absent."""
         assert self.step is not None
         return [self.values[key] for key in self.step.ins.get(slot, ())]
 
     def wants(self, slot: str) -> int:
-        """How many variables an output slot of it has."""
+        """Return the number of variables of an output slot."""
         assert self.step is not None
         return len(self.step.outs.get(slot, ()))
 
     def write(self, slot: str, tensors: Sequence[Tensor]) -> None:
-        """Give the variables of an output slot their values, which lie where the plan expects them.
+        """Set the values of an output slot; they must be on the place that the plan expects.
 
-        What lies in the memory of an input is copied: a later operator may write over one of the two.
+        A value that shares memory with an input is copied, since a later operator may overwrite one of the two.
         """
         assert self.step is not None
-        wanted = self._place_of(self.step, slot)
+        target_place = self._place_of(self.step, slot)
         keys = [key for keys in self.step.ins.values() for key in keys if key in self.values]
-        given = {id(self.values[key].allocation) for key in keys}
+        input_allocations = {id(self.values[key].allocation) for key in keys}
         for out, tensor in zip(self.step.outs[slot], tensors, strict=True):
-            if tensor.place is not None and tensor.place != wanted:
+            if tensor.place is not None and tensor.place != target_place:
                 raise ProgramError(
-                    f"{self.step.op} wrote {slot} on {tensor.place}; it belongs on {wanted}"
+                    f"{self.step.op} wrote {slot} on {tensor.place}; it belongs on {target_place}"
                     "\n  Do: set the tensor there, or declare the slot with on_host=True"
                 )
-            alone = tensor.allocation is None or id(tensor.allocation) not in given
-            if out.state or not alone:
-                context = self.contexts.get(wanted) or get_context(wanted)
-                tensor = self.store(out.key, tensor, context, alone) if out.state else transfer(tensor, context)
+            is_owned = tensor.allocation is None or id(tensor.allocation) not in input_allocations
+            if out.state or not is_owned:
+                context = self.contexts.get(target_place) or get_context(target_place)
+                tensor = self.store(out.key, tensor, context, is_owned) if out.state else transfer(tensor, context)
             self.values[out.key] = tensor
 
     def store(self, key: str, value: Tensor, context: Context, alone: bool = True, exchange: bool = False) -> Tensor:
         """Store a value as state: copy it into the memory of the state if that fits; else take the value's memory.
 
-        An array of tensors is held as it is. ``alone``: nobody else holds the value's memory, so the state may take it.
-        ``exchange``: take it instead of a copy where nobody else holds the memory of the state either; executables
-        whose addresses are static would be linked again.
+        A tensor array is not copied. ``alone``: the value owns its memory, which the state may take.
+        ``exchange``: take it instead of a copy if the state owns its memory too; executables with static addresses
+        would be linked again.
         """
         variable = self.scope.find_var(key) or self.scope.var(key)
         state, spec = variable.tensor, value.spec
         memory = state.allocation
         fits = memory is not None and memory.block is not None and state.contiguous and state.place == context.place
         if fits and spec is not None and state.spec == spec and value.allocation is not None:
-            # 3 references: of the tensor, of the local variable, and of getrefcount's argument
+            # 3 references: by the tensor, by the local variable, and by getrefcount's argument
             if exchange and alone and memory is not None and memory.is_private and getrefcount(memory) == 3:
                 spare = Tensor.of(spec, context.place, memory)
                 del memory
                 state.share_data_with(value)
-                recycle.give(context, spare)
+                tensor_cache.give(context, spare)
             else:
                 copy_into(state, value)
             return state
         return variable.hold(value if alone else transfer(value, context))
 
     def _place_of(self, step: Control, slot: str) -> Place:
-        """Where an output slot lies: on the host, if it says so; else where the first input does."""
+        """Return the place of an output slot: host or plan's place if declared so, else that of the first input."""
         declared = step.op.definition.output(slot)
         if declared is not None and declared.on_host:
             return devices.host()
@@ -128,10 +128,10 @@ class Frame:
 def uses_of_state(
     touched: Mapping[str, bool], scope: Scope, contexts: Mapping[Place, Context], alone: bool = True
 ) -> Iterator[Use]:
-    """What a run does to the memory that state has now.
+    """Yield the reads and writes of a run to the present memory of its state.
 
-    ``touched`` says of each name whether it is written; without ``alone``, memory that its context alone has used is
-    left out: it is that context's turn anyway.
+    ``touched``: names of state, and whether each is written.
+    ``alone``: include memory that only its own context has used, for which a run on that context never waits.
     """
     for name, writes in touched.items():
         variable = scope.find_var(name)
@@ -144,23 +144,23 @@ def uses_of_state(
 
 
 def written_state(plan: Plan, scope: Scope) -> Written:
-    """The memory of the state that a run may write, and of what follows it."""
+    """Return the memory of all state that a run, or a later stage of it, may write."""
     variables = [scope.find_var(name) for name, writes in plan.touched.items() if writes]
     return Written([variable.tensor for variable in variables if variable is not None])
 
 
 def take_state(plan: Plan, scope: Scope, values: dict[str, Tensor]) -> None:
-    """Take the state that a plan reads, while it is the run's turn.
+    """Add the state that a plan reads to ``values``; the caller holds the contexts.
 
-    Raises StateMovedError if it is not as the plan was told: another thread has moved it since, set it to other dims or
-    to a strided view.
+    Raises StateMovedError if another thread has moved it since it was planned, or set it to other dims or to a strided
+    view.
     """
     for name, read in plan.state.items():
         if not read:
             continue
         variable = scope.find_var(name)
         tensor = variable.tensor if variable is not None else None
-        there = tensor is not None and tensor.allocation is not None and tensor.contiguous
-        if tensor is None or not there or plan.state_specs[name] != (tensor.spec, tensor.place):
+        has_memory = tensor is not None and tensor.allocation is not None and tensor.contiguous
+        if tensor is None or not has_memory or plan.state_specs[name] != (tensor.spec, tensor.place):
             raise StateMovedError(f"state {name!r} became another while a run of it was planned")
         values[name] = tensor

@@ -1,4 +1,4 @@
-"""Graphs of programs, with and without passes: a bounded cache."""
+"""The graph cache: an LRU cache of graphs of programs, with and without passes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program
 
-if TYPE_CHECKING:  # imported by who runs passes: they are a fifth of the time of the import
+if TYPE_CHECKING:  # imported by the code that runs passes: they take a fifth of the import time
     from fluidlite.compiler.passes import PassList
 
-MOST_GRAPHS = 64
-"""Graphs that are kept."""
+MAX_GRAPHS = 64
+"""Maximum number of graphs in one cache."""
 
 
 class GraphCache:
-    """Graphs by their program and what is fetched of it.
+    """Caches graphs by program, fetches, preferences and the generation of the registries.
 
-    A program is known by its serial and by how often it was edited, which is its fingerprint: a clone has its own.
+    A program is identified by its serial and its number of edits; a clone has another serial.
 
     ``make_passes``: returns the passes; default: those of transformers.
     """
@@ -33,27 +33,27 @@ class GraphCache:
     def __init__(self, place: Place, make_passes: Callable[[], PassList] | None = None) -> None:
         self._place = place
         self._make_passes = make_passes
-        self._graphs: LRUCache[Graph] = LRUCache(MOST_GRAPHS, "graphs", 64 << 20)
+        self._graphs: LRUCache[Graph] = LRUCache(MAX_GRAPHS, "graphs", 64 << 20)
 
     def get(self, program: Program, fetches: tuple[str, ...], preferences: Policy, passes: bool = True) -> Graph:
         """Return the graph that computes the fetches.
 
-        ``preferences``: of who runs it: which kernels there will be decides what passes do.
-        ``passes``: after the passes; False: as the program is written.
+        ``preferences``: preferences of the runner; passes depend on the kernels that these select.
+        ``passes``: run the passes on the graph.
         Raises ProgramError if a pass breaks it; the pass is named.
         """
-        known = (program.serial, program.edits, fetches)
+        program_key = (program.serial, program.edits, fetches)
         # the graph keeps its program alive: the serial is the key
         if not passes:
-            return self._graphs.get(known, lambda: Graph(program, fetches, self._place, preferences).finished())
-        key = (*known, preferences, generation())
+            return self._graphs.get(program_key, lambda: Graph(program, fetches, self._place, preferences).finished())
+        key = (*program_key, preferences, generation())
         return self._graphs.get(key, lambda: self._make(program, fetches, preferences))
 
     def _make(self, program: Program, fetches: tuple[str, ...], preferences: Policy) -> Graph:
         graph = Graph(program, fetches, self._place, preferences)
         try:
             check_places(program)
-        except (PlaceError, DeviceUnavailable):  # the planner says so, if a fetch needs it
+        except (PlaceError, DeviceUnavailable):  # the planner raises it, if a fetch needs the place
             return graph.finished()
         if graph.closed:
             from fluidlite.compiler.passes import default_passes
@@ -70,14 +70,14 @@ class GraphCache:
 
 
 def check_places(program: Program) -> None:
-    """See that each ``device_guard`` names a place that can be used, before passes ask what it can.
+    """Check that each ``device_guard`` names a usable place, before passes query its kernels.
 
     Raises PlaceError or DeviceUnavailable with the operator, and the user's line.
     """
     for op in program.global_block().ops:
-        where = op.hints.get("op_device")
-        if where:
+        device = op.hints.get("op_device")
+        if device:
             try:
-                devices.unit(where)
+                devices.unit(device)
             except (PlaceError, DeviceUnavailable) as exc:
                 raise type(exc)(f"{op}: {exc}") from None

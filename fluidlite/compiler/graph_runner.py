@@ -1,4 +1,4 @@
-"""Runs graphs on a place, for executors and computations: a plan from the cache, bound to memory or interpreted."""
+"""Runs graphs on a place for executors and computations: looks up or makes a plan, runs it linked or interpreted."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fluidlite.base.fork import new_lock
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.compiler.frame import StateMovedError
-from fluidlite.compiler.interpreter import MOST_TRIES, run_plan
+from fluidlite.compiler.interpreter import MAX_PLAN_RETRIES, run_plan
 from fluidlite.compiler.ir.graph import Graph
-from fluidlite.compiler.kernel_checks import one_by_one
+from fluidlite.compiler.kernel_checks import needs_interpreter
 from fluidlite.compiler.planning.plan import Plan
 from fluidlite.compiler.planning.planner import plan_graph
 from fluidlite.compiler.policy import Policy, policy
@@ -29,18 +29,19 @@ from fluidlite.program.source_location import PACKAGE_FOLDER
 from fluidlite.program.state import state_of
 from fluidlite.tensor.tensor import Tensor
 
-if TYPE_CHECKING:  # imported by who compiles: it is a fifth of the time of the import
+if TYPE_CHECKING:  # imported by compiling callers: it takes a fifth of the import time
     from fluidlite.compiler.body_executors import MakeExecutor
     from fluidlite.compiler.executable.executable import Fetched
-    from fluidlite.compiler.executable.executable_cache import ExecutableCache, Sign
+    from fluidlite.compiler.executable.executable_cache import ExecutableCache, Signer
 
-_MOST_PLANS = 64
+_MAX_PLANS = 64
+"""Maximum number of plans in the cache of one runner."""
 
 
 class GraphRunner:
-    """Runs graphs on one place; the last 64 plans are kept.
+    """Runs graphs on one place, with a cache of plans.
 
-    ``executables``: where plans are bound to memory; None: all are interpreted.
+    ``executables``: the cache of linked plans; None: all plans are interpreted.
     """
 
     def __init__(
@@ -52,39 +53,39 @@ class GraphRunner:
     ) -> None:
         self.place = place
         self.executables: ExecutableCache | None = executables
-        self.plans: LRUCache[Plan] = LRUCache(_MOST_PLANS, "plans", 8 << 20)
+        self.plans: LRUCache[Plan] = LRUCache(_MAX_PLANS, "plans", 8 << 20)
         self.last: Plan | None = None
         self._bodies = bodies
         self._preferences = preferences
-        self._policies: tuple[Policy, Policy] | None = None  # the process's, and what is preferred here of it
-        self._newest: tuple[Any, Plan] | None = None  # and all that chose it
+        self._policies: tuple[Policy, Policy] | None = None  # that of the process, and that of this runner
+        self._latest_plan: tuple[Any, Plan] | None = None  # key, plan
         self._generation: tuple[int, ...] = ()
         self._warned: WeakObjects[Program] = WeakObjects()
         self._lock = new_lock()
 
     def policy(self) -> Policy:
-        """The preferences of the process, and of whose graphs it runs."""
-        found = policy()
+        """Return the preferences of the process, adapted by those of this runner."""
+        process_policy = policy()
         if self._preferences is None:
-            return found
-        if self._policies is None or found is not self._policies[0]:
-            self._policies = found, self._preferences(found)
+            return process_policy
+        if self._policies is None or process_policy is not self._policies[0]:
+            self._policies = process_policy, self._preferences(process_policy)
         return self._policies[1]
 
-    def again(
-        self, key: Hashable, policy: Policy, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None = None
+    def run_cached(
+        self, key: Hashable, policy: Policy, feeds: Mapping[str, Tensor], scope: Scope, signer: Signer | None = None
     ) -> Fetched | None:
-        """Run what ran under a key before, if it is bound and its state is where it was; None: it has to be planned.
+        """Run the executable that is cached for a key; None at a cache miss: the caller has to plan.
 
-        ``key``: all that chose the plan, but ``scope``, its state, and ``policy``.
-        ``sign``: returns the signature of a fast path that later calls may take.
+        ``key``: everything that the plan depends on, except ``scope``, its state and ``policy``.
+        ``signer``: returns the call signature for a fast path that later calls may take.
         """
         if self.executables is None:
             return None
-        found = self.executables.again(key, (generation(), policy), feeds, scope, sign)
-        if found is None:
+        result = self.executables.run_cached(key, (generation(), policy), feeds, scope, signer)
+        if result is None:
             return None
-        fetched, self.last = found
+        fetched, self.last = result
         return fetched
 
     def run(
@@ -94,83 +95,83 @@ class GraphRunner:
         scope: Scope,
         policy: Policy,
         key: Hashable = None,
-        sign: Sign | None = None,
+        signer: Signer | None = None,
         check: Callable[[], None] | None = None,
     ) -> Fetched:
         """Run a graph once; feeds are borrowed until it returns.
 
-        ``key``: under which :meth:`again` finds it.
-        ``check``: raises where the graph cannot be run with such feeds; it is asked before a plan is made.
-        Returns what was fetched.
+        ``key``: the key of the executable for :meth:`run_cached`.
+        ``check``: raises if the graph cannot run with these feeds; called before a plan is made.
+        Returns the fetched values.
         """
         stamp = generation(), policy
-        for left in reversed(range(MOST_TRIES)):
-            state = state_of(scope, graph.state)  # may wait for a run: the lock is free
+        for retries_left in reversed(range(MAX_PLAN_RETRIES)):
+            state = state_of(scope, graph.state)  # may wait for a run, so it is outside the lock
             with self._lock:
                 plan = self.last = self._plan(graph, feeds, state, policy, check)
             try:
                 if self.executables is None:
                     fetched, last = run_plan(plan, feeds, scope, self._bodies)
                 else:
-                    fetched, last = self.executables.run(plan, feeds, scope, sign)
+                    fetched, last = self.executables.run(plan, feeds, scope, signer)
                 break
             except StateMovedError:
-                if not left:
+                if not retries_left:
                     raise
         if self.executables is not None and key is not None:
-            self.executables.remember(key, stamp, plan, scope)
+            self.executables.insert_key(key, stamp, plan, scope)
         self.last = last
-        if last is not plan:  # its rest was planned on the way
+        if last is not plan:  # later stages were planned during the run
             self._warn(last, policy)
         return fetched
 
     def _plan(
         self, graph: Graph, feeds: Mapping[str, Tensor], state: Any, policy: Policy, check: Callable[[], None] | None
     ) -> Plan:
-        inplace = not one_by_one()
+        inplace = not needs_interpreter()
         if self.executables is not None and inplace and (graph.updates or graph.program.repeated):
             policy = replace(policy, repeated=True)
-        given = {name: (tensor._known(), tensor.place or devices.host()) for name, tensor in feeds.items()}
-        now = generation()
-        if now != self._generation:
+        feed_specs = {name: (tensor._known(), tensor.place or devices.host()) for name, tensor in feeds.items()}
+        new_generation = generation()
+        if new_generation != self._generation:
             self.plans.clear()
-            self._newest = None
-            self._generation = now
-        told = graph, given, state, policy, inplace
-        if self._newest is not None and self._newest[0] == told:  # most specs are the same objects: no hash of them
-            return self._newest[1]
+            self._latest_plan = None
+            self._generation = new_generation
+        key = graph, feed_specs, state, policy, inplace
+        if self._latest_plan is not None and self._latest_plan[0] == key:  # cheaper than a hash: specs are identical
+            return self._latest_plan[1]
 
         def make() -> Plan:
             if check is not None:
                 check()
             with paused():
-                plan = plan_graph(graph, self.place, given, state, policy, inplace=inplace)
+                plan = plan_graph(graph, self.place, feed_specs, state, policy, inplace=inplace)
             self._warn(plan, policy)
             return plan
 
-        plan = self.plans.get((graph, tuple(given.items()), tuple(state.items()), policy, inplace), make)
-        self._newest = told, plan
+        plan = self.plans.get((graph, tuple(feed_specs.items()), tuple(state.items()), policy, inplace), make)
+        self._latest_plan = key, plan
         return plan
 
     def _warn(self, plan: Plan, policy: Policy) -> None:
-        """Warn, once a program, of operators that run on the host for want of a kernel."""
+        """Warn once for each program of operators that run on the host since the place has no kernel."""
         if policy.fallback != "warn" or plan.program in self._warned:
             return
-        fallen = [line.op.type for line in plan.lines if line.lacks_kernel]
-        if fallen:
+        fallback_types = [line.op.type for line in plan.lines if line.lacks_kernel]
+        if fallback_types:
             self._warned.add(plan.program)
-            warn_of_fallback(f"{len(fallen)} of {len(plan.lines)} operators", self.place, fallen)
+            warn_of_fallback(f"{len(fallback_types)} of {len(plan.lines)} operators", self.place, fallback_types)
 
     def clear(self) -> None:
-        """Let go of plans and of the memory that they are bound to."""
+        """Drop plans and executables with their memory."""
         self.plans.clear()
-        self._newest = None
+        self._latest_plan = None
         if self.executables is not None:
             self.executables.clear()
 
 
 def warn_of_fallback(what: str, place: Place, types: list[str]) -> None:
-    """Warn, at the user's line, that operators of some types run on the host for want of a kernel."""
+    """Warn, at the user's line, that operators of some types run on the host since the place has no kernel."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
         frame, level = frame.f_back, level + 1

@@ -1,7 +1,7 @@
-"""The one observation point of runs, for ``fluid.debug``'s observers and a profiler's timer. Unused, it costs nothing.
+"""Instrumentation of runs, for the observers of ``fluid.debug`` and the timer of the profiler. Unused, it is free.
 
-An observer sees values: operators run one by one for it, as the program is written. A timer sees launches: executables
-are linked for it without command buffers over several operators, and are otherwise those that run without it.
+An observer receives values: operators run one by one, without passes. A timer receives launches: executables are
+linked without command buffers over several operators, and are otherwise the same as without a timer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _local = threading.local()
 
 @dataclass(frozen=True)
 class Observation:
-    """What an observer sees after an operator ran: its tensors by variable name."""
+    """The tensors of an operator that has run, by variable name."""
 
     op: Operator
     inputs: dict[str, Tensor]
@@ -42,21 +42,21 @@ class Observation:
 Observer = Callable[[Observation], None]
 
 
-_everywhere: list[Observer] = []
+_process_observers: list[Observer] = []
 
 
 def observers() -> list[Observer]:
-    """The observers of this thread, and those of all threads."""
-    mine: list[Observer] = getattr(_local, "observers", [])
-    return [*_everywhere, *mine] if _everywhere else mine
+    """Return the observers of this thread and those of all threads."""
+    thread_observers: list[Observer] = getattr(_local, "observers", [])
+    return [*_process_observers, *thread_observers] if _process_observers else thread_observers
 
 
 def everywhere(observer: Observer, on: bool) -> None:
-    """Add an observer of all threads, or take it away."""
-    if on and observer not in _everywhere:
-        _everywhere.append(observer)
-    elif not on and observer in _everywhere:
-        _everywhere.remove(observer)
+    """Add or remove an observer of all threads."""
+    if on and observer not in _process_observers:
+        _process_observers.append(observer)
+    elif not on and observer in _process_observers:
+        _process_observers.remove(observer)
     cache_version.invalidate()
 
 
@@ -79,13 +79,13 @@ class Timer(Protocol):
     """Reads clocks between the launches of all threads."""
 
     def run(self, frame: Frame, contexts: Sequence[Context]) -> AbstractContextManager[Any]:
-        """What a run is inside of, from its feeds to its fetches; ``contexts`` are the queues that it holds."""
+        """Return the context manager of a run, from its feeds to its fetches; ``contexts`` are the locked queues."""
         ...
 
     def timed(self, frame: Frame, owners: Sequence[Step], items: Iterable[Item]) -> Generator[Item]:
-        """Yield ``items``, which do what the steps ``owners`` are, one for one, and read a clock between them.
+        """Yield ``items``, the actions of the steps ``owners``, and read a clock between them.
 
-        Who iterates closes the generator, also after an error.
+        The caller closes the generator, also after an error.
         """
         ...
 
@@ -94,17 +94,17 @@ _timer: Timer | None = None
 
 
 def timer() -> Timer | None:
-    """The timer of the runs of all threads, or None."""
+    """Return the timer of all threads, or None."""
     return _timer
 
 
 def timed_run(frame: Frame, contexts: Sequence[Context]) -> AbstractContextManager[Any]:
-    """What a run is inside of, where a timer records it."""
+    """Return the timer's context manager of a run."""
     return _timer.run(frame, contexts) if _timer is not None else nullcontext()
 
 
 def set_timer(new_timer: Timer | None) -> None:
-    """Let a timer read clocks between the launches of all threads; None: nobody does."""
+    """Set the timer that reads clocks between the launches of all threads, or None."""
     global _timer
     _timer = new_timer
     cache_version.invalidate()
@@ -112,13 +112,13 @@ def set_timer(new_timer: Timer | None) -> None:
 
 @first_in_child
 def _forget_timer() -> None:
-    """A forked child is not the one whose runs were to be timed."""
+    """Remove the timer in a forked child: only the parent is timed."""
     global _timer
     _timer = None
 
 
 def observed() -> bool:
-    """Whether somebody observes or times this thread's runs, so that no fast path may be taken."""
+    """Whether this thread's runs are observed or timed, so that no fast path may be taken."""
     return _timer is not None or bool(observers())
 
 
@@ -127,17 +127,17 @@ def observation(step: Launch, tensors: list[Tensor]) -> Observation:
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
     if call.op is op.definition:
-        sides: tuple[tuple[Mapping[str, Sequence[GraphValue | None]], dict[str, Tensor]], ...]
-        sides = (op.inputs, inputs), (op.outputs, outputs)
-        for slots, target in sides:
+        groups: tuple[tuple[Mapping[str, Sequence[GraphValue | None]], dict[str, Tensor]], ...]
+        groups = (op.inputs, inputs), (op.outputs, outputs)
+        for slots, tensors_by_name in groups:
             for slot, values in slots.items():
                 start = call.index.get(slot)
                 if start is None:
                     continue
                 for i, value in enumerate(values):
                     if value is not None and tensors[start + i].allocation is not None:
-                        target[value.name] = tensors[start + i]
-    else:  # a part of a decomposition: named by its own slots
+                        tensors_by_name[value.name] = tensors[start + i]
+    else:  # a part of a decomposition, named by its own slots
         for slot, start in call.index.items():
             for i in range(call.count(slot)):
                 if tensors[start + i].allocation is not None:
@@ -145,29 +145,29 @@ def observation(step: Launch, tensors: list[Tensor]) -> Observation:
     return Observation(op.operator, inputs, outputs)
 
 
-def _bad(array: np.ndarray[Any, Any]) -> str:
+def _non_finite_text(array: np.ndarray[Any, Any]) -> str:
     values = array.astype(np.float64, copy=False)
     nans, infs = int(np.isnan(values).sum()), int(np.isinf(values).sum())
     return " and ".join(f"{count} {name}" for count, name in ((nans, "NaN"), (infs, "Inf")) if count)
 
 
-def check_finite(seen: Observation) -> None:
+def check_finite(observation: Observation) -> None:
     """Raise NonFiniteError if an operator wrote NaN or Inf."""
-    for name, tensor in seen.outputs.items():
+    for name, tensor in observation.outputs.items():
         if not is_float(tensor.dtype):
             continue
-        found = _bad(tensor.numpy())
-        if not found:
+        bad_values = _non_finite_text(tensor.numpy())
+        if not bad_values:
             continue
-        bad_inputs = [n for n, t in seen.inputs.items() if is_float(t.dtype) and _bad(t.numpy())]
+        bad_inputs = [n for n, t in observation.inputs.items() if is_float(t.dtype) and _non_finite_text(t.numpy())]
         finite = [
             f"{n} within ±{float(np.abs(t.numpy().astype(np.float64)).max()):.4g}"
-            for n, t in seen.inputs.items()
+            for n, t in observation.inputs.items()
             if is_float(t.dtype) and t.spec is not None and t.spec.size and n not in bad_inputs
         ]
-        why = (
+        input_text = (
             f"its inputs {', '.join(bad_inputs)} had some already"
             if bad_inputs
             else f"its inputs were finite ({'; '.join(finite)})"
         )
-        raise NonFiniteError(f"{seen.op} wrote {found} into {name} {list(tensor.dims)}; {why}")
+        raise NonFiniteError(f"{observation.op} wrote {bad_values} into {name} {list(tensor.dims)}; {input_text}")

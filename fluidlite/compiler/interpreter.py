@@ -1,4 +1,4 @@
-"""The interpreter: runs a Plan step by step. The reference that compiled code is held against."""
+"""The interpreter: runs a plan step by step. It is the reference for compiled code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fluidlite.compiler.kernel_runs import (
     random_words,
     relaid,
     run_kernel,
-    see_as_plain,
+    set_compute_specs,
     take_arrays,
 )
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Pending, Plan, Step
@@ -31,13 +31,13 @@ from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.place import Place
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.scope import Scope
-from fluidlite.tensor import tensor_cache as recycle, transfer
+from fluidlite.tensor import tensor_cache, transfer
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray
 from fluidlite.tensor.tensor_spec import Spec
 
-MOST_TRIES = 1000
-"""How often a run is planned anew, where other threads replace state between plan and run again and again."""
+MAX_PLAN_RETRIES = 1000
+"""Maximum number of plans for one run, if other threads replace its state between plan and run."""
 
 
 def run_plan(
@@ -46,16 +46,16 @@ def run_plan(
     scope: Scope,
     bodies: MakeExecutor | None = None,
 ) -> tuple[list[tuple[Any, Spec]], Plan]:
-    """Run a plan; return the fetched values as fresh host arrays, each with its Spec, and the plan that ran last.
+    """Run a plan; return the fetched values as new host arrays, each with its Spec, and the plan of the last stage.
 
-    Raises FluidError with the operator and the user's line. The next run works.
-    Raises StateMovedError if state is not as the plan was told; nothing was done.
+    Raises FluidError with the operator and the user's line; later runs are not affected.
+    Raises StateMovedError, without effects, if state has changed since it was planned.
     """
     frame = Frame(plan, scope, {})
     frame.bodies = bodies
     for place in plan.queues:
         frame.contexts[place] = get_context(place)
-    for tensor in feeds.values():  # before a lock is held: two runs that wait for each other would wait for ever
+    for tensor in feeds.values():  # before any lock is acquired: two runs could deadlock
         if tensor.place is not None:
             transfer.ready(tensor, frame.contexts.get(tensor.place) or get_context(tensor.place))
     contexts = list(frame.contexts.values())
@@ -72,31 +72,31 @@ def run_plan(
                 return read_fetches(frame), frame.plan
         except BaseException:
             for context in frame.contexts.values():
-                context.forget_late()  # what this run recorded is not the next one's error
+                context.forget_late()  # errors of this run must not be raised by the next
             raise
 
 
 def go_on(frame: Frame, pending: Pending) -> None:
-    """Look at the values that the rest of the plan depends on, and take up its plan."""
-    suspects = [context for context in frame.contexts.values() if context.suspect]
-    if suspects:
-        raise_late(frame, suspects)  # numbers that come of a wrong index are none
+    """Read the values that the next stage depends on, and continue with its plan."""
+    fallible = [context for context in frame.contexts.values() if context.suspect]
+    if fallible:
+        raise_late(frame, fallible)  # the values may come from a wrong index
     values = {each: tuple(frame.values[key].numpy().reshape(-1).tolist()) for each, key in pending.values.items()}
     specs = {each: frame.values[key]._known() for each, key in pending.dims.items()}
     frame.plan = pending.next(values, specs)
 
 
-def run_steps(frame: Frame, watching: list[Observer]) -> None:
+def run_steps(frame: Frame, listeners: list[Observer]) -> None:
     timing = timer()
     if timing is None:
-        _run_steps(frame, frame.plan.steps, watching)
+        _run_steps(frame, frame.plan.steps, listeners)
         return
     with closing(timing.timed(frame, frame.plan.steps, frame.plan.steps)) as steps:
-        _run_steps(frame, steps, watching)
+        _run_steps(frame, steps, listeners)
 
 
-def _run_steps(frame: Frame, steps: Iterable[Step], watching: list[Observer]) -> None:
-    values, make, take, give = frame.values, Tensor.of, recycle.take, recycle.give
+def _run_steps(frame: Frame, steps: Iterable[Step], listeners: list[Observer]) -> None:
+    values, make, take, give = frame.values, Tensor.of, tensor_cache.take, tensor_cache.give
     contexts = [frame.contexts[place] for place in frame.plan.places]
     step: Any = None
     try:
@@ -105,8 +105,8 @@ def _run_steps(frame: Frame, steps: Iterable[Step], watching: list[Observer]) ->
             if kind is Launch:
                 context = contexts[step.where]
                 ready = step.runs.get(context)
-                if step.simple and ready is not None and ready[1] is None and not watching:
-                    # What _launch does, less all that a plain operator has no need of: this is the hot path.
+                if step.simple and ready is not None and ready[1] is None and not listeners:
+                    # Hot path: _launch, reduced to what a plain operator needs.
                     tensors = [values[key] for key in step.ins]
                     for spec, key in step.makes:
                         tensor = take(context, spec)
@@ -117,13 +117,13 @@ def _run_steps(frame: Frame, steps: Iterable[Step], watching: list[Observer]) ->
                     result = ready[0](context, IO(step.call, tensors, context, step.op_index))
                     if result is not None:
                         take_arrays(result, tensors[len(step.ins) :], context)
-                    tensors.clear()  # what ends here must have no other holder to be recycled
+                    tensors.clear()  # a dead tensor is recycled only without other references
                 else:
-                    _launch(step, frame, values, context, watching)
-                for key, where in step.recycle:
-                    done = values.pop(key, None)
-                    if done is not None:
-                        give(contexts[where], done)
+                    _launch(step, frame, values, context, listeners)
+                for key, context_index in step.recycle:
+                    dead_tensor = values.pop(key, None)
+                    if dead_tensor is not None:
+                        give(contexts[context_index], dead_tensor)
             elif kind is Move:
                 run_move(step, frame)
                 continue
@@ -135,7 +135,7 @@ def _run_steps(frame: Frame, steps: Iterable[Step], watching: list[Observer]) ->
         fail(exc, step, frame)
 
 
-def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Context, watching: list[Observer]) -> None:
+def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Context, listeners: list[Observer]) -> None:
     call = step.call
     tensors: list[Tensor] = []
     for key, spec in zip(step.ins, step.in_specs, strict=True):
@@ -143,7 +143,7 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
             tensors.append(Tensor.of(spec, context.place))
         else:
             tensors.append(relaid(values[key], spec) if step.blind else values[key])
-    made: list[Tensor] = []
+    outputs: list[Tensor] = []
     for out in step.outs:
         if out.shares >= 0:
             tensor = tensors[out.shares]
@@ -151,12 +151,12 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
                 tensor = relaid(tensor, out.spec)
             tensor.wrote()
         else:
-            kept = recycle.take(context, out.spec)
-            tensor = kept if kept is not None else Tensor.of(out.spec, context.place)
-        made.append(tensor)
+            cached = tensor_cache.take(context, out.spec)
+            tensor = cached if cached is not None else Tensor.of(out.spec, context.place)
+        outputs.append(tensor)
     if step.blind:
-        see_as_plain(made, call)
-    tensors += made
+        set_compute_specs(outputs, call)
+    tensors += outputs
     if not step.skip:
         if step.writes_state:
             before_state(frame, context if step.guarded else None)
@@ -164,33 +164,33 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
         random = NO_RANDOM if step.random is None else random_words(step.random, frame.scope)
         workspace = None
         if space is not None:
-            workspace = recycle.take(context, space)
+            workspace = tensor_cache.take(context, space)
             if workspace is None:
                 workspace = Tensor.of(space, context.place)
                 workspace.allocate(context)
         io = IO(call, tensors, context, step.op_index, random, workspace)
-        check = kernel_check() if watching else None
+        check = kernel_check() if listeners else None
         if check is None:
-            run_kernel(run, context, io, made)
+            run_kernel(run, context, io, outputs)
         else:
-            launch = partial(run_kernel, run, context, io, made)
-            check.launch(step, context, tensors[: len(step.ins)], made, workspace, launch)
+            launch = partial(run_kernel, run, context, io, outputs)
+            check.launch(step, context, tensors[: len(step.ins)], outputs, workspace, launch)
         if workspace is not None:
-            recycle.give(context, workspace)
-    for out, tensor in zip(step.outs, made, strict=True):
+            tensor_cache.give(context, workspace)
+    for out, tensor in zip(step.outs, outputs, strict=True):
         if step.blind:
             tensor.spec, tensor._array = out.spec, None
         if tensor.allocation is None:
             if tensor.spec is None or (tensor.spec.size and not step.skip):
                 raise DeviceError(f"the kernel wrote nothing to {out.key}{_kernel_text(step, None)}")
-            tensor.allocate(context)  # of no bytes, but a reader may ask for its array
+            tensor.allocate(context)  # no bytes, but a reader may need its array
         values[out.key] = tensor
         if out.state and out.shares < 0:
             values[out.key] = frame.store(out.key, tensor, context, exchange=True)
-    if watching:
-        seen = observation(step, tensors)
-        for observer in watching:
-            observer(seen)
+    if listeners:
+        result = observation(step, tensors)
+        for observer in listeners:
+            observer(result)
 
 
 def run_move(step: Move, frame: Frame) -> None:
@@ -219,18 +219,18 @@ def run_control(step: Control, frame: Frame) -> None:
 
 
 def read_fetches(frame: Frame) -> list[tuple[Any, Spec]]:
-    """Read what was fetched and the status words, behind one wait a context."""
+    """Read the fetched values and the status words, with one wait for each context."""
     fetched: list[tuple[np.ndarray[Any, Any], Spec]] = []
-    touched: dict[Place, Context] = {}
+    read_contexts: dict[Place, Context] = {}
     for _, context, tensor, spec in frame.fetched():
         fetched.append((begin_read(tensor, context), tensor.spec or spec))
-        touched[context.place] = context
-    raise_late(frame, [context for context in frame.contexts.values() if context.suspect], wait_for=touched)
+        read_contexts[context.place] = context
+    raise_late(frame, [context for context in frame.contexts.values() if context.suspect], wait_for=read_contexts)
     return fetched
 
 
 def begin_read(tensor: Tensor, context: Context) -> Any:
-    """Enqueue a copy to fresh host arrays: one of a tensor; a list of arrays, each with its Spec, of a tensor array."""
+    """Enqueue a copy to new host arrays: one for a tensor; a list of arrays with their Specs for a tensor array."""
     if isinstance(tensor, TensorArray):
         return [(transfer.begin_read(each, context), each._known()) for each in tensor.present()]
     return transfer.begin_read(tensor, context)

@@ -1,4 +1,4 @@
-"""Checks of kernels while they run: every element of every output is written, and nothing else is."""
+"""Run-time checks of kernels: they write every element of every output, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from fluidlite.platform.context import Context
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-AROUND = 256
-"""Bytes before and behind an output that a kernel is caught writing, as far as they are the same allocation's."""
-_random = np.random.default_rng(0x5EED)
+MARGIN_BYTES = 256
+"""Maximum bytes of the margin on each side of an output, inside its allocation, where stray writes are detected."""
+_generator = np.random.default_rng(0x5EED)
 
 
 class CheckKernels:
-    """An observer that is asked to launch: it fills outputs before with random bytes, and compares inputs after.
+    """An observer that performs launches: it fills outputs with random bytes before, and compares inputs after.
 
-    An element is unwritten if it still holds the bytes that it was filled with. A kernel could have computed just
-    those; so where one is found, the kernel runs again on the same inputs and outputs filled with the complement.
-    What lies around outputs holds its complement while the kernel runs: it may write what was there before.
+    An element is unwritten if it still holds its fill bytes. A kernel could have computed the same bytes, so if such an
+    element exists, the kernel runs again on the same inputs, with outputs filled with the complement.
+    Margins around outputs hold their complement during the launch: a stray write could store their old content.
     """
 
-    def __call__(self, seen: Observation) -> None:
-        """Nothing is left to do after the launch."""
+    def __call__(self, observation: Observation) -> None:
+        """Do nothing: the checks are done in :meth:`launch`."""
 
     def launch(
         self,
@@ -48,53 +48,53 @@ class CheckKernels:
     ) -> None:
         """Run a kernel.
 
-        ``inputs``, ``outputs``: as the kernel sees them. Outputs that share memory with an input are not filled.
-        ``workspace``: what it may write, too.
-        ``run``: launches it, and takes the arrays that it returns.
-        Raises KernelError naming the slot, and how much of it is unwritten, or was changed, or beside it.
+        ``inputs``, ``outputs``: operands of the kernel. Outputs that share memory with an input are not filled.
+        ``workspace``: the workspace, which it may write.
+        ``run``: launches the kernel and stores the arrays that it returns.
+        Raises KernelError with the slot and the number of elements that are unwritten or changed, or of stray bytes.
         """
-        here = [(at, t) for at, t in enumerate(inputs) if t.allocation is not None and t.place == context.place]
-        fresh = [
+        local_inputs = [(at, t) for at, t in enumerate(inputs) if t.allocation is not None and t.place == context.place]
+        filled_outputs = [
             (len(inputs) + at, tensor)
             for at, tensor in enumerate(outputs)
-            if _fillable(tensor, context) and not any(_share(tensor, read) for _, read in here)
+            if _can_fill(tensor, context) and not any(_overlap(tensor, read) for _, read in local_inputs)
         ]
-        for _, tensor in here:
+        for _, tensor in local_inputs:
             transfer.ready(tensor, context)
-        before = [_read(tensor, context) for _, tensor in here]
-        owners = [tensor.allocation for _, tensor in fresh]
-        marks = [_random.integers(0, 256, tensor.span().nbytes, np.uint8) for _, tensor in fresh]
-        with _nothing_around(step, inputs, outputs, workspace, context):
-            first = _filled_run(fresh, marks, context, run)
-        if _late(context):
-            return  # an index out of range is raised where the host looks for that; kernels behind it write nothing
-        for (at, tensor), value in zip(here, before, strict=True):
-            if not any(_share(tensor, out) for out in outputs):
-                _see_input(step, at, tensor, value, context)
+        input_contents = [_read(tensor, context) for _, tensor in local_inputs]
+        owners = [tensor.allocation for _, tensor in filled_outputs]
+        patterns = [_generator.integers(0, 256, tensor.span().nbytes, np.uint8) for _, tensor in filled_outputs]
+        with _checked_margins(step, inputs, outputs, workspace, context):
+            first = _filled_run(filled_outputs, patterns, context, run)
+        if _has_deferred_error(context):
+            return  # raised when the host reads the status word; later kernels write nothing
+        for (at, tensor), value in zip(local_inputs, input_contents, strict=True):
+            if not any(_overlap(tensor, out) for out in outputs):
+                _check_input(step, at, tensor, value, context)
         unwritten = [
-            _equal(found, mark, tensor) if tensor.allocation is owner else np.zeros(0, bool)
-            for (_, tensor), found, mark, owner in zip(fresh, first, marks, owners, strict=True)
+            _equal(content, pattern, tensor) if tensor.allocation is owner else np.zeros(0, bool)
+            for (_, tensor), content, pattern, owner in zip(filled_outputs, first, patterns, owners, strict=True)
         ]
         if not any(map(np.any, unwritten)):
             return
-        for (_, tensor), value in zip(here, before, strict=True):
-            if any(_share(tensor, out) for out in outputs):
+        for (_, tensor), value in zip(local_inputs, input_contents, strict=True):
+            if any(_overlap(tensor, out) for out in outputs):
                 context.copy_in(tensor.span(), value.data)
-        others = [~mark for mark in marks]
-        second = _filled_run(fresh, others, context, run)
-        for (at, tensor), found, mark, same in zip(fresh, second, others, unwritten, strict=True):
-            if same.size and (left := int(np.count_nonzero(same & _equal(found, mark, tensor)))):
-                how = "nothing" if left == same.size else f"{same.size - left:,} of {same.size:,} elements"
+        complements = [~pattern for pattern in patterns]
+        second = _filled_run(filled_outputs, complements, context, run)
+        for (at, tensor), content, pattern, same in zip(filled_outputs, second, complements, unwritten, strict=True):
+            if same.size and (count := int(np.count_nonzero(same & _equal(content, pattern, tensor)))):
+                written_text = "nothing" if count == same.size else f"{same.size - count:,} of {same.size:,} elements"
                 raise KernelError(
-                    f"its kernel wrote {how} to output {_slot(step, at)} {list(tensor.dims)}"
+                    f"its kernel wrote {written_text} to output {_slot(step, at)} {list(tensor.dims)}"
                     "\n  Do: write every element; what is left holds what the memory held before"
                 )
 
 
-def _see_input(step: Launch, at: int, tensor: Tensor, before: Bytes, context: Context) -> None:
-    changed = int(np.count_nonzero(~_equal(_read(tensor, context), before, tensor)))
+def _check_input(step: Launch, at: int, tensor: Tensor, content: Bytes, context: Context) -> None:
+    changed = int(np.count_nonzero(~_equal(_read(tensor, context), content, tensor)))
     if changed:
-        context.copy_in(tensor.span(), before.data)  # a parameter is what it was
+        context.copy_in(tensor.span(), content.data)  # restore the parameter
         raise KernelError(
             f"its kernel changed {changed:,} elements of input {_slot(step, at)} {list(tensor.dims)}"
             "\n  Do: write to outputs only; that an output may take an input's memory is said by the operator "
@@ -103,62 +103,62 @@ def _see_input(step: Launch, at: int, tensor: Tensor, before: Bytes, context: Co
 
 
 @contextmanager
-def _nothing_around(
+def _checked_margins(
     step: Launch, inputs: Sequence[Tensor], outputs: Sequence[Tensor], workspace: Tensor | None, context: Context
 ) -> Iterator[None]:
-    """Complement the bytes around outputs and the workspace, see that a launch leaves them so, and put them back."""
-    written = [*outputs, *((workspace,) if workspace is not None else ())]
-    owned = [each for each in (*inputs, *written) if each.allocation is not None and each.place == context.place]
+    """Complement the margins of outputs and workspace, check that a launch does not write them, and restore them."""
+    writable = [*outputs, *((workspace,) if workspace is not None else ())]
+    operands = [each for each in (*inputs, *writable) if each.allocation is not None and each.place == context.place]
     gaps: list[tuple[str, Span, Bytes]] = []
-    for position, tensor in enumerate(written, len(inputs)):
+    for position, tensor in enumerate(writable, len(inputs)):
         if tensor.allocation is not None and tensor.place == context.place:
-            what = "its workspace" if tensor is workspace else f"output {_slot(step, position)} {list(tensor.dims)}"
-            here = tensor.span()
-            for span in _around(tensor, owned):
-                side = "before" if span.offset < here.offset else "behind"
-                gaps.append((f"{side} the {here.nbytes:,} of {what}", span, transfer.bytes_at(span, context)))
+            name = "its workspace" if tensor is workspace else f"output {_slot(step, position)} {list(tensor.dims)}"
+            tensor_span = tensor.span()
+            for span in _margins(tensor, operands):
+                side = "before" if span.offset < tensor_span.offset else "behind"
+                gaps.append((f"{side} the {tensor_span.nbytes:,} of {name}", span, transfer.bytes_at(span, context)))
     for _, span, value in gaps:
         context.copy_in(span, (~value).data)
-    found: list[Bytes] = []
+    contents: list[Bytes] = []
     try:
         yield
-        found = [transfer.bytes_at(span, context) for _, span, _ in gaps]
+        contents = [transfer.bytes_at(span, context) for _, span, _ in gaps]
     finally:
         for _, span, value in gaps:
             context.copy_in(span, value.data)
-    for (where, _, value), after in zip(gaps, found, strict=True):
+    for (location, _, value), after in zip(gaps, contents, strict=True):
         if changed := int(np.count_nonzero(after != ~value)):
             raise KernelError(
-                f"its kernel wrote {changed:,} bytes {where}"
+                f"its kernel wrote {changed:,} bytes {location}"
                 "\n  Do: write the bytes of io.span(slot) only; they may be part of a larger handle"
             )
 
 
-def _around(tensor: Tensor, owned: Sequence[Tensor]) -> Iterator[Span]:
-    """The bytes of a tensor's allocation before and behind it, up to the next that the launch may touch."""
+def _margins(tensor: Tensor, operands: Sequence[Tensor]) -> Iterator[Span]:
+    """Yield the margins of a tensor in its allocation, up to the next operand of the launch."""
     allocation = tensor.allocation
     assert allocation is not None
-    block, here = allocation.live_block(), tensor.span()
-    whole = allocation.lasting and allocation.offset == block.offset  # then what pads the block is nobody's
+    block, tensor_span = allocation.live_block(), tensor.span()
+    whole = allocation.lasting and allocation.offset == block.offset  # the padding of the block is then unused
     begin = allocation.offset
     end = begin + max(allocation.nbytes, block.size if whole else 0)
-    spans = [each.span() for each in owned if each.allocation is not None and each.allocation.live_block() is block]
-    first = max((s.offset + s.nbytes for s in spans if s.offset < here.offset), default=begin)
-    last = min((s.offset for s in spans if s.offset + s.nbytes > here.offset + here.nbytes), default=end)
-    low, high = max(begin, first, here.offset - AROUND), here.offset + here.nbytes
-    if low < here.offset:
-        yield Span(here.handle, low, here.offset - low)
-    if high < (top := min(end, last, high + AROUND)):
-        yield Span(here.handle, high, top - high)
+    spans = [each.span() for each in operands if each.allocation is not None and each.allocation.live_block() is block]
+    first = max((s.offset + s.nbytes for s in spans if s.offset < tensor_span.offset), default=begin)
+    last = min((s.offset for s in spans if s.offset + s.nbytes > tensor_span.offset + tensor_span.nbytes), default=end)
+    low, high = max(begin, first, tensor_span.offset - MARGIN_BYTES), tensor_span.offset + tensor_span.nbytes
+    if low < tensor_span.offset:
+        yield Span(tensor_span.handle, low, tensor_span.offset - low)
+    if high < (top := min(end, last, high + MARGIN_BYTES)):
+        yield Span(tensor_span.handle, high, top - high)
 
 
 def kernel_check() -> CheckKernels | None:
-    """The check that this thread's runs are to make, or None."""
+    """Return the kernel check of this thread's runs, or None."""
     return next((each for each in observers() if isinstance(each, CheckKernels)), None)
 
 
-def one_by_one() -> bool:
-    """Whether an observer wants operators to run one by one, as the program is written."""
+def needs_interpreter() -> bool:
+    """Whether an observer needs operators to run one by one, without passes."""
     return any(not isinstance(each, CheckKernels) for each in observers())
 
 
@@ -169,7 +169,7 @@ def debug(
     interpret: bool = False,
     check_kernels: bool | None = None,
 ) -> Iterator[None]:
-    """Watch the runs of this thread. All but ``check_kernels`` runs operators one by one, as the program is written.
+    """Observe the runs of this thread. Except for ``check_kernels``, operators run one by one, without passes.
 
     Parameters
     ----------
@@ -178,46 +178,46 @@ def debug(
     on_op : callable
         ``on_op(op, io)`` after each operator; ``io.inputs`` and ``io.outputs`` are tensors by name.
     interpret : bool
-        Run operators one by one though nothing else is asked for: whether passes or bound memory are to blame.
+        Run operators one by one even without other options, to see whether passes or memory plans cause a fault.
     check_kernels : bool, optional
         Raise KernelError at the first kernel that leaves an element of an output unwritten, or writes anything else.
-        Default: if something else is asked for. Alone, it checks programs as they run without it: those of a compiled
-        executor with passes and bound memory. Each launch then copies its inputs and outputs to the host.
+        Default: True if another option is set. Without other options it checks compiled programs, with passes and
+        memory plans. Each launch copies its inputs and outputs to the host.
     """
-    interpreted = check_nan or on_op is not None or interpret
+    is_interpreted = check_nan or on_op is not None or interpret
 
-    def observe(seen: Observation) -> None:
+    def observe(observation: Observation) -> None:
         if on_op is not None:
-            on_op(seen.op, seen)
+            on_op(observation.op, observation)
         if check_nan:
-            check_finite(seen)
+            check_finite(observation)
 
     with ExitStack() as stack:
-        if interpreted:
+        if is_interpreted:
             stack.enter_context(observing(observe))
-        if check_kernels or (check_kernels is None and interpreted):
+        if check_kernels or (check_kernels is None and is_interpreted):
             stack.enter_context(observing(CheckKernels()))
         yield
 
 
 def _filled_run(
-    outputs: Sequence[tuple[int, Tensor]], marks: Sequence[Bytes], context: Context, run: Callable[[], Any]
+    outputs: Sequence[tuple[int, Tensor]], patterns: Sequence[Bytes], context: Context, run: Callable[[], Any]
 ) -> list[Bytes]:
-    for (_, tensor), mark in zip(outputs, marks, strict=True):
-        context.copy_in(tensor.span(), mark.data)
+    for (_, tensor), pattern in zip(outputs, patterns, strict=True):
+        context.copy_in(tensor.span(), pattern.data)
     run()
     return [_read(tensor, context) for _, tensor in outputs]
 
 
-def _late(context: Context) -> bool:
-    """Whether a kernel has recorded a deferred error."""
+def _has_deferred_error(context: Context) -> bool:
+    """Whether a kernel has recorded a deferred error; waits for the context."""
     word = context.begin_status()
     context.wait()
     return word is not None and bool(word[0])
 
 
-def _fillable(tensor: Tensor, context: Context) -> bool:
-    """Whether an output has memory of its own to fill; one whose dims the kernel finds has none yet."""
+def _can_fill(tensor: Tensor, context: Context) -> bool:
+    """Whether an output has dense memory to fill; one with dynamic dims has none yet."""
     spec = tensor.spec
     if spec is None or spec.kind != "dense" or spec.size <= 0 or spec.layout.opaque or tensor._strides is not None:
         return False
@@ -226,8 +226,8 @@ def _fillable(tensor: Tensor, context: Context) -> bool:
     return True
 
 
-def _share(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors lie in common bytes."""
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors overlap in memory."""
     if one.allocation is None or other.allocation is None:
         return False
     if one.allocation.live_block() is not other.allocation.live_block():
@@ -243,7 +243,7 @@ def _read(tensor: Tensor, context: Context) -> Bytes:
 
 
 def _equal(one: Bytes, other: Bytes, tensor: Tensor) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Element by element, whether all bytes are equal."""
+    """Return for each element whether all its bytes are equal."""
     if one.size != other.size:
         return np.zeros(0, bool)
     width = ITEMSIZE[tensor.dtype]
@@ -252,6 +252,6 @@ def _equal(one: Bytes, other: Bytes, tensor: Tensor) -> np.ndarray[Any, np.dtype
 
 
 def _slot(step: Launch, position: int) -> str:
-    """The slot of the operator at a position among its inputs and outputs."""
+    """Return the slot at a position among the inputs and outputs of the operator."""
     slot = max((start, slot) for slot, start in step.call.index.items() if start <= position)[1]
     return slot if step.call.count(slot) == 1 else f"{slot}[{position - step.call.index[slot]}]"

@@ -1,4 +1,4 @@
-"""Prepared kernels, and what each run of one needs: the arrays that it returns, random words, other layouts."""
+"""Runs of prepared kernels: their cache, returned arrays, random words, and tensors with other specs."""
 
 from __future__ import annotations
 
@@ -30,62 +30,63 @@ def _draw_seed() -> None:
 
 _draw_seed()
 
-first_in_child(_draw_seed)  # workers that are forks of one process draw numbers of their own
+first_in_child(_draw_seed)  # forked workers draw different numbers
 
 NO_RANDOM = (0, 0, 0, 0)
+"""Random words of an operator without random numbers."""
 
 
 def relaid(tensor: Tensor, spec: Spec) -> Tensor:
-    """The same bytes under the metadata that a kernel computes with."""
+    """Return a tensor with the memory of ``tensor`` and another spec, with which a kernel computes."""
     shared = Tensor()
     shared.share_data_with(tensor)
     shared.spec, shared._array = spec, None
     return shared
 
 
-def see_as_plain(outputs: list[Tensor], call: Call) -> None:
-    """Give outputs the metadata that a kernel computes with, while it runs."""
+def set_compute_specs(outputs: list[Tensor], call: Call) -> None:
+    """Set the specs of outputs to those that the kernel computes with, during its run."""
     specs = [spec for group in call.outs.values() for spec in group]
     for tensor, spec in zip(outputs, specs, strict=True):
         tensor.spec, tensor._array = spec, None
 
 
 def prepare_step(step: Launch, context: Context) -> ReadyKernel:
-    """Prepare the kernel of a step for a context, and keep it with the step."""
+    """Prepare the kernel of a step for a context, and store it in the step."""
     kernel = prepared(step.choice, step.call, context)
-    for other in [known for known in list(step.runs) if known.closed]:
-        step.runs.pop(other, None)
+    for closed_context in [key for key in list(step.runs) if key.closed]:
+        step.runs.pop(closed_context, None)
     space = Spec.of((kernel.workspace,), "uint8") if kernel.workspace else None
     ready = step.runs[context] = ReadyKernel(kernel.run, space, kernel)
     return ready
 
 
 def prepared(choice: Choice, call: Call, context: Context) -> Prepared:
-    """The prepared kernel of a call: one bounded cache a context, shared by all that run kernels."""
+    """Return the prepared kernel of a call, from the LRU cache of the context."""
 
     def make() -> Prepared:
         with context.guarded(f"preparing {call.op.type}"):
             return choice.prepare(call, context)
 
-    found: Prepared = context.prepared.get((call, choice.kernel, choice.capability, choice.part_choices), make)
-    return found
+    kernel: Prepared = context.prepared.get((call, choice.kernel, choice.capability, choice.part_choices), make)
+    return kernel
 
 
 def run_kernel(run: Run, context: Context, io: IO, outputs: Sequence[Tensor]) -> None:
-    """Run a prepared kernel, and take the arrays that it returns."""
+    """Run a prepared kernel, and store the arrays that it returns."""
     result = run(context, io)
     if result is not None:
         take_arrays(result, outputs, context)
 
 
 def take_arrays(result: Any, outputs: Sequence[Tensor], context: Context) -> None:
-    """Take arrays that a kernel returned: adopt them, or copy where memory is already bound."""
+    """Store arrays that a kernel returned: adopt them, or copy them into outputs that have memory."""
     arrays = result if isinstance(result, (tuple, list)) else (result,)
     if len(arrays) != len(outputs):
         raise DeviceError(f"the kernel returned {len(arrays)} arrays for {len(outputs)} outputs")
-    alone = _FRESH[isinstance(result, (tuple, list))]
-    fresh = [count <= alone for count in _references(result)]  # one that a kernel keeps (a table) is copied
-    for tensor, array, mine in zip(outputs, arrays, fresh, strict=True):
+    own_references = _OWN_REFERENCES[isinstance(result, (tuple, list))]
+    owned = [count <= own_references for count in _references(result)]  # arrays with other references are copied
+    for tensor, array, is_owned in zip(outputs, arrays, owned, strict=True):
         spec = tensor.spec
         if array is None or spec is None:
             continue
@@ -96,7 +97,7 @@ def take_arrays(result: Any, outputs: Sequence[Tensor], context: Context) -> Non
         if str(array.dtype).rpartition(".")[2] != spec.dtype:
             raise DeviceError(f"the kernel returned {array.dtype}, inference found {spec.dtype}")
         if tensor.allocation is None:
-            adopted = transfer.adopt(array, spec, context) if mine else None
+            adopted = transfer.adopt(array, spec, context) if is_owned else None
             if adopted is not None:
                 tensor.allocation = adopted.allocation
                 continue
@@ -109,8 +110,8 @@ def _references(result: Any) -> list[int]:
     return [getrefcount(array) for array in arrays]
 
 
-def _fresh_counts() -> tuple[int, int]:
-    """References to an array that a kernel has just made, alone and in a tuple, as ``take_arrays`` sees them."""
+def _count_own_references() -> tuple[int, int]:
+    """Return the reference counts in ``take_arrays`` of a new array, returned alone and in a tuple."""
 
     def take(result: Any) -> int:
         arrays = result if isinstance(result, (tuple, list)) else (result,)
@@ -118,16 +119,16 @@ def _fresh_counts() -> tuple[int, int]:
         del arrays
         return count
 
-    one = object()
-    several = (object(),)
-    return take(one), take(several)
+    single = object()
+    in_tuple = (object(),)
+    return take(single), take(in_tuple)
 
 
-_FRESH = _fresh_counts()
+_OWN_REFERENCES = _count_own_references()
 
 
 def random_words(random: tuple[int, int], scope: Scope) -> tuple[int, int, int, int]:
-    """Philox words of a run: key (2), run number, stream."""
+    """Return the Philox words of a run: key (2 words), run number, stream."""
     seed, _ = random
     key, stream = random_key(random)
     if stream < 0:
@@ -137,6 +138,6 @@ def random_words(random: tuple[int, int], scope: Scope) -> tuple[int, int, int, 
 
 
 def random_key(random: tuple[int, int]) -> tuple[int, int]:
-    """Key and stream of an operator's random numbers; a negative stream: the same numbers at each run."""
+    """Return key and stream of an operator's random numbers; with a negative stream, each run has equal numbers."""
     seed, stream = random
     return (seed if stream < 0 else seed or _process_seed), stream

@@ -1,4 +1,4 @@
-"""Errors of runs: with the operator and the user's line, and those that a device records and a run reads later."""
+"""Errors of runs: adds the operator and the user's line, and raises deferred errors that a device has recorded."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fluidlite.program.operator import CHECKS
 
 
 class LateError(OutOfRangeError):
-    """An index out of range that a device recorded, found when the host looked; it names its operator."""
+    """A deferred error: an index out of range that a device recorded, with its operator."""
 
 
 class StepError(Exception):
-    """An action that serves several steps failed for this one; its cause says how."""
+    """An action of several steps failed for this one; the error is its cause."""
 
     def __init__(self, step: Launch) -> None:
         super().__init__(step)
@@ -27,7 +27,7 @@ class StepError(Exception):
 
 
 def fail(exc: BaseException, step: Any, frame: Frame) -> NoReturn:
-    """Raise what a step of a run raised again, with the operator, the user's line and the place."""
+    """Raise an error of a step again, with the operator, the user's line and the place."""
     if isinstance(exc, StepError) and exc.__cause__ is not None:
         step, exc = exc.step, exc.__cause__
     if isinstance(exc, LateError):
@@ -35,24 +35,26 @@ def fail(exc: BaseException, step: Any, frame: Frame) -> NoReturn:
     if isinstance(exc, OutOfRangeError):
         raise OutOfRangeError(f"{step.op}: {exc}" if isinstance(step, Launch) else str(exc)) from None
     if isinstance(exc, OutOfMemoryError):
-        raise OutOfMemoryError(f"{what(step)}: {exc}") from exc
+        raise OutOfMemoryError(f"{step_text(step)}: {exc}") from exc
     if isinstance(exc, ProgramError):
-        raise located(exc, what(step)) from exc
+        raise located(exc, step_text(step)) from exc
     if isinstance(exc, DeviceError):
-        if isinstance(exc, DeviceLost) and isinstance(step, Launch):  # raised inside a kernel: poison the place here
+        if isinstance(exc, DeviceLost) and isinstance(step, Launch):  # raised inside a kernel: mark the place as lost
             unit = frame.contexts[step.choice.place].unit
             unit.lost = unit.lost or str(exc)
-        raise _located(exc, step) from exc
+        raise _with_step(exc, step) from exc
     if isinstance(exc, FluidError):
         raise exc
     if isinstance(exc, MemoryError):
-        raise OutOfMemoryError(f"{what(step)}: out of memory: {exc}") from exc
+        raise OutOfMemoryError(f"{step_text(step)}: out of memory: {exc}") from exc
     where = step.choice.place if isinstance(step, Launch) else frame.place
-    raise DeviceError(f"{what(step)} failed on {where}: {type(exc).__name__}: {exc}{_kernel_text(step, exc)}") from exc
+    raise DeviceError(
+        f"{step_text(step)} failed on {where}: {type(exc).__name__}: {exc}{_kernel_text(step, exc)}"
+    ) from exc
 
 
 def _kernel_text(step: Any, error: BaseException | None) -> str:
-    """For the author of a kernel: where it is, and what a KeyError could have named."""
+    """Return, for the author of a kernel, its location and the names that a KeyError may mean."""
     if not isinstance(step, Launch) or step.choice.kernel is None:
         return ""
     text = f"\n  In {step.choice.kernel.whose}"
@@ -62,29 +64,29 @@ def _kernel_text(step: Any, error: BaseException | None) -> str:
     return text
 
 
-def before_state(frame: Frame, guarded: Context | None) -> None:
-    """Raise a deferred error before state is written; a kernel predicated on its context's error flag may go on."""
-    suspects = [context for context in frame.contexts.values() if context.suspect and context is not guarded]
-    if suspects:
-        raise_late(frame, suspects)
+def before_state(frame: Frame, exempt: Context | None) -> None:
+    """Raise deferred errors before a write of state, except those on which the kernel is predicated (of ``exempt``)."""
+    fallible = [context for context in frame.contexts.values() if context.suspect and context is not exempt]
+    if fallible:
+        raise_late(frame, fallible)
 
 
-def what(step: Any) -> str:
-    """A step as errors name it: the operator, with the user's line, or what moves."""
+def step_text(step: Any) -> str:
+    """Return the text of a step in errors: the operator with the user's line, or the move."""
     if isinstance(step, (Launch, Control)):
         return str(step.op)
     return f"moving {step.name} from {step.source} to {step.target}" if isinstance(step, Move) else "the run"
 
 
-def _located(error: DeviceError, step: Any) -> DeviceError:
+def _with_step(error: DeviceError, step: Any) -> DeviceError:
     kernel = _kernel_text(step, None)
-    again = type(error)(f"{what(step)}: {error}{'' if kernel in str(error) else kernel}")
-    again.__dict__.update(error.__dict__)
-    return again
+    located_error = type(error)(f"{step_text(step)}: {error}{'' if kernel in str(error) else kernel}")
+    located_error.__dict__.update(error.__dict__)
+    return located_error
 
 
 def raise_late(frame: Frame, suspects: list[Context], wait_for: Mapping[Place, Context] | None = None) -> None:
-    """Wait, and raise the first deferred error that a status word holds."""
+    """Wait, and raise the first deferred error of the status words of some contexts."""
     suspects = [context for context in suspects if not context.nothing_late()]
     words = [(context, context.begin_status()) for context in suspects]
     waiting = dict(wait_for or {})
@@ -92,9 +94,9 @@ def raise_late(frame: Frame, suspects: list[Context], wait_for: Mapping[Place, C
     for context in waiting.values():
         context.wait()
     for context, word in words:
-        late = context.end_status(word)
-        if late is not None:
-            index, value, bound = late
+        deferred = context.end_status(word)
+        if deferred is not None:
+            index, value, bound = deferred
             op = frame.plan.lines[index].op if index < len(frame.plan.lines) else None
             name = op.hints.get(CHECKS, op) if op is not None else "an operator"
             raise LateError(

@@ -1,4 +1,4 @@
-"""Runs the graph of a computation: arrays of what it fetches, by argument."""
+"""Runs the graph of a computation: takes tensors by argument name, returns arrays of its fetches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from fluidlite.base.errors import FetchError
 from fluidlite.compiler.executable.executable_cache import ExecutableCache
 from fluidlite.compiler.executable.fast_path import Signature
-from fluidlite.compiler.executable.launch_report import Pieces, pieces
+from fluidlite.compiler.executable.launch_report import LaunchGroups, launch_groups
 from fluidlite.compiler.graph_runner import GraphRunner
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.memory.memory_plan import MemoryPlan
@@ -24,9 +24,9 @@ Arrays = list[np.ndarray[Any, Any]]
 
 
 class Runner(GraphRunner):
-    """An executor of one graph: ``runner(arguments)`` returns fresh host arrays of what it fetches.
+    """An executor of one graph: ``runner(arguments)`` returns new host arrays of its fetches.
 
-    Other dims of the arguments are planned and bound again.
+    Arguments with other dims get another plan and executable.
     """
 
     executables: ExecutableCache
@@ -41,16 +41,16 @@ class Runner(GraphRunner):
     ) -> None:
         executables = executables if executables is not None else ExecutableCache()
         super().__init__(place, executables, preferences=preferences)
-        self.sign: Callable[[], Signature] | None = None
+        self.make_signature: Callable[[], Signature] | None = None
         self.graph, self.scope = graph, scope
 
     def __call__(self, arguments: Mapping[str, Tensor]) -> Arrays:
         """Run once; the arguments are borrowed until it returns."""
-        given = tuple([(name, tensor.spec, tensor.place) for name, tensor in arguments.items()])
-        key, wanted = (given, get_context(self.place)), self.policy()
-        fetched = self.again(key, wanted, arguments, self.scope, self.sign)
+        argument_specs = tuple([(name, tensor.spec, tensor.place) for name, tensor in arguments.items()])
+        key, policy = (argument_specs, get_context(self.place)), self.policy()
+        fetched = self.run_cached(key, policy, arguments, self.scope, self.make_signature)
         if fetched is None:
-            fetched = self.run(self.graph, arguments, self.scope, wanted, key, self.sign)
+            fetched = self.run(self.graph, arguments, self.scope, policy, key, self.make_signature)
         for name, (_, spec) in zip(self.graph.fetches, fetched, strict=True):
             if spec.lod:
                 raise FetchError(
@@ -61,15 +61,15 @@ class Runner(GraphRunner):
 
     @property
     def memory_plan(self) -> MemoryPlan:
-        """Where the temporaries of the last call lie; ProgramError if nothing was bound yet."""
-        return self.executables.bound().memory
+        """The memory plan of the last call; raises ProgramError if nothing was linked yet."""
+        return self.executables.last_executable().memory
 
     @property
-    def pieces(self) -> Pieces:
-        """What the last call did: launches that are one call or one captured graph, and why other steps are alone.
+    def pieces(self) -> LaunchGroups:
+        """The launch groups of the last call: merged launches or captured graphs, and why other steps are unbatched.
 
-        Raises ProgramError if nothing was bound yet.
+        Raises ProgramError if nothing was linked yet.
         """
-        return pieces(self.executables.bound())
+        return launch_groups(self.executables.last_executable())
 
     close = GraphRunner.clear

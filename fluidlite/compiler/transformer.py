@@ -1,4 +1,4 @@
-"""Transformer: computations on a place, and the state that they share."""
+"""Transformer: makes computations on a place, and owns the state that they share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.base.fork import new_rlock
 from fluidlite.base.lru_cache import CacheReport, total
 from fluidlite.base.weak_objects import WeakObjects
-from fluidlite.compiler.arguments import Argument, fitted
+from fluidlite.compiler.arguments import Argument, as_declared_array
 from fluidlite.compiler.computation import Computation
 from fluidlite.compiler.executable.executable_cache import ExecutableCache
 from fluidlite.compiler.ir.graph import Graph
@@ -44,11 +44,11 @@ class Transformer:
     Parameters
     ----------
     place : Place or str, optional
-        Where computations run and state lives; default: the host's.
+        The place of computations and state; default: the host's.
     seed : int, optional
-        Key of the random operators of its computations; default: the program's own. 0: drawn once a process.
+        Key of the random operators of its computations; default: that of the program. 0: drawn once for each process.
     codegen : str, optional
-        Which generator's kernels it uses: one of :func:`codegen_choices`. Default: the best of each.
+        The code generator whose kernels it uses: one of :func:`codegen_choices`. Default: the best of each.
 
     Attributes
     ----------
@@ -56,8 +56,8 @@ class Transformer:
         The state: variables and persistent tensors, shared by all of its computations.
     computations : list of Computation
     graph_passes : PassList
-        What changes the graph of a computation before it first runs, in order: a list of GraphPass that shows the phase
-        of each. Another list may be assigned.
+        The passes that change the graph of a computation before its first run, in order: a list of GraphPass that
+        shows the phase of each. Another list may be assigned.
 
     Raises
     ------
@@ -66,8 +66,8 @@ class Transformer:
 
     Notes
     -----
-    A subclass may override :meth:`transform_ordered_ops` to run programs its own way, and :meth:`allocate` to say how
-    state begins; :meth:`device_buffer_storage` and :meth:`device_tensor` are the memory of temporaries, which is
+    A subclass may override :meth:`transform_ordered_ops` to run programs differently, and :meth:`allocate` to
+    initialise state; :meth:`device_buffer_storage` and :meth:`device_tensor` make the memory of temporaries, which is
     allocated between :meth:`start_transform_allocate` and :meth:`finish_transform_allocate`.
     """
 
@@ -85,7 +85,7 @@ class Transformer:
         self.closed = False
         self._buffers: WeakObjects[DeviceBufferStorage] = WeakObjects()
         self._initialised = False
-        self._calls = 0  # under fast_path: more than one, where an operator calls back
+        self._active_calls = 0  # in progress; more than one if an operator calls back
         self._startups: dict[str, Program] = {}
 
     # Computations
@@ -96,13 +96,13 @@ class Transformer:
         Parameters
         ----------
         results : Variable, action, operator, list, tuple, set or dict of them, or None
-            What a call returns, and all that it runs: an assignment that no result needs does not run.
+            The results of a call. Only what they need runs: an assignment that no result needs does not run.
         *parameters : Variable
-            What receives the arguments of a call: every placeholder that the results need; variables and persistent
-            tensors, whose stored value a call then sets for good; others whose ``is_input`` is True.
+            The values that receive the arguments of a call: every placeholder that the results need; variables and
+            persistent tensors, whose stored value a call then sets; others whose ``is_input`` is True.
         copy : bool
-            Results are copies. False: on the host they are views, which cannot be written, of where they were computed:
-            the next call overwrites them, and those of state show what is stored later.
+            Results are copies. False: on the host they are read-only views of the memory of temporaries or state, which
+            later calls overwrite.
 
         Raises
         ------
@@ -111,22 +111,22 @@ class Transformer:
             result that is none, a temporary that is read before it is assigned, or contradicting ``sequential``.
         """
         self._check_open()
-        made = Computation(self, results, parameters, copy)
+        computation = Computation(self, results, parameters, copy)
         with self.lock:
             startup = default_startup_program()
-            for variable in made.state:
+            for variable in computation.state:
                 if not isinstance(variable, Node):
                     self._startups.setdefault(variable.name, startup)
-            self.computations.append(made)
-        return made
+            self.computations.append(computation)
+        return computation
 
     def transform_ordered_ops(self, computation: Computation, ordered_ops: Sequence[GraphOp]) -> Executor:
-        """Make the executor of a computation of its operators, which are given in the order in which they run.
+        """Make the executor of a computation from its operators, in the order of execution.
 
         Returns
         -------
         callable
-            Tensors by argument name in, one array of its own for each of ``computation.fetches`` out.
+            Takes tensors by argument name, returns one new array for each of ``computation.fetches``.
         """
         executables = ExecutableCache(self._new_buffer, self.device_tensor, computation.copy, self._transform_allocate)
         assert computation.transformed is not None
@@ -136,27 +136,27 @@ class Transformer:
         return Runner(graph, self.place, self.scope, executables, self.preferences)
 
     def preferences(self, policy: Policy) -> Policy:
-        """A policy with the generator of code that this transformer was made with."""
+        """Return a policy with the code generator of this transformer."""
         return policy if self._capability is None else policy.with_codegen(self.place.kind, self._capability)
 
     @property
     def runs_itself(self) -> bool:
-        """Whether :meth:`run` is not a subclass's: then calls may take fast paths."""
+        """Whether :meth:`run` is not overridden; calls may then take fast paths."""
         return type(self).run is Transformer.run
 
     def device_buffer_storage(self, context: Context) -> DeviceBufferStorage:
-        """Make the storage that the temporaries of a computation lie in on a place; it is empty at first."""
+        """Make the storage for the temporaries of a computation on a place; it is empty at first."""
         return DeviceBufferStorage(context)
 
     def _new_buffer(self, context: Context) -> DeviceBufferStorage:
-        made = self.device_buffer_storage(context)
-        if isinstance(made, DeviceBufferStorage):
-            self._buffers.add(made)
-        return made
+        storage = self.device_buffer_storage(context)
+        if isinstance(storage, DeviceBufferStorage):
+            self._buffers.add(storage)
+        return storage
 
     @property
     def device_buffers(self) -> tuple[DeviceBufferStorage, ...]:
-        """The storages that were made for its computations, allocated or not."""
+        """The storages of its computations, allocated or not."""
         return tuple(self._buffers)
 
     def _transform_allocate(self, buffers: Sequence[DeviceBufferStorage]) -> None:
@@ -165,24 +165,24 @@ class Transformer:
         self.finish_transform_allocate()
 
     def start_transform_allocate(self) -> None:
-        """Be told that the buffers of a computation are about to be allocated, each by its ``transform_allocate``.
+        """Hook: called before the buffers of a computation are allocated, each by its ``transform_allocate``.
 
-        That happens when the computation is bound to memory: before its first call, and again where other dims need
-        more. What it raises, the call raises, and the next call tries again.
+        Buffers are allocated when the computation is linked: before its first call, and again if other dims need more.
+        The call raises what this hook raises; the next call tries again.
         """
 
     def finish_transform_allocate(self) -> None:
-        """Be told that they are allocated; kernels are bound to them next."""
+        """Hook: called after the buffers are allocated, before kernels are linked to them."""
 
     def device_tensor(self, storage: DeviceBufferStorage, spec: Spec, offset: int) -> Tensor:
-        """Make the tensor of that metadata at ``offset`` bytes of a storage."""
+        """Make a tensor with metadata ``spec`` at ``offset`` bytes of a storage."""
         return DeviceTensor.at(storage, spec, offset)
 
     # Passes
 
     @property
     def graph_passes(self) -> PassList:
-        """The passes, in the order in which they run."""
+        """The passes, in order of execution."""
         return self._graph_passes
 
     @graph_passes.setter
@@ -192,13 +192,13 @@ class Transformer:
         self._graph_passes = passes if isinstance(passes, PassList) else PassList(passes)
 
     def register_graph_pass(self, graph_pass: GraphPass, phase: str | None = None) -> None:
-        """Add a pass behind those of its phase; computations that have not run yet get it.
+        """Add a pass after those of its phase; it applies to computations that have not run yet.
 
         Parameters
         ----------
         graph_pass : GraphPass
         phase : str, optional
-            Such as ``"simplify"`` or ``"fuse"``; default: what the pass says itself.
+            For example ``"simplify"`` or ``"fuse"``; default: the phase of the pass.
 
         Raises
         ------
@@ -208,21 +208,21 @@ class Transformer:
         self._graph_passes.add(graph_pass, phase)
 
     def run_registered_graph_passes(self, graph: Graph) -> None:
-        """Run the passes on the graph of a computation, in order; a verifier follows each.
+        """Run the passes on the graph of a computation, in order; a verifier runs after each.
 
         Raises
         ------
         ProgramError
-            If a pass raises or breaks the graph; it is named, with the plugin that brought it.
+            If a pass raises or breaks the graph; names the pass and its plugin.
         """
         self.graph_passes.run(graph)
 
     # State
 
     def initialize(self) -> None:
-        """Make the executors of all computations, and give state its initial values; a call does so when needed.
+        """Make the executors of all computations, and initialise state without a value; calls do so when needed.
 
-        State that has a value keeps it. A subclass that overrides it is asked before the first call.
+        If a subclass overrides it, it is called before the first call of a computation.
         """
         self._check_open()
         self._initialised = True
@@ -231,8 +231,8 @@ class Transformer:
                 self._initialize(computation, frozenset())
 
     def _first_call(self) -> None:
-        """Let a subclass do what it does at the beginning; our own :meth:`initialize` leaves the others for later."""
-        self._initialised = True  # before it: it may call computations
+        """Call :meth:`initialize` if a subclass overrides it; else computations are initialised at their first call."""
+        self._initialised = True  # before the call: it may call computations
         try:
             if type(self).initialize is not Transformer.initialize:
                 self.initialize()
@@ -249,20 +249,20 @@ class Transformer:
         return variable is not None and variable.tensor.initialized
 
     def allocate_storage(self, state: Iterable[Variable]) -> None:
-        """Make room for state variables that have no value: a variable of the scope for each.
+        """Create a variable of the scope for each state variable without a value.
 
-        Their memory comes with their values, since tensors allocate late.
+        Memory is allocated when values are set.
         """
         for variable in state:
             self.scope.var(variable.name)
 
     def allocate(self, state: Iterable[Variable] | None = None) -> None:
-        """Make room for state that has no value yet, by :meth:`allocate_storage`, and give it its initial value.
+        """Create state without a value by :meth:`allocate_storage`, and set its initial value.
 
         Parameters
         ----------
         state : iterable of Variable, optional
-            Default: that of all computations.
+            Default: the state of all computations.
         """
         if state is None:
             state = {v.name: v for each in self.computations for v in each.state}.values()
@@ -278,19 +278,19 @@ class Transformer:
                 if variable.name in startup.global_block().vars:
                     from_startup.setdefault(id(startup), (startup, []))[1].append(variable.name)
         for startup, names in from_startup.values():
-            wanted = startup.prune(names)
+            pruned = startup.prune(names)
             if self.seed is not None:
-                wanted.random_seed = self.seed
-            self._runner(Graph(wanted, ()).finished())({})
+                pruned.random_seed = self.seed
+            self._runner(Graph(pruned, ()).finished())({})
 
     def _initial_value(self, variable: Variable, initial: Any) -> np.ndarray[Any, Any]:
         spec = variable._spec()
         if isinstance(initial, Variable):
-            return fitted(variable, Computation(self, initial, ())(), "initial value")
+            return as_declared_array(variable, Computation(self, initial, ())(), "initial value")
         value = initial(spec.dims) if callable(initial) else initial
         if np.ndim(value) == 0:
             value = np.full(spec.dims, value)
-        return fitted(variable, value, "initial value")
+        return as_declared_array(variable, value, "initial value")
 
     def set_state(self, variable: Variable, value: np.ndarray[Any, Any]) -> None:
         """Overwrite the stored value of a variable or persistent tensor."""
@@ -300,7 +300,7 @@ class Transformer:
     # Calls
 
     def run(self, computation: Computation, given: Mapping[Variable, Argument], unset: Sequence[str]) -> Sequence[Any]:
-        """Run a computation with arguments that were checked; :meth:`Computation.__call__` does so."""
+        """Run a computation with checked arguments; called by :meth:`Computation.__call__`."""
         self._check_open()
         if not self._initialised:
             self._first_call()
@@ -325,33 +325,32 @@ class Transformer:
         }
         executor = computation.executor
         assert executor is not None
-        self._calls += 1
+        self._active_calls += 1
         try:
-            found = executor(tensors)
+            results = executor(tensors)
         finally:
-            self._calls -= 1
-        return found
+            self._active_calls -= 1
+        return results
 
     def cache_info(self) -> CacheReport:
-        """What the caches tell of themselves: those of its computations together, and those of its place.
+        """Return statistics of the caches of its computations, in sum, and of its place.
 
-        "executables" (programs with their memory), "plans", "prepared kernels" and "compiled kernels" of this
-        thread's context, what the device keeps itself ("kernels on disk"), and what all places do ("loops on disk"). A
-        call of what ran last asks none.
+        Caches are "executables" and "plans"; "prepared kernels" and "compiled kernels" of this thread's context; those
+        of the device ("kernels on disk"); and that of all places ("loops on disk"). Fast paths query none of them.
         """
         with self.lock:
             runners = [c.executor for c in self.computations if isinstance(c.executor, Runner)]
-        found = CacheReport()
-        found["executables"] = total(runner.executables.info() for runner in runners)
-        found["plans"] = total(runner.plans.info() for runner in runners)
-        found.update(get_context(self.place).cache_info())
-        found["loops on disk"] = answers_info()
-        return found
+        report = CacheReport()
+        report["executables"] = total(runner.executables.info() for runner in runners)
+        report["plans"] = total(runner.plans.info() for runner in runners)
+        report.update(get_context(self.place).cache_info())
+        report["loops on disk"] = answers_info()
+        return report
 
     # End
 
     def close(self) -> None:
-        """Let go of state and executors; calls raise afterwards.
+        """Drop state and executors; later calls raise.
 
         Raises
         ------
@@ -359,7 +358,7 @@ class Transformer:
             If an operator of a computation that is running calls it.
         """
         with self.lock:
-            if self._calls:
+            if self._active_calls:
                 raise ProgramError("the transformer cannot be closed while it runs\n  Do: close() after the call")
             self.closed = True
             for computation in self.computations:

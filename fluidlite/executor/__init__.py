@@ -16,12 +16,12 @@ _switch_scope = switch_scope
 
 
 def as_numpy(tensor: Any) -> Any:
-    """The numbers of a LoDTensor without LoD, or of each of a list of them.
+    """Return a LoDTensor without LoD as an array; for a list, a list of arrays.
 
     Raises
     ------
     ProgramError
-        It has LoD: ``numpy.array(tensor)`` gives the numbers without that.
+        If it has LoD; ``numpy.array(tensor)`` returns the values without LoD.
     """
     if isinstance(tensor, (list, tuple)):
         return [as_numpy(each) for each in tensor]
@@ -33,7 +33,7 @@ def as_numpy(tensor: Any) -> Any:
 
 
 def fetch_var(name: str, scope: Scope | None = None, return_numpy: bool = True) -> Any:
-    """A variable of a scope, as an array or as it is.
+    """Return the value of a variable of a scope, as an array or as a tensor.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ def fetch_var(name: str, scope: Scope | None = None, return_numpy: bool = True) 
     Raises
     ------
     ProgramError
-        The scope has none of that name with a value: only persistable variables stay in it.
+        If the scope has no variable of that name with a value; only persistable variables stay in a scope.
     """
-    found = (scope if scope is not None else global_scope()).find_var(name) if isinstance(name, str) else None
-    if found is None or not found.get_tensor().initialized:
+    variable = (scope if scope is not None else global_scope()).find_var(name) if isinstance(name, str) else None
+    if variable is None or not variable.get_tensor().initialized:
         raise ProgramError(
             f"the scope has no value of {name!r}\n  Do: make it persistable, or fetch it in the run: fetch_list=[...]"
         )
-    return as_numpy(found.get_tensor()) if return_numpy else found.get_tensor()
+    return as_numpy(variable.get_tensor()) if return_numpy else variable.get_tensor()

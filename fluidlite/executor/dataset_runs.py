@@ -1,4 +1,4 @@
-"""Runs of a program over the batches of a dataset: what ``Executor.train_from_dataset`` does."""
+"""Runs of a program over the batches of a dataset, for ``Executor.train_from_dataset``."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from fluidlite.program.scope import Scope
 
 
 class Epoch(Iterator[Mapping[str, Any]], Protocol):
-    """Feeds, one after another; closing it ends what makes them."""
+    """An iterator of feeds; closing it stops the threads that make them."""
 
     def close(self) -> None: ...
 
 
 class Dataset(Protocol):
-    """What a run over a dataset needs of it; see ``fluid.DatasetFactory``."""
+    """The protocol of datasets; see ``fluid.DatasetFactory``."""
 
     def epoch(self, place: Place, threads: int) -> Epoch:
-        """Begin to read: batches on a place, made by so many threads at most (0: as the dataset says)."""
+        """Return the batches of one epoch on a place, made by at most ``threads`` threads (0: as many as set)."""
         ...
 
 
 class FetchHandler:
-    """What is told the values of variables now and then while a dataset is read; a subclass says ``handler``.
+    """Receives the values of variables periodically during a run over a dataset; subclasses override ``handler``.
 
     Parameters
     ----------
     var_dict : mapping of str to Variable
     period_secs : float
-        Seconds between two calls, at least.
+        Minimum seconds between two calls.
     """
 
     def __init__(self, var_dict: Mapping[str, Any] | None = None, period_secs: float = 60) -> None:
@@ -46,11 +46,11 @@ class FetchHandler:
         self.period_secs = number("FetchHandler: period_secs", period_secs)
 
     def handler(self, res_dict: dict[str, Any]) -> None:
-        """Be told the values, as arrays, by the names of ``var_dict``; here: print the first number of each."""
+        """Handle the values, arrays by the names of ``var_dict``; the default prints the first element of each."""
         sys.stdout.write("".join(f"{key}: {np.ravel(value)[0]} " for key, value in res_dict.items()) + "\n")
 
 
-def run_over(
+def run_dataset(
     executor: Any,
     program: Any,
     dataset: Dataset | None,
@@ -76,29 +76,29 @@ def run_over(
     period = whole("print_period", print_period)
     if period < 1:
         raise ProgramError(f"print_period is {period}; expected an int of 1 or more")
-    inner = getattr(program, "_program", program)  # of a CompiledProgram
-    known = inner.global_block().vars if isinstance(inner, Program) else {}
-    told = list(fetch_handler.var_dict.values()) if fetch_handler is not None else []
+    inner_program = getattr(program, "_program", program)  # of a CompiledProgram
+    variables = inner_program.global_block().vars if isinstance(inner_program, Program) else {}
+    handler_variables = list(fetch_handler.var_dict.values()) if fetch_handler is not None else []
     last = time.monotonic()
-    profiled: Any = nullcontext()
+    profiling: Any = nullcontext()
     if debug:
         from fluidlite.profiler import profiler
 
-        profiled = profiler("All", "total", None)
-    with profiled, closing(dataset.epoch(executor.place, whole("thread", thread))) as feeds:
+        profiling = profiler("All", "total", None)
+    with profiling, closing(dataset.epoch(executor.place, whole("thread", thread))) as feeds:
         for count, feed in enumerate(feeds, 1):
-            shown = fetches if count % period == 0 else []
-            due = fetch_handler is not None and time.monotonic() - last >= fetch_handler.period_secs
-            wanted = [*shown, *(told if due else [])]
-            given = {name: value for name, value in feed.items() if name in known} or feed
-            found = executor.run(program, given, wanted, scope=scope, return_numpy=False)
-            values = [np.asarray(value) for value in found]
-            if shown:
+            printed = fetches if count % period == 0 else []
+            is_due = fetch_handler is not None and time.monotonic() - last >= fetch_handler.period_secs
+            requested = [*printed, *(handler_variables if is_due else [])]
+            fed = {name: value for name, value in feed.items() if name in variables} or feed
+            results = executor.run(program, fed, requested, scope=scope, return_numpy=False)
+            values = [np.asarray(value) for value in results]
+            if printed:
                 line = ", ".join(f"{text}: {_text(value)}" for text, value in zip(texts, values, strict=False))
                 sys.stdout.write(f"time: [{time.strftime('%Y-%m-%d %H:%M:%S')}], batch: [{count}], {line}\n")
                 sys.stdout.flush()
-            if due and fetch_handler is not None:
-                fetch_handler.handler(dict(zip(fetch_handler.var_dict, values[len(shown) :], strict=True)))
+            if is_due and fetch_handler is not None:
+                fetch_handler.handler(dict(zip(fetch_handler.var_dict, values[len(printed) :], strict=True)))
                 last = time.monotonic()
 
 

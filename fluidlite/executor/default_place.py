@@ -1,4 +1,4 @@
-"""Which place an executor gets that is made for the host: the host, or where somebody wants a script to run."""
+"""The place of executors that are made for the host, which :func:`host_runs_on` replaces to run a script elsewhere."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from contextlib import contextmanager
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
 
-_instead: list[Place] = []
+_substitutes: list[Place] = []
 
 
-def resolved(place: PlaceLike) -> Place:
-    """The place of an executor that is asked for on ``place``."""
-    found = devices.unit(place).place
-    return _instead[-1] if _instead and found == devices.host() else found
+def resolve_place(place: PlaceLike) -> Place:
+    """Return the place of an executor that is made for ``place``."""
+    requested = devices.unit(place).place
+    return _substitutes[-1] if _substitutes and requested == devices.host() else requested
 
 
 @contextmanager
 def host_runs_on(place: PlaceLike) -> Iterator[None]:
-    """Make executors for a place that are made for the host inside the block, in whichever thread.
+    """Make executors of the host run on ``place`` instead, in all threads, inside the block.
 
     Raises PlaceError or DeviceUnavailable if the place cannot be used.
     """
-    _instead.append(devices.unit(place).place)
+    _substitutes.append(devices.unit(place).place)
     try:
         yield
     finally:
-        _instead.pop()
+        _substitutes.pop()

@@ -1,4 +1,4 @@
-"""The Executor: feeds, a plan from the cache, a run, fetches."""
+"""The Executor: converts feeds, runs a plan from the cache, and converts fetches."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fluidlite.base.arguments import mapped, truth
 from fluidlite.base.errors import FetchError, PlaceError, ProgramError
 from fluidlite.base.fork import new_lock
 from fluidlite.base.lru_cache import CacheReport, LRUCache
-from fluidlite.compiler.body_executors import set_default
+from fluidlite.compiler.body_executors import set_default_executor
 from fluidlite.compiler.explain import Report
 from fluidlite.compiler.graph_cache import GraphCache
 from fluidlite.compiler.graph_runner import GraphRunner
 from fluidlite.compiler.instrumentation import observers
-from fluidlite.compiler.kernel_checks import one_by_one
+from fluidlite.compiler.kernel_checks import needs_interpreter
 from fluidlite.compiler.policy import FALLBACKS, Policy, check_libraries
-from fluidlite.executor.dataset_runs import Dataset, FetchHandler, run_over
-from fluidlite.executor.default_place import resolved
+from fluidlite.executor.dataset_runs import Dataset, FetchHandler, run_dataset
+from fluidlite.executor.default_place import resolve_place
 from fluidlite.executor.feeds import check_read, feed_tensors
 from fluidlite.executor.fetches import fetch_names, fetched_arrays, fetched_tensor
 from fluidlite.platform.context import Context
@@ -35,7 +35,7 @@ from fluidlite.program.variable import Variable
 from fluidlite.render.loops.kept_answers import cache_info as answers_info
 from fluidlite.tensor.tensor import Tensor
 
-if TYPE_CHECKING:  # imported when an executor needs them: they are a fifth of the time of the import
+if TYPE_CHECKING:  # imported by executors that need them: they take a fifth of the import time
     from fluidlite.compiler.executable.executable import Fetched
     from fluidlite.compiler.executable.executable_cache import ExecutableCache
     from fluidlite.compiler.executable.fast_path import Signature
@@ -44,12 +44,13 @@ if TYPE_CHECKING:  # imported when an executor needs them: they are a fifth of t
     from fluidlite.compiler.passes import GraphPass, PassList
 
 MODES = ("interpreted", "compiled")
+"""Modes of executors."""
 DEFAULT_MODE = "compiled"
-"""The mode of executors that are not told one."""
+"""The mode of executors without ``mode``."""
 
 
 class Runnable(Protocol):
-    """What runs a program in a way of its own, such as on several places; an executor hands its runs over to it."""
+    """A program that runs itself, for example on several places; an executor delegates runs to it."""
 
     def run_on(
         self, executor: Any, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool, return_merged: bool
@@ -68,23 +69,23 @@ class Executor:
     libraries : mapping of place kind to library names, optional
         Preferred libraries of this executor.
     fallback : {"error", "warn", "allow"}, optional
-        This executor's own fallback policy.
+        Fallback policy of this executor.
     mode : {"interpreted", "compiled"}, optional
-        Operator by operator as the program says, or after the passes of transformers, bound to memory and replayed.
-        Both give the same, to rounding. While somebody observes, operators run one by one in both.
+        "interpreted": operator by operator, without passes. "compiled": after passes, linked to memory, and cached.
+        Results are equal up to rounding. While an observer is active, operators run one by one in both modes.
     passes : iterable of GraphPass, optional
-        What changes programs in mode "compiled"; default: the passes of transformers. ``()``: nothing does.
+        The passes of mode "compiled"; default: those of transformers. ``()``: none.
     codegen : str, optional
-        Which generator's kernels the place uses: one of ``codegen_choices(place)``. Default: the best of each.
+        The code generator whose kernels the place uses: one of ``codegen_choices(place)``. Default: the best of each.
     context : Context or int, optional
-        What its runs go through, whichever thread runs them: a context of the place, or the number of the device's
-        queue, on which the executor then has one of its own. Runs of executors on different queues overlap, where the
-        device has several. Default: the context of the thread.
+        The context of its runs in all threads: a context of the place, or the number of a queue of the device, on which
+        the executor makes its own context. Runs of executors on different queues overlap, if the device has several.
+        Default: the context of the thread.
 
     Raises
     ------
     PlaceError, DeviceUnavailable
-        With the root cause, if the place cannot be used, or has no such generator or queue.
+        If the place cannot be used, or has no such generator or queue; with the root cause.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Executor:
         codegen: str | None = None,
         context: Context | int | None = None,
     ) -> None:
-        unit = devices.unit(resolved(place))
+        unit = devices.unit(resolve_place(place))
         self.place: Place = unit.place
         self.codegen = codegen
         capability = None if codegen is None else generator_capability(unit, codegen)
@@ -115,7 +116,7 @@ class Executor:
         self.mode = mode
         self._passes: tuple[GraphPass, ...] | None = None
         self._executables: ExecutableCache | None = None
-        self._fast_paths: FastPathCache | None = None  # of the executable cache, where a run needs nothing before them
+        self._fast_paths: FastPathCache | None = None  # None if runs must set a context first
         make_passes: Callable[[], PassList] | None = None
         if mode == "compiled":
             from fluidlite.compiler.executable.executable_cache import ExecutableCache
@@ -124,28 +125,28 @@ class Executor:
             self._executables = ExecutableCache()
             self._fast_paths = self._executables.fast_paths if self._context is None else None
             if passes is not None:
-                given = PassList(passes)
-                self._passes, make_passes = tuple(given), lambda: given
+                pass_list = PassList(passes)
+                self._passes, make_passes = tuple(pass_list), lambda: pass_list
         self._graphs = GraphCache(self.place, make_passes)
         self._libraries = dict(libraries or {})
         self._fallback = fallback
-        # two functions that do not hold the executor: it goes when nobody else holds it
-        given_passes, given_libraries, kind = self._passes, self._libraries, self.place.kind
+        # closures that do not reference the executor, so that it is freed by its reference count
+        own_passes, own_libraries, kind = self._passes, self._libraries, self.place.kind
 
         def preferences(base: Policy) -> Policy:
-            base = base.with_libraries(given_libraries) if given_libraries else base
+            base = base.with_libraries(own_libraries) if own_libraries else base
             base = replace(base, fallback=fallback) if fallback is not None else base
             return base.with_codegen(kind, capability) if capability is not None else base
 
         def bodies(where: Place) -> Executor:
             """Make the executor of a sub-block: with these settings, on the context of the run."""
-            return Executor(where, given_libraries, fallback, mode, given_passes, codegen)
+            return Executor(where, own_libraries, fallback, mode, own_passes, codegen)
 
         if self._executables is not None:
             self._executables.bodies = bodies
         self._runner = GraphRunner(self.place, self._executables, bodies, preferences)
         self._lock = new_lock()
-        self._parts: LRUCache[Program] = LRUCache(16, "parts of programs")
+        self._pruned_programs: LRUCache[Program] = LRUCache(16, "parts of programs")
         self.closed = False
 
     def run(
@@ -168,31 +169,31 @@ class Executor:
         program : Program or CompiledProgram, optional
             Default: the main program.
         feed : mapping of name to array or Tensor, optional
-            Borrowed, and only read, until the run returns.
+            Borrowed until the run returns, and not written.
         fetch_list : variables or names, optional
         feed_var_name, fetch_var_name, use_program_cache
-            Fluid's; without effect: programs have no variables of feeds and fetches, and are always kept.
+            Fluid's, without effect: programs have no variables for feeds and fetches, and are always cached.
         scope : Scope, optional
-            Where state lives; default: the global scope.
+            The scope of persistable variables; default: the global scope.
         return_numpy : bool
-            NumPy arrays, or (False) tensors with their LoD. Both own their memory.
+            Return NumPy arrays, or (False) tensors with LoD. Both own their memory.
         return_merged : bool
-            Of a program that several places run: their values behind each other, or (False) a list with one a place.
+            For a program that runs on several places: concatenate their values, or (False) return a list by place.
         use_prune : bool
-            Run only the operators that compute what is fetched, of what is fed: where that is a loss alone, no
-            parameter is updated. Feeds that these do not read are left out.
+            Run only the operators that the fetches need, given the feeds: if only a loss is fetched, no parameter is
+            updated. Feeds that these operators do not read are ignored.
 
         Returns
         -------
         list
-            One value a fetched variable.
+            One value for each fetched variable.
 
         Raises
         ------
         EOFException
             If a reader of the program (``layers.py_reader``) has no more batches.
         FluidError
-            One clear error with the operator and the user's line; the next run works.
+            One error with the operator and the user's line; later runs are not affected.
         """
         if program is None:
             program = default_main_program()
@@ -201,32 +202,32 @@ class Executor:
         if getattr(program, "readers", None):
             feed = fed_by_readers(program, feed, self.place)
         if use_prune is not False and truth("use_prune of Executor.run", use_prune):
-            program, feed, fetch_list = self._pruned(program, feed, fetch_list)
+            program, feed, fetch_list = self._prune(program, feed, fetch_list)
         if self._fast_paths is not None and return_numpy is True and type(program) is Program:
             entry = self._fast_paths.get(program.serial)
             if entry is not None:
-                found: list[Any] | None = entry.first.call(program, feed, fetch_list, scope)
-                if found is None:
-                    found = entry.others(program, feed, fetch_list, scope)
-                if found is not None:
+                results: list[Any] | None = entry.first.call(program, feed, fetch_list, scope)
+                if results is None:
+                    results = entry.call_rest(program, feed, fetch_list, scope)
+                if results is not None:
                     self._runner.last = None
-                    return found
+                    return results
         if not (return_numpy.__class__ is use_program_cache.__class__ is return_merged.__class__ is bool):
             return_numpy = truth("return_numpy of Executor.run", return_numpy)
             return_merged = truth("return_merged of Executor.run", return_merged)
             truth("use_program_cache of Executor.run", use_program_cache)
         if not isinstance(program, Program) and hasattr(program, "run_on"):
-            found = program.run_on(self, feed, fetch_list, scope, return_numpy, return_merged)
-            return found
+            results = program.run_on(self, feed, fetch_list, scope, return_numpy, return_merged)
+            return results
         if self._context is None or self.closed:
-            return self._checked(program, feed, fetch_list, scope, return_numpy)
+            return self._run_checked(program, feed, fetch_list, scope, return_numpy)
         if self._context.closed:
             raise ProgramError(f"the context of the executor on {self.place} is closed")
         with using(self._context):
-            return self._checked(program, feed, fetch_list, scope, return_numpy)
+            return self._run_checked(program, feed, fetch_list, scope, return_numpy)
 
-    def _pruned(self, program: Any, feed: Any, fetch_list: Any) -> tuple[Program, dict[str, Any], tuple[str, ...]]:
-        """The part of a program that computes what is fetched, what it reads of the feed, and the names fetched."""
+    def _prune(self, program: Any, feed: Any, fetch_list: Any) -> tuple[Program, dict[str, Any], tuple[str, ...]]:
+        """Return the pruned program that computes the fetches, the feeds that it reads, and the fetched names."""
         if not isinstance(program, Program):
             raise ProgramError(
                 f"use_prune of Executor.run is for a Program, got {type(program).__name__}"
@@ -234,17 +235,17 @@ class Executor:
             )
         if isinstance(feed, (list, tuple)) and len(feed) == 1:
             feed = feed[0]
-        given = mapped("the feed", feed or {}, "a mapping of names to arrays")
+        feeds = mapped("the feed", feed or {}, "a mapping of names to arrays")
         names = fetch_names(program, fetch_list)
-        for name in given:
+        for name in feeds:
             program.global_block().own(name, "the feed")
-        key = program.serial, program.edits, names, frozenset(given)
-        part = self._parts.get(key, lambda: program.prune(names, [*given]))
+        key = program.serial, program.edits, names, frozenset(feeds)
+        part = self._pruned_programs.get(key, lambda: program.prune(names, [*feeds]))
         read = {name for block in part.blocks for op in block.ops for name in op.input_arg_names}
-        return part, {name: value for name, value in given.items() if name in read or name in names}, names
+        return part, {name: value for name, value in feeds.items() if name in read or name in names}, names
 
-    def _checked(self, program: Any, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool) -> list[Any]:
-        """Run a program that has no fast path yet, or an executor that has a context."""
+    def _run_checked(self, program: Any, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool) -> list[Any]:
+        """Check the arguments and run: the slow path, and that of executors with a context."""
         if self.closed:
             raise ProgramError("the executor is closed")
         if not isinstance(program, Program):
@@ -276,30 +277,30 @@ class Executor:
         return [fetched_tensor(array, spec, host) for array, spec in fetched]
 
     def _run(self, program: Program, feeds: dict[str, Tensor], names: tuple[str, ...], scope: Scope) -> Fetched:
-        """Run it as the mode says."""
+        """Run a program in the mode of the executor: from the executable cache, or by its graph."""
         key: Any = None
         fast_path: Callable[[], Signature] | None = None
 
-        def sign() -> Signature:
+        def make_signature() -> Signature:
             from fluidlite.compiler.executable.fast_path import Signature
 
             return Signature(program.serial, tuple(feeds), program=program, fetches=names)
 
         if self._executables is not None and not observers():
-            given = tuple([(name, tensor.spec, tensor.place) for name, tensor in feeds.items()])
-            key = program.serial, program.edits, given, names, get_context(self.place)
-            fast_path = sign if self._fast_paths is not None else None
-            again = self._runner.again(key, self._runner.policy(), feeds, scope, fast_path)
-            if again is not None:
-                return again
-        wanted = self._runner.policy()
-        passes = self._executables is not None and (key is not None or not one_by_one())
+            feed_specs = tuple([(name, tensor.spec, tensor.place) for name, tensor in feeds.items()])
+            key = program.serial, program.edits, feed_specs, names, get_context(self.place)
+            fast_path = make_signature if self._fast_paths is not None else None
+            cached_results = self._runner.run_cached(key, self._runner.policy(), feeds, scope, fast_path)
+            if cached_results is not None:
+                return cached_results
+        policy = self._runner.policy()
+        passes = self._executables is not None and (key is not None or not needs_interpreter())
         with self._lock:
-            graph = self._graphs.get(program, names, wanted, passes)
-            if passes and written_together(scope, graph.state):  # as written: passes take each variable for itself
-                graph, key = self._graphs.get(program, names, wanted, False), None
+            graph = self._graphs.get(program, names, policy, passes)
+            if passes and written_together(scope, graph.state):  # state aliases: passes assume that variables do not
+                graph, key = self._graphs.get(program, names, policy, False), None
 
-        return self._runner.run(graph, feeds, scope, wanted, key, fast_path, lambda: check_read(graph, feeds))
+        return self._runner.run(graph, feeds, scope, policy, key, fast_path, lambda: check_read(graph, feeds))
 
     def train_from_dataset(
         self,
@@ -320,34 +321,34 @@ class Executor:
         program : Program or CompiledProgram, optional
             Default: the main program.
         dataset : QueueDataset or InMemoryDataset
-            ``fluid.DatasetFactory().create_dataset(...)`` makes one. Slots that the program does not have are left out.
+            Made by ``fluid.DatasetFactory().create_dataset(...)``. Slots that the program does not have are ignored.
         scope : Scope, optional
-            Where state lives; default: the global scope.
+            The scope of persistable variables; default: the global scope.
         thread : int
-            Threads that make batches, at most those of the dataset; 0: as many as it says.
+            Number of threads that make batches, at most that of the dataset; 0: that of the dataset.
         debug : bool
-            Print the times of operators in the end.
+            Print the times of operators at the end.
         fetch_list : list of Variable or str, optional
-            What is printed at every ``print_period``-th batch.
+            The variables that are printed at every ``print_period``-th batch.
         fetch_info : list of str, optional
-            What is printed before each; default: the names.
+            The text that is printed before each; default: the names.
         print_period : int
         fetch_handler : FetchHandler, optional
-            What is told the values of variables now and then.
+            Receives the values of variables periodically.
 
         Raises
         ------
         LoaderError
-            The dataset says nothing to read, or a file is not what it says; batches before that have run.
+            If the dataset has no files, or a file has another format; earlier batches have run.
         """
-        run_over(self, program, dataset, scope, thread, debug, fetch_list, fetch_info, print_period, fetch_handler)
+        run_dataset(self, program, dataset, scope, thread, debug, fetch_list, fetch_info, print_period, fetch_handler)
 
     infer_from_dataset = train_from_dataset
-    """As ``train_from_dataset``: what a program updates, it updates here, too. Give it a program without an optimizer,
-    such as ``program.clone(for_test=True)``."""
+    """The same as ``train_from_dataset``, including updates: pass a program without an optimizer, such as
+    ``program.clone(for_test=True)``."""
 
     def explain_last(self) -> Report:
-        """What the last run did: the plan that it ran.
+        """Return the report of the plan that ran last.
 
         Raises
         ------
@@ -365,26 +366,26 @@ class Executor:
 
     @property
     def memory_plan(self) -> MemoryPlan:
-        """Where the temporaries of the last run lie: bytes, live ranges, offsets, and a picture.
+        """The memory plan of the last run: bytes, live ranges and offsets of temporaries, and a plot.
 
         Raises
         ------
         ProgramError
-            If nothing was bound to memory yet, or the executor is interpreted.
+            If nothing was linked to memory yet, or the executor is interpreted.
         """
         if self._executables is None:
             raise ProgramError("an interpreted executor has no memory plan: it runs operator by operator")
-        return self._executables.bound().memory
+        return self._executables.last_executable().memory
 
     def sources(self) -> dict[str, str]:
-        """Return the texts of all that the last run ran, by the names of their files.
+        """Return the source texts of the last run, by file name.
 
-        As ``Computation.sources``: ``steps.txt``, ``call.py``, ``program.py`` on the host, and ``kernels/``.
+        The files are those of ``Computation.sources``.
 
         Raises
         ------
         ProgramError
-            If nothing was run yet, or all of it ran by the interpreter, as startup programs do.
+            If nothing was run yet, or if the interpreter ran all of it, as for startup programs.
         """
         from fluidlite.compiler.sources import sources_of
 
@@ -392,35 +393,34 @@ class Executor:
         return sources_of(last, list(last.plan.feeds) if last is not None else ())
 
     def write_sources(self, folder: str | Path) -> list[Path]:
-        """Write :meth:`sources` to files in a folder, which is made if it is not there; return their paths."""
+        """Write :meth:`sources` to files in a folder, which is created if missing; return their paths."""
         from fluidlite.compiler.sources import write
 
         return write(self.sources(), folder)
 
     def cache_info(self) -> CacheReport:
-        """What the caches tell of themselves: this executor's, and those of its place, which others share.
+        """Return statistics of the caches of this executor, and of its place, which all executors share.
 
-        From the outside in, "executables" (programs with their memory), "plans", "graphs" (of programs),
-        "prepared kernels" and "compiled kernels" of this thread's context, what the device keeps itself ("kernels on
-        disk"), and what all places do ("loops on disk"). What is found in one is not looked for in the next; a call of
-        what ran last asks none.
+        In the order of lookup: "executables" (plans with their memory), "plans", "graphs" (of programs); "prepared
+        kernels" and "compiled kernels" of this thread's context; those of the device ("kernels on disk"); and that of
+        all places ("loops on disk"). A hit ends the lookup; fast paths query none of them.
         """
-        found = CacheReport()
+        report = CacheReport()
         if self._executables is not None:
-            found["executables"] = self._executables.info()
-        found["plans"] = self._runner.plans.info()
-        found["graphs"] = self._graphs.info()
-        found.update((self._context or get_context(self.place)).cache_info())
-        found["loops on disk"] = answers_info()
-        return found
+            report["executables"] = self._executables.info()
+        report["plans"] = self._runner.plans.info()
+        report["graphs"] = self._graphs.info()
+        report.update((self._context or get_context(self.place)).cache_info())
+        report["loops on disk"] = answers_info()
+        return report
 
     def sibling(self, place: PlaceLike) -> Executor:
-        """An executor with the same settings on another place; ``codegen`` is kept where that is of the same kind."""
-        codegen = self.codegen if resolved(place).kind == self.place.kind else None
+        """Return an executor with the same settings on another place; ``codegen`` only if both are of one kind."""
+        codegen = self.codegen if resolve_place(place).kind == self.place.kind else None
         return Executor(place, self._libraries, self._fallback, self.mode, self._passes, codegen)
 
     def close(self) -> None:
-        """Let go of cached plans and their memory; runs raise afterwards."""
+        """Drop cached plans and their memory; later runs raise."""
         self._runner.clear()
         self._graphs.clear()
         self.closed = True
@@ -428,14 +428,14 @@ class Executor:
             self._context.close()
 
 
-set_default(Executor)
+set_default_executor(Executor)
 
 
 def _context_of(place: Place, context: Context | int | None) -> Context | None:
-    """The context that an executor is given, or that it has on a queue of its place."""
+    """Return the context that is passed to an executor, or a new one on a queue of its place."""
     if context is None or (isinstance(context, Context) and context.place == place and not context.closed):
         return context
     if not isinstance(context, Context):
         return new_context(place, context)
-    why = "it is closed" if context.place == place else f"it is one of {context.place}"
-    raise PlaceError(f"an executor on {place} cannot use {context!r}: {why}")
+    reason = "it is closed" if context.place == place else f"it is one of {context.place}"
+    raise PlaceError(f"an executor on {place} cannot use {context!r}: {reason}")

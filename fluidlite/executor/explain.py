@@ -1,4 +1,4 @@
-"""explain: the plan of a run, before it runs."""
+"""explain: reports the plan of a run, without running it."""
 
 from __future__ import annotations
 
@@ -37,39 +37,39 @@ def explain(
     policy_: Policy | None = None,
     mode: str | None = None,
 ) -> Report:
-    """Show, before running, which kernel will run each operator where, what moves, and why.
+    """Return a report of the kernel and place of each operator and of all moves, with reasons, without running.
 
     Parameters
     ----------
     program : Program or Computation, optional
-        Default: the main program. Of a computation, what it runs on its transformer's place.
+        Default: the main program. A computation is explained on its transformer's place.
     place : Place or str, optional
         Default: the CPU, or the computation's.
     feed : mapping of name to dims or array
-        What is left out keeps its declared dims, -1 included.
+        Variables that are left out keep their declared dims, including -1.
     fetch_list : variables or names, optional
-        What the run would fetch; if left out, every operator is shown.
+        The fetches of the run; without it, every operator is included.
     policy_ : Policy, optional
-        Preferences for kernels. Default: those of the process; of a computation, with its transformer's.
+        Preferences of kernels. Default: those of the process, with those of the transformer for a computation.
     mode : {"compiled", "interpreted"}, optional
-        As of the Executor that would run it: with passes, which may have fused operators, or as the program is
-        written. Default: that of executors; without ``fetch_list``, when passes can't know what is wanted, as written.
+        The mode of the Executor: with passes, which may fuse operators, or without. Default: that of executors;
+        "interpreted" without ``fetch_list``, since passes need the fetches.
 
     Raises
     ------
     PlaceError, DeviceUnavailable, KernelNotFoundError, ProgramError
     """
     graph: Graph | None = None
-    wanted = policy_ or policy()
+    preferences = policy_ or policy()
     if program is not None and not isinstance(program, Program):
-        computation = _checked(program, place, fetch_list)
+        computation = _checked_computation(program, place, fetch_list)
         place, fetch_list, mode = computation.transformer.place, computation.fetches, mode or DEFAULT_MODE
         with computation.transformer.lock:
             computation.transform()
         program, graph = computation.program, computation.transformed
-        wanted = computation.transformer.preferences(wanted)
+        preferences = computation.transformer.preferences(preferences)
     program = program if program is not None else default_main_program()
-    where = devices.unit(place if place is not None else "cpu").place
+    run_place = devices.unit(place if place is not None else "cpu").place
     host = devices.host()
     mode = mode or (DEFAULT_MODE if fetch_list is not None else "interpreted")
     if mode not in MODES:
@@ -82,13 +82,13 @@ def explain(
     if graph is None:
         from fluidlite.compiler.graph_cache import GraphCache
 
-        graphs = GraphCache(where)
+        graphs = GraphCache(run_place)
         if fetch_list is not None:
-            check_read(graphs.get(program, tuple(fetches), wanted, passes=False), feeds)
-        graph = graphs.get(program, tuple(fetches), wanted, passes=mode == "compiled")
+            check_read(graphs.get(program, tuple(fetches), preferences, passes=False), feeds)
+        graph = graphs.get(program, tuple(fetches), preferences, passes=mode == "compiled")
     if mode == "compiled" and graph.updates:
-        wanted = replace(wanted, repeated=True)
-    plan = plan_graph(graph, where, feeds, {}, wanted, assume_state=True)
+        preferences = replace(preferences, repeated=True)
+    plan = plan_graph(graph, run_place, feeds, {}, preferences, assume_state=True)
     if fetch_list is None:
         plan.fetches = []
     if mode != "compiled" or not plan.known:
@@ -103,7 +103,7 @@ def explain(
     return Report(plan, memory)
 
 
-def _checked(computation: Any, place: PlaceLike | None, fetch_list: Any) -> Computation:
+def _checked_computation(computation: Any, place: PlaceLike | None, fetch_list: Any) -> Computation:
     from fluidlite.compiler.computation import Computation
 
     if not isinstance(computation, Computation):
@@ -117,18 +117,18 @@ def _checked(computation: Any, place: PlaceLike | None, fetch_list: Any) -> Comp
 
 
 def _results(block: Block) -> list[str]:
-    """What the operators of a block make and none of them reads afterwards: what is read is needed anyway."""
-    found: list[str] = []
+    """Return the outputs of a block that no later operator reads; these need all others."""
+    names: list[str] = []
     read: set[str] = set()
-    for op in reversed(block.ops):  # read after it is written: an update in place is not
+    for op in reversed(block.ops):  # an in-place update reads its variable before it writes it
         written_last = [name for name in op.output_arg_names if name not in read]
-        found += [name for name in written_last if block.find_var(name) is not None]
+        names += [name for name in written_last if block.find_var(name) is not None]
         read.update(op.input_arg_names)
-    return list(dict.fromkeys(reversed(found)))
+    return list(dict.fromkeys(reversed(names)))
 
 
 def feed_spec(variable: Variable, value: Any) -> Spec:
-    """The Spec that explain assumes for a feed: a shape, an array, a Tensor, or a Spec."""
+    """Return the Spec of a feed that is passed to explain as a shape, an array, a Tensor, or a Spec."""
     declared = variable._spec()
     if isinstance(value, Spec):
         return value

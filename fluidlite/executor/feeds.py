@@ -1,4 +1,4 @@
-"""Feeds at the edge: what the user gives becomes tensors that fit what the program declares, or one clear error."""
+"""Feeds: converts the user's values to tensors, and checks them against the declared variables."""
 
 from __future__ import annotations
 
@@ -25,47 +25,47 @@ def feed_tensors(block: Block, feed: Mapping[str, Any], host: Context) -> dict[s
 
     Raises FeedError for an unknown variable, wrong dims, wrong dtype, or a missing LoD.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, value in feed.items():
         variable = block.find_var(name) if isinstance(name, str) else None
         if variable is None:
             names = [v.name for v in block.vars.values() if v.is_data]
-            near = [known for known in names if isinstance(name, str) and known.lower() == name.lower()]
+            near = [each for each in names if isinstance(name, str) and each.lower() == name.lower()]
             hint = f"; did you mean {near[0]!r}?" if near else f"; its data variables are {', '.join(names) or 'none'}"
             raise FeedError(f"the feed names {name!r}, which the program does not have{hint}")
-        tensor = value if isinstance(value, Tensor) else _borrowed(variable, value, host)
+        tensor = value if isinstance(value, Tensor) else _borrow(variable, value, host)
         if isinstance(value, Tensor):
             if value.allocation is None:
                 raise FeedError(f"the feed of {name!r} is a tensor without data; set it first")
             tensor = contiguous(value)
-        _check(variable, tensor.spec)
-        found[name] = tensor
-    return found
+        _check_spec(variable, tensor.spec)
+        tensors[name] = tensor
+    return tensors
 
 
-def _borrowed(variable: Variable, value: Any, host: Context) -> Tensor:
+def _borrow(variable: Variable, value: Any, host: Context) -> Tensor:
     declared = variable.spec
     if isinstance(value, Variable):
         raise FeedError(
             f"the feed of {variable.name!r} is the variable {value.name!r}, which has no values of its own"
             "\n  Do: fetch its value from Executor.run, and feed that"
         )
-    own = isinstance(value, np.ndarray)
-    if own and type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):  # np.ma: 10 ms to import
+    is_array = isinstance(value, np.ndarray)
+    if is_array and type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):  # np.ma: 10 ms to import
         raise FeedError(
             f"the feed of {variable.name!r} is a masked array; no variable has a mask"
             "\n  Do: array.filled(0), or feed array.data and array.mask"
         )
     try:
         array = np.asarray(value)
-    except Exception as exc:  # whatever an __array__ of the user's raises
-        why = str(exc) or type(exc).__name__
-        raise FeedError(f"the feed of {variable.name!r} cannot become an array: {why}") from exc
+    except Exception as exc:  # __array__ of a user's class may raise anything
+        reason = str(exc) or type(exc).__name__
+        raise FeedError(f"the feed of {variable.name!r} cannot become an array: {reason}") from exc
     if array.dtype == object or array.dtype.kind in "SU":
         raise FeedError(
             f"the feed of {variable.name!r} holds Python objects (texts, None, rows of different lengths, or integers "
             "beyond 64 bits?); expected numbers"
-            if own or isinstance(value, (list, tuple))
+            if is_array or isinstance(value, (list, tuple))
             else f"the feed of {variable.name!r} is {type(value).__name__}; "
             "expected an array, a list of numbers, or a Tensor"
         )
@@ -73,11 +73,11 @@ def _borrowed(variable: Variable, value: Any, host: Context) -> Tensor:
     if problem:
         raise FeedError(f"the feed of {variable.name!r} {problem}")
     if declared is not None:
-        _check_dims(variable, array.shape)  # before anything is converted or copied
-        if not own and array.dtype.kind in "biuf":
-            array = _numbers(variable, array, declared.dtype)
+        _check_dims(variable, array.shape)  # before conversions and copies
+        if not is_array and array.dtype.kind in "biuf":
+            array = _as_declared_dtype(variable, array, declared.dtype)
     try:
-        array = _known_dtype(variable, array)
+        array = _as_supported_dtype(variable, array)
         return borrow(np.ascontiguousarray(array), Spec.of(array.shape, dtype_of(array.dtype)), host)
     except MemoryError:
         raise FeedError(
@@ -86,46 +86,46 @@ def _borrowed(variable: Variable, value: Any, host: Context) -> Tensor:
         ) from None
 
 
-def _known_dtype(variable: Variable, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array in this machine's byte order, and in the declared dtype where that holds every number.
+def _as_supported_dtype(variable: Variable, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the array in native byte order, and in the declared dtype if that is a safe cast.
 
-    Raises FeedError for a dtype that no variable has, and that the declared one does not hold.
+    Raises FeedError for a dtype that no variable can have and that has no safe cast to the declared one.
     """
     declared = variable.spec
     if declared is not None and array.dtype is NUMPY[declared.dtype]:
-        return array  # as nearly all are
+        return array  # the common case
     native = array.dtype.newbyteorder("=")
-    wanted = NUMPY[declared.dtype] if declared is not None else native
-    if native != wanted and native.kind in "biuf" and np.can_cast(native, wanted, "safe"):
-        return array.astype(wanted)
+    target = NUMPY[declared.dtype] if declared is not None else native
+    if native != target and native.kind in "biuf" and np.can_cast(native, target, "safe"):
+        return array.astype(target)
     if native not in NUMPY.values():
         dtype = declared.dtype if declared is not None else "float32"
-        do = f"array.real.astype({dtype!r})" if native.kind == "c" else f"array.astype({dtype!r})"
+        advice = f"array.real.astype({dtype!r})" if native.kind == "c" else f"array.astype({dtype!r})"
         if native.names is not None:
-            do = f"feed one of its fields, such as array[{native.names[0]!r}]"
+            advice = f"feed one of its fields, such as array[{native.names[0]!r}]"
         raise FeedError(
             f"the feed of {variable.name!r} is {array.dtype}, which no variable is; the program declares {declared!r}"
-            f"\n  Do: {do}"
+            f"\n  Do: {advice}"
         )
     return array if array.dtype.isnative else array.astype(native)
 
 
-def _numbers(variable: Variable, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    """Python numbers have no dtype of their own: they take the declared one, if it can hold them."""
+def _as_declared_dtype(variable: Variable, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """Return Python numbers, which have no dtype, in the declared dtype; raise FeedError if it cannot hold them."""
     with np.errstate(all="ignore"):
-        made = array.astype(NUMPY[dtype], copy=False)
+        converted = array.astype(NUMPY[dtype], copy=False)
     if is_float(dtype):
-        lost = np.isfinite(array).all() and not np.isfinite(made.astype(np.float64)).all()
+        is_lossy = np.isfinite(array).all() and not np.isfinite(converted.astype(np.float64)).all()
     else:
-        lost = not np.array_equal(made, array)
-    if lost:
+        is_lossy = not np.array_equal(converted, array)
+    if is_lossy:
         raise FeedError(
             f"the feed of {variable.name!r} holds numbers that are no {dtype}; the program declares {variable.spec!r}"
         )
-    return made
+    return converted
 
 
-def _check(variable: Variable, spec: Spec | None) -> None:
+def _check_spec(variable: Variable, spec: Spec | None) -> None:
     declared = variable.spec
     assert spec is not None
     if declared is None:
@@ -144,16 +144,16 @@ def _check(variable: Variable, spec: Spec | None) -> None:
         )
 
 
-def fits(declared: int, dim: int) -> bool:
-    """Whether a dim is as declared."""
+def is_dim_allowed(declared: int, dim: int) -> bool:
+    """Whether a dim agrees with the declared one, where -1 allows any."""
     return declared in (-1, dim)
 
 
 def _check_dims(variable: Variable, dims: Sequence[int]) -> None:
-    """Raise FeedError unless the dims are those that the program declares; -1 takes anything."""
+    """Raise FeedError unless the dims agree with the declared ones, where -1 allows any."""
     assert variable.spec is not None
     declared = variable.spec.dims
-    if dims == declared or (len(dims) == len(declared) and all(map(fits, declared, dims))):
+    if dims == declared or (len(dims) == len(declared) and all(map(is_dim_allowed, declared, dims))):
         return
     hint = ""
     if len(dims) == len(declared) - 1 and declared[-1] == 1:
@@ -164,14 +164,14 @@ def _check_dims(variable: Variable, dims: Sequence[int]) -> None:
 
 
 def check_read(graph: Graph, feeds: Iterable[str]) -> None:
-    """See that nothing is fed which the run of a graph's program would write over before anything reads it.
+    """Check that no feed is overwritten by the graph's program before an operator reads it.
 
-    State may be: the scope keeps what is written.
+    Persistable variables are exempt: the scope keeps the new value.
 
     Raises FeedError with the variable, and the operator that computes it.
     """
-    known = {name: graph.block.find_var(name) for name in feeds}
-    unread = {name for name, variable in known.items() if variable is None or not variable.persistable}
+    variables = {name: graph.block.find_var(name) for name in feeds}
+    unread = {name for name, variable in variables.items() if variable is None or not variable.persistable}
     for op in graph.written:
         if not unread:
             return

@@ -1,4 +1,4 @@
-"""What is fetched: the names that a run is asked for, and the values as the user gets them."""
+"""Fetches: the names of a fetch list, and the conversion of fetched values for the user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _hint(program: Program, name: str) -> str:
 
 
 def fetched_arrays(name: str, value: Any, spec: Spec) -> Any:
-    """What a fetch gives: a NumPy array; of a tensor array, a list of them."""
+    """Return a fetched value as a NumPy array; a tensor array as a list of them."""
     if spec.kind != TENSOR_ARRAY:
         return value
     if any(each.lod for _, each in value):
@@ -37,17 +37,17 @@ def fetched_arrays(name: str, value: Any, spec: Spec) -> Any:
 
 
 def fetched_tensor(value: Any, spec: Spec, host: Context) -> Tensor:
-    """What a fetch gives as a tensor, or as an array of tensors."""
+    """Return a fetched value as a tensor or a tensor array."""
     if spec.kind != TENSOR_ARRAY:
         return borrow(value, spec, host)
-    made = TensorArray(spec.dtype, host.place)
+    array_of_tensors = TensorArray(spec.dtype, host.place)
     for array, each in value:
-        made.append(borrow(array, each, host))
-    return made
+        array_of_tensors.append(borrow(array, each, host))
+    return array_of_tensors
 
 
 def fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:
-    """The names that a fetch list asks for; an error names what the program does not have, and what is near."""
+    """Return the names of a fetch list; raise FetchError for unknown names, with similar ones."""
     if fetch_list is None:
         return ()
     names = []
@@ -60,6 +60,8 @@ def fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:
         if variable is None:
             raise FetchError(f"fetch_list names {name!r}, which the program does not have{_hint(program, name)}")
         if variable.type == VarType.STEP_SCOPES:
-            raise FetchError(f"fetch_list names {name!r}, which holds what a gradient needs of steps, and no numbers")
+            raise FetchError(
+                f"fetch_list names {name!r}, which holds the step scopes of a loop for its gradient, not numbers"
+            )
         names.append(name)
     return tuple(names)

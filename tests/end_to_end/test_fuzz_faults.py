@@ -205,25 +205,25 @@ def test_memory_that_two_values_share(monkeypatch: pytest.MonkeyPatch) -> None:
         at, size = usual(spans, alignment)
         return [0 if spans[i].nbytes == min(s.nbytes for s in spans) else a for i, a in enumerate(at)], size
 
-    monkeypatch.setattr(offsets, "best", best)
-    monkeypatch.setattr(memory_plan, "best", best)
+    monkeypatch.setattr(offsets, "allocate_offsets", best)
+    monkeypatch.setattr(memory_plan, "allocate_offsets", best)
     assert seen().kind in ("value", "modes", "foreign", "error")
 
 
 def test_an_executable_of_another_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lookup that forgets the dims of what is fed."""
-    usual = replay.ExecutableCache.again
+    usual = replay.ExecutableCache.run_cached
 
     def again(self: Any, key: Any, *rest: Any) -> Any:
         return usual(self, _without_dims(key), *rest)
 
-    remember = replay.ExecutableCache.remember
+    remember = replay.ExecutableCache.insert_key
 
     def kept(self: Any, key: Any, *rest: Any) -> Any:
         return remember(self, _without_dims(key), *rest)
 
-    monkeypatch.setattr(replay.ExecutableCache, "again", again)
-    monkeypatch.setattr(replay.ExecutableCache, "remember", kept)
+    monkeypatch.setattr(replay.ExecutableCache, "run_cached", again)
+    monkeypatch.setattr(replay.ExecutableCache, "insert_key", kept)
     assert seen().kind in ("value", "metadata", "error", "foreign")
 
 

@@ -15,7 +15,7 @@ import fluidlite as fluid
 from fluidlite import memory
 from fluidlite.base.errors import OutOfRangeError, ProgramError
 from fluidlite.base.weak_objects import WeakObjects
-from fluidlite.compiler.executable.executable_cache import MOST_BOUND
+from fluidlite.compiler.executable.executable_cache import MAX_EXECUTABLES
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context, open_contexts
 
@@ -217,7 +217,7 @@ def several(count: int) -> tuple[list[tuple[fluid.Program, Any, dict[str, Any]]]
 
 
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("programs", [3, MOST_BOUND + 4])
+@pytest.mark.parametrize("programs", [3, MAX_EXECUTABLES + 4])
 def test_an_executor_of_sixteen_threads_keeps_what_they_run(place: str, programs: int) -> None:
     """Together they run many times as many executables as an executor keeps of one thread."""
     found, scope = several(programs)
@@ -226,13 +226,13 @@ def test_an_executor_of_sixteen_threads_keeps_what_they_run(place: str, programs
 
     def work(number: int) -> int:
         child, turns = scope.new_scope(), np.random.default_rng(number)
-        for _ in range(200 if programs < MOST_BOUND else 3 * MOST_BOUND):
+        for _ in range(200 if programs < MAX_EXECUTABLES else 3 * MAX_EXECUTABLES):
             k = int(turns.integers(programs))
             main, y, feed = found[k]
             assert exe.run(main, feed, [y], scope=child)[0].tolist() == right[k]
         return len(exe._executables._executables)  # type: ignore[union-attr]
 
-    assert max(together(work, 16)) <= 17 * MOST_BOUND
+    assert max(together(work, 16)) <= 17 * MAX_EXECUTABLES
     gc.collect()
     exe.run(*found[0][:1], found[0][2], [found[0][1]], scope=scope)
 

@@ -88,7 +88,7 @@ def test_a_computation_is_one_graph_from_the_second_call_on(cupy: Any, transform
         assert cupy.Graph.started == call
         how = "a CUDA graph from the second run on" if not call else "one CUDA graph"
         copied, piece, stored = step.executor.pieces
-        assert copied.how == "alone, for it copies from place to place"
+        assert copied.how == "unbatched: it copies between places"
         assert str(piece) == f"exp, fill_constant, elementwise_sub, tanh, elementwise_add: 5 launches, {how}"
         assert stored.steps == ("assign",)
     np.testing.assert_allclose(transformer.computation(v)(), total, rtol=1e-5)
@@ -137,8 +137,8 @@ def test_what_may_be_another_at_each_call_is_not_captured(cupy: Any, transformer
         draws.append(draw)
     assert len({draw.tobytes() for draw in draws}) == 4
     found = shown(step)
-    assert (("uniform_random",), "alone, for its random numbers are others at each call") in found
-    assert (("py_func",), "alone, for it runs itself") in found
+    assert (("uniform_random",), "unbatched: its random numbers change at each call") in found
+    assert (("py_func",), "unbatched: it runs a sub-block or calls the host") in found
     assert [steps[:2] for steps, how in found if how == "one CUDA graph"] == [("exp", "tanh"), ("exp", "tanh")]
     assert cupy.Graph.started == 3 * 2
 
@@ -169,7 +169,7 @@ def test_a_kernel_that_does_more_than_launch_is_not_captured(cupy: Any, transfor
     assert len(seen) >= 4
     assert shown(step)[1:] == [
         (("exp", "exp"), "one CUDA graph"),
-        (("tanh",), "alone, for its kernel, plain, may do more than launch"),
+        (("tanh",), "unbatched: its kernel, plain, may do more than launch"),
         (("sqrt", "exp"), "one CUDA graph"),
     ]
     assert cupy.Graph.started == 2 * 3

@@ -181,7 +181,7 @@ def nvrtc() -> Iterator[KernelLanguage]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Context, "blank", True)
         patch.setattr("fluidlite.conformance.check.compare", lambda *args: None)  # nothing was computed
-        patch.setattr("fluidlite.compiler.kernel_checks._nothing_around", lambda *args: contextlib.nullcontext())
+        patch.setattr("fluidlite.compiler.kernel_checks._checked_margins", lambda *args: contextlib.nullcontext())
         patch.setattr(Oracle, "gradients", zeros)
         compile_each_text(patch)
         note_what_is_prepared(patch, device._language.prepared)

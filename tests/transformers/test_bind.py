@@ -16,7 +16,7 @@ import fluidlite.graph as ng
 from fluidlite import layers, memory
 from fluidlite.base.errors import DeviceError, FluidError, OutOfMemoryError, OutOfRangeError
 from fluidlite.compiler.executable.executable import Executable
-from fluidlite.compiler.executable.executable_cache import MOST_BOUND, ExecutableCache
+from fluidlite.compiler.executable.executable_cache import MAX_EXECUTABLES, ExecutableCache
 from fluidlite.executor.executor import Executor
 from fluidlite.platform.context_pool import get_context
 from fluidlite.plugin import Inference
@@ -81,7 +81,9 @@ def test_a_call_allocates_and_chooses_nothing(place: str, monkeypatch: pytest.Mo
 
 
 def test_each_operator_is_one_callable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fluidlite.compiler.executable.linker.merged", lambda actions, owners: (actions, owners))
+    monkeypatch.setattr(
+        "fluidlite.compiler.executable.linker.merge_launches", lambda actions, owners: (actions, owners)
+    )
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         x = y = layers.data("x", [1], append_batch_size=False)
         for _ in range(100):
@@ -329,12 +331,12 @@ def test_a_storm_of_shapes_stays_bounded(place: str) -> None:
         y = layers.mean(layers.softmax(layers.softmax(x)))
         exe = plainly(place)
         before = memory.used(place)
-        sizes = [*range(200, 100, -1), *range(1, MOST_BOUND + 5)]
+        sizes = [*range(200, 100, -1), *range(1, MAX_EXECUTABLES + 5)]
         for size in sizes:
             exe.run(feed={"x": np.ones((size, 64), "float32")}, fetch_list=[y])
             largest = max(b.memory.planned for b in cache_of(exe)._executables.values() if b is not None)
             assert memory.used(place) - before <= largest + 4096
-            assert len(cache_of(exe)) <= MOST_BOUND
+            assert len(cache_of(exe)) <= MAX_EXECUTABLES
         assert last(exe).memory.planned < 64 * 4 * 100 * 3
         exe.close()
         assert memory.used(place) <= before
@@ -347,7 +349,7 @@ def test_the_arena_of_an_evicted_program_is_freed() -> None:
         exe = plainly("cpu")
         exe.run(feed={"x": np.ones(1 << 20, "float32")}, fetch_list=[y])
         held = memory.used("cpu")
-        for size in range(1, MOST_BOUND + 2):
+        for size in range(1, MAX_EXECUTABLES + 2):
             exe.run(feed={"x": np.ones(size, "float32")}, fetch_list=[y])
         assert memory.used("cpu") < held - (1 << 22)
         exe.close()

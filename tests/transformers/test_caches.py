@@ -17,7 +17,7 @@ import fluidlite as fluid
 import fluidlite.graph as ng
 from fluidlite import layers, memory
 from fluidlite.base.lru_cache import CacheInfo, CacheReport, LRUCache, total
-from fluidlite.compiler.executable.executable_cache import MOST_BOUND
+from fluidlite.compiler.executable.executable_cache import MAX_EXECUTABLES
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.planning.planner import plan_graph
 from fluidlite.compiler.policy import policy
@@ -147,7 +147,7 @@ def test_a_storm_of_shapes_stays_bounded(place: str, require: Callable[..., None
     info = exe.cache_info()
     for name, each in info.items():
         assert each.most is None or each.entries <= each.most, name
-    assert info["executables"].entries == MOST_BOUND
+    assert info["executables"].entries == MAX_EXECUTABLES
     assert info["plans"].entries == info["plans"].most == 64
     gc.collect()
     assert memory.used(exe.place) <= used + largest  # one arena, as large as the largest that is bound

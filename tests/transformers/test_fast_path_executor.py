@@ -17,7 +17,7 @@ from fluidlite import layers, memory
 from fluidlite.compiler import instrumentation as observe
 from fluidlite.compiler.executable import fast_path as direct
 from fluidlite.compiler.executable.call_signature import CallSignature, Texts
-from fluidlite.compiler.executable.executable_cache import MOST_BOUND
+from fluidlite.compiler.executable.executable_cache import MAX_EXECUTABLES
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.kernel_registry import Library, kernels
 
@@ -175,9 +175,9 @@ def test_every_batch_size_has_its_way(case: Case, taken: list[bool]) -> None:
             assert case.run(2, rows)[1].shape == (rows, 3)
     assert taken.count(True) == 9
     executables: Any = case.exe._executables
-    for rows in range(1, 2 * MOST_BOUND):  # a storm of sizes stays bounded
+    for rows in range(1, 2 * MAX_EXECUTABLES):  # a storm of sizes stays bounded
         case.run(1, rows)
-    assert len(executables.fast_paths.all()) <= MOST_BOUND
+    assert len(executables.fast_paths.all()) <= MAX_EXECUTABLES
     case.runs()
     assert taken[-1] is True
 
@@ -403,7 +403,7 @@ def test_a_thread_that_ended_leaves_no_way_behind(case: Case) -> None:
         thread.start()
         thread.join(60)
     case.runs()
-    assert len(case.exe._executables.fast_paths.all()) <= MOST_BOUND
+    assert len(case.exe._executables.fast_paths.all()) <= MAX_EXECUTABLES
 
 
 # What it does beside the values
@@ -509,7 +509,7 @@ def test_the_text_can_be_read_and_is_shared_by_sizes(case: Case) -> None:
 
 
 def test_texts_are_bounded() -> None:
-    some = Texts(most=3)
+    some = Texts(max_entries=3)
     forms = [CallSignature((), ("copied",) * number, (), ()) for number in range(5)]
     codes = [some.of(form)[1] for form in forms]
     assert [bool(linecache.getlines(code.co_filename)) for code in codes] == [False, False, True, True, True]
@@ -553,12 +553,12 @@ def test_what_ran_last_is_told_after_its_scope_ended() -> None:
 
 def test_keys_of_what_is_bound_no_more_are_forgotten() -> None:
     exe = fluid.Executor("cpu")
-    for number in range(MOST_BOUND + 20):
+    for number in range(MAX_EXECUTABLES + 20):
         program = fluid.Program()
         with fluid.program_guard(program, fluid.Program()):
             y = fluid.layers.scale(fluid.layers.data("x", [3]), float(number))
         exe.run(program, {"x": np.ones((2, 3), "float32")}, [y])
-    assert exe._executables is not None and len(exe._executables._quick) <= MOST_BOUND
+    assert exe._executables is not None and len(exe._executables._keys) <= MAX_EXECUTABLES
 
 
 @pytest.mark.parametrize("indent", [8, 12, 16])

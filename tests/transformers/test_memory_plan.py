@@ -18,7 +18,7 @@ import fluidlite.graph as ng
 from fluidlite import layers, memory
 from fluidlite.compiler.executable.executable import Executable
 from fluidlite.compiler.memory.memory_plan import MemoryPlan
-from fluidlite.compiler.memory.offset_allocator import best, by_size, by_time, lower_bound
+from fluidlite.compiler.memory.offset_allocator import allocate_offsets, by_size, by_time, lower_bound
 from fluidlite.compiler.passes import FuseEpilogues, GraphPass, PassList, ScheduleUpdates, default_passes
 from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import devices
@@ -32,7 +32,7 @@ spans_of = st.lists(
 )
 
 
-@pytest.mark.parametrize("strategy", [by_size, by_time, best])
+@pytest.mark.parametrize("strategy", [by_size, by_time, allocate_offsets])
 @given(spans=spans_of, alignment=st.sampled_from([1, 64, 128]))
 @settings(max_examples=150)
 def test_what_lives_together_lies_apart(strategy: Any, spans: list[tuple[int, int, int]], alignment: int) -> None:
@@ -51,7 +51,7 @@ def test_what_lives_together_lies_apart(strategy: Any, spans: list[tuple[int, in
 def test_the_lower_bound_is_the_largest_live_set() -> None:
     assert lower_bound([(10, 0, 1), (5, 1, 2), (8, 2, 3)]) == 15
     assert lower_bound([]) == 0
-    assert best([(10, 0, 1), (5, 1, 2), (8, 2, 3)], 1)[1] == 15
+    assert allocate_offsets([(10, 0, 1), (5, 1, 2), (8, 2, 3)], 1)[1] == 15
 
 
 def test_a_gap_in_the_middle_is_taken() -> None:
@@ -119,7 +119,9 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         _poison(self)
 
     monkeypatch.setattr(Executable, "_attach", attach_poisoned)
-    monkeypatch.setattr("fluidlite.compiler.executable.linker.merged", lambda actions, owners: (actions, owners))
+    monkeypatch.setattr(
+        "fluidlite.compiler.executable.linker.merge_launches", lambda actions, owners: (actions, owners)
+    )
 
 
 @pytest.mark.parametrize("place", ["cpu", pytest.param("opencl", marks=pytest.mark.opencl), "fpga"])
@@ -150,7 +152,9 @@ def test_networks_read_no_dead_memory(
 def test_a_plan_that_overlaps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from fluidlite.compiler.memory import memory_plan
 
-    monkeypatch.setattr(memory_plan, "best", lambda spans, alignment: ([0] * len(spans), max(s[0] for s in spans)))
+    monkeypatch.setattr(
+        memory_plan, "allocate_offsets", lambda spans, alignment: ([0] * len(spans), max(s[0] for s in spans))
+    )
     with pytest.raises(
         fluid.FluidError, match=r"memory plan: step 0, mul writes 'fc_0.tmp_0' over 'x', which it reads"
     ):

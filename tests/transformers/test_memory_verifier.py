@@ -13,7 +13,7 @@ from networks import Net, lenet, network, runs
 
 import fluidlite as fluid
 from fluidlite import layers
-from fluidlite.compiler.memory.memory_plan import Buffer, MemoryPlan
+from fluidlite.compiler.memory.memory_plan import MemoryPlan, PlannedBuffer
 from fluidlite.compiler.memory.memory_verifier import MemoryVerifier
 
 
@@ -22,11 +22,11 @@ def plan_of(net: Net) -> MemoryPlan:
     return exe.memory_plan
 
 
-def verify(plan: MemoryPlan, buffers: list[Buffer]) -> None:
+def verify(plan: MemoryPlan, buffers: list[PlannedBuffer]) -> None:
     MemoryVerifier(plan._plan, buffers, plan.arenas, plan._views).verify()
 
 
-def live_together(one: Buffer, other: Buffer) -> bool:
+def live_together(one: PlannedBuffer, other: PlannedBuffer) -> bool:
     return one.place == other.place and one.start <= other.end and other.start <= one.end
 
 

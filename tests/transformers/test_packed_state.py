@@ -15,7 +15,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import layers, memory
 from fluidlite.compiler.executable import packed_state
-from fluidlite.compiler.executable.launch_report import pieces
+from fluidlite.compiler.executable.launch_report import launch_groups
 from fluidlite.platform.device_registry import devices
 from fluidlite.plugin import IO, Call, Context, DeviceError, Library, Prepared, Span
 from fluidlite.program.kernel_registry import Kernel, kernels
@@ -118,20 +118,20 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 def forms(weight: fluid.Tensor) -> list[Any]:
     """The forms of a weight that are kept."""
-    return [form for form in list(packed_state._forms.values()) if form._source is weight.allocation]
+    return [form for form in list(packed_state._copies.values()) if form._source is weight.allocation]
 
 
 def packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A list that gets an entry whenever a form is looked at: whether it was made again."""
     made: list[int] = []
-    renew = packed_state._Form.renew
+    renew = packed_state._PackedCopy.renew
 
     def counted(self: Any) -> None:
         before = self._contents
         renew(self)
         made.append(int(self._contents is None or self._contents != before))
 
-    monkeypatch.setattr(packed_state._Form, "renew", counted)
+    monkeypatch.setattr(packed_state._PackedCopy, "renew", counted)
     return made
 
 
@@ -152,9 +152,9 @@ def test_it_is_packed_once(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_report_of_pieces_names_the_look(host: Case) -> None:
     last = host.exe._runner.executables.last
     assert last is not None
-    first, *_ = pieces(last)
-    assert first.how == "a look whether state that kernels read in other forms was written"
-    assert "a copy of what it made, into state" not in str(pieces(last))
+    first, *_ = launch_groups(last)
+    assert first.how == "a check whether packed state was written"
+    assert "a copy of the result into state" not in str(launch_groups(last))
 
 
 def test_other_batch_sizes_share_it_and_it_is_freed(case: Case) -> None:
@@ -172,7 +172,7 @@ def test_other_batch_sizes_share_it_and_it_is_freed(case: Case) -> None:
 def test_what_does_not_fit_is_packed_by_the_kernel(place: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fluid.Place.parse(place) not in devices.places():
         pytest.skip(place)
-    monkeypatch.setattr(packed_state, "MOST_BYTES", 0)
+    monkeypatch.setattr(packed_state, "MAX_PACKED_BYTES", 0)
     case = Case(place, kind)
     for _ in range(3):
         values = case.values()
@@ -193,7 +193,7 @@ def test_what_the_program_writes_is_not_kept() -> None:
     losses = [float(np.asarray(exe.run(program, feed, [loss], scope=scope)[0]).item()) for _ in range(4)]
     assert losses == sorted(losses, reverse=True) and losses[0] > losses[-1]
     held = {scope.find_var(each.name).get_tensor().allocation for each in program.list_vars() if each.persistable}
-    assert not [form for form in list(packed_state._forms.values()) if form._source in held]
+    assert not [form for form in list(packed_state._copies.values()) if form._source in held]
 
 
 # Ways to write

@@ -158,7 +158,7 @@ def test_what_is_around_is_bound(
     alone = [piece for piece in pieces if type in piece.steps]
     assert alone, str(pieces)
     if not ends:
-        assert [piece.how for piece in alone] == ["alone, for it runs itself"]
+        assert [piece.how for piece in alone] == ["unbatched: it runs a sub-block or calls the host"]
     at = pieces.index(alone[0])
     assert any("exp" in step for piece in pieces[: at + 1] for step in piece.steps)
     assert any("tanh" in step or "scale" in step for piece in pieces[at:] for step in piece.steps)
@@ -173,11 +173,11 @@ def test_sizes_that_never_come_again_are_interpreted(cpu: Transformer) -> None:
     for number in range(1, 65):
         given = np.arange(64) % number
         np.testing.assert_array_equal(computation(given)[0], np.arange(number) * 2)
-        assert computation.executor.pieces[-1].how == "interpreted, for it depends on values that are new"
+        assert computation.executor.pieces[-1].how == "interpreted: it depends on values of this run"
     for _ in range(2):
         np.testing.assert_array_equal(computation(given)[0], np.arange(64) * 2)
     assert "interpreted" not in str(computation.executor.pieces)
-    assert len(computation.executor.executables.last._next) <= executable.MOST_NEXT
+    assert len(computation.executor.executables.last._next) <= executable.MAX_NEXT_STAGES
 
 
 @pytest.mark.parametrize("on_host", [False], indirect=True)

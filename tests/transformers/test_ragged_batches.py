@@ -10,7 +10,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers as L
-from fluidlite.compiler.executable import launch_forms, step_kernels
+from fluidlite.compiler.executable import launch_templates, step_kernels
 from fluidlite.compiler.executable.command_buffer import Recorder, Unrecordable, noted
 from fluidlite.platform.context_pool import get_context
 from fluidlite.program.kernel_io import IO
@@ -152,7 +152,7 @@ def test_launches_of_forms_are_those_of_kernels(monkeypatch: pytest.MonkeyPatch)
     """Each form, filled in with where operands lie, is what the kernel itself launches there."""
     seen: list[str] = []
     made: list[Any] = []
-    bind, form_of = step_kernels._bind_launch, launch_forms.form_of
+    bind, form_of = step_kernels._bind_launch, launch_templates.launch_template
 
     def compared(each: Any, spots: Any, context: Any, io: Any, stay: bool) -> Any:
         lie = [spots[key] if at is None else spots[step_kernels.SPACE].after(at) for key, _, at in each.operands]
@@ -163,9 +163,9 @@ def test_launches_of_forms_are_those_of_kernels(monkeypatch: pytest.MonkeyPatch)
             space = lie[-1].tensor(Spec.of((each.space[1],), "uint8"))
         given = IO(each.call, tensors, context, io.op_id, io.random, space)
         recorder = noted(each.choice, each.kernel, context, given) if stay else None
-        assert (each.form is not None) == (recorder is not None)
+        assert (each.template is not None) == (recorder is not None)
         if recorder is not None:
-            said = each.form.at(lie)
+            said = each.template.at(lie)
             assert len(said) == len(recorder.launches)
             for (kernel, items, args, group), other in zip(said, recorder.launches, strict=True):
                 assert (kernel, items, tuple(args), group) == (other[0], other[1], tuple(other[2]), other[3])
@@ -178,7 +178,7 @@ def test_launches_of_forms_are_those_of_kernels(monkeypatch: pytest.MonkeyPatch)
         return form_of(*args)
 
     monkeypatch.setattr(step_kernels, "_bind_launch", compared)
-    monkeypatch.setattr(step_kernels, "form_of", counted)
+    monkeypatch.setattr(step_kernels, "launch_template", counted)
     main, startup, fetched, scope = _build(lambda x: _recurrent(x, 256), 1)  # so wide that kernels are of the language
     compiled = fluid.Executor("cpu", fallback="allow")
     compiled.run(startup, scope=scope)
@@ -233,7 +233,7 @@ def test_what_cannot_be_told_has_no_form(name: str) -> None:
     call = Call(op, {"A": (specs[0],), "B": (specs[1],)}, {}, {})
     args: Any = (CANNOT | CAN)[name]
     context = get_context(fluid.CPUPlace())
-    form = launch_forms.form_of(call, specs, 16, _Kernel(args).note, context)
+    form = launch_templates.launch_template(call, specs, 16, _Kernel(args).note, context)
     assert (form is not None) == (name in CAN)
     if form is None:
         return
@@ -241,7 +241,7 @@ def test_what_cannot_be_told_has_no_form(name: str) -> None:
     for tensor, spec in zip(made, [*specs, Spec.of((16,), "uint8")], strict=True):
         tensor.spec, tensor.place = spec, fluid.CPUPlace()
         tensor.allocate(context)
-    lie = [launch_forms.Spot.of(tensor).after(4) for tensor in made]
+    lie = [launch_templates.Spot.of(tensor).after(4) for tensor in made]
     io = IO(
         call,
         [x.tensor(s) for x, s in zip(lie, specs, strict=False)],

@@ -291,7 +291,7 @@ def test_what_steps_keep_is_not_fetched(cpu: fluid.Executor) -> None:
     main = fluid.default_main_program()
     (steps,) = [variable.name for variable in main.list_vars() if variable.type == "step_scopes"]
     for program in (main, main.clone(for_test=True)):
-        with pytest.raises(FetchError, match=f"names '{steps}', which holds what a gradient needs of steps"):
+        with pytest.raises(FetchError, match=f"names '{steps}', which holds the step scopes of a loop"):
             cpu.run(program, {"x": X, "n": count(3)}, [steps])
     cpu.run(main, {"x": X, "n": count(3)}, [slope])
 

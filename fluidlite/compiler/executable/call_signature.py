@@ -1,7 +1,7 @@
-"""The text of a fast path through an executable: a Python function that looks, copies in, runs, copies out.
+"""Code generation of fast paths: a Python function that checks guards, copies in, runs, and copies out.
 
-Only the form of a program is in the text, such as how many arguments it has; dims, arrays and callables are names that
-get their values beside it. So programs that differ in sizes share one compiled text.
+The text depends only on the structure of a program, such as its number of arguments. Dims, arrays and callables are
+globals of the function. So programs that differ only in sizes share one compiled text.
 """
 
 from __future__ import annotations
@@ -14,30 +14,29 @@ from types import CodeType
 
 from fluidlite.base.lru_cache import LRUCache
 
-MOST_TEXTS = 256
-"""Compiled texts that are kept."""
-MOST_LINES = 32
-"""Tensors of state that are looked at, or actions that are called, each by a line of its own."""
+MAX_CACHED_TEXTS = 256
+"""Maximum number of compiled texts in the cache."""
+MAX_UNROLLED_CHECKS = 32
+"""Maximum number of state tensors, or of actions, that have lines of their own; more are handled by one call."""
 
 COPIED, VIEWED, OWNED = "copied", "viewed", "owned"
-"""How a result leaves: copied from its place, as a view of that, or as memory that it alone has."""
+"""Kinds of results: a copy of static memory, a view of static memory, or donated memory."""
 CHAIN, MARKING, CALL = "chain", "marking chain", "call"
-"""What an action is: native launches, such that may set the status word, or any callable."""
+"""Kinds of actions: native launches, native launches that may set the status word, or any callable."""
 
 
 @dataclass(frozen=True)
 class CallSignature:
-    """What the text depends on.
+    """The inputs of the code generator, which are the key of a compiled text.
 
-    ``feeds``: the arguments in order, and whether each is read where the caller has it.
+    ``feeds``: the arguments in order, and whether each is read at the caller's address.
     ``state``: variables, and whether each is written.
-    ``fetched``: None: the function takes a tuple of arguments. Else it takes what ``Executor.run`` does, and these are
-    the names that are fetched.
-    ``alone``: the one result comes by itself, not in a list.
-    ``locked``: the caller has a lock of its own.
-    ``queued``: the queue is held though nothing is written: memory may be taken back by who holds it.
+    ``fetched``: the fetched names of a function with the arguments of ``Executor.run``; None: it takes a tuple.
+    ``alone``: the single result is returned without a list.
+    ``locked``: the caller has a lock, which the function acquires.
+    ``queued``: the queue is locked even if nothing is written, since its owner may reset the memory.
     ``timed``: a timer reads clocks between the actions.
-    ``writes``: it writes state, so that what is fed from that is copied.
+    ``writes``: it writes state; feeds that alias this state are copied.
     """
 
     feeds: tuple[tuple[str, bool], ...]
@@ -53,26 +52,26 @@ class CallSignature:
 
     @property
     def native(self) -> bool:
-        """Whether nothing runs but native launches."""
+        """Whether all actions are native launches."""
         return CALL not in self.actions
 
     @property
-    def loose(self) -> bool:
-        """Whether memory of some value is another at each call."""
-        return any(loose for _, loose in self.feeds) or OWNED in self.results
+    def has_dynamic_memory(self) -> bool:
+        """Whether some value has a dynamic address."""
+        return any(is_dynamic for _, is_dynamic in self.feeds) or OWNED in self.results
 
     def arguments(self) -> list[str]:
-        """Names of the arguments that Python takes."""
+        """Return the names of the arguments as Python identifiers."""
         return [f"arg{i}_" + re.sub(r"\W", "_", name, flags=re.ASCII)[:40] for i, (name, _) in enumerate(self.feeds)]
 
 
 def text_of(form: CallSignature) -> str:
-    """Write the function ``call``, which does nothing and returns None where a guard fails: the slow path is next."""
-    lines = _executor_head(form) if form.fetched is not None else _head(form)
-    return "\n".join([*lines, *_locked(form), ""])
+    """Return the text of the function ``call``; it returns None without effects when a guard fails."""
+    lines = _executor_head(form) if form.fetched is not None else _tuple_head(form)
+    return "\n".join([*lines, *_locked_body(form), ""])
 
 
-def _head(form: CallSignature) -> list[str]:
+def _tuple_head(form: CallSignature) -> list[str]:
     names = form.arguments()
     if not names:
         return ["def call(args):", "    if args:", "        return None"]
@@ -83,7 +82,7 @@ def _head(form: CallSignature) -> list[str]:
         "    except ValueError:  # another number of them",
         "        return None",
     ]
-    return lines + _looks(form)
+    return lines + _argument_guards(form)
 
 
 def _executor_head(form: CallSignature) -> list[str]:
@@ -112,14 +111,14 @@ def _executor_head(form: CallSignature) -> list[str]:
     lines += [f"    if not isinstance(feed, dict) or len(feed) != {len(form.feeds)}:", "        return None"]
     for name, (variable, _) in zip(form.arguments(), form.feeds, strict=True):
         lines.append(f"    {name} = feed.get({variable!r})")
-    return lines + _looks(form)
+    return lines + _argument_guards(form)
 
 
-def _looks(form: CallSignature) -> list[str]:
+def _argument_guards(form: CallSignature) -> list[str]:
     lines = []
-    for i, (name, (_, loose)) in enumerate(zip(form.arguments(), form.feeds, strict=True)):
+    for i, (name, (_, is_dynamic)) in enumerate(zip(form.arguments(), form.feeds, strict=True)):
         tests = [f"type({name}) is not ndarray", f"{name}.shape != arg{i}_dims", f"{name}.dtype is not arg{i}_dtype"]
-        if loose:
+        if is_dynamic:
             tests.append(f"not {name}.flags.c_contiguous")
         lines += [f"    if type({name}) is Tensor:", f"        {name} = host_array({name}, arg{i}_spec, context)"]
         lines += [f"    if {' or '.join(tests)}:", "        return None"]
@@ -127,8 +126,8 @@ def _looks(form: CallSignature) -> list[str]:
 
 
 def _state_guard(form: CallSignature) -> list[str]:
-    """Look whether state is where it was."""
-    if len(form.state) > MOST_LINES:
+    """Return the lines that check that state has not moved."""
+    if len(form.state) > MAX_UNROLLED_CHECKS:
         return ["        if not watch.valid():", "            return None"]
     lines = []
     for i, (variable, _) in enumerate(form.state):
@@ -142,10 +141,10 @@ def _state_guard(form: CallSignature) -> list[str]:
     return lines
 
 
-def _locked(form: CallSignature) -> list[str]:
-    """Hold what a run holds, look at the world, run."""
+def _locked_body(form: CallSignature) -> list[str]:
+    """Return the lines that acquire locks, check the guards and run."""
     locks = ["mine"] if form.locked else []
-    if not form.locked or form.state or not form.native or form.queued:  # others hold the queue to take their turn
+    if not form.locked or form.state or not form.native or form.queued:  # other users of the state lock the queue
         locks.append("queue")
     lines = ["    if get_ident() != thread:", "        return None", *(f"    acquire_{name}()" for name in locks)]
     lines += [
@@ -163,7 +162,7 @@ def _locked(form: CallSignature) -> list[str]:
         "            raise",
         "        finally:",
         "            storage.busy = False",
-        *[f"            {line}" for line in _ended(form)],
+        *[f"            {line}" for line in _end_of_run(form)],
         "    finally:",
     ]
     return [*lines, *(f"        release_{name}()" for name in reversed(locks))]
@@ -176,8 +175,8 @@ def _timed_run(form: CallSignature) -> list[str]:
 
 def _run(form: CallSignature) -> list[str]:
     lines = [] if form.native else ["frame.scope = scope" if form.fetched is not None else "frame.scope = scope_of()"]
-    for i, (name, (variable, loose)) in enumerate(zip(form.arguments(), form.feeds, strict=True)):
-        if loose:
+    for i, (name, (variable, is_dynamic)) in enumerate(zip(form.arguments(), form.feeds, strict=True)):
+        if is_dynamic:
             fed = f"borrow({name}, arg{i}_spec, context)"
             lines.append(f"frame.values[{variable!r}] = " + (f"apart({fed})" if form.writes else fed))
         else:
@@ -190,7 +189,7 @@ def _run(form: CallSignature) -> list[str]:
 
 
 def _actions(form: CallSignature) -> list[str]:
-    if len(form.actions) > MOST_LINES or form.timed:
+    if len(form.actions) > MAX_UNROLLED_CHECKS or form.timed:
         return ["act()"]
     lines = []
     for i, action in enumerate(form.actions):
@@ -204,25 +203,25 @@ def _actions(form: CallSignature) -> list[str]:
 
 
 def _results(form: CallSignature) -> list[str]:
-    ways = {COPIED: "result{}_at.copy()", VIEWED: "result{}_at.view()", OWNED: "frame.values[result{}_key].numpy()"}
-    found = [ways[how].format(i) for i, how in enumerate(form.results)]
-    counts = ["counts.copy_out += copies", "counts.bytes_out += copied"] if found else []
-    return [*counts, f"return {found[0]}" if form.alone else f"return [{', '.join(found)}]"]
+    exprs = {COPIED: "result{}_at.copy()", VIEWED: "result{}_at.view()", OWNED: "frame.values[result{}_key].numpy()"}
+    results = [exprs[kind].format(i) for i, kind in enumerate(form.results)]
+    counts = ["counts.copy_out += copies", "counts.bytes_out += copied"] if results else []
+    return [*counts, f"return {results[0]}" if form.alone else f"return [{', '.join(results)}]"]
 
 
-def _ended(form: CallSignature) -> list[str]:
-    if len(form.state) > MOST_LINES or form.loose or not form.native:
+def _end_of_run(form: CallSignature) -> list[str]:
+    if len(form.state) > MAX_UNROLLED_CHECKS or form.has_dynamic_memory or not form.native:
         return ["executable.end((executable,))"]
     return [f"state{i}_allocation.version += 1" for i, (_, written) in enumerate(form.state) if written]
 
 
 class Texts:
-    """Texts that were compiled, each with a name that tracebacks find it by."""
+    """A cache of compiled texts, each with a file name by which tracebacks show its lines."""
 
-    _numbers = count(1)  # of all: the names are known in the whole process
+    _numbers = count(1)  # shared: the file names are unique in the process
 
-    def __init__(self, most: int = MOST_TEXTS) -> None:
-        self._codes: LRUCache[tuple[str, CodeType]] = LRUCache(most, "fast paths", 16 << 20, self._forget)
+    def __init__(self, max_entries: int = MAX_CACHED_TEXTS) -> None:
+        self._codes: LRUCache[tuple[str, CodeType]] = LRUCache(max_entries, "fast paths", 16 << 20, self._forget)
 
     def of(self, form: CallSignature) -> tuple[str, CodeType]:
         return self._codes.get(form, lambda: self._make(form))
@@ -234,8 +233,8 @@ class Texts:
         return text, code
 
     @staticmethod
-    def _forget(old: tuple[str, CodeType]) -> None:
-        linecache.cache.pop(old[1].co_filename, None)
+    def _forget(evicted: tuple[str, CodeType]) -> None:
+        linecache.cache.pop(evicted[1].co_filename, None)
 
 
 texts = Texts()

@@ -1,4 +1,4 @@
-"""Launches that follow each other become one call, on devices whose kernel language offers ``chain``."""
+"""Command buffers: consecutive launches become one call, on devices whose kernel language offers ``chain``."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fluidlite.program.kernel_io import IO
 from fluidlite.program.prepared import Prepared
 
 Action = Callable[[], Any]
+"""A callable that a run of an executable calls in order."""
 Owner = TypeVar("Owner")
 
 
 class Unrecordable(Exception):
-    """A kernel does more than launch."""
+    """The kernel uses more of its context than launches and the status word."""
 
 
 class Recorder:
-    """Stands in for a context, and notes what a kernel launches instead of doing it.
+    """A substitute for a context: records the launches of a kernel and does not execute them.
 
-    A kernel that asks for anything but a launch and the status word is not noted. One that has ``Prepared.record`` is
-    asked for its native calls in place of being run: it notes them and returns True, or notes nothing and returns
-    False.
+    Any attribute but those of launches and the status word raises Unrecordable. A kernel with ``Prepared.record``
+    is not run: ``record`` records its native calls and returns True, or records nothing and returns False.
     """
 
     def __init__(self, context: Context, suspect: bool) -> None:
@@ -35,7 +35,7 @@ class Recorder:
         """Whether a kernel may set the status word."""
         self.launches: list[tuple[Any, int, Sequence[Any], int | None]] = []
         self.calls = 0
-        """How many of the launches are calls of native functions."""
+        """Number of launches that are calls of native functions."""
         self._context = context
 
     def launch(self, kernel: Any, items: int, args: Sequence[Any], group: int | None = None) -> None:
@@ -43,7 +43,7 @@ class Recorder:
             self.launches.append((kernel, items, tuple(args), group))
 
     def call(self, address: int, kinds: tuple[str, ...], *args: Any) -> None:
-        """Note the call of a C function at an address, on arguments of some types."""
+        """Record a call of the C function at an address; ``kinds`` are the types of its arguments."""
         self.calls += 1
         self.launches.append((self.language.native(kinds), 1, (address, *args), None))
 
@@ -62,11 +62,11 @@ class Recorder:
 
 
 class Launches:
-    """An action: launches on memory that stays.
+    """An action: launches on operands at static addresses.
 
-    ``launches``: (kernel, items, args, group) of each.
+    ``launches``: (kernel, work-items, arguments, work-group size) of each.
     ``marks``: whether one of them may set the status word.
-    ``calls``: how many of them are calls of native functions, which no launch is counted for.
+    ``calls``: number of calls of native functions among them; these are not counted as launches.
     """
 
     def __init__(self, context: Context, launches: list[Any], marks: bool, calls: int = 0) -> None:
@@ -75,12 +75,12 @@ class Launches:
 
     @property
     def counted(self) -> int:
-        """How many launches there are, native calls aside."""
+        """Number of launches without calls of native functions."""
         return len(self.launches) - self.calls
 
     @property
     def chain(self) -> Any:
-        """What does them all: ``chain.run()``."""
+        """The device's command buffer; ``chain.run()`` executes all launches."""
         if self._chain is None:
             self._chain = self.context.language.chain(self.context.raw, self.launches)
         return self._chain
@@ -94,16 +94,16 @@ class Launches:
 
 
 def noted(choice: Choice, prepared: Prepared, context: Context, io: IO, suspect: bool = False) -> Recorder | None:
-    """What a kernel launches on some operands; None where it may do more.
+    """Record the launches of a kernel on the operands of ``io``; return None if the kernel may do more than launch.
 
-    ``suspect``: whether a kernel before it may have set the status word: those that write state look at it then.
+    ``suspect``: an earlier kernel may have set the status word; predicated kernels then read it first.
     """
     language = context.language
     record = prepared.record if getattr(language, "native", None) is not None else None
     if getattr(language, "chain", None) is None or not (record is not None or choice.of_language):
         return None
     recorder: Any = Recorder(context, suspect)
-    suspected = context.suspect
+    previous = context.suspect
     try:
         if record is not None:
             return recorder if record(recorder, io) else None
@@ -111,25 +111,25 @@ def noted(choice: Choice, prepared: Prepared, context: Context, io: IO, suspect:
     except Unrecordable:
         return None
     finally:
-        context._suspect = suspected
+        context._suspect = previous
 
 
 def recorded(step: Launch, prepared: Prepared, context: Context, io: IO, suspect: bool) -> Launches | None:
-    """Note the launches of a kernel, or return None if they may be others at the next call."""
-    found = noted(step.choice, prepared, context, io, suspect) if step.random is None else None
-    return Launches(context, found.launches, found.marks, found.calls) if found is not None else None
+    """Return the launches of a step, or None if they may differ from call to call."""
+    recorder = noted(step.choice, prepared, context, io, suspect) if step.random is None else None
+    return Launches(context, recorder.launches, recorder.marks, recorder.calls) if recorder is not None else None
 
 
-def merged(actions: Sequence[Action], owners: Sequence[Owner]) -> tuple[list[Action], list[Owner]]:
-    """Join launches that follow each other on one context; the owner of several is that of the first."""
-    made: list[Action] = []
-    kept: list[Owner] = []
+def merge_launches(actions: Sequence[Action], owners: Sequence[Owner]) -> tuple[list[Action], list[Owner]]:
+    """Merge consecutive launches on one context; the owner of the first becomes the owner of all."""
+    merged_actions: list[Action] = []
+    merged_owners: list[Owner] = []
     for action, owner in zip(actions, owners, strict=True):
-        last = made[-1] if made else None
+        last = merged_actions[-1] if merged_actions else None
         if isinstance(action, Launches) and isinstance(last, Launches) and action.context is last.context:
             last.launches += action.launches
             last.marks, last.calls = last.marks or action.marks, last.calls + action.calls
         else:
-            made.append(action)
-            kept.append(owner)
-    return made, kept
+            merged_actions.append(action)
+            merged_owners.append(owner)
+    return merged_actions, merged_owners

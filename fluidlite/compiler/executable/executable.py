@@ -1,4 +1,4 @@
-"""Executables: plans with their memory. A call dispatches, infers and allocates nothing but results."""
+"""Executables: plans that are linked to memory. A call infers, dispatches and allocates nothing except results."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray
 from fluidlite.tensor.tensor_spec import Spec
 
-MOST_NEXT = 8
-"""Executables of the plans that follow a stage: so many are kept."""
+MAX_NEXT_STAGES = 8
+"""Maximum number of executables of the next stage that one stage holds, one for each plan that followed it."""
 
 Fetched = list[tuple[Any, Spec]]
 
 
 class Latest:
+    """A mutable cell with the executable that ran last."""
+
     __slots__ = ("executable",)
 
     def __init__(self) -> None:
@@ -39,24 +41,24 @@ class Latest:
 
 
 class Executable(LinkedPlan):
-    """A linked plan that is called, stage by stage where sizes depend on values."""
+    """A linked plan that can be called. It runs in stages if shapes depend on values of tensors."""
 
     @property
     def following(self) -> Executable | None:
-        """The stage that ran behind it last, if that was bound."""
+        """The stage that last ran after this one, if it is linked."""
         return next(reversed(self._next.values()), None)
 
     def run(
         self, feeds: Mapping[str, Tensor], scope: Scope, latest: Latest | None = None
     ) -> tuple[Fetched, Plan] | None:
-        """Run it, bound again if memory became another; returns what ``run_plan`` does.
+        """Run the plan, after linking it again if its memory changed; return the result of ``run_plan``.
 
-        None: the interpreter has to run it, as an operator of it calls back, or state has no memory that fits.
-        Whether it is valid is asked while the queue is held, and again once it has its turn: until then another thread
-        may take its memory.
+        Returns None if the interpreter has to run it: an operator of it calls back, or state has no memory that fits.
+        Validity is checked with the queue locked, and again once earlier users of its state have finished: until then
+        another thread may take its memory.
         """
         contexts = self.frame.contexts
-        for tensor in feeds.values():  # before a lock is held
+        for tensor in feeds.values():  # before any lock is acquired
             place, allocation = tensor.place, tensor.allocation
             assert place is not None and allocation is not None
             if allocation.sharing is not None or allocation.context is not contexts.get(place):
@@ -65,83 +67,83 @@ class Executable(LinkedPlan):
             with held(self.contexts):
                 if self.busy:
                     return None
-                if self._may_run(scope):
+                if self._can_run(scope):
                     return self._call(feeds, scope, latest)
         else:
-            (context,) = self.contexts  # spelled out: a stack costs as much as ten small operators
+            (context,) = self.contexts  # ExitStack would cost as much as ten small operators
             with context.lock, context.raw.activate():
                 if self.busy:
                     return None
-                if self._may_run(scope):
+                if self._can_run(scope):
                     return self._call(feeds, scope, latest)
         while True:
             with held(self.contexts, lambda: self._uses_of_state(scope)):
-                if self.busy or not self.ready(scope):
+                if self.busy or not self.ensure_linked(scope):
                     return None
-                if self._may_run(scope):
+                if self._can_run(scope):
                     return self._call(feeds, scope, latest)
 
-    def _may_run(self, scope: Scope) -> bool:
-        """Whether it may use the memory of its state, and is bound to that: in this order, for then it stays so."""
-        return (self._turn is cache_version.current or self.in_turn(scope)) and self.valid(scope)
+    def _can_run(self, scope: Scope) -> bool:
+        """Whether it may use the memory of its state and is valid; checked in this order, it stays valid."""
+        return (self._turn_version is cache_version.current or self.can_use_state(scope)) and self.valid(scope)
 
     def _call(self, feeds: Mapping[str, Tensor], scope: Scope, latest: Latest | None) -> tuple[Fetched, Plan]:
         if latest is not None:
             latest.executable = self
-        ran: list[Executable] = []
+        stages_run: list[Executable] = []
         self.begin(scope)
         try:
             if not self.timed:
-                return self._feed_and_fetch(feeds, ran)
+                return self._feed_and_fetch(feeds, stages_run)
             with self.timed_run():
-                return self._feed_and_fetch(feeds, ran)
+                return self._feed_and_fetch(feeds, stages_run)
         except BaseException:
             for context in self.contexts:
                 context.forget_late()
             raise
         finally:
-            self.end(ran)
+            self.end(stages_run)
 
     def timed_run(self) -> AbstractContextManager[Any]:
-        """What a run is inside of, where a timer records it."""
+        """The context manager of a run that a timer records."""
         return timed_run(self.frame, self.contexts)
 
-    def _feed_and_fetch(self, feeds: Mapping[str, Tensor], ran: list[Executable]) -> tuple[Fetched, Plan]:
+    def _feed_and_fetch(self, feeds: Mapping[str, Tensor], stages_run: list[Executable]) -> tuple[Fetched, Plan]:
         frame = self.frame
         for name, array in self._copies:
             array[...] = feeds[name].native()
-        for name, key in self._loose:
+        for name, key in self._dynamic_feeds:
             frame.values[key] = self.written.apart(feeds[name])
-        last = self._stages(ran)
+        last = self._stages(stages_run)
         return self._fetch(last), frame.plan
 
     def begin(self, scope: Scope) -> None:
         self.frame.scope = scope
-        self.begun.busy = True
+        self.main_storage.busy = True
 
-    def end(self, ran: Sequence[Executable]) -> None:
+    def end(self, stages_run: Sequence[Executable]) -> None:
         frame = self.frame
-        self.begun.busy = False
-        frame.scope = NO_SCOPE  # nothing that is bound keeps a scope alive
-        for stage in ran:
+        self.main_storage.busy = False
+        frame.scope = NO_SCOPE  # an executable does not keep a scope alive
+        for stage in stages_run:
             for tensor in stage._changed:
                 tensor.wrote()
-        if not self._same:
+        if not self._is_repeatable:
             frame.plan, frame.values = self.plan, dict(self.fixed)
 
-    def _stages(self, ran: list[Executable]) -> Self | None:
-        """Run this stage and those behind it; return the last one, or None if the interpreter ran it."""
+    def _stages(self, stages_run: list[Executable]) -> Self | None:
+        """Run this stage and those after it; return the last one, or None if the interpreter ran it."""
         frame, stage = self.frame, self
         while True:
-            ran.append(stage)
+            stages_run.append(stage)
             stage.act()
             if frame.plan.pending is None:
                 return stage
             go_on(frame, frame.plan.pending)
-            found = stage._after(frame.plan)
-            if found is None:
+            next_stage = stage._next_stage(frame.plan)
+            if next_stage is None:
                 break
-            stage = found
+            stage = next_stage
             frame.values.update(stage.fixed)
         run_steps(frame, observers())
         while frame.plan.pending is not None:
@@ -150,15 +152,15 @@ class Executable(LinkedPlan):
         return None
 
     def act(self) -> None:
-        """Do all that it does between feeds and fetches."""
+        """Run the actions, between feeds and fetches."""
         timing = timer() if self.timed else None
         if timing is None:
-            self._act(self.actions)
+            self._run_actions(self.actions)
             return
         with closing(timing.timed(self.frame, self.owners, self.actions)) as actions:
-            self._act(actions)
+            self._run_actions(actions)
 
-    def _act(self, actions: Iterable[Action]) -> None:
+    def _run_actions(self, actions: Iterable[Action]) -> None:
         action: Action | None = None
         try:
             for action in actions:
@@ -166,48 +168,48 @@ class Executable(LinkedPlan):
         except Exception as exc:
             fail(exc, self.owners[self.actions.index(action)], self.frame)  # type: ignore[arg-type]
 
-    def _after(self, plan: Plan) -> Self | None:
-        """The bound stage of a plan that follows; None at its first run, for it may be the only one."""
+    def _next_stage(self, plan: Plan) -> Self | None:
+        """Return the executable of the plan of the next stage; None at its first run, which may be its only one."""
         if plan not in self._next:
             self._next[plan] = None
-            if len(self._next) > MOST_NEXT:
+            if len(self._next) > MAX_NEXT_STAGES:
                 self._next.popitem(last=False)
             return None
         self._next.move_to_end(plan)
-        found = self._next[plan]
-        if found is None:
+        executable = self._next[plan]
+        if executable is None:
             if refusal(plan, self.frame.scope) is not None:
                 return None
-            found = self._next[plan] = type(self)(plan, {}, self.storages, self.make_tensor, self, self.timed)
-        return found if found.ready(self.frame.scope) and found.valid(self.frame.scope) else None
+            executable = self._next[plan] = type(self)(plan, {}, self.storages, self.make_tensor, self, self.timed)
+        return executable if executable.ensure_linked(self.frame.scope) and executable.valid(self.frame.scope) else None
 
     def _fetch(self, last: Executable | None) -> Fetched:
-        """Copy out what was asked for, or hand over memory that only the result has; see the status words."""
+        """Copy the fetched values out, or donates memory that only the result has; checks the status words."""
         frame, fetched = self.frame, []
-        touched: dict[Place, Context] = {}
+        read_contexts: dict[Place, Context] = {}
         for key, context, tensor, spec in frame.fetched():
             if isinstance(tensor, TensorArray):
                 fetched.append((begin_read(tensor, context), tensor.spec or spec))
-                touched[context.place] = context
+                read_contexts[context.place] = context
                 continue
-            there = tensor.allocation is not None and tensor.contiguous  # what has no elements may have no memory
-            if there and context.unit.info.host and context.xp is not None and context.array.eager:
+            is_readable = tensor.allocation is not None and tensor.contiguous  # empty tensors may have no memory
+            if is_readable and context.unit.info.host and context.xp is not None and context.array.eager:
                 if not self.storages.copy and last is not None and last.fixed.get(key) is tensor:
                     view = np.asarray(tensor.native()).view()
                     view.flags.writeable = False
                     fetched.append((view, tensor.spec or spec))
                     continue
-                life = last.live_ranges.of.get(key) if last is not None else None
-                handed_over = life is not None and life.handed_over
-                array = tensor.numpy() if handed_over else np.array(tensor.native())
+                live_range = last.live_ranges.of.get(key) if last is not None else None
+                donated = live_range is not None and live_range.handed_over
+                array = tensor.numpy() if donated else np.array(tensor.native())
                 if array.nbytes:
                     context.counts.copy_out += 1
                     context.counts.bytes_out += array.nbytes
                 fetched.append((array, tensor.spec or spec))
                 continue
             fetched.append((transfer.begin_read(tensor, context), tensor.spec or spec))
-            touched[context.place] = context
-        suspects = [context for context in self.contexts if context.suspect]
-        if suspects or touched:
-            raise_late(frame, suspects, wait_for=touched)
+            read_contexts[context.place] = context
+        fallible = [context for context in self.contexts if context.suspect]
+        if fallible or read_contexts:
+            raise_late(frame, fallible, wait_for=read_contexts)
         return fetched

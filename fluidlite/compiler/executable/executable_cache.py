@@ -1,4 +1,4 @@
-"""Programs that are bound: a bounded cache, the arenas that they share, and who runs a plan."""
+"""The executable cache: an LRU cache of linked plans, with the arenas that they share; runs plans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fluidlite.compiler.executable.linked_plan import arenas_of, refusal
 from fluidlite.compiler.executable.linker import MakeTensor
 from fluidlite.compiler.instrumentation import observers, timer
 from fluidlite.compiler.interpreter import run_plan
-from fluidlite.compiler.kernel_checks import one_by_one
+from fluidlite.compiler.kernel_checks import needs_interpreter
 from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor, allocate_buffers
 from fluidlite.compiler.planning.plan import Plan
 from fluidlite.memory import memory_of
@@ -32,39 +32,39 @@ from fluidlite.platform.context_pool import get_context
 from fluidlite.program.scope import Scope
 from fluidlite.tensor.tensor import Tensor
 
-MOST_BOUND = 32
-"""Executables that one cache keeps for each context; the one used longest ago goes first.
+MAX_EXECUTABLES = 32
+"""Maximum number of executables that one cache holds for each context; the least recently used is evicted first.
 
-Counted by context, threads do not evict what others run.
+The count is for each context, so that threads do not evict executables of other threads.
 """
 
-MOST_BYTES = 32 << 20
-"""Of the plans of those, by their weight."""
+MAX_PLAN_BYTES = 32 << 20
+"""Maximum bytes of the plans of these executables, estimated by ``Plan.weight``."""
 
-MOST_KEYS = 1024
-"""Keys of earlier runs that are kept."""
+MAX_KEYS = 1024
+"""Maximum number of keys of earlier runs in one cache; at the maximum, all are dropped."""
 
-_Around = tuple[tuple[Arena | None, ...], tuple[Context, ...]]
-_Key = tuple[Plan, "ref[Scope]", Context, _Around, bool]
-"""The last says whether it is linked for a timer."""
-Sign = Callable[[], Signature]
+_Environment = tuple[tuple[Arena | None, ...], tuple[Context, ...]]
+_Key = tuple[Plan, "ref[Scope]", Context, _Environment, bool]
+"""The last item: whether the executable is linked for a timer."""
+Signer = Callable[[], Signature]
 
 
-def _around(plan: Plan) -> _Around:
-    """What a plan is bound to beside its context: arenas, and the contexts that this thread has of its other places."""
-    others = [get_context(place) for place in plan.places if place != plan.place] if len(plan.places) > 1 else ()
-    return arenas_of(plan.places), tuple(others)
+def _binding_environment(plan: Plan) -> _Environment:
+    """Return the arenas and the contexts of other places that a plan is linked to in this thread."""
+    contexts = [get_context(place) for place in plan.places if place != plan.place] if len(plan.places) > 1 else ()
+    return arenas_of(plan.places), tuple(contexts)
 
 
 class ExecutableCache:
-    """Runs plans: bound where they can be, by the interpreter where they cannot or where somebody observes.
+    """Runs plans: as linked executables, or by the interpreter if a plan cannot be linked or an observer is active.
 
-    All that is bound here on one context lies in one arena, as large as the largest needs: one runs at a time.
+    All executables of one context share one arena, which has the size of the largest memory plan: one runs at a time.
 
-    ``copy``: results are copies. False: those on the host are views of where they were computed, where that stays.
-    ``allocate``: has room for what each of some buffers needs.
-    ``seconds``: spent on binding, without memory.
-    ``bodies``: what makes the executors of sub-blocks; None: such as executors are by default.
+    ``copy``: results are copies. If False, results on the host at static addresses are views.
+    ``allocate``: allocates the bytes that each of some storages needs.
+    ``seconds``: time spent on linking, without allocation.
+    ``bodies``: makes the executors of sub-blocks; None: the default executors.
     """
 
     def __init__(
@@ -85,37 +85,37 @@ class ExecutableCache:
         self._make_storage = make_storage
         self._make_tensor = make_tensor
         self._executables: OrderedDict[_Key, Executable | None] = OrderedDict()
-        self._quick: dict[Hashable, tuple[Any, _Key]] = {}
+        self._keys: dict[Hashable, tuple[Any, _Key]] = {}
         self._storages: dict[tuple[Context, int, Arena | None], DeviceBufferStorage] = {}
         self._lock = new_lock()
-        mine = ref(self)
+        this = ref(self)
 
-        def ended(_: ref[Scope]) -> None:
-            """Let go of the state of a scope: now, or at the next binding, if that would disturb somebody."""
-            cache = mine()
+        def on_scope_end(_: ref[Scope]) -> None:
+            """Drop executables of a scope that ended: now, or at the next insertion if the lock is taken."""
+            cache = this()
             if cache is not None and cache._lock.acquire(blocking=False):
                 try:
                     cache._drop_ended()
                 finally:
                     cache._lock.release()
 
-        self._ended = ended
+        self._on_scope_end = on_scope_end
         _caches.add(self)
 
     def run(
-        self, plan: Plan, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None = None
+        self, plan: Plan, feeds: Mapping[str, Tensor], scope: Scope, signer: Signer | None = None
     ) -> tuple[Fetched, Plan]:
         """Run a plan once; arguments and results are those of the interpreter's ``run_plan``."""
         if observers():
-            return self._watched(plan, feeds, scope)
-        executable = self._find(plan, feeds, scope)
-        again = executable is not None and executable.attached  # what runs once needs no fast path
-        found = self._run(executable, feeds, scope, sign if again else None) if executable is not None else None
-        return found if found is not None else run_plan(plan, feeds, scope, self.bodies)
+            return self._run_observed(plan, feeds, scope)
+        executable = self._executable_of(plan, feeds, scope)
+        is_reused = executable is not None and executable.attached  # a plan that runs once needs no fast path
+        result = self._run(executable, feeds, scope, signer if is_reused else None) if executable is not None else None
+        return result if result is not None else run_plan(plan, feeds, scope, self.bodies)
 
-    def _watched(self, plan: Plan, feeds: Mapping[str, Tensor], scope: Scope) -> tuple[Fetched, Plan]:
-        """Run a plan for observers: one operator after another; bound, for once, where only kernels are checked."""
-        if one_by_one() or refusal(plan, scope) is not None:
+    def _run_observed(self, plan: Plan, feeds: Mapping[str, Tensor], scope: Scope) -> tuple[Fetched, Plan]:
+        """Run a plan for observers: by the interpreter, or as an uncached executable if only kernels are checked."""
+        if needs_interpreter() or refusal(plan, scope) is not None:
             return run_plan(plan, feeds, scope, self.bodies)
         executable = Executable(plan, feeds, self, self._make_tensor, timed=timer() is not None)
         try:
@@ -129,13 +129,13 @@ class ExecutableCache:
 
     @last.setter
     def last(self, executable: Executable | None) -> None:
-        # its scope ended: what it did is still to be told
+        # its scope ended; explain still reports its plan
         if executable is None and self._latest.executable is not None:
             self._ended_plan = self._latest.executable.plan
         self._latest.executable = executable
 
-    def bound(self) -> Executable:
-        """What ran last; raises ProgramError if nothing is bound."""
+    def last_executable(self) -> Executable:
+        """Return the executable that ran last; raise ProgramError if it no longer exists."""
         if self.last is None:
             raise ProgramError(
                 "there is nothing to show: nothing of it was bound to memory yet; dims are known at the first run"
@@ -145,63 +145,63 @@ class ExecutableCache:
 
     @property
     def last_plan(self) -> Plan | None:
-        """The plan of what ran last, though it may be bound no more."""
+        """The plan that ran last, even if its executable was dropped."""
         return self._latest.executable.plan if self._latest.executable is not None else self._ended_plan
 
-    def remember(self, key: Hashable, stamp: Any, plan: Plan, scope: Scope) -> None:
-        """Note under which key a plan ran, so that :meth:`again` needs no plan.
+    def insert_key(self, key: Hashable, stamp: Any, plan: Plan, scope: Scope) -> None:
+        """Insert the key of a run, so that :meth:`run_cached` needs no plan.
 
-        ``key``: all that chose the plan, but ``scope``, its state, and ``stamp``.
-        ``stamp``: what must be equal, and seldom changes: the registry's generation, the policy.
+        ``key``: everything that the plan depends on, except ``scope``, its state and ``stamp``.
+        ``stamp``: must be equal for a hit and seldom changes: the registry's generation, the policy.
         """
         timed = timer() is not None
-        entry = stamp, (plan, ref(scope), get_context(plan.place), _around(plan), timed)
+        entry = stamp, (plan, ref(scope), get_context(plan.place), _binding_environment(plan), timed)
         with self._lock:
-            if len(self._quick) > MOST_KEYS:
-                self._quick.clear()
-            self._quick[key, id(scope), timed] = entry
+            if len(self._keys) > MAX_KEYS:
+                self._keys.clear()
+            self._keys[key, id(scope), timed] = entry
 
-    def again(
-        self, key: Hashable, stamp: Any, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None = None
+    def run_cached(
+        self, key: Hashable, stamp: Any, feeds: Mapping[str, Tensor], scope: Scope, signer: Signer | None = None
     ) -> tuple[Fetched, Plan] | None:
-        """Run what ran under a key before, if its state is where it was; None: it has to be planned."""
-        found = self._quick.get((key, id(scope), timer() is not None))
-        if found is None or found[0] != stamp or observers():
+        """Run the executable that is cached for a key; None at a cache miss: the caller has to plan."""
+        entry = self._keys.get((key, id(scope), timer() is not None))
+        if entry is None or entry[0] != stamp or observers():
             return None
-        plan, where, context, around, _ = found[1]
-        if where() is not scope or around != _around(plan):
+        plan, scope_reference, context, environment, _ = entry[1]
+        if scope_reference() is not scope or environment != _binding_environment(plan):
             return None
         with self._lock:
-            executable = self._executables.get(found[1])
+            executable = self._executables.get(entry[1])
             if executable is None or context is not get_context(plan.place):
                 return None
-            self._executables.move_to_end(found[1])
+            self._executables.move_to_end(entry[1])
             self.hits += 1
-        return self._run(executable, feeds, scope, sign)
+        return self._run(executable, feeds, scope, signer)
 
     def _run(
-        self, executable: Executable, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None
+        self, executable: Executable, feeds: Mapping[str, Tensor], scope: Scope, signer: Signer | None
     ) -> tuple[Fetched, Plan] | None:
-        found = executable.run(feeds, scope, self._latest)
-        if found is not None and sign is not None and executable.tried != executable.attached and not observers():
-            self._make_fast_path(executable, scope, sign())
-        return found
+        result = executable.run(feeds, scope, self._latest)
+        if result is not None and signer is not None and executable.attempt != executable.attached and not observers():
+            self._make_fast_path(executable, scope, signer())
+        return result
 
-    def _make_fast_path(self, executable: Executable, scope: Scope, called: Signature) -> None:
-        """Link a fast path, unless another thread took the memory or the place in the cache meanwhile."""
+    def _make_fast_path(self, executable: Executable, scope: Scope, signature: Signature) -> None:
+        """Make the fast path of an executable, unless another thread took its memory or evicted it meanwhile."""
         with held(executable.contexts):
-            if not executable.in_turn(scope) or not executable.valid(scope):
+            if not executable.can_use_state(scope) or not executable.valid(scope):
                 return
-            executable.tried = executable.attached
-            fast_path = fast_path_of(executable, scope, called, self._latest, self.copy)
+            executable.attempt = executable.attached
+            fast_path = fast_path_of(executable, scope, signature, self._latest, self.copy)
             if fast_path is None:
                 return
             with self._lock:
-                if any(kept is executable for kept in self._executables.values()):
+                if any(cached is executable for cached in self._executables.values()):
                     self.fast_paths.put(fast_path)
 
-    def _find(self, plan: Plan, feeds: Mapping[str, Tensor], scope: Scope) -> Executable | None:
-        key = (plan, ref(scope), get_context(plan.place), _around(plan), timer() is not None)
+    def _executable_of(self, plan: Plan, feeds: Mapping[str, Tensor], scope: Scope) -> Executable | None:
+        key = (plan, ref(scope), get_context(plan.place), _binding_environment(plan), timer() is not None)
         with self._lock:
             if key in self._executables:
                 self._executables.move_to_end(key)
@@ -213,35 +213,35 @@ class ExecutableCache:
             with paused():
                 executable = Executable(
                     plan, feeds, proxy(self), self._make_tensor, timed=key[4]
-                )  # no circle: memory goes at once
+                )  # no reference cycle: memory is freed at once
             self.binds += 1
             self.seconds += perf_counter() - began
         with self._lock:
-            self._executables[plan, ref(scope, self._ended), key[2], key[3], key[4]] = executable
+            self._executables[plan, ref(scope, self._on_scope_end), key[2], key[3], key[4]] = executable
             self._drop_ended()
             self._evict([each for each in self._executables if each[2] is key[2]])
         return executable
 
-    def _evict(self, mine: list[_Key]) -> None:
-        """Drop what one context used longest ago, beyond the bounds; the newest stays."""
-        weight = sum([key[0].weight for key in mine])
-        gone = 0
-        while gone < len(mine) - 1 and (len(mine) - gone > MOST_BOUND or weight > MOST_BYTES):
-            old = self._executables.pop(mine[gone])
-            weight -= mine[gone][0].weight
-            gone += 1
+    def _evict(self, keys: list[_Key]) -> None:
+        """Evict the least recently used executables of one context beyond the maximums, except the newest."""
+        weight = sum([key[0].weight for key in keys])
+        evicted = 0
+        while evicted < len(keys) - 1 and (len(keys) - evicted > MAX_EXECUTABLES or weight > MAX_PLAN_BYTES):
+            old = self._executables.pop(keys[evicted])
+            weight -= keys[evicted][0].weight
+            evicted += 1
             if old is not None:
                 old.close_fast_path()
-        if gone:
+        if evicted:
             self.fast_paths.sweep()
             self._drop_keys()
             self._shrink()
 
     def _drop_ended(self) -> None:
-        for old in [
-            old for old in self._executables if old[1]() is None or any(c.closed for c in (old[2], *old[3][1]))
+        for key in [
+            key for key in self._executables if key[1]() is None or any(c.closed for c in (key[2], *key[3][1]))
         ]:
-            executable = self._executables.pop(old)
+            executable = self._executables.pop(key)
             if executable is self.last:
                 self.last = None
             if executable is not None:
@@ -250,39 +250,39 @@ class ExecutableCache:
         self.fast_paths.sweep()
 
     def _drop_keys(self) -> None:
-        """Forget keys of what is bound no more: they hold its plan, and by that its program."""
-        kept = {}
-        for key, found in self._quick.items():
-            if found[1][1]() is not None and found[1] in self._executables:  # a reference to what ended has no hash
-                kept[key] = found
-        self._quick = kept
+        """Drop keys of evicted executables: a key holds a plan, which holds its program."""
+        valid_entries = {}
+        for key, entry in self._keys.items():
+            if entry[1][1]() is not None and entry[1] in self._executables:  # a dead reference has no hash
+                valid_entries[key] = entry
+        self._keys = valid_entries
 
     # Memory
 
     def of(self, context: Context, stage: int = 0) -> DeviceBufferStorage:
-        """The storage of a context, for a stage of programs; in the arena that this thread allocates from there."""
+        """Return the storage of a context for a stage of executables, in the arena that this thread allocates from."""
         arena = current_arena(memory_of(context.place, context)) if arenas_in_use() else None
         with self._lock:
-            for closed in [known for known in self._storages if known[0].closed]:
+            for closed in [key for key in self._storages if key[0].closed]:
                 self._storages.pop(closed).release()
-            found = self._storages.get((context, stage, arena))
-            if found is None:
-                found = self._make_storage(context)
-                if not isinstance(found, DeviceBufferStorage):
-                    raise ProgramError(f"device_buffer_storage gave {found!r}; expected a DeviceBufferStorage")
-                found.arena = arena
-                self._storages[context, stage, arena] = found
-            return found
+            storage = self._storages.get((context, stage, arena))
+            if storage is None:
+                storage = self._make_storage(context)
+                if not isinstance(storage, DeviceBufferStorage):
+                    raise ProgramError(f"device_buffer_storage gave {storage!r}; expected a DeviceBufferStorage")
+                storage.arena = arena
+                self._storages[context, stage, arena] = storage
+            return storage
 
     def _shrink(self) -> None:
-        """Give back arenas that are larger than what is still bound needs; the next call allocates anew."""
+        """Free arenas that are larger than the remaining executables need; the next call allocates smaller ones."""
         for (context, stage, arena), storage in self._storages.items():
-            kept = [
+            executables = [
                 b
                 for b in self._executables.values()
                 if b is not None and b.frame.contexts.get(context.place) is context
             ]
-            needed = max((b.memory.arenas.get(context.place, 0) for b in kept), default=0)
+            needed = max((b.memory.arenas.get(context.place, 0) for b in executables), default=0)
             if stage or arena is not None or storage.nbytes <= needed or not context.lock.acquire(blocking=False):
                 continue
             try:  # a run of another thread holds the queue while it uses the arena
@@ -292,24 +292,24 @@ class ExecutableCache:
                 context.lock.release()
 
     def clear(self) -> None:
-        """Let go of everything; memory that another thread's run uses goes when that run has ended."""
+        """Drop all entries and free their arenas; an arena in use by another thread is freed when its run has ended."""
         with self._lock:
             self.fast_paths.close()
             self._executables.clear()
-            self._quick.clear()
+            self._keys.clear()
             storages, self._storages = self._storages, {}
             self.last = None
-        for (context, *_), storage in storages.items():  # without our lock: a run may wait for it
+        for (context, *_), storage in storages.items():  # without the lock of the cache: a run may wait for that
             with context.lock:
                 storage.release()
 
-    def begin_anew(self) -> None:
-        """In a forked child: drop what is bound, for other threads' runs were cut off, and native threads are gone.
+    def reset_after_fork(self) -> None:
+        """Drop all executables in a forked child: runs of other threads were cut off, native threads do not exist.
 
-        What a run of this thread uses stays, as does what belongs to a device that is the parent's.
+        Memory that a run of this thread uses stays, as does memory of a device that belongs to the parent.
         """
         self.fast_paths.close()
-        self._quick.clear()
+        self._keys.clear()
         for key, executable in list(self._executables.items()):
             if executable is not None and any(context.unit.inherited for context in executable.contexts):
                 keep_for_ever(executable)
@@ -326,12 +326,12 @@ class ExecutableCache:
         contexts = max(len({key[2] for key in keys}), 1)
         return CacheInfo(
             len(self),
-            contexts * MOST_BOUND,
+            contexts * MAX_EXECUTABLES,
             self.hits,
             self.binds,
             self.seconds,
             sum([key[0].weight for key in keys]),
-            contexts * MOST_BYTES,
+            contexts * MAX_PLAN_BYTES,
         )
 
     def __len__(self) -> int:
@@ -342,10 +342,10 @@ _caches: WeakObjects[ExecutableCache] = WeakObjects()
 
 
 count_cache("executables", lambda: total(cache.info() for cache in _caches))
-count_cache("keys of executables", lambda: total(CacheInfo(len(cache._quick), MOST_KEYS, 0, 0) for cache in _caches))
+count_cache("keys of executables", lambda: total(CacheInfo(len(cache._keys), MAX_KEYS, 0, 0) for cache in _caches))
 
 
 @first_in_child
-def _begin_anew() -> None:
+def _reset_after_fork() -> None:
     for cache in _caches:
-        cache.begin_anew()
+        cache.reset_after_fork()

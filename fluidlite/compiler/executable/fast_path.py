@@ -1,4 +1,4 @@
-"""The fast path of an executable: arguments of a known signature are copied in, and results out."""
+"""The fast path of an executable: copies arguments of one call signature in, runs the actions, copies results out."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.transfer import borrow
 
 
-class Guards:
-    """What a fast path asks where a look at the cache version is not enough.
+class FastPathGuards:
+    """The guards that a fast path checks if the cache version has changed.
 
-    ``version``: in which all was seen to be as it was when the fast path was made.
+    ``version``: the cache version at which all guards last held.
     """
 
     def __init__(self, executable: Executable, scope: Scope) -> None:
-        self.version = cache_version.current  # before the look
+        self.version = cache_version.current  # before the checks
         self.executable = executable
         (self._context,) = executable.contexts
         self._scope = ref(scope)
-        self._world = generation(), policy()
+        self._settings = generation(), policy()
 
     def unchanged(self) -> bool:
-        """Look at registries, policy, observers, the device and the scope."""
+        """Whether registries, policy, observers, timer, arenas, context and state are those that it was made for."""
         now, executable, scope = cache_version.current, self.executable, self._scope()
-        if scope is None or self._world != (generation(), policy()) or observers():
+        if scope is None or self._settings != (generation(), policy()) or observers():
             return False
         if executable.timed is not (timer() is not None):
             return False
@@ -64,32 +64,32 @@ class Guards:
             return False
         if self._context.closed or self._context is not get_context(executable.plan.place):
             return False
-        if not executable.in_turn(scope) or not executable.valid(scope):  # once it has its turn, memory stays
+        if not executable.can_use_state(scope) or not executable.valid(scope):  # in this order: then it stays valid
             return False
         self.version = now
         return True
 
     def valid(self) -> bool:
-        """Look at state, tensor by tensor."""
+        """Whether the state of the scope is valid; checks every tensor."""
         scope = self._scope()
         return scope is not None and self.executable.valid(scope)
 
     def raise_late(self) -> None:
-        """Raise what kernels have recorded, if they have."""
+        """Raise a deferred error that kernels have recorded, if any."""
         raise_late(self.executable.frame, [self._context])
 
     def fail(self, error: BaseException, at: int) -> None:
-        """Forget what a failed run recorded; name the operator of the action that failed, if one did."""
+        """Drop deferred errors of a failed run; raise the error with the operator of action ``at``, if it is one."""
         self._context.forget_late()
         if at >= 0 and isinstance(error, Exception):
             fail(error, self.executable.owners[at], self.executable.frame)
 
 
 class FastPath:
-    """A function made for one executable on the host's memory, which looks at nothing that did not change.
+    """A generated function that runs one executable on the host.
 
-    ``executable``: one for which :func:`fast_path_of` has no objection.
-    ``call``: runs it; returns None, and has done nothing, where a guard fails; the caller takes the slow path.
+    ``executable``: one that :func:`fast_path_of` accepts.
+    ``call``: runs it; returns None without effects when a guard fails; the caller then takes the slow path.
     """
 
     def __init__(self, executable: Executable, form: CallSignature, names: dict[str, Any], key: Any) -> None:
@@ -101,36 +101,37 @@ class FastPath:
         self.call: Callable[..., Any] = names.pop("call")
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether it can be used."""
-        return self.call is not _gone
+        return self.call is not _closed_call
 
     def close(self) -> None:
-        """Let go of the memory, which is another's now: calls take the slow path."""
-        self.call = _gone
+        """Drop references to memory that is freed: calls take the slow path from now on."""
+        self.call = _closed_call
 
 
-def _gone(*args: Any) -> None:
-    """A fast path whose memory is gone: its guard always fails, and the caller takes the slow path."""
+def _closed_call(*args: Any) -> None:
+    """The call of a closed fast path: its guard always fails, and the caller takes the slow path."""
 
 
 class _NoFastPath(FastPath):
     def __init__(self) -> None:
-        self.source, self.key, self.call = "", None, _gone
+        self.source, self.key, self.call = "", None, _closed_call
 
 
 NO_FAST_PATH: FastPath = _NoFastPath()
-"""Stands where there is none: its guard always fails."""
+"""The null object: its guard always fails."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """How a fast path is called, and what it gives.
+    """How a fast path is called, and what it returns.
 
-    ``key``: under which fast paths that are called alike are kept.
+    ``key``: the key of its entry in the cache.
     ``arguments``: the feeds, in the order of a call's arguments.
-    ``program``: an executor's, before passes: it is called with a program, feed, fetch_list and scope. Without one it
-    is called with a tuple of arguments.
+    ``alone``: a single result is returned without a list.
+    ``program``: the program of an executor, before passes: the fast path is called with program, feed, fetch_list and
+    scope. None: it is called with a tuple of arguments.
     """
 
     key: Any
@@ -142,57 +143,57 @@ class Signature:
 
 
 def fast_path_of(
-    executable: Executable, scope: Scope, called: Signature, latest: Latest, copy: bool = True
+    executable: Executable, scope: Scope, signature: Signature, latest: Latest, copy: bool = True
 ) -> FastPath | None:
-    """Return the fast path of an executable, or None where each call has to look something up.
+    """Return the fast path of an executable, or None if it does not fit a fast path.
 
-    ``latest``: is told when it runs.
+    ``latest``: its ``executable`` is set when the fast path runs.
     """
-    plan, program = executable.plan, called.program
+    plan, program = executable.plan, signature.program
     if executable.stage or plan.pending is not None or len(executable.contexts) != 1 or not executable.attached:
         return None
     (context,) = executable.contexts
     if not context.unit.info.host or context.xp is None or not context.array.eager:
         return None
-    if any([isinstance(step, Control) for step in plan.steps]):  # it may call back
+    if any([isinstance(step, Control) for step in plan.steps]):  # its body may call back
         return None
-    if set(called.arguments) != set(plan.feeds) or any(spec.lod for spec in plan.feeds.values()):
+    if set(signature.arguments) != set(plan.feeds) or any(spec.lod for spec in plan.feeds.values()):
         return None
     if any([key != name for name, key in plan.feed_keys.items()]):
-        return None  # fed in place of state: the text would have to tell the two apart
-    if any(name not in executable.fixed and name not in executable.loose_feeds for name in called.arguments):
+        return None  # a feed that replaces state: the text does not distinguish the two
+    if any(name not in executable.fixed and name not in executable.dynamic_feeds for name in signature.arguments):
         return None
-    ways = tuple([_leaves(executable, key, copy) for _, key, _, spec in plan.fetches if not spec.lod])
-    if "" in ways or len(ways) != len(plan.fetches):
+    result_kinds = tuple([_result_kind(executable, key, copy) for _, key, _, spec in plan.fetches if not spec.lod])
+    if "" in result_kinds or len(result_kinds) != len(plan.fetches):
         return None
     form = CallSignature(
-        tuple([(name, name not in executable.fixed) for name in called.arguments]),
-        ways,
-        tuple([(name, written) for name, _, written in _watched(executable, scope)]),
+        tuple([(name, name not in executable.fixed) for name in signature.arguments]),
+        result_kinds,
+        tuple([(name, written) for name, _, written in _shared_state(executable, scope)]),
         tuple([_kind(action) for action in executable.actions]),
-        called.fetches if program is not None else None,
-        called.alone and len(ways) == 1,
-        called.lock is not None,
-        executable.resettable,
+        signature.fetches if program is not None else None,
+        signature.alone and len(result_kinds) == 1,
+        signature.lock is not None,
+        executable.uses_arena,
         executable.timed,
         bool(executable.written),
     )
     names = _names_of_run(executable, scope, latest)
-    if called.lock is not None:
-        names |= {"acquire_mine": called.lock.acquire, "release_mine": called.lock.release}
+    if signature.lock is not None:
+        names |= {"acquire_mine": signature.lock.acquire, "release_mine": signature.lock.release}
     if program is not None:
-        names |= _names_of_program(program, called.fetches)
-    _name_arguments(names, executable, called.arguments)
-    _name_state(names, _watched(executable, scope))
+        names |= _names_of_program(program, signature.fetches)
+    _name_arguments(names, executable, signature.arguments)
+    _name_state(names, _shared_state(executable, scope))
     _name_actions(names, executable)
-    _name_results(names, executable, ways)
-    made = FastPath(executable, form, names, called.key)
-    executable.fast_path = ref(made)
-    return made
+    _name_results(names, executable, result_kinds)
+    fast_path = FastPath(executable, form, names, signature.key)
+    executable.fast_path = ref(fast_path)
+    return fast_path
 
 
 def host_array(tensor: Tensor, spec: Spec, context: Context) -> Any:
-    """The array of a tensor that a run can read as it is, without waiting for anybody; None: it cannot."""
+    """Return the array of a tensor if a run can read it in place, without waiting; else None."""
     allocation = tensor.allocation
     if tensor.spec is not spec or not tensor.contiguous or allocation is None or allocation.block is None:
         return None
@@ -221,11 +222,11 @@ def _names_of_run(executable: Executable, scope: Scope, latest: Latest) -> dict[
         "ndarray": np.ndarray,
         "release_queue": context.lock.release,
         "scope_of": ref(scope),
-        "storage": executable.begun,
+        "storage": executable.main_storage,
         "thread": get_ident(),
         "timed_run": executable.timed_run,
         "Tensor": Tensor,
-        "watch": Guards(executable, scope),
+        "watch": FastPathGuards(executable, scope),
     }
 
 
@@ -238,12 +239,12 @@ def _names_of_program(program: Program, fetches: Sequence[str]) -> dict[str, Any
     }
 
 
-def _leaves(executable: Executable, key: str, copy: bool) -> str:
-    """How a result leaves; "" if that is not known before."""
+def _result_kind(executable: Executable, key: str, copy: bool) -> str:
+    """Return COPIED, VIEWED or OWNED for a result; "" if that differs from call to call."""
     if key in executable.fixed:
         return "" if not executable.fixed[key].contiguous else COPIED if copy else VIEWED
-    life = executable.live_ranges.of.get(key)
-    return OWNED if life is not None and life.handed_over else ""
+    live_range = executable.live_ranges.of.get(key)
+    return OWNED if live_range is not None and live_range.handed_over else ""
 
 
 def _kind(action: Any) -> str:
@@ -260,8 +261,8 @@ def _name_arguments(names: dict[str, Any], executable: Executable, arguments: Se
             names[f"arg{i}_at"] = executable.fixed[name].native()
 
 
-def _watched(executable: Executable, scope: Scope) -> list[tuple[str, Tensor, bool]]:
-    """The state that others may change: it is looked at in each call."""
+def _shared_state(executable: Executable, scope: Scope) -> list[tuple[str, Tensor, bool]]:
+    """Return the state that others may replace, which each call checks."""
     return [each for each in executable.state if each[0] not in scope.private]
 
 
@@ -283,16 +284,16 @@ def _name_actions(names: dict[str, Any], executable: Executable) -> None:
     names["launches"] = launches
 
 
-def _name_results(names: dict[str, Any], executable: Executable, ways: Sequence[str]) -> None:
-    copies = copied = 0
-    for i, ((_, key, _, spec), passing) in enumerate(zip(executable.plan.fetches, ways, strict=True)):
-        if passing == OWNED:
+def _name_results(names: dict[str, Any], executable: Executable, result_kinds: Sequence[str]) -> None:
+    num_copies = copied_bytes = 0
+    for i, ((_, key, _, spec), result_kind) in enumerate(zip(executable.plan.fetches, result_kinds, strict=True)):
+        if result_kind == OWNED:
             names[f"result{i}_key"] = key
         else:
             array = names[f"result{i}_at"] = executable.fixed[key].native().view()
-            if passing == VIEWED:
+            if result_kind == VIEWED:
                 array.flags.writeable = False
-        if passing != VIEWED:
-            copies += spec.nbytes > 0
-            copied += spec.nbytes
-    names |= {"copies": copies, "copied": copied}
+        if result_kind != VIEWED:
+            num_copies += spec.nbytes > 0
+            copied_bytes += spec.nbytes
+    names |= {"copies": num_copies, "copied": copied_bytes}

@@ -1,4 +1,4 @@
-"""How an executable runs: which launches are one call, and why the other steps are alone."""
+"""The launch report of an executable: which launches are one call, and why the other steps are unbatched."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from fluidlite.compiler.executable.linker import ErrorGuard
 from fluidlite.compiler.executable.packed_state import PackedState
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Step
 
-LOOKS = {
-    ErrorGuard: "a look for deferred errors, before it writes state",
-    PackedState: "a look whether state that kernels read in other forms was written",
+GUARD_TEXTS = {
+    ErrorGuard: "a check for deferred errors, before a write of state",
+    PackedState: "a check whether packed state was written",
 }
-STORE = "a copy of what it made, into state"
+"""Texts of the actions that are checks."""
+STORE_TEXT = "a copy of the result into state"
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Steps that run as one.
+class LaunchGroup:
+    """Steps that run as one call.
 
     Attributes
     ----------
     steps : tuple of str
-        Types of the operators, or what is copied where.
+        Types of the operators, or the value and the target of a copy.
     launches : int
-        Kernels that it starts; 0: that is not known.
+        Number of kernels that it launches; 0: unknown.
     how : str
-        "one call", what the device makes of it ("one CUDA graph"), or why it is alone.
+        "one call", the device's own word for it ("one CUDA graph"), or the reason why it is unbatched.
     """
 
     steps: tuple[str, ...]
@@ -42,46 +43,46 @@ class Piece:
         return f"{', '.join(self.steps)}: {count}{self.how}"
 
 
-class Pieces(tuple[Piece, ...]):
-    """The pieces of a program, in the order in which they run; ``print`` shows a line each."""
+class LaunchGroups(tuple[LaunchGroup, ...]):
+    """The launch groups of a program, in order of execution; ``print`` shows one line each."""
 
     __slots__ = ()
 
     def data(self) -> list[Mapping[str, Any]]:
-        """All of it as plain dicts."""
-        return [{"steps": list(piece.steps), "launches": piece.launches, "how": piece.how} for piece in self]
+        """Return the groups as plain dicts."""
+        return [{"steps": list(group.steps), "launches": group.launches, "how": group.how} for group in self]
 
     def __str__(self) -> str:
         return "\n".join(map(str, self))
 
 
-def pieces(executable: Executable) -> Pieces:
+def launch_groups(executable: Executable) -> LaunchGroups:
     numbers = {id(step): number for number, step in enumerate(executable.plan.steps)}
     starts = [numbers[id(owner)] for owner in executable.owners]
-    found = []
+    groups = []
     ends = [*starts[1:], len(executable.plan.steps)]
-    done = -1
+    last_launched = -1
     for action, start, end in zip(executable.actions, starts, ends, strict=True):
         step = executable.plan.steps[start]
-        looks = next((text for kind, text in LOOKS.items() if isinstance(action, kind)), None)
-        if looks is not None:
-            found.append(Piece((_name(step),), 0, looks))
+        guard_text = next((text for kind, text in GUARD_TEXTS.items() if isinstance(action, kind)), None)
+        if guard_text is not None:
+            groups.append(LaunchGroup((_name(step),), 0, guard_text))
             continue
-        if start == done:
-            found.append(Piece((_name(step),), 0, STORE))
+        if start == last_launched:
+            groups.append(LaunchGroup((_name(step),), 0, STORE_TEXT))
             continue
         if not isinstance(action, Launches):
-            found.append(Piece((_name(step),), 0, _alone(step, executable)))
-            done = start
+            groups.append(LaunchGroup((_name(step),), 0, _reason_unbatched(step, executable)))
+            last_launched = start
             continue
-        done = start
-        inside = [(n, executable.plan.steps[n]) for n in range(start, max(end, start + 1))]
-        names = tuple(_name(s) for n, s in inside if n not in executable.live_ranges.views and not _skipped(s))
-        found.append(Piece(names, len(action.launches), getattr(action.chain, "how", "one call")))
+        last_launched = start
+        merged_steps = [(n, executable.plan.steps[n]) for n in range(start, max(end, start + 1))]
+        names = tuple(_name(s) for n, s in merged_steps if n not in executable.live_ranges.views and not _skipped(s))
+        groups.append(LaunchGroup(names, len(action.launches), getattr(action.chain, "how", "one call")))
     if executable.plan.pending is not None:
-        new = Piece(("what follows",), 0, "interpreted, for it depends on values that are new")
-        found += pieces(executable.following) if executable.following is not None else [new]
-    return Pieces(found)
+        rest = LaunchGroup(("later stages",), 0, "interpreted: it depends on values of this run")
+        groups += launch_groups(executable.following) if executable.following is not None else [rest]
+    return LaunchGroups(groups)
 
 
 def _skipped(step: Step) -> bool:
@@ -94,19 +95,19 @@ def _name(step: Step) -> str:
     return step.call.op.type if isinstance(step, Launch) else step.op.type
 
 
-def _alone(step: Step, executable: Executable) -> str:
-    """Why a step is no part of a chain."""
+def _reason_unbatched(step: Step, executable: Executable) -> str:
+    """Return why a step is not merged with other launches."""
     if isinstance(step, Control):
-        return "alone, for it runs itself"
+        return "unbatched: it runs a sub-block or calls the host"
     if isinstance(step, Move):
-        return "alone, for it copies from place to place"
+        return "unbatched: it copies between places"
     if step.random is not None:
-        return "alone, for its random numbers are others at each call"
+        return "unbatched: its random numbers change at each call"
     keys = [*step.ins, *(out.key for out in step.outs)]
-    loose = [key for key in keys if key in executable.live_ranges.of and executable.live_ranges.of[key].loose]
-    if loose:
-        return f"alone, for {loose[0]!r} lies elsewhere at each call"
+    dynamic_keys = [key for key in keys if key in executable.live_ranges.of and executable.live_ranges.of[key].loose]
+    if dynamic_keys:
+        return f"unbatched: {dynamic_keys[0]!r} has a dynamic address"
     language = executable.frame.contexts[step.choice.place].language
     if getattr(language, "chain", None) is None:
-        return f"alone, for {step.choice.place} starts launches one by one"
-    return f"alone, for its kernel, {step.choice.text}, may do more than launch"
+        return f"unbatched: {step.choice.place} launches kernels one by one"
+    return f"unbatched: its kernel, {step.choice.text}, may do more than launch"

@@ -1,4 +1,4 @@
-"""Linked plans: steps linked to memory, that of the state in a scope included, and whether they are still valid."""
+"""Linked plans: the steps of a plan, linked to arenas and to the state of a scope, and the guards of that link."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fluidlite.compiler.memory.live_ranges import LiveRanges
 from fluidlite.compiler.memory.memory_plan import MemoryPlan
 from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor
 from fluidlite.compiler.planning.plan import Launch, Move, Plan, Step
-from fluidlite.compiler.run_errors import fail, what
+from fluidlite.compiler.run_errors import fail, step_text
 from fluidlite.memory import memory_of
 from fluidlite.memory.arena import Arena, arenas_in_use, current_arena
 from fluidlite.memory.bump import Piece
@@ -37,15 +37,16 @@ if TYPE_CHECKING:
     from fluidlite.compiler.executable.executable_cache import ExecutableCache
 
 NO_SCOPE = Scope()
+"""The scope of a frame between runs."""
 
 
 def arenas_of(places: Iterable[Place]) -> tuple[Arena | None, ...]:
-    """The arenas that this thread allocates from on some places; () if there are none."""
+    """Return the arenas that this thread allocates from, one for each place; () if no arena is in use."""
     return tuple([current_arena(memory_of(place)) for place in places]) if arenas_in_use() else ()
 
 
 def refusal(plan: Plan, scope: Scope) -> str | None:
-    """Why a plan cannot be bound at all, or None. What makes state, as startup programs do, runs once in any case."""
+    """Return why a plan cannot be linked, or None. A plan that creates state, such as a startup program, runs once."""
     for name in plan.written:
         variable = scope.find_var(name)
         if variable is None or variable.tensor.allocation is None:
@@ -62,18 +63,18 @@ def refusal(plan: Plan, scope: Scope) -> str | None:
 
 
 class LinkedPlan:
-    """A plan that is bound to memory, that of the state in a scope included, and to the contexts of this thread.
+    """A plan that is linked to arenas, to the state of a scope and to the contexts of this thread.
 
-    ``feeds``: of the call that it is bound for; later ones have the same specs and places.
-    ``storages``: where it asks for its memory.
+    ``feeds``: feeds of the first call; those of later calls have equal specs and places.
+    ``storages``: the cache that provides its storages.
     ``make_tensor``: ``make_tensor(storage, spec, offset)``.
-    ``before``: the stage that it goes on from.
-    ``timed``: it is linked for a timer: each operator is a call of its own, between reads of a clock.
-    ``attached``: how often its steps were bound: once, and again whenever memory of state or of an arena became
-    another.
-    ``arenas``: what :func:`arenas_of` said of its places when it was bound: its memory is there.
-    ``begun``: the storage that is busy while it runs.
-    ``tried``: how often it had been bound when a fast path was last tried.
+    ``before``: the previous stage.
+    ``timed``: it is linked for a timer: each operator is one call between two reads of a clock.
+    ``attached``: number of times that its steps were linked: once, and again whenever memory of state or of an arena
+    changed.
+    ``arenas``: the result of :func:`arenas_of` for its places when it was linked; they have its memory.
+    ``main_storage``: the storage that is marked busy while it runs.
+    ``attempt``: the value of ``attached`` when a fast path was last attempted.
     ``written``: the memory of the state that it writes.
     """
 
@@ -99,9 +100,9 @@ class LinkedPlan:
         self.contexts: list[Context] = list(self.frame.contexts.values())
         dynamic_keys = before.dynamic_keys() if before is not None else {}
         self.arenas = arenas_of(plan.places)
-        self.begun = storages.of(self.frame.contexts[plan.place])
+        self.main_storage = storages.of(self.frame.contexts[plan.place])
         self.fast_path: ref[Any] | None = None
-        self.tried = 0
+        self.attempt = 0
         self.prepared: dict[int, Prepared] = {}
         self.fed = {name: tensor.place for name, tensor in feeds.items() if tensor.place is not None}
         with held(self.contexts):
@@ -116,8 +117,8 @@ class LinkedPlan:
         self.earlier: Mapping[str, Tensor] = {}
         self.attached = 0
         self._linked = False
-        self._turn: object = None
-        """The cache version at which it was its turn to use the memory of its state."""
+        self._turn_version: object = None
+        """The cache version at which no other user of the memory of its state was pending."""
         self._uses: list[Use] = []
         self._touched = plan.touched
         self._changed: list[Tensor] = []
@@ -126,7 +127,7 @@ class LinkedPlan:
         self.owners: list[Step] = []
         self.fixed: dict[str, Tensor] = {}
         self._copies: list[tuple[str, Any]] = []
-        self._loose: list[tuple[str, str]] = []
+        self._dynamic_feeds: list[tuple[str, str]] = []
 
     def _prepare(self) -> dict[int, int]:
         """Prepare the kernels; return the bytes of workspace by step."""
@@ -141,56 +142,56 @@ class LinkedPlan:
         return workspaces
 
     def dynamic_keys(self) -> dict[str, bool]:
-        """What a later stage finds: whether the memory of each value is another at each call."""
-        return {key: life.loose for key, life in self.live_ranges.of.items()}
+        """Return for each value whether its address is dynamic; a later stage reads the values."""
+        return {key: live_range.loose for key, live_range in self.live_ranges.of.items()}
 
-    def ready(self, scope: Scope) -> bool:
-        """See that its memory is where it was, or bind it again; False if the interpreter has to run it.
+    def ensure_linked(self, scope: Scope) -> bool:
+        """Link it again unless it is valid; return False if the interpreter has to run it.
 
-        Its contexts are held. It is not bound to memory that another thread may still take: that is not valid then.
+        The caller holds its contexts. It stays unlinked, hence invalid, while another user of its state is pending.
         """
         if self.valid(scope):
             return True
-        self._linked, self._turn = False, None
+        self._linked, self._turn_version = False, None
         if not self.binding.look_up(scope):
             return False
         self._uses = list(self._uses_of_state(scope))
         self.written = written_state(self.plan, scope)
-        if self.in_turn(scope):
+        if self.can_use_state(scope):
             self._attach()
         return True
 
     def _uses_of_state(self, scope: Scope) -> Iterator[Use]:
         return uses_of_state(self._touched, scope, self.frame.contexts)
 
-    def in_turn(self, scope: Scope) -> bool:
-        """Whether it may use the memory of its state without waiting for another; its contexts are held."""
-        now = cache_version.current  # before the look
-        if self._turn is now:
+    def can_use_state(self, scope: Scope) -> bool:
+        """Whether it may use the memory of its state without waiting; the caller holds its contexts."""
+        now = cache_version.current  # before the check
+        if self._turn_version is now:
             return True
         uses = self._uses if self.plan.pending is None else list(self._uses_of_state(scope))
         if not all([use.note() for use in uses]):
             return False
         if self.plan.pending is None:
-            self._turn = now
+            self._turn_version = now
         return True
 
     @property
-    def varies(self) -> bool:
-        """Whether memory of some value is another at each call."""
-        return any([life.loose for life in self.live_ranges.of.values()])
+    def has_dynamic_memory(self) -> bool:
+        """Whether some value has a dynamic address."""
+        return any([live_range.loose for live_range in self.live_ranges.of.values()])
 
     @property
-    def resettable(self) -> bool:
-        """Whether some of its memory lies in an arena."""
-        held = [storage.allocation for storage in self.buffers.values()]
-        held += [tensor.allocation for tensor in self.binding.tensors.values()]
-        return any([isinstance(each, Piece) for each in held])
+    def uses_arena(self) -> bool:
+        """Whether some of its memory is part of an arena, which its owner may reset."""
+        allocations = [storage.allocation for storage in self.buffers.values()]
+        allocations += [tensor.allocation for tensor in self.binding.tensors.values()]
+        return any([isinstance(each, Piece) for each in allocations])
 
-    busy: bool = forwarded("begun.busy", "Whether a run is under way: an operator of it calls back.")
+    busy: bool = forwarded("main_storage.busy", "Whether a run is in progress; True if an operator calls back.")
 
     def valid(self, scope: Scope) -> bool:
-        """Whether it is bound, and to the memory that its state and temporaries have now."""
+        """Whether it is linked to the memory that its state and temporaries have now."""
         if not self._linked:
             return False
         for storage, generation in self._stamps:
@@ -209,8 +210,8 @@ class LinkedPlan:
             self._allocate(tuple(self.buffers.values()))
         except OutOfMemoryError as exc:
             small = next((p for p, storage in self.buffers.items() if storage.nbytes < storage.needed), self.plan.place)
-            step = self.plan.steps[min(self.memory.fullest(small), len(self.plan.steps) - 1)]
-            raise OutOfMemoryError(f"temporaries of the program, most of them at {what(step)}: {exc}") from exc
+            step = self.plan.steps[min(self.memory.peak_step(small), len(self.plan.steps) - 1)]
+            raise OutOfMemoryError(f"temporaries of the program, most of them at {step_text(step)}: {exc}") from exc
         for storage in self.buffers.values():
             if storage.nbytes < storage.needed:
                 raise ProgramError(
@@ -223,18 +224,18 @@ class LinkedPlan:
         linker = Linker(self)
         self.actions, self.owners, self.fixed = linker.actions, linker.owners, linker.fixed
         self._changed = [self.binding.tensors[name] for name in self._written]
-        self._turn = None
+        self._turn_version = None
         keys = [(name, self.plan.feed_keys[name]) for name in self.fed]
         self._copies = [(name, self.fixed[key].native()) for name, key in keys if key in self.fixed]
-        self._loose = [(name, key) for name, key in keys if key not in self.fixed]
-        self._same = self.plan.pending is None and not self.varies
+        self._dynamic_feeds = [(name, key) for name, key in keys if key not in self.fixed]
+        self._is_repeatable = self.plan.pending is None and not self.has_dynamic_memory
         if self.before is None:
             self.frame.values = dict(self.fixed)
         self.attached += 1
         self._linked = True
 
     def detach(self) -> None:
-        """Let go of the memory; the next call binds again."""
+        """Drop references to memory; the next call links again."""
         self.close_fast_path()
         self._linked = False
         self.actions, self.owners, self.fixed = [], [], {}
@@ -249,9 +250,9 @@ class LinkedPlan:
         self.fast_path = None
 
     @property
-    def loose_feeds(self) -> Sequence[str]:
-        """Feeds that are read where the caller has them."""
-        return [name for name, _ in self._loose]
+    def dynamic_feeds(self) -> Sequence[str]:
+        """Feeds that are read at the caller's address, not copied into an arena."""
+        return [name for name, _ in self._dynamic_feeds]
 
     @property
     def state(self) -> list[tuple[str, Tensor, bool]]:

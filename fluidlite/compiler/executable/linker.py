@@ -1,4 +1,4 @@
-"""Bind: the steps of a plan become callables without arguments, on tensors at fixed addresses."""
+"""The linker: binds each step of a plan to tensors at static addresses, as a callable without arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fluidlite.base.errors import DeviceError
-from fluidlite.compiler.executable.command_buffer import Action, merged, recorded
+from fluidlite.compiler.executable.command_buffer import Action, merge_launches, recorded
 from fluidlite.compiler.executable.packed_state import PackedState
 from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.interpreter import run_control, run_move
@@ -32,10 +32,10 @@ MakeTensor = Callable[[DeviceBufferStorage, Spec, int], Tensor]
 
 
 class ErrorGuard:
-    """An action: raises a deferred error before state is written, as the interpreter does, where there may be one."""
+    """An action that raises a deferred error before state is written, as the interpreter does."""
 
-    def __init__(self, frame: Frame, contexts: Iterable[Context], guarded: Context | None) -> None:
-        self._frame, self._contexts, self._guarded = frame, tuple(contexts), guarded
+    def __init__(self, frame: Frame, contexts: Iterable[Context], exempt: Context | None) -> None:
+        self._frame, self._contexts, self._guarded = frame, tuple(contexts), exempt
 
     def __call__(self) -> None:
         for context in self._contexts:
@@ -44,28 +44,28 @@ class ErrorGuard:
 
 
 class StateStore:
-    """An action: copies a result into state."""
+    """An action that copies a result into a state variable."""
 
-    def __init__(self, source: Tensor, held: Tensor, context: Context) -> None:
-        self._source, self._held, self._context = source, held, context
+    def __init__(self, source: Tensor, target: Tensor, context: Context) -> None:
+        self._source, self._target, self._context = source, target, context
 
     def __call__(self) -> None:
-        transfer.transfer(self._source, self._context, self._held)
+        transfer.transfer(self._source, self._context, self._target)
 
 
 class Linker:
-    """Binds one plan to memory; of one that is timed, launches of several operators do not become one call.
+    """Binds one plan to memory. Consecutive launches become one call, unless the plan is linked for a timer.
 
-    ``actions``: what a call does, in order.
-    ``owners``: the step of each.
-    ``fixed``: values at fixed addresses.
+    ``actions``: the callables of one run, in order.
+    ``owners``: the step of each action.
+    ``fixed``: the tensors at static addresses, by key.
     """
 
     def __init__(self, linked: LinkedPlan) -> None:
         plan, frame, state = linked.plan, linked.frame, linked.binding.tensors
         self._check = kernel_check()
-        self._suspects = set(frame.contexts if linked.earlier else ())
-        """Places where a kernel before may have recorded a deferred error: in a stage behind others, all of them."""
+        self._fallible = set(frame.contexts if linked.earlier else ())
+        """Places where an earlier kernel may have recorded a deferred error; all places in a later stage."""
         self.linked = linked
         self.live_ranges = linked.live_ranges
         self.frame = frame
@@ -76,54 +76,54 @@ class Linker:
         self._packed = PackedState({name: tensor for name, tensor in state.items() if name not in plan.own_writes})
         for name in linked.fed:
             key = plan.feed_keys[name]
-            life = self.live_ranges.of[key]
-            if not life.loose:
-                self.fixed[key] = self._tensor(life, plan.feeds[name])
+            live_range = self.live_ranges.of[key]
+            if not live_range.loose:
+                self.fixed[key] = self._tensor(live_range, plan.feeds[name])
         for index, step in enumerate(plan.steps):
             before = len(self.actions)
             try:
                 if isinstance(step, Launch):
                     self._launch(index, step)
                     if step.choice.indexes(step.call):
-                        self._suspects.add(step.choice.place)
+                        self._fallible.add(step.choice.place)
                 elif isinstance(step, Move):
                     self._move(step)
                 else:
                     self._control(step)
-                    self._suspects.update(frame.contexts)  # what it runs may index
-                    self.actions.append(self._packed)  # and may write
+                    self._fallible.update(frame.contexts)  # its body may contain index operators
+                    self.actions.append(self._packed)  # and may write packed state
             except Exception as exc:
                 fail(exc, step, frame)
             self.owners += [step] * (len(self.actions) - before)
         if self._packed.empty:
-            kept = [each for each in zip(self.actions, self.owners, strict=True) if each[0] is not self._packed]
-            self.actions, self.owners = [action for action, _ in kept], [owner for _, owner in kept]
+            pairs = [each for each in zip(self.actions, self.owners, strict=True) if each[0] is not self._packed]
+            self.actions, self.owners = [action for action, _ in pairs], [owner for _, owner in pairs]
         else:
             self.actions.insert(0, self._packed)
             self.owners.insert(0, plan.steps[0])
         if not linked.timed:
-            self.actions, self.owners = merged(self.actions, self.owners)
+            self.actions, self.owners = merge_launches(self.actions, self.owners)
 
-    def _tensor(self, life: LiveRange, spec: Spec) -> Tensor:
+    def _tensor(self, live_range: LiveRange, spec: Spec) -> Tensor:
         linked = self.linked
-        made = linked.make_tensor(linked.buffers[life.place], spec, linked.memory.at[life])
-        if not isinstance(made, Tensor):
-            raise DeviceError(f"device_tensor gave {made!r}; expected a DeviceTensor")
-        return made
+        tensor = linked.make_tensor(linked.buffers[live_range.place], spec, linked.memory.at[live_range])
+        if not isinstance(tensor, Tensor):
+            raise DeviceError(f"device_tensor gave {tensor!r}; expected a DeviceTensor")
+        return tensor
 
-    def _loose(self, key: str | None) -> bool:
-        life = self.live_ranges.of.get(key) if key is not None else None
-        return life is not None and life.loose
+    def _is_dynamic(self, key: str | None) -> bool:
+        live_range = self.live_ranges.of.get(key) if key is not None else None
+        return live_range is not None and live_range.loose
 
-    # One kind of step each
+    # One method for each kind of step
 
     def _move(self, step: Move) -> None:
         frame = self.frame
-        if step.into_state or self._loose(step.to_key):
+        if step.into_state or self._is_dynamic(step.to_key):
             self.actions.append(lambda: run_move(step, frame))
             return
-        life = self.live_ranges.of[step.to_key]
-        target = self.fixed[step.to_key] = self._tensor(life, step.spec)
+        live_range = self.live_ranges.of[step.to_key]
+        target = self.fixed[step.to_key] = self._tensor(live_range, step.spec)
         context, key, copy = frame.contexts[step.target], step.from_key, transfer.transfer
         if key in self.fixed:
             source = self.fixed[key]
@@ -142,7 +142,7 @@ class Linker:
             if target is not None and not out.state:
                 self.fixed[out.key] = target
         if step.writes_state:
-            self._guard(step, context)
+            self._add_error_guard(step, context)
         prepared = self.linked.prepared.get(index)
         run = prepared.run if prepared is not None else None
         if index in self.live_ranges.views:
@@ -150,32 +150,32 @@ class Linker:
         space = self.live_ranges.workspaces.get(index)
         workspace = self._tensor(space, Spec.of((space.nbytes,), "uint8")) if space is not None else None
         packed = self._packed.of(step, prepared, context) if prepared is not None and prepared.packed else None
-        if None in targets or any(map(self._loose, step.ins)):
-            self.actions.append(self._open(step, run, context, targets, workspace, packed))
+        if None in targets or any(map(self._is_dynamic, step.ins)):
+            self.actions.append(self._bind_dynamic(step, run, context, targets, workspace, packed))
         elif prepared is not None:
-            made = [target for target in targets if target is not None]
-            self.actions.append(self._bind(step, prepared, context, made, workspace, packed))
+            outputs = [target for target in targets if target is not None]
+            self.actions.append(self._bind(step, prepared, context, outputs, workspace, packed))
         for j, out in enumerate(step.outs):
             if (index, j) in self.live_ranges.copied:
-                made_beside = targets[j]
-                assert made_beside is not None
-                self.actions.append(StateStore(made_beside, self.state[out.key], context))
+                result = targets[j]
+                assert result is not None
+                self.actions.append(StateStore(result, self.state[out.key], context))
 
     def _target(self, index: int, position: int, step: Launch, out: Output) -> Tensor | None:
-        """The tensor of an output; None if its memory is another at each call."""
-        life = self.live_ranges.copied.get((index, position))
-        if life is not None:
-            return self._tensor(life, out.spec)
+        """Return the tensor of an output; None if its address is dynamic."""
+        live_range = self.live_ranges.copied.get((index, position))
+        if live_range is not None:
+            return self._tensor(live_range, out.spec)
         if out.state:
-            held = self.state[out.key]
-            return held if held.spec is out.spec or out.shares < 0 else relaid(held, out.spec)
-        life = self.live_ranges.of[out.key]
-        if life.loose:
+            tensor = self.state[out.key]
+            return tensor if tensor.spec is out.spec or out.shares < 0 else relaid(tensor, out.spec)
+        live_range = self.live_ranges.of[out.key]
+        if live_range.loose:
             return None
-        if life.kind == "earlier":  # written in place: its memory is that of an earlier stage
-            held = self.fixed[life.keys[0]]
-            return held if held.spec is out.spec else relaid(held, out.spec)
-        return self._tensor(life, out.spec)
+        if live_range.kind == "earlier":  # written in place, in memory of an earlier stage
+            tensor = self.fixed[live_range.keys[0]]
+            return tensor if tensor.spec is out.spec else relaid(tensor, out.spec)
+        return self._tensor(live_range, out.spec)
 
     def _bind(
         self,
@@ -193,33 +193,33 @@ class Linker:
             else:
                 value = self.fixed[key]
                 tensors.append(relaid(value, spec) if step.blind else value)
-        made = targets
+        outputs = targets
         if step.blind:
             specs = [spec for group in step.call.outs.values() for spec in group]
-            made = [relaid(target, spec) for target, spec in zip(targets, specs, strict=True)]
-        io = IO(step.call, [*tensors, *made], context, step.op_index, NO_RANDOM, workspace, packed)
+            outputs = [relaid(target, spec) for target, spec in zip(targets, specs, strict=True)]
+        io = IO(step.call, [*tensors, *outputs], context, step.op_index, NO_RANDOM, workspace, packed)
         if step.random is not None:
             random, frame = step.random, self.frame
 
-            drawn = run if self._check is None else _checked(step, run, self._check)
+            run_random = run if self._check is None else _with_kernel_check(step, run, self._check)
 
             def draw() -> None:
                 io.random = random_words(random, frame.scope)
-                result = drawn(context, io)
+                result = run_random(context, io)
                 if result is not None:
-                    take_arrays(result, made, context)
+                    take_arrays(result, outputs, context)
 
             return draw
-        action: Action | None = recorded(step, prepared, context, io, context.place in self._suspects)
+        action: Action | None = recorded(step, prepared, context, io, context.place in self._fallible)
         if action is None and prepared.bind is not None:
             action = prepared.bind(context, io)
         if action is None:
-            action = partial(run_kernel, run, context, io, made)
+            action = partial(run_kernel, run, context, io, outputs)
         if self._check is None:
             return action
-        return partial(self._check.launch, step, context, tensors, made, workspace, action)
+        return partial(self._check.launch, step, context, tensors, outputs, workspace, action)
 
-    def _open(
+    def _bind_dynamic(
         self,
         step: Launch,
         run: Run | None,
@@ -228,25 +228,25 @@ class Linker:
         workspace: Tensor | None,
         packed: Mapping[str, Span] | None,
     ) -> Action:
-        """A launch some of whose tensors are others at each call; what is the caller's is let go of after it."""
+        """Bind a launch with dynamic addresses; it holds no reference to tensors of the caller after a run."""
         frame, count, blind, random = self.frame, len(step.ins), step.blind, step.random
-        made = [spec for group in step.call.outs.values() for spec in group] if blind else [o.spec for o in step.outs]
-        specs = [*step.in_specs, *made]
-        known = [self.fixed.get(key) if key is not None else None for key in step.ins] + [*targets]
-        absent = {i: Tensor.of(specs[i], context.place) for i, x in enumerate(known) if x is None}
-        fixed = [absent[i] if x is None else relaid(x, specs[i]) if blind else x for i, x in enumerate(known)]
-        given = [(i, key) for i, key in enumerate(step.ins) if key is not None and known[i] is None]
-        fresh = [(i, out) for i, out in enumerate(step.outs, count) if known[i] is None]
-        io = IO(step.call, [*fixed], context, step.op_index, NO_RANDOM, workspace, packed)
+        outs = [spec for group in step.call.outs.values() for spec in group] if blind else [o.spec for o in step.outs]
+        specs = [*step.in_specs, *outs]
+        statics = [self.fixed.get(key) if key is not None else None for key in step.ins] + [*targets]
+        empties = {i: Tensor.of(specs[i], context.place) for i, x in enumerate(statics) if x is None}
+        operands = [empties[i] if x is None else relaid(x, specs[i]) if blind else x for i, x in enumerate(statics)]
+        dynamic_ins = [(i, key) for i, key in enumerate(step.ins) if key is not None and statics[i] is None]
+        dynamic_outs = [(i, out) for i, out in enumerate(step.outs, count) if statics[i] is None]
+        io = IO(step.call, [*operands], context, step.op_index, NO_RANDOM, workspace, packed)
         tensors = io.tensors
         if run is not None and self._check is not None:
-            run = _checked(step, run, self._check)
+            run = _with_kernel_check(step, run, self._check)
 
         def action() -> None:
             values = frame.values
-            for i, key in given:
+            for i, key in dynamic_ins:
                 tensors[i] = relaid(values[key], specs[i]) if blind else values[key]
-            for i, out in fresh:
+            for i, out in dynamic_outs:
                 if out.shares < 0:
                     tensors[i] = Tensor.of(specs[i], context.place)
                 else:
@@ -259,7 +259,7 @@ class Linker:
                     result = run(context, io)
                     if result is not None:
                         take_arrays(result, tensors[count:], context)
-                for i, out in fresh:
+                for i, out in dynamic_outs:
                     tensor = values[out.key] = tensors[i]
                     if blind:
                         tensor.spec, tensor._array = out.spec, None
@@ -268,26 +268,26 @@ class Linker:
                             raise DeviceError(f"the kernel wrote nothing to {out.key}")
                         tensor.allocate(context)
             finally:
-                for i, none in absent.items():
-                    tensors[i] = none
+                for i, empty in empties.items():
+                    tensors[i] = empty
 
         return action
 
-    def _guard(self, step: Launch, context: Context) -> None:
-        """Look for a deferred error before state is written."""
-        guarded = context if step.guarded else None
-        others = [self.frame.contexts[place] for place in self._suspects if self.frame.contexts[place] is not guarded]
-        if others:
-            self.actions.append(ErrorGuard(self.frame, others, guarded))
-            self._suspects -= {other.place for other in others}  # nothing is left there, until somebody indexes again
+    def _add_error_guard(self, step: Launch, context: Context) -> None:
+        """Append the check for deferred errors that precedes a write of state."""
+        exempt = context if step.guarded else None
+        contexts = [self.frame.contexts[place] for place in self._fallible if self.frame.contexts[place] is not exempt]
+        if contexts:
+            self.actions.append(ErrorGuard(self.frame, contexts, exempt))
+            self._fallible -= {other.place for other in contexts}  # until a later kernel may record one
 
 
-def _checked(step: Launch, run: Run, check: CheckKernels) -> Run:
-    """A prepared kernel that is checked whenever it runs."""
-    inputs = len(step.ins)
+def _with_kernel_check(step: Launch, run: Run, check: CheckKernels) -> Run:
+    """Wrap a prepared kernel in the kernel check."""
+    count = len(step.ins)
 
-    def checked(context: Context, io: IO) -> None:
-        made = io.tensors[inputs:]
-        check.launch(step, context, io.tensors[:inputs], made, io.workspace, lambda: run_kernel(run, context, io, made))
+    def run_checked(context: Context, io: IO) -> None:
+        outs = io.tensors[count:]
+        check.launch(step, context, io.tensors[:count], outs, io.workspace, lambda: run_kernel(run, context, io, outs))
 
-    return checked
+    return run_checked

@@ -1,4 +1,4 @@
-"""State in the forms that kernels would rather read: kept from run to run, and made again when it was written."""
+"""Packed state: copies of state in the layouts that kernels read, cached between runs and renewed after writes."""
 
 from __future__ import annotations
 
@@ -16,85 +16,85 @@ from fluidlite.platform.device_memory import Span
 from fluidlite.program.prepared import Form, Prepared
 from fluidlite.tensor.tensor import Tensor
 
-MOST_BYTES = 1 << 30
-"""Bytes of forms that are kept in the memory of a context; what does not fit is packed by its kernel at each run."""
+MAX_PACKED_BYTES = 1 << 30
+"""Maximum bytes of packed copies in the memory of one context; beyond it, kernels pack their inputs at each run."""
 
 
-class _Form:
-    """One form of a piece of memory, for one context."""
+class _PackedCopy:
+    """The packed copy of one tensor, in the memory of one context."""
 
-    def __init__(self, source: Tensor, wanted: Form, context: Context) -> None:
+    def __init__(self, source: Tensor, form: Form, context: Context) -> None:
         assert source.allocation is not None
         self.context = context
-        self.nbytes, self._pack, _ = wanted
-        self._source: Allocation = source.allocation  # held: another one cannot take its place unseen
+        self.nbytes, self._pack, _ = form
+        self._source: Allocation = source.allocation  # a reference: its address is not reused meanwhile
         self._from = source.span()
-        self._held = memory_of(context.place, context).alloc(self.nbytes, context)
-        self.span = self._held.span()
+        self._allocation = memory_of(context.place, context).alloc(self.nbytes, context)
+        self.span = self._allocation.span()
         self._contents: object = None
 
     def renew(self) -> None:
-        """Make it again, unless nobody can have written since it was made."""
+        """Pack the source again, unless it cannot have been written since."""
         contents = self._source.contents
         if contents is None or contents != self._contents:
-            self._contents = None  # if packing fails, it is not taken for made
+            self._contents = None  # stays invalid if packing fails
             self._pack(self.context, self._from, self.span)
             self._contents = contents
 
 
-_forms: WeakValueDictionary[Any, _Form] = WeakValueDictionary()
-"""What executables have: those of several batch sizes share one form of a variable."""
+_copies: WeakValueDictionary[Any, _PackedCopy] = WeakValueDictionary()
+"""Packed copies in use: executables of several batch sizes share that of a variable."""
 
 
 class PackedState:
-    """An action: makes the forms that one executable reads again, where state was written since.
+    """An action that renews the packed copies that one executable reads, where state was written since.
 
-    ``state``: what the program reads and does not write.
+    ``state``: tensors that the program reads and does not write.
     """
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         self._state = state
-        self._forms: dict[_Form, Launch] = {}
+        self._copies: dict[_PackedCopy, Launch] = {}
 
     @property
     def empty(self) -> bool:
-        """Whether no kernel reads a form."""
-        return not self._forms
+        """Whether no kernel reads a packed copy."""
+        return not self._copies
 
     def of(self, step: Launch, prepared: Prepared, context: Context) -> dict[str, Span] | None:
-        """The forms of a launch's inputs by slot; those that are state, and that cannot be written unseen."""
-        found = {}
-        for slot, wanted in prepared.packed.items():
+        """Return the packed copies of a launch's inputs by slot, for inputs that are state whose writes are counted."""
+        spans = {}
+        for slot, form in prepared.packed.items():
             at = step.call.index[slot]
             tensor = self._state.get(step.ins[at] or "")
-            form = _form(tensor, wanted, context) if tensor is not None and tensor.spec == step.in_specs[at] else None
-            if form is not None:
-                self._forms.setdefault(form, step)
-                found[slot] = form.span
-        return found or None
+            copy = _copy_of(tensor, form, context) if tensor is not None and tensor.spec == step.in_specs[at] else None
+            if copy is not None:
+                self._copies.setdefault(copy, step)
+                spans[slot] = copy.span
+        return spans or None
 
     def __call__(self) -> None:
-        for form, step in self._forms.items():
+        for copy, step in self._copies.items():
             try:
-                form.renew()
+                copy.renew()
             except Exception as exc:
                 raise StepError(step) from exc
 
 
-def _form(tensor: Tensor, wanted: Form, context: Context) -> _Form | None:
+def _copy_of(tensor: Tensor, form: Form, context: Context) -> _PackedCopy | None:
     allocation = tensor.allocation
-    nbytes, _, key = wanted
+    nbytes, _, key = form
     if not nbytes or allocation is None or allocation.contents is None or tensor.place != context.place:
         return None
     key = context, allocation, tensor.byte_offset, tensor.spec, nbytes, key
-    form = _forms.get(key)
-    if form is None:
-        others = [each() for each in _forms.valuerefs()]  # a list at once: other threads add theirs
-        kept = sum(each.nbytes for each in others if each is not None and each.context is context)
-        if kept + nbytes > MOST_BYTES:
+    copy = _copies.get(key)
+    if copy is None:
+        forms = [each() for each in _copies.valuerefs()]  # list() first: other threads insert
+        nbytes_in_use = sum(each.nbytes for each in forms if each is not None and each.context is context)
+        if nbytes_in_use + nbytes > MAX_PACKED_BYTES:
             return None
         try:
-            form = _forms[key] = _Form(tensor, wanted, context)
+            copy = _copies[key] = _PackedCopy(tensor, form, context)
         except OutOfMemoryError:
             return None
-    return form
+    return copy

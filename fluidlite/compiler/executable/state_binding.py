@@ -1,4 +1,4 @@
-"""State that an executable depends on: the tensors of a scope, and where they lay when it was bound."""
+"""State bindings: the tensors of a scope that an executable is linked to, and the guard that they have not moved."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
 
 _memory = attrgetter("allocation.block", "allocation", "_byte_offset", "_strides", "spec")
-"""What a bound step depends on, of a tensor of the scope."""
+"""Returns the properties of a tensor of the scope that a linked step depends on."""
 
 
 class StateBinding:
-    """The tensors of a scope that an executable reads and writes, and how they were when it was bound."""
+    """The tensors of a scope that an executable reads and writes, with their properties when it was linked."""
 
     def __init__(
         self,
         names: Sequence[str],
         written: Mapping[str, tuple[Spec, Place]],
-        facts: Mapping[str, tuple[Spec, Place]],
+        specs: Mapping[str, tuple[Spec, Place]],
     ) -> None:
         self.names = names
         self.written = written
         self.tensors: dict[str, Tensor] = {}
-        self._list: list[Tensor] = []
-        self._facts: dict[str, tuple[Spec | None, Place | None]] = dict(facts)
+        self._tensor_list: list[Tensor] = []
+        self._required: dict[str, tuple[Spec | None, Place | None]] = dict(specs)
         self._expected: list[Any] = []
-        self._scopes: tuple[int, ...] = ()
+        self._scope_generations: tuple[int, ...] = ()
 
     def valid(self, scope: Scope) -> bool:
-        """Whether all of it is where it was."""
-        if self._scopes != _generations(scope):
+        """Whether no tensor has moved or changed its spec."""
+        if self._scope_generations != _generations(scope):
             return False
         try:
-            return [_memory(tensor) for tensor in self._list] == self._expected
-        except AttributeError:  # it has no memory any more
+            return [_memory(tensor) for tensor in self._tensor_list] == self._expected
+        except AttributeError:  # a tensor has no memory any more
             return False
 
     def look_up(self, scope: Scope) -> bool:
-        """Find it in the scope; False if something has no memory that fits, or shares some that is written."""
+        """Look the state up in the scope; False if a tensor has no fitting memory, or shares memory that is written."""
         tensors: dict[str, Tensor] = {}
-        holders: dict[int, list[str]] = {}
+        names_by_allocation: dict[int, list[str]] = {}
         for name in self.names:
             variable = scope.find_var(name)
             tensor = variable.tensor if variable is not None else None
@@ -52,23 +52,23 @@ class StateBinding:
                 return False
             if not tensor.contiguous:
                 return False
-            facts = tensor.spec, tensor.place
-            if self.written.get(name, facts) != facts or self._facts.get(name, facts) != facts:
-                return False  # another plan is for that
+            properties = tensor.spec, tensor.place
+            if self.written.get(name, properties) != properties or self._required.get(name, properties) != properties:
+                return False  # needs another plan
             tensors[name] = tensor
-            holders.setdefault(id(tensor.allocation), []).append(name)
-        if any(len(names) > 1 and not self.written.keys().isdisjoint(names) for names in holders.values()):
+            names_by_allocation.setdefault(id(tensor.allocation), []).append(name)
+        if any(len(names) > 1 and not self.written.keys().isdisjoint(names) for names in names_by_allocation.values()):
             return False
-        self._facts |= {name: (tensor.spec, tensor.place) for name, tensor in tensors.items()}
-        self.tensors, self._list = tensors, list(tensors.values())
-        self._scopes = _generations(scope)
-        self._expected = [_memory(tensor) for tensor in self._list]
+        self._required |= {name: (tensor.spec, tensor.place) for name, tensor in tensors.items()}
+        self.tensors, self._tensor_list = tensors, list(tensors.values())
+        self._scope_generations = _generations(scope)
+        self._expected = [_memory(tensor) for tensor in self._tensor_list]
         return True
 
 
 def _generations(scope: Scope) -> tuple[int, ...]:
-    found = [scope.generation]
+    generations = [scope.generation]
     while scope.parent is not None:
         scope = scope.parent
-        found.append(scope.generation)
-    return tuple(found)
+        generations.append(scope.generation)
+    return tuple(generations)

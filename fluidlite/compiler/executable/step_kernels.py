@@ -1,4 +1,4 @@
-"""Kernels of operators that run another one step by step: launches that are prepared once, on parts of the operands."""
+"""Kernels of operators that run another operator step by step: prepared once, launched on slices of the operands."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from fluidlite.compiler.executable.command_buffer import Action, Launches, merged, noted
-from fluidlite.compiler.executable.launch_forms import LaunchForm, Spot, form_of
+from fluidlite.compiler.executable.command_buffer import Action, Launches, merge_launches, noted
+from fluidlite.compiler.executable.launch_templates import LaunchTemplate, Spot, launch_template
 from fluidlite.compiler.kernel_runs import prepared, run_kernel
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.step_choices import step_calls
@@ -21,14 +21,16 @@ from fluidlite.program.prepared import Prepared
 from fluidlite.tensor.tensor_spec import Spec
 
 Key = tuple[str, str, int]
+"""An operand of a step: role ("in", "out", "tmp" or "workspace"), slot and index."""
 SPACE: Key = "workspace", "", 0
 
 
 @dataclass(frozen=True, eq=False)
 class StepLaunch:
-    """One kernel of a step: what it reads and writes, by name, and where its workspace lies (None: it has none).
+    """One kernel of a step.
 
-    ``operands`` are both, each with where it lies in the workspace of the step; None: it is one of the step itself.
+    ``operands``: its inputs and outputs, each with its offset in the workspace of the step; None: the step's own.
+    ``space``: offset and bytes of its workspace, or None.
     """
 
     context: Context
@@ -41,18 +43,19 @@ class StepLaunch:
     space: tuple[int, int] | None
 
     @cached_property
-    def form(self) -> LaunchForm | None:
-        """Its launches, wherever its operands lie."""
+    def template(self) -> LaunchTemplate | None:
+        """The template of its launches, without the addresses of operands."""
         specs = [spec for _, spec, _ in self.operands]
         note = partial(noted, self.choice, self.kernel, self.context)
-        return form_of(self.call, specs, self.space[1] if self.space is not None else 0, note, self.context)
+        return launch_template(self.call, specs, self.space[1] if self.space is not None else 0, note, self.context)
 
 
 @dataclass(frozen=True, eq=False)
 class OneStep:
-    """The kernels of a step of so many rows, its call and choice, and where what lies between them is in the workspace.
+    """The kernels of one step for one number of rows.
 
-    ``end`` is how many bytes of workspace it takes.
+    ``between``: intermediate values of its kernels, each with its offset in the workspace.
+    ``end``: bytes of workspace.
     """
 
     call: Call
@@ -67,24 +70,28 @@ class OneStep:
         return 1000 + 3000 * len(self.launches)
 
 
-def _step_of(one: Call, choice: Choice, context: Context) -> OneStep:
-    """The kernels of a step: each batch has those of another at some step, and they are prepared once."""
-    key = one, id(choice)  # which the step holds
-    found: OneStep = context.prepared.get(key, lambda: _prepared(one, choice, context))
-    return found
+def _cached_step(call: Call, choice: Choice, context: Context) -> OneStep:
+    """Return the kernels of a step from the cache of the context: batches have steps of equal numbers of rows."""
+    key = call, id(choice)  # the step holds a reference to the choice
+    step: OneStep = context.prepared.get(key, lambda: _prepare_step(call, choice, context))
+    return step
 
 
-class _Room:
+class _WorkspaceAllocator:
+    """A bump allocator of aligned offsets in a workspace."""
+
     def __init__(self) -> None:
         self.end = 0
 
-    def take(self, nbytes: int) -> int:
+    def allocate(self, nbytes: int) -> int:
         at = self.end
         self.end += aligned(nbytes)
         return at
 
 
 class StepKernels:
+    """The prepared kernels of all steps of one call; ``counts`` are the rows of each step."""
+
     def __init__(self, call: Call, choices: Sequence[Choice], context: Context) -> None:
         rule = call.op.steps
         assert rule is not None
@@ -93,27 +100,27 @@ class StepKernels:
         self.begins = [0]
         for n in self.counts:
             self.begins.append(self.begins[-1] + n)
-        held, need = _Room(), 0
+        space, step_bytes = _WorkspaceAllocator(), 0
         grows = rule.backward and len(set(self.counts)) > 1
         self.carried = [
-            (spec, held.take(spec.nbytes)) for spec in call.specs("S")[: self.states] if grows and spec.nbytes
+            (spec, space.allocate(spec.nbytes)) for spec in call.specs("S")[: self.states] if grows and spec.nbytes
         ]
         self.steps: dict[int, OneStep] = {}
         for (rows, one), choice in zip(step_calls(call).items(), choices, strict=True):
-            self.steps[rows] = _step_of(one, choice, context)
-            need = max(need, self.steps[rows].end)
-        self.begin = held.end
-        """Where in the workspace a step's own begins."""
-        self.workspace = held.end + need
+            self.steps[rows] = _cached_step(one, choice, context)
+            step_bytes = max(step_bytes, self.steps[rows].end)
+        self.begin = space.end
+        """Offset in the workspace at which that of a step begins."""
+        self.workspace = space.end + step_bytes
 
     def run(self, context: Context, io: IO) -> None:
         for action in self._actions(context, io, False):
             action()
 
     def bind(self, context: Context, io: IO) -> Action:
-        """Return what runs all steps on buffers that stay."""
-        each = self._actions(context, io, True)
-        actions, _ = merged(each, each)
+        """Return a callable that runs all steps on operands at static addresses."""
+        unmerged = self._actions(context, io, True)
+        actions, _ = merge_launches(unmerged, unmerged)
 
         def run() -> None:
             for action in actions:
@@ -121,44 +128,44 @@ class StepKernels:
 
         return run
 
-    def _actions(self, context: Context, io: IO, stay: bool) -> list[Action]:
-        found: list[Action] = []
+    def _actions(self, context: Context, io: IO, is_static: bool) -> list[Action]:
+        actions: list[Action] = []
         last = len(self.counts) - 1
-        before: int | None = None
-        operands = _Operands(self.call, io, self.begin)
+        prior: int | None = None
+        operands = _StepOperands(self.call, io, self.begin)
         for t in range(last, -1, -1) if self.backward else range(last + 1):
             one, begin = self.steps[self.counts[t]], self.begins[t]
             spots = operands.fixed | {("in", "X", k): x for k, x in enumerate(operands.rows("X", begin))}
             spots |= {("out", "O", k): x for k, x in enumerate(operands.rows("O", begin))}
-            spots |= {("in", "S", k): x for k, x in enumerate(self._states(operands, before, one, io.context, found))}
-            for each in one.launches:
-                found.append(_bind_launch(each, spots, context, io, stay))
-            before = t
-        return found
+            spots |= {("in", "S", k): x for k, x in enumerate(self._states(operands, prior, one, io.context, actions))}
+            for launch in one.launches:
+                actions.append(_bind_launch(launch, spots, context, io, is_static))
+            prior = t
+        return actions
 
     def _states(
-        self, operands: _Operands, before: int | None, one: OneStep, context: Context, found: list[Action]
+        self, operands: _StepOperands, prior: int | None, one: OneStep, context: Context, actions: list[Action]
     ) -> list[Spot]:
-        """The states with which a step begins: those that the step before it made, of as many rows."""
+        """Return the initial states of a step: those of the previous step, with the number of rows of this one."""
         rows = one.call.dims("S")[0]
-        if before is None:
+        if prior is None:
             return operands.rows("S", 0)[: self.states]
-        begin, there = self.begins[before], self.counts[before]
-        made = operands.rows("O", begin)[: self.states]
-        if there >= rows:
-            return made
+        begin, available = self.begins[prior], self.counts[prior]
+        results = operands.rows("O", begin)[: self.states]
+        if available >= rows:
+            return results
         carried = []
-        for (spec, at), old, new in zip(self.carried, operands.rows("S", there), made, strict=False):
-            whole, row = operands.space.after(at), _row(spec)
-            for source, start, count in ((new, 0, there), (old, there, rows - there)):
+        for (spec, at), old, new in zip(self.carried, operands.rows("S", available), results, strict=False):
+            state, row = operands.space.after(at), _row(spec)
+            for source, start, count in ((new, 0, available), (old, available, rows - available)):
                 nbytes = count * row
-                found.append(partial(context.copy_within, whole.after(start * row).span(nbytes), source.span(nbytes)))
-            carried.append(whole)
+                actions.append(partial(context.copy_within, state.after(start * row).span(nbytes), source.span(nbytes)))
+            carried.append(state)
         return carried
 
 
-class _Operands:
-    """Where the operands of all steps lie, of which each sees some rows, and what steps have between them."""
+class _StepOperands:
+    """Locations of the operands of all steps, of which each step uses some rows, and of the workspace."""
 
     def __init__(self, call: Call, io: IO, begin: int) -> None:
         self._rows = {
@@ -171,18 +178,18 @@ class _Operands:
             self.fixed[SPACE] = self.space.after(begin)
 
     def rows(self, slot: str, begin: int) -> list[Spot]:
-        """The operands of a slot from a row on."""
+        """Return the operands of a slot, from row ``begin`` on."""
         return [spot.after(begin * row) for spot, row in self._rows[slot]]
 
 
 def _row(spec: Spec) -> int:
-    """Bytes of a row."""
+    """Return the bytes of a row."""
     return spec.nbytes // spec.dims[0] if spec.dims[0] else 0
 
 
-def _prepared(one: Call, choice: Choice, context: Context) -> OneStep:
+def _prepare_step(call: Call, choice: Choice, context: Context) -> OneStep:
     parts, choices = choice.parts, choice.part_choices
-    slots = (("in", one.ins), ("out", one.outs))
+    slots = (("in", call.ins), ("out", call.outs))
     specs = {
         (role, slot, i): spec for role, group in slots for slot, each in group.items() for i, spec in enumerate(each)
     }
@@ -190,41 +197,41 @@ def _prepared(one: Call, choice: Choice, context: Context) -> OneStep:
         ins, outs = (
             tuple(Value(*key, spec) for key, spec in specs.items() if key[0] == role) for role in ("in", "out")
         )
-        parts, choices = (Part(one, ins, outs),), (choice,)
+        parts, choices = (Part(call, ins, outs),), (choice,)
     between: dict[Key, tuple[Spec, int]] = {}
-    launches, room = [], _Room()
-    for part, how in zip(parts, choices, strict=True):
-        kernel = prepared(how, part.call, context)
+    launches, allocator = [], _WorkspaceAllocator()
+    for part, part_choice in zip(parts, choices, strict=True):
+        kernel = prepared(part_choice, part.call, context)
         for value in part.outs:
             if value.role == "tmp" and key_of(value) not in between:
                 assert value.spec is not None
                 specs[key_of(value)] = value.spec
-                between[key_of(value)] = value.spec, room.take(value.spec.nbytes)
-        space = (room.take(kernel.workspace), kernel.workspace) if kernel.workspace else None
+                between[key_of(value)] = value.spec, allocator.allocate(value.spec.nbytes)
+        space = (allocator.allocate(kernel.workspace), kernel.workspace) if kernel.workspace else None
         reads, writes = tuple(map(key_of, part.ins)), tuple(map(key_of, part.outs))
         operands = tuple((key, specs[key], between[key][1] if key in between else None) for key in (*reads, *writes))
-        launches.append(StepLaunch(context, part.call, how, kernel, reads, writes, operands, space))
-    return OneStep(one, choice, tuple(launches), between, room.end)
+        launches.append(StepLaunch(context, part.call, part_choice, kernel, reads, writes, operands, space))
+    return OneStep(call, choice, tuple(launches), between, allocator.end)
 
 
-def _bind_launch(each: StepLaunch, spots: dict[Key, Spot], context: Context, io: IO, stay: bool) -> Action:
-    """What launches a kernel of a step on its buffers."""
-    lie = [spots[key] if at is None else spots[SPACE].after(at) for key, _, at in each.operands]
-    lie += [spots[SPACE].after(each.space[0])] if each.space is not None else []
-    form = each.form if stay else None
-    if form is not None:
-        return Launches(context, form.at(lie), form.marks, form.calls)
-    tensors = [spot.tensor(spec) for spot, (_, spec, _) in zip(lie, each.operands, strict=False)]
-    space = None if each.space is None else lie[-1].tensor(Spec.of((each.space[1],), "uint8"))
-    mine, made = IO(each.call, tensors, context, io.op_id, io.random, space), tensors[len(each.ins) :]
-    action = each.kernel.bind(context, mine) if stay and each.kernel.bind is not None else None
+def _bind_launch(launch: StepLaunch, spots: dict[Key, Spot], context: Context, io: IO, is_static: bool) -> Action:
+    """Return an action that launches one kernel of a step on its operands."""
+    operand_spots = [spots[key] if at is None else spots[SPACE].after(at) for key, _, at in launch.operands]
+    operand_spots += [spots[SPACE].after(launch.space[0])] if launch.space is not None else []
+    template = launch.template if is_static else None
+    if template is not None:
+        return Launches(context, template.at(operand_spots), template.marks, template.calls)
+    tensors = [spot.tensor(spec) for spot, (_, spec, _) in zip(operand_spots, launch.operands, strict=False)]
+    space = None if launch.space is None else operand_spots[-1].tensor(Spec.of((launch.space[1],), "uint8"))
+    part_io, outputs = IO(launch.call, tensors, context, io.op_id, io.random, space), tensors[len(launch.ins) :]
+    action = launch.kernel.bind(context, part_io) if is_static and launch.kernel.bind is not None else None
     if action is not None:
         return action
-    return partial(run_kernel, each.kernel.run, context, mine, made)
+    return partial(run_kernel, launch.kernel.run, context, part_io, outputs)
 
 
 def prepare(call: Call, choices: Sequence[Choice], context: Context) -> Prepared:
-    """Return what runs an operator that runs another one step by step."""
+    """Prepare an operator that runs another operator step by step."""
     steps = StepKernels(call, choices, context)
     return Prepared(steps.run, steps.workspace, steps.bind)
 

@@ -1,4 +1,4 @@
-"""From which step to which the values of a plan live, and which of them share memory."""
+"""Liveness analysis of a plan: the live range of each value, and which values alias the memory of others."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from fluidlite.platform.place import Place
 from fluidlite.tensor.layout import PLAIN
 from fluidlite.tensor.tensor_spec import Spec
 
-SMALL_FEED = 65536
-"""Bytes up to which a feed is copied to where its readers are bound; larger ones are read where the caller has them."""
-LARGE_FETCH = 65536
-"""Bytes from which a fetched value on the host gets memory of its own, which the caller then has, without a copy."""
+MAX_COPIED_FEED_BYTES = 65536
+"""Maximum bytes of a host feed that is copied to a static address; larger feeds are read at the caller's address."""
+MIN_DONATED_BYTES = 65536
+"""Minimum bytes of a result on the host that is donated to the caller; smaller results are copied."""
 
 
 @dataclass(eq=False)
 class LiveRange:
-    """Memory of a value, and of those that share it, from the step that makes it to the one that reads it last.
+    """The live range of a buffer, from the step that writes it to its last reader.
 
-    ``keys``: the values: several, where one is written over another or is a view of it.
-    ``kind``: "value", "feed" (a copy of one), "state" (what becomes state when its operator is done), "workspace", or
-    "earlier" (by the stage before).
-    ``start``, ``end``: steps; -1 is before the first, and the number of steps behind the last.
+    ``keys``: the values in the buffer: several, if they are in-place results or views of each other.
+    ``kind``: "value", "feed" (a copy of one), "state" (a new value that is copied to state after its operator),
+    "workspace", or "earlier" (of an earlier stage).
+    ``start``, ``end``: indices of steps; -1 is before the first, the number of steps is after the last.
     ``written``: the steps that write it in place.
-    ``loose``: its memory is another at each call: no part of the arena.
-    ``handed_over``: nothing else has that memory: the caller gets it as the result.
+    ``loose``: it has a dynamic address: it is allocated at each call, outside the arena.
+    ``handed_over``: it is donated: the caller receives the memory as the result.
     """
 
     keys: list[str]
@@ -42,18 +42,18 @@ class LiveRange:
 
 
 class LiveRanges:
-    """The lives of one plan.
+    """The live ranges of one plan.
 
-    ``workspaces``: bytes by step.
-    ``fed``: where feeds are; empty for a later stage.
-    ``earlier``: values of earlier stages; whether their memory is another at each call.
-    ``hand_over``: large results on the host get memory of their own at each call, which the caller then has.
-    ``lives``: those in the arenas, in the order in which they begin.
-    ``of``: of every value that is no state.
+    ``workspaces``: bytes of workspace by step.
+    ``fed``: places of the feeds; empty for a later stage.
+    ``earlier``: values of earlier stages, and whether their addresses are dynamic.
+    ``donate_results``: large results on the host are allocated at each call and donated to the caller.
+    ``planned``: the live ranges in arenas, ordered by start.
+    ``of``: the live range of each value that is not state.
     ``state``: keys of state variables.
-    ``copied``: by (step, output): state outputs that are written aside, since their operator reads
-    the old value, and copied then.
-    ``views``: steps with nothing to do: their outputs are views of what they read.
+    ``copied``: live ranges of state outputs whose operator reads the old value, by (step, output); they are written to
+    the arena, then copied.
+    ``views``: steps that are not run, since their outputs are views of their inputs.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LiveRanges:
         workspaces: Mapping[int, int],
         fed: Mapping[str, Place],
         earlier: Mapping[str, bool],
-        hand_over: bool = True,
+        donate_results: bool = True,
     ) -> None:
         self.plan = plan
         self.of: dict[str, LiveRange] = {}
@@ -72,8 +72,8 @@ class LiveRanges:
         self.state = set(plan.state)
         self._end = len(plan.steps)
         self._all: list[LiveRange] = []
-        for key, loose in earlier.items():
-            self.of[key] = LiveRange([key], plan.place, 0, -1, self._last(key, -1), "earlier", loose=loose)
+        for key, is_dynamic in earlier.items():
+            self.of[key] = LiveRange([key], plan.place, 0, -1, self._last_use(key, -1), "earlier", loose=is_dynamic)
         for name, place in fed.items():
             self._begin(plan.feed_keys[name], plan.feeds[name], place, -1).kind = "feed"
         for index, step in enumerate(plan.steps):
@@ -83,27 +83,27 @@ class LiveRanges:
                 self._move(index, step)
             else:
                 self._control(index, step)
-        if hand_over:
-            self._hand_over()
-        self._feeds(fed)
+        if donate_results:
+            self._donate_results()
+        self._set_feed_addresses(fed)
         self._merge_views()
-        self.lives = [life for life in self._all if not life.loose]
+        self.planned = [live_range for live_range in self._all if not live_range.loose]
 
     # Steps
 
-    def _last(self, key: str, index: int) -> int:
-        """The step that uses a value last, as the planner has found; what is used later than the last one survives."""
+    def _last_use(self, key: str, index: int) -> int:
+        """Return the step that uses a value last, at least ``index``; the number of steps if a later stage uses it."""
         return max(index, min(self.plan.last_use.get(key, index), self._end))
 
     def _begin(self, key: str, spec: Spec, place: Place, index: int) -> LiveRange:
-        life = LiveRange([key], place, max(spec.nbytes, 0), index, self._last(key, index))
-        earlier = self.of.get(key)
-        if earlier is not None:  # a part of a decomposition writes it again: the two are told apart by the call alone
-            earlier.loose = life.loose = True
-        life.loose = life.loose or not spec.known
-        self.of[key] = life
-        self._all.append(life)
-        return life
+        live_range = LiveRange([key], place, max(spec.nbytes, 0), index, self._last_use(key, index))
+        previous = self.of.get(key)
+        if previous is not None:  # written twice by parts of a decomposition: one key, two buffers
+            previous.loose = live_range.loose = True
+        live_range.loose = live_range.loose or not spec.known
+        self.of[key] = live_range
+        self._all.append(live_range)
+        return live_range
 
     def _launch(self, index: int, step: Launch, workspace: int) -> None:
         place = step.choice.place
@@ -111,27 +111,27 @@ class LiveRanges:
             if out.state:
                 self.state.add(out.key)
                 if out.shares < 0 and (out.key in step.ins or step.blind):
-                    life = LiveRange([out.key], place, out.spec.nbytes, index, index, "state")
-                    self.copied[index, position] = life
-                    self._all.append(life)
+                    live_range = LiveRange([out.key], place, out.spec.nbytes, index, index, "state")
+                    self.copied[index, position] = live_range
+                    self._all.append(live_range)
             elif out.shares >= 0:
                 self._share(out.key, step.ins[out.shares], out.spec, place, index)
             else:
                 self._begin(out.key, out.spec, place, index)
         if workspace and not step.skip:
-            life = self.workspaces[index] = LiveRange([], place, workspace, index, index, "workspace")
-            self._all.append(life)
+            live_range = self.workspaces[index] = LiveRange([], place, workspace, index, index, "workspace")
+            self._all.append(live_range)
 
     def _share(self, key: str, source: str | None, spec: Spec, place: Place, index: int) -> None:
-        life = self.of.get(source) if source is not None else None
-        if life is None:  # memory of state under another name
+        live_range = self.of.get(source) if source is not None else None
+        if live_range is None:  # aliases state
             self._begin(key, spec, place, index).loose = True
             return
-        life.end = max(life.end, self._last(key, index))
-        life.written.append(index)
-        if key not in life.keys:
-            life.keys.append(key)
-        self.of[key] = life
+        live_range.end = max(live_range.end, self._last_use(key, index))
+        live_range.written.append(index)
+        if key not in live_range.keys:
+            live_range.keys.append(key)
+        self.of[key] = live_range
 
     def _move(self, index: int, step: Move) -> None:
         if step.into_state:
@@ -140,12 +140,12 @@ class LiveRanges:
             self._begin(step.to_key, step.spec, step.target, index)
 
     def _control(self, index: int, step: Control) -> None:
-        """Let what an operator that runs itself may keep have memory of its own at each call."""
+        """Give operands of control-flow and host-callback operators dynamic addresses: their bodies may hold them."""
         for keys in step.ins.values():
             for key in keys:
-                life = self.of.get(key)
-                if life is not None:
-                    life.loose = True
+                live_range = self.of.get(key)
+                if live_range is not None:
+                    live_range.loose = True
         for outs in step.outs.values():
             for out in outs:
                 if out.state:
@@ -153,29 +153,34 @@ class LiveRanges:
                 else:
                     self._begin(out.key, out.spec, self.plan.place, index).loose = True
 
-    # All that is known at the end
+    # Passes over all live ranges
 
-    def _hand_over(self) -> None:
-        """Let large results on the host have memory of their own, which the caller then has."""
+    def _donate_results(self) -> None:
+        """Mark large results on the host as donated to the caller."""
         fetched = [key for _, key, _, _ in self.plan.fetches]
         for key in fetched:
-            life = self.of.get(key)
-            if life is None or life.nbytes < LARGE_FETCH or life.kind != "value" or life.loose:
+            live_range = self.of.get(key)
+            if (
+                live_range is None
+                or live_range.nbytes < MIN_DONATED_BYTES
+                or live_range.kind != "value"
+                or live_range.loose
+            ):
                 continue
-            if len(life.keys) == 1 and fetched.count(key) == 1 and devices.unit(life.place).info.host:
-                life.loose = life.handed_over = True
+            if len(live_range.keys) == 1 and fetched.count(key) == 1 and devices.unit(live_range.place).info.host:
+                live_range.loose = live_range.handed_over = True
 
-    def _feeds(self, fed: Iterable[str]) -> None:
-        """Copy small feeds of the host to the arena; others stay where they are."""
+    def _set_feed_addresses(self, fed: Iterable[str]) -> None:
+        """Give small host feeds that kernels read a static address; all others are dynamic."""
         read = {key for step in self.plan.steps if isinstance(step, Launch) for key in step.ins}
         for name in fed:
             key = self.plan.feed_keys[name]
-            life = self.of[key]
-            small = life.nbytes <= SMALL_FEED and devices.unit(life.place).info.host
-            life.loose = life.loose or not small or key not in read
+            live_range = self.of[key]
+            small = live_range.nbytes <= MAX_COPIED_FEED_BYTES and devices.unit(live_range.place).info.host
+            live_range.loose = live_range.loose or not small or key not in read
 
     def _merge_views(self) -> None:
-        """Let outputs that have the bytes of an input under other dims be views of it, where nobody writes between."""
+        """Make outputs of reshaping operators views of their inputs, if no step writes to either while both live."""
         for index, step in enumerate(self.plan.steps):
             if not isinstance(step, Launch) or step.blind or step.skip or not step.choice.inplace:
                 continue
@@ -188,18 +193,18 @@ class LiveRanges:
             if key is None or out.state or key in self.state or out.spec.layout is not PLAIN:
                 continue
             source, result = self.of[key], self.of[out.key]
-            if source is not result and not self._may_merge(source, result, index):
+            if source is not result and not self._can_merge_view(source, result, index):
                 continue
             if source is not result:
                 self._merge(source, result)
             if all(other is out or not other.spec.size for other in step.outs):
                 self.views.add(index)
 
-    def _may_merge(self, source: LiveRange, result: LiveRange, index: int) -> bool:
+    def _can_merge_view(self, source: LiveRange, result: LiveRange, index: int) -> bool:
         if source.loose or result.loose or source.kind != "value" or source.place != result.place:
             return False
         if self.plan.pending is not None and self._end in (source.end, result.end):
-            return False  # what follows may write to either
+            return False  # a later stage may write to either
         if source.nbytes != result.nbytes:
             return False
         return all(result.end < at for at in source.written if at > index) and all(

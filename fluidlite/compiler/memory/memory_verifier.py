@@ -1,7 +1,7 @@
-"""Proof of a memory plan: walks the steps, and sees that every value that is read is still where it was written.
+"""The verifier of memory plans: proves that every value is intact in its buffer whenever a step reads it.
 
-It knows nothing of how live ranges were found or offsets were chosen: it writes each output into a model of the arenas,
-in which a byte holds the value written there last, and raises where a step would read another one.
+It does not use live ranges, nor the method that chose the offsets. It walks the steps and writes each output into a
+model of the arenas, in which each byte holds the value written last, and raises if a step would read another value.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 
 if TYPE_CHECKING:
-    from fluidlite.compiler.memory.memory_plan import Buffer
+    from fluidlite.compiler.memory.memory_plan import PlannedBuffer
 
 
-class _Arena:
-    """The bytes of one arena: disjoint ranges ``(start, end, value)`` in order; a value is a number."""
+class _ArenaModel:
+    """A model of one arena: sorted disjoint ranges ``(start, end, value)``; values are numbered."""
 
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int, int]] = []
@@ -28,20 +28,20 @@ class _Arena:
     def write(self, start: int, end: int, value: int) -> None:
         first = bisect_right(self.ranges, start, key=lambda r: r[1])
         last = first
-        kept: list[tuple[int, int, int]] = []
+        remainders: list[tuple[int, int, int]] = []
         while last < len(self.ranges) and self.ranges[last][0] < end:
-            low, high, held = self.ranges[last]
+            low, high, content = self.ranges[last]
             if low < start < high:
-                kept.append((low, start, held))
+                remainders.append((low, start, content))
             if low < end < high:
-                kept.append((end, high, held))
+                remainders.append((end, high, content))
             last += 1
-        self.ranges[first:last] = sorted([*(r for r in kept if r[0] < r[1]), (start, end, value)])
+        self.ranges[first:last] = sorted([*(r for r in remainders if r[0] < r[1]), (start, end, value)])
 
     def holds(self, start: int, end: int, value: int) -> bool:
         at = start
-        for low, high, held in self.ranges[bisect_right(self.ranges, start, key=lambda r: r[1]) :]:
-            if low > at or held != value:
+        for low, high, content in self.ranges[bisect_right(self.ranges, start, key=lambda r: r[1]) :]:
+            if low > at or content != value:
                 return False
             at = high
             if at >= end:
@@ -50,27 +50,27 @@ class _Arena:
 
 
 class MemoryVerifier:
-    """Walks a plan over its buffers.
+    """Checks a plan and its buffers.
 
     ``arenas``: bytes by place.
-    ``views``: steps that are not run, since their output is the memory of an input.
+    ``views``: steps that are not run, since their outputs are views of their inputs.
     """
 
     def __init__(
-        self, plan: Plan, buffers: Sequence[Buffer], arenas: dict[Place, int], views: AbstractSet[int]
+        self, plan: Plan, buffers: Sequence[PlannedBuffer], arenas: dict[Place, int], views: AbstractSet[int]
     ) -> None:
         self.plan, self.arenas, self.views = plan, arenas, views
-        self._of: dict[str, Buffer] = {}
-        self._aside: dict[tuple[int, str], Buffer] = {}
-        self._workspaces: dict[int, Buffer] = {}
+        self._buffers: dict[str, PlannedBuffer] = {}
+        self._state_copies: dict[tuple[int, str], PlannedBuffer] = {}
+        self._workspaces: dict[int, PlannedBuffer] = {}
         for buffer in buffers:
-            self._place(buffer)
-        self._bytes = {place: _Arena() for place in arenas}
-        self._value: dict[str, int] = {}
-        self._writer: dict[int, str] = {}
+            self._add_buffer(buffer)
+        self._arenas = {place: _ArenaModel() for place in arenas}
+        self._ids: dict[str, int] = {}
+        self._writers: dict[int, str] = {}
 
-    def _place(self, buffer: Buffer) -> None:
-        """Note where its values are, and see that it lies in its arena."""
+    def _add_buffer(self, buffer: PlannedBuffer) -> None:
+        """Register the values of a buffer, and check that it is inside its arena and aligned."""
         alignment = devices.unit(buffer.place).info.alignment
         if buffer.offset < 0 or buffer.offset + buffer.nbytes > self.arenas.get(buffer.place, -1):
             raise ProgramError(
@@ -82,18 +82,17 @@ class MemoryVerifier:
         if buffer.kind == "workspace":
             self._workspaces[buffer.start] = buffer
         elif buffer.kind == "state":
-            self._aside[buffer.start, buffer.names[0]] = buffer
+            self._state_copies[buffer.start, buffer.names[0]] = buffer
         else:
             for name in buffer.names:
-                if name in self._of:
+                if name in self._buffers:
                     raise ProgramError(f"memory plan: {name!r} has two buffers")
-                self._of[name] = buffer
+                self._buffers[name] = buffer
 
     def verify(self) -> None:
         """Walk all steps.
 
-        Raises ProgramError at the first step that would read what another value was written over, or write where it
-        reads.
+        Raises ProgramError at the first step that would read an overwritten value, or overwrite one of its inputs.
         """
         for key in self.plan.feed_keys.values():
             self._write(key, "the feed")
@@ -103,7 +102,7 @@ class MemoryVerifier:
             elif isinstance(step, Move):
                 self._read(step.from_key, index, step)
                 if not step.into_state:
-                    self._write(step.to_key, _text(index, step))
+                    self._write(step.to_key, _step_text(index, step))
             else:
                 for keys in step.ins.values():
                     for key in keys:
@@ -122,82 +121,82 @@ class MemoryVerifier:
                 source = (
                     step.ins[out.shares]
                     if out.shares >= 0
-                    else next((k for k in reads if self._same(k, out.key)), None)
+                    else next((k for k in reads if self._has_same_buffer(k, out.key)), None)
                 )
                 if source is not None:
                     self._alias(out.key, source, index, step)
             return
-        writer = _text(index, step)
+        writer = _step_text(index, step)
         written = [self._workspaces[index]] if index in self._workspaces else []
         for out in step.outs:
-            target = self._aside.get((index, out.key)) if out.state else self._of.get(out.key)
+            target = self._state_copies.get((index, out.key)) if out.state else self._buffers.get(out.key)
             if target is None:
                 continue
-            over = step.ins[out.shares] if out.shares >= 0 else None
-            for other in written:
-                if _overlap(target, other):
-                    raise ProgramError(f"memory plan: {writer} writes {out.key!r} where it writes {other.name} too")
+            alias = step.ins[out.shares] if out.shares >= 0 else None
+            for prior in written:
+                if _overlap(target, prior):
+                    raise ProgramError(f"memory plan: {writer} writes {out.key!r} where it writes {prior.name} too")
             for key in reads:
-                read = self._of.get(key)
-                if key != over and read is not None and _overlap(target, read) and not self._aliased(key, over):
+                read = self._buffers.get(key)
+                if key != alias and read is not None and _overlap(target, read) and not self._is_alias(key, alias):
                     raise ProgramError(f"memory plan: {writer} writes {out.key!r} over {key!r}, which it reads")
             written.append(target)
         for buffer in written:
             value = self._fill(buffer, writer)
             for out in step.outs:
-                if not out.state and self._of.get(out.key) is buffer:
-                    self._value[out.key] = value
+                if not out.state and self._buffers.get(out.key) is buffer:
+                    self._ids[out.key] = value
 
-    def _same(self, key: str, other: str) -> bool:
-        return key in self._of and self._of[key] is self._of.get(other)
+    def _has_same_buffer(self, key: str, other: str) -> bool:
+        return key in self._buffers and self._buffers[key] is self._buffers.get(other)
 
-    def _aliased(self, key: str, other: str | None) -> bool:
-        """Whether two names are one value, as a view and what it is a view of."""
-        return other is not None and self._value.get(key) is not None and self._value.get(key) == self._value.get(other)
+    def _is_alias(self, key: str, other: str | None) -> bool:
+        """Whether two keys name one value, such as a view and its source."""
+        return other is not None and self._ids.get(key) is not None and self._ids.get(key) == self._ids.get(other)
 
     def _alias(self, key: str, source: str, index: int, step: Step) -> None:
-        if key not in self._of:
+        if key not in self._buffers:
             return
-        if not self._same(key, source):
+        if not self._has_same_buffer(key, source):
             raise ProgramError(
-                f"memory plan: {_text(index, step)} is not run, but {key!r} has not the memory of {source!r}"
+                f"memory plan: {_step_text(index, step)} is not run, but {key!r} has not the memory of {source!r}"
             )
-        self._value[key] = self._value[source]
+        self._ids[key] = self._ids[source]
 
-    def _fill(self, buffer: Buffer, writer: str) -> int:
-        value = len(self._writer)
-        self._writer[value] = f"{writer} ({buffer.name})"
+    def _fill(self, buffer: PlannedBuffer, writer: str) -> int:
+        value = len(self._writers)
+        self._writers[value] = f"{writer} ({buffer.name})"
         if buffer.nbytes:
-            self._bytes[buffer.place].write(buffer.offset, buffer.offset + buffer.nbytes, value)
+            self._arenas[buffer.place].write(buffer.offset, buffer.offset + buffer.nbytes, value)
         return value
 
     def _write(self, key: str, writer: str) -> None:
-        buffer = self._of.get(key)
+        buffer = self._buffers.get(key)
         if buffer is not None:
-            self._value[key] = self._fill(buffer, writer)
+            self._ids[key] = self._fill(buffer, writer)
 
     def _read(self, key: str, index: int, step: Step | None) -> None:
-        buffer = self._of.get(key)
+        buffer = self._buffers.get(key)
         if buffer is None or not buffer.nbytes:  # state, or memory of its own
             return
-        value = self._value.get(key)
-        reader = _text(index, step)
+        value = self._ids.get(key)
+        reader = _step_text(index, step)
         if value is None:
             raise ProgramError(f"memory plan: {reader} reads {key!r}, which nothing has written")
         start, end = buffer.offset, buffer.offset + buffer.nbytes
-        if not self._bytes[buffer.place].holds(start, end, value):
-            over = [
-                self._writer[held]
-                for low, high, held in self._bytes[buffer.place].ranges
-                if held != value and low < end and start < high
+        if not self._arenas[buffer.place].holds(start, end, value):
+            writers = [
+                self._writers[content]
+                for low, high, content in self._arenas[buffer.place].ranges
+                if content != value and low < end and start < high
             ]
             raise ProgramError(
                 f"memory plan: {reader} reads {key!r} at bytes {start} to {end} of {buffer.place}, "
-                f"over which {', '.join(over) or 'nothing'} was written since"
+                f"over which {', '.join(writers) or 'nothing'} was written since"
             )
 
 
-def _overlap(one: Buffer, other: Buffer) -> bool:
+def _overlap(one: PlannedBuffer, other: PlannedBuffer) -> bool:
     return (
         one.place == other.place
         and bool(one.nbytes and other.nbytes)
@@ -206,5 +205,5 @@ def _overlap(one: Buffer, other: Buffer) -> bool:
     )
 
 
-def _text(index: int, step: Step | None) -> str:
+def _step_text(index: int, step: Step | None) -> str:
     return f"step {index}, {step_name(step)}" if step is not None else "the end of the run"

@@ -1,4 +1,4 @@
-"""DeviceBufferStorage, the memory that a computation has on a place, and DeviceTensor, a view in it."""
+"""DeviceBufferStorage, the arena of the executables of a context, and DeviceTensor, a tensor at an offset in it."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from fluidlite.platform.context import Context
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
 
-TRIM_FROM = 1 << 20
-"""Bytes of an arena from which the one that it takes the place of goes back to the device, not to the pool."""
+MIN_TRIMMED_BYTES = 1 << 20
+"""Minimum bytes of an arena that is returned to the device when it is replaced; smaller ones go to the pool."""
 
 
 class User(Protocol):
-    """What is bound to a storage."""
+    """An object that is linked to a storage."""
 
     def detach(self) -> None:
-        """Let go of it: its memory goes back."""
+        """Drop all references to its memory, which is about to be freed."""
         ...
 
 
 class DeviceBufferStorage:
-    """One arena: all programs that are bound to it lay their temporaries there, one at a time.
+    """One arena, which all executables of a context share for their temporaries; one of them runs at a time.
 
     Attributes
     ----------
     context : Context
-        Whose work uses it.
+        The context that uses it.
     nbytes : int
-        Its size; 0: nothing is allocated yet.
+        Its size; 0: not allocated.
     needed : int
-        What the program that is being bound needs.
+        Bytes that the executable needs that is being linked.
     generation : int
-        Rises when the memory becomes another: what is bound to the old one binds again.
+        A counter of releases; executables of an older generation link again.
     busy : bool
-        A run is under way that began here.
+        Whether a run is in progress that uses it.
     arena : Arena or None
-        Where its memory comes from; None: the place.
+        The arena that provides its memory; None: the allocator of the place.
     users : set of User
-        What is bound to it now.
+        The executables that are linked to it.
     """
 
     def __init__(self, context: Context) -> None:
@@ -61,22 +61,22 @@ class DeviceBufferStorage:
         self.users: WeakObjects[User] = WeakObjects()
 
     def fit(self, nbytes: int, exactly: bool = False) -> None:
-        """Have room for ``nbytes``, or (``exactly``) for no more.
+        """Allocate at least ``nbytes``, or (``exactly``) no more than that.
 
         Raises
         ------
         OutOfMemoryError
-            Then it is empty.
+            The storage is then empty.
         """
         if self.allocation is not None and (nbytes == self.nbytes or (nbytes < self.nbytes and not exactly)):
             return
-        large = self.nbytes >= TRIM_FROM
+        trims = self.nbytes >= MIN_TRIMMED_BYTES
         self.release()
         memory = memory_of(self.context.place, self.context)
         if self.arena is not None:
             self.allocation = self.arena.alloc(nbytes, self.context)
         else:
-            if large:
+            if trims:
                 memory.trim()
             self.allocation = memory.alloc_arena(nbytes, self.context)
         if isinstance(self.allocation, Piece):
@@ -84,17 +84,17 @@ class DeviceBufferStorage:
         self.nbytes = nbytes
 
     def transform_allocate(self) -> None:
-        """Have room for what is needed (nGraph's step of allocation).
+        """Allocate ``needed`` bytes (nGraph's step of allocation).
 
         Raises
         ------
         OutOfMemoryError
-            Then it is empty.
+            The storage is then empty.
         """
         self.fit(self.needed)
 
     def release(self) -> None:
-        """Give the memory back: nothing that was bound to it can be used any more."""
+        """Free the memory and detach all users."""
         self.generation += 1
         cache_version.invalidate()
         self.nbytes = 0
@@ -114,14 +114,14 @@ def allocate_buffers(buffers: Iterable[DeviceBufferStorage]) -> None:
 
 
 class DeviceTensor(Tensor):
-    """A tensor in a storage, at a fixed offset. What it gives to the host are copies."""
+    """A tensor at a static offset in a storage. Reads by the host return copies."""
 
     __slots__ = ("storage",)
     storage: DeviceBufferStorage
 
     @staticmethod
     def at(storage: DeviceBufferStorage, spec: Spec, offset: int) -> DeviceTensor:
-        """Make the tensor of that metadata at ``offset`` bytes of the storage."""
+        """Return a tensor with metadata ``spec`` at ``offset`` bytes of the storage."""
         self = DeviceTensor()
         self.spec, self.place, self.allocation = spec, storage.context.place, storage.allocation
         self._byte_offset = offset
@@ -129,5 +129,5 @@ class DeviceTensor(Tensor):
         return self
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A copy of the values on the host: the memory serves others soon."""
+        """Return a copy of the values on the host: other values reuse the memory."""
         return np.array(super().numpy())

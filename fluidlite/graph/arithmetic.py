@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import ShapeError
-from fluidlite.graph.value import Like, Value, binary, called, emit, matmul, pair, value_like
+from fluidlite.graph.value import Like, Value, binary, emit, matmul, named_function, pair, value_like
 from fluidlite.tensor.var_type import dtype_of
 
 
@@ -23,14 +23,14 @@ def _binary_function(name: str, type: str, doc: str) -> _BinaryFunction:
     def function(x: Like, y: Like) -> Value:
         return binary(type, x, y)
 
-    return called(function, name, doc)
+    return named_function(function, name, doc)
 
 
 def _unary_function(name: str, type: str, doc: str) -> _UnaryFunction:
     def function(x: Like) -> Value:
         return emit(type, {"X": value_like(x)})
 
-    return called(function, name, doc)
+    return named_function(function, name, doc)
 
 
 # Binary functions: operands broadcast as in NumPy; a number takes the dtype of the other operand.

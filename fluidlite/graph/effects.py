@@ -11,7 +11,7 @@ import numpy as np
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.ir.node import SEQUENTIAL, WRITE, Action, append
-from fluidlite.graph.value import Effect, Like, Value, as_value, create, emit, filled, ints_of, one_program, value_like
+from fluidlite.graph.value import Effect, Like, Value, as_value, create, emit, full, ints_of, one_program, value_like
 from fluidlite.program.variable import Variable
 
 
@@ -65,7 +65,7 @@ def fill(x: Value, scalar: float) -> Effect:
     number = scalar.item() if isinstance(scalar, np.number) else scalar
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise ProgramError(f"fill takes a number, got {scalar!r}")
-    return assign(target, filled(number, target.shape, target.dtype, target))
+    return assign(target, full(number, target.shape, target.dtype, target))
 
 
 def set_item(tensor: Value, item: Any, value: Like) -> Effect:
@@ -190,6 +190,6 @@ def broadcast(x: Like, shape: Sequence[int]) -> Value:
         return value
     reshaped = emit("reshape2", {"X": value}, {"shape": [1] * added + list(dims)}) if added else value
     if 0 in target_dims:
-        return filled(0, target_dims, value.dtype, value)
+        return full(0, target_dims, value.dtype, value)
     times = [b // a for a, b in zip(reshaped.shape, target_dims, strict=True)]
     return emit("expand", {"X": reshaped}, {"expand_times": times}) if set(times) != {1} else reshaped

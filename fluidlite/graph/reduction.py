@@ -7,7 +7,7 @@ from typing import Protocol, Union
 
 from fluidlite.base.errors import AttributeValueError, ShapeError
 from fluidlite.graph.arithmetic import square
-from fluidlite.graph.value import Like, Value, called, emit, ints_of, value_like
+from fluidlite.graph.value import Like, Value, emit, ints_of, named_function, value_like
 
 Axes = Union[int, Sequence[int], None]
 
@@ -45,7 +45,7 @@ def _reduction(name: str, type: str, doc: str) -> _Reduction:
     def function(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
         return _reduce(type, x, axis, keepdims)
 
-    return called(function, name, doc)
+    return named_function(function, name, doc)
 
 
 sum = _reduction("sum", "reduce_sum", "Return the sum over axes; None: over all.")

@@ -8,7 +8,7 @@ from typing import Any, Union
 import numpy as np
 
 from fluidlite.base.errors import AttributeValueError, ProgramError
-from fluidlite.graph.value import Like, Value, emit, filled, ints_of, value_like
+from fluidlite.graph.value import Like, Value, emit, full, ints_of, value_like
 
 
 def reshape(x: Like, shape: Sequence[int]) -> Value:
@@ -19,7 +19,7 @@ def reshape(x: Like, shape: Sequence[int]) -> Value:
         if 0 not in value.shape and -1 not in value.shape:
             raise ProgramError(f"{value.name!r} {list(value.shape)} has elements; it cannot become {dims}")
         if any(d == 0 and (i >= len(value.shape) or value.shape[i] != 0) for i, d in enumerate(dims)):
-            return filled(0, dims, value.dtype, value)
+            return full(0, dims, value.dtype, value)
     return emit("reshape2", {"X": value}, {"shape": dims})
 
 

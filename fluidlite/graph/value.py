@@ -130,7 +130,7 @@ def emit(
     return out
 
 
-def called(function: F, name: str, doc: str) -> F:
+def named_function(function: F, name: str, doc: str) -> F:
     """Return a generated function with its public name, which also appears in the source lines of operators."""
     renamed: Any = function
     renamed.__name__ = renamed.__qualname__ = name
@@ -178,7 +178,7 @@ def need_held(item: Any, dtype: str) -> None:
         )
 
 
-def stored(array: np.ndarray[Any, Any], beside: Variable | None = None) -> Value:
+def constant_value(array: np.ndarray[Any, Any], beside: Variable | None = None) -> Value:
     """Return an array as a constant value, which transformers store like state."""
     value = create(Value, "constant", _block(beside), Spec.of(array.shape, dtype_of(array.dtype)))
     value.persistable = True
@@ -188,7 +188,7 @@ def stored(array: np.ndarray[Any, Any], beside: Variable | None = None) -> Value
     return value
 
 
-def filled(number: float, dims: Sequence[int], dtype: str, beside: Variable | None = None) -> Value:
+def full(number: float, dims: Sequence[int], dtype: str, beside: Variable | None = None) -> Value:
     """Return a value of some dims filled with a number; DtypeError if the dtype cannot represent it."""
     need_held(number, dtype)
     attrs = {"shape": list(dims), "value": float(number), "dtype": dtype}
@@ -205,14 +205,14 @@ def value_like(item: Like, dtype: str = "float32", beside: Variable | None = Non
         number = item.item() if isinstance(item, (np.generic, np.ndarray)) else item
         if not isinstance(number, (bool, int, float)):
             raise ProgramError(f"{item!r} is no number of a graph")
-        return filled(number, (), dtype, beside)
+        return full(number, (), dtype, beside)
     array = as_array(item)
     if array.dtype == object or array.dtype.kind in "USMmc":
         raise ProgramError(f"{type(item).__name__} {item!r} is no value; expected a value, a number or an array")
     if isinstance(item, np.ndarray):
-        return stored(array, beside)
+        return constant_value(array, beside)
     need_held(item, dtype)
-    return stored(array.astype(NUMPY[dtype]), beside)
+    return constant_value(array.astype(NUMPY[dtype]), beside)
 
 
 def as_array(item: Any) -> np.ndarray[Any, Any]:

@@ -11,7 +11,7 @@ from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import DtypeError, ProgramError
 from fluidlite.compiler.arguments import as_declared_array, holds
 from fluidlite.compiler.ir.order import needed
-from fluidlite.graph.value import Value, as_array, create, stored, value_like
+from fluidlite.graph.value import Value, as_array, constant_value, create, value_like
 from fluidlite.program.declare_variable import declared_dims
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
@@ -47,7 +47,7 @@ def constant(const: Any, shape: Sequence[int] | None = None, dtype: Any = None) 
     if array.ndim == 0 and not shape:
         return value_like(const, value_dtype)
     dims = declared_dims("constant", shape) if shape is not None else array.shape
-    value = stored(np.zeros(dims, "uint8"))
+    value = constant_value(np.zeros(dims, "uint8"))
     value.declare(Spec.of(dims, value_dtype))
     value.initial = as_declared_array(
         value, np.broadcast_to(array, dims) if array.ndim == 0 else array, "constant"

@@ -52,7 +52,7 @@ def contenders() -> tuple[dict[str, Callable[[], Any]], int]:
     from fluidlite import nodes as gn
     from fluidlite.base.lru_cache import LRUCache
     from fluidlite.nodes import compiled
-    from fluidlite.nodes.linked import Linked
+    from fluidlite.nodes.linked import LinkedGraph
 
     rng = np.random.default_rng(0)
     dev = gn.cpu()
@@ -90,12 +90,12 @@ def contenders() -> tuple[dict[str, Callable[[], Any]], int]:
             compiled._entries = seen
 
     def node_by_node() -> None:
-        true = Linked.forward
-        Linked.forward = staticmethod(lambda nodes, context: None)  # type: ignore[method-assign]
+        true = LinkedGraph.forward
+        LinkedGraph.forward = staticmethod(lambda nodes, context: None)  # type: ignore[method-assign]
         try:
             run(gn.Graph(build(), compiled=False))
         finally:
-            Linked.forward = staticmethod(true)  # type: ignore[method-assign]
+            LinkedGraph.forward = staticmethod(true)  # type: ignore[method-assign]
 
     found: dict[str, Callable[[], Any]] = {
         "node by node": node_by_node,

@@ -75,7 +75,7 @@ def InPlaceLayerNorm(x: Node, axis: int = 0, epsilon: float = 1e-5) -> OperatorN
 
 
 def Dropout(x: Node, probability: float, seed: int = 0) -> OperatorNode:
-    """``x`` with each element 0 at a probability, and divided by 1 - probability else; drawn anew at each forward.
+    """``x`` with each element 0 at a probability, else divided by 1 - probability; redrawn at each forward.
 
     Parameters
     ----------

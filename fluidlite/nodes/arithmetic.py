@@ -21,24 +21,24 @@ def _add(*terms: Value) -> Value:
     return emit("sum", {"X": list(terms)})
 
 
-def _scaled(x: Value, scale: float, bias: float) -> Value:
+def _scale_value(x: Value, scale: float, bias: float) -> Value:
     if not is_float(x.dtype):
-        return ng.add(ng.multiply(x, scale), bias)  # which take whole numbers alone, as they are
+        return ng.add(ng.multiply(x, scale), bias)  # these keep integers exact
     need_held(scale, x.dtype)
     need_held(bias, x.dtype)
     return emit("scale", {"X": x}, {"scale": float(scale), "bias": float(bias)})
 
 
-def _from(x: Value, number: float) -> Value:
-    return _scaled(x, -1, number) if is_float(x.dtype) else ng.subtract(number, x)
+def _subtract_from(x: Value, number: float) -> Value:
+    return _scale_value(x, -1, number) if is_float(x.dtype) else ng.subtract(number, x)
 
 
-def _divided(x: Value, number: float) -> Value:
-    return _scaled(x, 1 / number, 0) if is_float(x.dtype) else ng.divide(x, number)
+def _divide_by(x: Value, number: float) -> Value:
+    return _scale_value(x, 1 / number, 0) if is_float(x.dtype) else ng.divide(x, number)
 
 
-def _over(x: Value, number: float) -> Value:
-    return _scaled(ng.reciprocal(x), number, 0) if is_float(x.dtype) else ng.divide(number, x)
+def _divide_number(x: Value, number: float) -> Value:
+    return _scale_value(ng.reciprocal(x), number, 0) if is_float(x.dtype) else ng.divide(number, x)
 
 
 ADD = Kind("Add", _add, (0, 1))
@@ -47,23 +47,23 @@ CWISE_PROD = Kind("CwiseProd", ng.multiply, (0, 1))
 CWISE_DIV = Kind("CwiseDiv", ng.divide, (0, 1))
 CWISE_MAX = Kind("CwiseMax", ng.maximum, (0, 1))
 CWISE_PROD_ADD = Kind("CwiseProdAdd", lambda x, y, z: ng.add(ng.multiply(x, y), z), (2, 0, 1))
-ADD_SCALAR = Kind("AddScalar", _scaled, (0,))
-SUBTRACT_SCALAR = Kind("SubtractScalar", _from, (0,))
-PROD_SCALAR = Kind("ProdScalar", _scaled, (0,))
-DIV_SCALAR = Kind("DivScalar", _divided, (0,))
-SCALAR_DIV = Kind("ScalarDiv", _over)
-_SAME, _NO_BIAS = ("scale", 1), ("bias", 0)
+ADD_SCALAR = Kind("AddScalar", _scale_value, (0,))
+SUBTRACT_SCALAR = Kind("SubtractScalar", _subtract_from, (0,))
+PROD_SCALAR = Kind("ProdScalar", _scale_value, (0,))
+DIV_SCALAR = Kind("DivScalar", _divide_by, (0,))
+SCALAR_DIV = Kind("ScalarDiv", _divide_number)
+_SCALE_1, _NO_BIAS = ("scale", 1), ("bias", 0)
 
 
-def _number(what: str, item: Any) -> float:
+def _number(function: str, item: Any) -> float:
     if not is_number(item):
-        raise NodeError(f"{what} takes a number, got {item!r:.60}")
+        raise NodeError(f"{function} takes a number, got {item!r:.60}")
     number: float = item
     return number
 
 
-def _scale(kind: Kind, x: Node, scale: float, bias: float, asked: bool = False) -> OperatorNode:
-    return operator_node(kind, (x,), (("scale", scale), ("bias", bias)), asked)
+def _scale_node(kind: Kind, x: Node, scale: float, bias: float, inplace: bool = False) -> OperatorNode:
+    return operator_node(kind, (x,), (("scale", scale), ("bias", bias)), inplace)
 
 
 def Add(*inputs: Node) -> OperatorNode:
@@ -76,12 +76,12 @@ InPlaceAdd = binary(ADD, "``a + b``, written over ``a``.", inplace=True)
 
 def AddScalar(x: Node, number: float) -> OperatorNode:
     """``x + number``."""
-    return _scale(ADD_SCALAR, x, 1, _number("AddScalar", number))
+    return _scale_node(ADD_SCALAR, x, 1, _number("AddScalar", number))
 
 
 def InPlaceAddScalar(x: Node, number: float) -> OperatorNode:
     """``x + number``, written over ``x``."""
-    return _scale(ADD_SCALAR, x, 1, _number("InPlaceAddScalar", number), True)
+    return _scale_node(ADD_SCALAR, x, 1, _number("InPlaceAddScalar", number), True)
 
 
 Subtract = binary(SUBTRACT, "``a - b``.")
@@ -95,12 +95,12 @@ def SubtractScalar(number: float, x: Node) -> OperatorNode:
 
 def ProdScalar(x: Node, number: float) -> OperatorNode:
     """``x * number``."""
-    return _scale(PROD_SCALAR, x, _number("ProdScalar", number), 0)
+    return _scale_node(PROD_SCALAR, x, _number("ProdScalar", number), 0)
 
 
 def InPlaceProdScalar(x: Node, number: float) -> OperatorNode:
     """``x * number``, written over ``x``."""
-    return _scale(PROD_SCALAR, x, _number("InPlaceProdScalar", number), 0, True)
+    return _scale_node(PROD_SCALAR, x, _number("InPlaceProdScalar", number), 0, True)
 
 
 CwiseProd = binary(CWISE_PROD, "``a * b``, element by element; broadcast as NumPy does.")
@@ -115,26 +115,26 @@ def CwiseProdAdd(a: Node, b: Node, c: Node) -> OperatorNode:
     return operator_node(CWISE_PROD_ADD, (a, b, c))
 
 
-def CwiseMax(first: Node, second: Node, *others: Node) -> OperatorNode:
+def CwiseMax(first: Node, second: Node, *further: Node) -> OperatorNode:
     """The maximum of two nodes or more, element by element."""
-    found = operator_node(CWISE_MAX, (first, second))
-    for item in others:
-        found = operator_node(CWISE_MAX, (found, item))
-    return found
+    maximum = operator_node(CWISE_MAX, (first, second))
+    for item in further:
+        maximum = operator_node(CWISE_MAX, (maximum, item))
+    return maximum
 
 
-# What operators of Python make of nodes. Graphs are made for each sample: each goes straight to its kind -----------
+# Python's operators on nodes. A graph may be built for each sample, so each calls operator_node directly -----------
 
 
 def add(left: Node, right: Any) -> OperatorNode:
     if type(right) is not OperatorNode and is_number(right):
-        return operator_node(ADD_SCALAR, (left,), (_SAME, ("bias", right)))
+        return operator_node(ADD_SCALAR, (left,), (_SCALE_1, ("bias", right)))
     return operator_node(ADD, (left, right))
 
 
 def subtract(left: Node, right: Any) -> OperatorNode:
     if type(right) is not OperatorNode and is_number(right):
-        return operator_node(ADD_SCALAR, (left,), (_SAME, ("bias", -right)))
+        return operator_node(ADD_SCALAR, (left,), (_SCALE_1, ("bias", -right)))
     return operator_node(SUBTRACT, (left, right))
 
 

@@ -1,4 +1,4 @@
-"""DeviceView, which shares a value under another device's name, and DeviceTransfer, which copies between devices."""
+"""DeviceView, which aliases a value on another device of the same memory, and DeviceTransfer, which copies it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fluidlite.tensor.tensor_spec import Spec
 
 
 class DeviceView(Node):
-    """A node's value and gradient under the name of another device of the same memory; nothing is copied.
+    """An alias of a node's value and gradient on another device of the same memory; nothing is copied.
 
-    What is computed of it lies on that device, so that it may be temporary where the node itself is not.
+    Nodes computed from it are on that device, so their memory may be temporary where the node's own is not.
 
     Parameters
     ----------
@@ -36,10 +36,10 @@ class DeviceView(Node):
         self._at = node._at
         self._check(node.dev())
 
-    def _check(self, lies: Device) -> None:
-        if not self._dev.same_memory(lies):
+    def _check(self, value_device: Device) -> None:
+        if not self._dev.same_memory(value_device):
             raise NodeError(
-                f"{self}: its input {self._inputs[0]} lies on {lies}; expected in the memory of {self._dev}"
+                f"{self}: its input {self._inputs[0]} lies on {value_device}; expected in the memory of {self._dev}"
                 f"\n  Do: DeviceTransfer(node, {self._dev}) copies the value there, and the gradient back"
             )
 
@@ -51,9 +51,9 @@ class DeviceView(Node):
         NodeError
             Before ``forward``, or if the node was moved to other memory since.
         """
-        found = super().value()
-        self._check(found.dev)
-        return found
+        tensor = super().value()
+        self._check(tensor.dev)
+        return tensor
 
     def _spec(self) -> Spec | None:
         return self._inputs[0]._spec()
@@ -78,9 +78,9 @@ class DeviceTransfer(Node):
     reads_output = False
 
     def __init__(self, node: Node, dev: Device | PlaceLike) -> None:
-        where = as_device(dev)
-        where.known_place()
-        super().__init__((node,), where)
+        target = as_device(dev)
+        target.known_place()
+        super().__init__((node,), target)
 
     def forward_(self) -> None:
         self.set_value(self._inputs[0].value().copy_to(self._dev))

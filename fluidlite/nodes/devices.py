@@ -1,4 +1,4 @@
-"""Devices as nodes see them: where the memory of tensors is, and how it is allocated."""
+"""Devices of nodes: where the memory of tensors is, and how it is allocated."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fluidlite.tensor.tensor_spec import Spec
 _singletons: dict[Place, Device] = {}
 _lock = new_lock()
 MAX_TYPES = 4096
-"""Value types that a device keeps."""
+"""Value types that a device caches."""
 
 
 class ValueType:
-    """What a value is, as far as programs of nodes depend on it: one object for all that are alike on a device."""
+    """Metadata of a value that node programs depend on: one object for all equal metadata on a device."""
 
     __slots__ = ("has_grad", "spec")
 
@@ -32,7 +32,7 @@ class ValueType:
 
 
 class Device:
-    """Memory of a place, allocated as the place's strategy says. Make one with :func:`device`, :func:`cpu`, ...
+    """Memory of a place, allocated by the place's strategy. Make one with :func:`device`, :func:`cpu`, ...
 
     Attributes
     ----------
@@ -52,15 +52,15 @@ class Device:
     def type_of(self, spec: Spec, has_grad: bool) -> ValueType:
         """The type of values on this device."""
         key = 2 * spec.uid + has_grad
-        found = self._types.get(key)
-        if found is None:
-            if len(self._types) >= MAX_TYPES:  # a type that comes anew is another object, which no cache knows yet
+        value_type = self._types.get(key)
+        if value_type is None:
+            if len(self._types) >= MAX_TYPES:  # later types are new objects, so caches keyed by old ones miss
                 self._types.clear()
-            found = self._types[key] = ValueType(spec, has_grad)
-        return found
+            value_type = self._types[key] = ValueType(spec, has_grad)
+        return value_type
 
     def same_memory(self, other: Device) -> bool:
-        """Whether tensors of both lie in the same memory: no copy is needed between them."""
+        """Whether tensors of both are in the same memory, so that no copy is needed between them."""
         return self.place == other.place
 
     def known_place(self) -> Place:
@@ -88,7 +88,7 @@ class Device:
         Raises
         ------
         OutOfMemoryError
-            The device is as it was.
+            The device is unchanged.
         """
         self.known_place()
         return memory_of(context.place, context).alloc(nbytes, context)
@@ -104,7 +104,7 @@ class Device:
 
 
 class NullDevice(Device):
-    """The device of what has none yet: a tensor takes the device of what is assigned to it."""
+    """The device of tensors that have none yet: a tensor takes the device of the first tensor assigned to it."""
 
     __slots__ = ()
     precedence = -1
@@ -117,16 +117,16 @@ _null = NullDevice(None)
 
 
 class Prealloc(Device):
-    """Preallocated memory of a place: a device whose tensors cost a pointer increment, and that is rewound as a whole.
+    """Preallocated memory of a place: a bump allocator that :meth:`reset` frees as a whole.
 
     Tensors that outlive :meth:`reset` raise when they are used. Each starts at a multiple of the place's alignment;
-    what fits exactly is given, and what does not fit raises and leaves the device as it was.
+    a request that fits exactly succeeds; one that does not fit raises and leaves the device unchanged.
 
     Parameters
     ----------
     place : Place or str
     nbytes : int
-        Its size; a whole number as a float, such as ``1e8``, is taken too.
+        Its size; a float with an integer value, such as ``1e8``, is accepted.
 
     Raises
     ------
@@ -142,8 +142,8 @@ class Prealloc(Device):
     precedence = 1
 
     def __init__(self, place: PlaceLike, nbytes: int | float) -> None:
-        whole = isinstance(nbytes, (int, float)) and not isinstance(nbytes, bool) and 0 <= nbytes < 1 << 63
-        if not whole or nbytes != int(nbytes):
+        in_range = isinstance(nbytes, (int, float)) and not isinstance(nbytes, bool) and 0 <= nbytes < 1 << 63
+        if not in_range or nbytes != int(nbytes):
             raise NodeError(f"{type(self).__name__}: nbytes is {nbytes!r}; expected a number of bytes, 0 or more")
         super().__init__(devices.unit(place).place)
         self.arena = arena(self.known_place(), int(nbytes))
@@ -155,7 +155,7 @@ class Prealloc(Device):
 
     @property
     def used(self) -> int:
-        """Bytes given away since the last reset, with what alignment put between the tensors."""
+        """Bytes allocated since the last reset, with the padding between tensors."""
         return self.arena.used
 
     @property
@@ -172,7 +172,7 @@ class Prealloc(Device):
         return self.arena.alloc(nbytes, context)
 
     def reset(self) -> None:
-        """Take all memory back at once; tensors that had some raise when they are used.
+        """Free all memory at once; tensors that used it raise when they are used.
 
         Raises
         ------
@@ -182,7 +182,7 @@ class Prealloc(Device):
         self.arena.reset()
 
     def __call__(self) -> AbstractContextManager[Arena]:
-        """``with dev():`` what this thread allocates on the place comes from it: runs of programs and networks too."""
+        """``with dev():`` this thread allocates all memory of the place from it, also in runs of programs."""
         return self.arena()
 
     def close(self) -> None:
@@ -237,12 +237,12 @@ def device(place: PlaceLike) -> Device:
     PlaceError, DeviceUnavailable
         With the root cause, if the place cannot be used.
     """
-    found = _singletons.get(place) if isinstance(place, Place) else None
-    if found is None:
-        where = devices.unit(place).place
+    cached = _singletons.get(place) if isinstance(place, Place) else None
+    if cached is None:
+        canonical_place = devices.unit(place).place
         with _lock:
-            found = _singletons.setdefault(where, Device(where))
-    return found
+            cached = _singletons.setdefault(canonical_place, Device(canonical_place))
+    return cached
 
 
 def cpu() -> Device:
@@ -266,5 +266,5 @@ def null_device() -> Device:
 
 
 def as_device(dev: Device | PlaceLike) -> Device:
-    """A device as it is, or the device of a place."""
+    """The device itself, or the device of a place."""
     return dev if isinstance(dev, Device) else device(dev)

@@ -11,12 +11,12 @@ _warned: set[tuple[Place, str]] = set()
 
 
 def warn_of_fallback(plan: Plan, place: Place) -> None:
-    """Warn, once an operator and place, of operators that run on the host for want of a kernel, as executors do."""
+    """Warn once for each operator and place of operators that run on the host because the place has no kernel."""
     if policy().fallback != "warn":
         return
-    fallen = sorted({line.op.type for line in plan.lines if line.lacks_kernel})
-    new = [type for type in fallen if (place, type) not in _warned]
-    if not new:
+    host_types = sorted({line.op.type for line in plan.lines if line.lacks_kernel})
+    new_types = [type for type in host_types if (place, type) not in _warned]
+    if not new_types:
         return
-    _warned.update((place, type) for type in new)
-    report("operators of nodes", place, new)
+    _warned.update((place, type) for type in new_types)
+    report("operators of nodes", place, new_types)

@@ -6,24 +6,32 @@ from collections.abc import Iterator
 
 from fluidlite.base.errors import NodeError
 from fluidlite.nodes.buffers import text_of
-from fluidlite.nodes.compiled import COMPUTED, NOT_ASKED, NOT_RUN, NotCompiled, Structure, compiled_run, structure_of
+from fluidlite.nodes.compiled import (
+    COMPUTED,
+    NOT_ASKED,
+    NOT_RUN,
+    GraphStructure,
+    NotCompiled,
+    compiled_run,
+    structure_of,
+)
 from fluidlite.nodes.compiled_run import CompiledRun
 from fluidlite.nodes.inplace import MODES, InPlaceReport, choose_in_place
 from fluidlite.nodes.leaves import Weight
-from fluidlite.nodes.linked import Linked
+from fluidlite.nodes.linked import LinkedGraph
 from fluidlite.nodes.node import Node
 from fluidlite.nodes.node_program import check_stamp
 from fluidlite.nodes.operator_call import filled
 from fluidlite.nodes.operator_node import OperatorNode
-from fluidlite.nodes.running import held, raise_late
+from fluidlite.nodes.running import locked_queues, raise_deferred
 from fluidlite.nodes.tensor import Tensor
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 
-_graphs = [0]
-"""How many graphs were made, or took nodes back: while it stays, every graph has the nodes that it had."""
+_graph_count = [0]
+"""Counts graphs that were made or that claimed nodes: while it is unchanged, no graph has lost nodes to another."""
 COMPILE_AFTER = 1
-"""How often a structure is seen before a graph of it runs compiled."""
+"""Number of graphs of one structure that run node by node before the next one is compiled."""
 
 
 class Graph:
@@ -33,24 +41,23 @@ class Graph:
     ----------
     sink : Node
     inplace : {"asked", "auto", "copy", False}
-        Which nodes write over an input. ``"asked"``: those that ask for it (``InPlaceAdd``); one that is not safe
-        raises. ``"copy"``: of these, the ones that are safe. ``"auto"``: every node that may. False: none.
-
+        Which nodes write over an input. ``"asked"``: those that request it (``InPlaceAdd``); one that is not safe
+        raises. ``"copy"``: of these, the safe ones. ``"auto"``: every safe node. False: none.
     compiled : bool
-        Whether it runs compiled where a graph of its structure and metadata was seen before; the numbers are equal, to
+        Whether it runs compiled if a graph of equal structure and metadata was seen before; results are equal to
         rounding.
 
     Attributes
     ----------
     nodes : list of Node
-        In one depth-first order: each behind its inputs, each once.
+        In depth-first order: each node once, after its inputs.
     inplace_report : InPlaceReport
         Which nodes write in place, the bytes that saves, and why others do not.
 
     Raises
     ------
     InPlaceError
-        If a node asks to write in place where it is not safe; it names both nodes, the slot and the reason.
+        If a node requests to write in place where it is not safe; it names both nodes, the slot and the reason.
     """
 
     def __init__(self, sink: Node, inplace: str | bool = "asked", compiled: bool = True) -> None:
@@ -59,46 +66,46 @@ class Graph:
         if inplace is not False and inplace not in MODES:
             raise NodeError(f"inplace is {inplace!r}; expected one of {', '.join(map(repr, MODES))}, or False")
         self.sink = sink
-        self._mark = object()
-        _graphs[0] += 1
-        self._claimed = _graphs[0]
-        self.nodes, asked = _order(sink, self._mark)
+        self._node_mark = object()
+        _graph_count[0] += 1
+        self._claimed_count = _graph_count[0]
+        self.nodes, has_inplace = _depth_first(sink, self._node_mark)
         if check_stamp():
             for node in self.nodes:
                 if isinstance(node, OperatorNode):
                     node._resolve()
         self._report: InPlaceReport | None = None
-        self._mode = inplace
-        if asked or inplace == "auto":
+        self._inplace_mode = inplace
+        if has_inplace or inplace == "auto":
             self._report = choose_in_place(self.nodes, inplace)
         self._compiled = compiled
         self._run: CompiledRun | None = None
-        self._structure: Structure | None = None
-        self._linked: Linked | None = None
-        self._operators = 0
-        self._why = NOT_RUN
+        self._structure: GraphStructure | None = None
+        self._linked: LinkedGraph | None = None
+        self._computed = 0
+        self._not_compiled = NOT_RUN
 
     @property
     def inplace_report(self) -> InPlaceReport:
         """Which nodes write in place, the bytes that saves, and why others do not."""
         if self._report is None:
-            self._report = choose_in_place(self.nodes, self._mode)
+            self._report = choose_in_place(self.nodes, self._inplace_mode)
         return self._report
 
     def buffers(self) -> str:
-        """Which value lies in which buffer, step by step: a line a buffer, a column a node that is computed."""
+        """The buffers of values over forward steps: one line for each buffer, one column for each computed node."""
         return text_of(self.nodes)
 
     def weights(self) -> list[Weight]:
         """The weights, each once; of tied ones, the first."""
-        found: dict[int, Weight] = {}
+        distinct: dict[int, Weight] = {}
         for node in self.nodes:
             if isinstance(node, Weight):
-                found.setdefault(node.identity, node)
-        return list(found.values())
+                distinct.setdefault(node.identity, node)
+        return list(distinct.values())
 
     def forward(self) -> Tensor:
-        """Compute every node that has not been, in order.
+        """Compute every node that is not computed yet, in order.
 
         Returns
         -------
@@ -110,122 +117,122 @@ class Graph:
         FluidError
             With the node and the user's line; nodes before it keep their values.
         """
-        self._claim()
+        self._claim_nodes()
         nodes = [node for node in self.nodes if not node._forwarded]
         if nodes and not self._run_compiled(len(nodes)) and not self._run_linked():
-            contexts = self._held_contexts()
-            with held(contexts, self._leaf_values):
+            contexts = self._contexts()
+            with locked_queues(contexts, self._forwarded_values):
                 first = contexts[0]
-                several = len(contexts) > 1
+                multiple_places = len(contexts) > 1
                 for number, node in enumerate(nodes):
-                    context = get_context(node._dev.known_place()) if several else first
+                    context = get_context(node._dev.known_place()) if multiple_places else first
                     node._run_forward(context, number)
                     node._forwarded = True
-                raise_late(contexts, nodes)
+                raise_deferred(contexts, nodes)
         return self.sink.value()
 
     def _run_linked(self) -> bool:
-        """Run linked, if each node can be, and none has been computed."""
+        """Run linked, if each node can be linked and none has been computed."""
         self._linked = None
         place = self.sink._dev.place
         if place is None:
             return False
         context = get_context(place)
         with context.lock:
-            self._linked = Linked.forward(self.nodes, context)
+            self._linked = LinkedGraph.forward(self.nodes, context)
             if self._linked is not None:
-                raise_late((context,), self.nodes)
+                raise_deferred((context,), self.nodes)
         return self._linked is not None
 
     def _run_compiled(self, count: int) -> bool:
         """Run compiled, if the structure was seen before and no node has been computed."""
         run, structure = self._run, self._structure
         if run is not None:
-            if structure is not None and structure.holds() and count == self._operators and run.again(self):
+            if structure is not None and structure.is_current() and count == self._computed and run.can_rerun(self):
                 run.run_forward(self)
                 return True
-            run.let_go(self)
+            run.release(self)
             self._run = None
-        found = self._find_run(structure, count)
-        if isinstance(found, NotCompiled):
-            self._why = found
+        new_run = self._find_run(structure, count)
+        if isinstance(new_run, NotCompiled):
+            self._not_compiled = new_run
             return False
-        found.run_forward(self)
-        self._run = found
+        new_run.run_forward(self)
+        self._run = new_run
         return True
 
-    def _find_run(self, structure: Structure | None, count: int) -> CompiledRun | NotCompiled:
+    def _find_run(self, structure: GraphStructure | None, count: int) -> CompiledRun | NotCompiled:
         if not self._compiled:
             return NOT_ASKED
-        if structure is None or not structure.holds():
+        if structure is None or not structure.is_current():
             self._structure = None
-            found = structure_of(self.nodes)
-            if isinstance(found, NotCompiled):
-                return found
-            structure = self._structure = found
-            self._operators = len(self.nodes) - len(structure.leaves)
-        if count != self._operators:
+            new_structure = structure_of(self.nodes)
+            if isinstance(new_structure, NotCompiled):
+                return new_structure
+            structure = self._structure = new_structure
+            self._computed = len(self.nodes) - len(structure.leaves)
+        if count != self._computed:
             return COMPUTED
         return compiled_run(self, structure, COMPILE_AFTER)
 
-    def _claim(self) -> None:
-        """Prove anew what writes in place, if another graph was made of some of the nodes since."""
-        if _graphs[0] == self._claimed:  # no graph was made since
+    def _claim_nodes(self) -> None:
+        """Claim the nodes again and repeat the in-place proofs, if another graph has claimed some of them."""
+        if _graph_count[0] == self._claimed_count:  # no graph has claimed nodes since
             return
-        self._claimed = _graphs[0]
-        mine = self._mark
+        self._claimed_count = _graph_count[0]
+        mark = self._node_mark
         for node in self.nodes:
-            if node._seen is not mine:
+            if node._graph_mark is not mark:
                 break
         else:
             return
-        _graphs[0] += 1  # others look again
-        self._claimed = _graphs[0]
+        _graph_count[0] += 1  # makes the others check their claims
+        self._claimed_count = _graph_count[0]
         inplace = False
         for position, node in enumerate(self.nodes):
-            node._seen = mine
+            node._graph_mark = mark
             node._position = position
-            inplace = inplace or (isinstance(node, OperatorNode) and (node._inplace >= 0 or node._asked))
-        if inplace or self._mode == "auto":
-            self._report = choose_in_place(self.nodes, self._mode)
+            inplace = inplace or (isinstance(node, OperatorNode) and (node._inplace >= 0 or node._requests_inplace))
+        if inplace or self._inplace_mode == "auto":
+            self._report = choose_in_place(self.nodes, self._inplace_mode)
             self._structure = None
 
     def backward(self, coefficient: float = 1.0) -> None:
         """Add the gradients of the sink, times a coefficient, to those of the leaves.
 
-        Gradients of other nodes begin anew.
+        Gradients of other nodes are overwritten.
 
         Raises
         ------
         NodeError
             Before forward, or if the sink depends on nothing that has a gradient.
         GradientError
-            If a node on the way has no derivative.
+            If a node on the path to the leaves has no derivative.
         """
-        self._claim()
+        self._claim_nodes()
         sink, nodes = self.sink, self.nodes
         self._check_forwarded("backward")
         if not sink._has_grad:
             raise NodeError(f"{sink} depends on nothing that has a gradient\n  Do: use Data or Weight for what has one")
-        if self._run is not None and self._run.holds(self):
+        if self._run is not None and self._run.owns_values(self):
             self._run.run_backward(self, float(coefficient))
             return
         linked = self._linked
         if linked is not None:
             context = get_context(sink._dev.known_place())
             with context.lock:
-                if linked.holds(nodes, context) and linked.backward(nodes, context, float(coefficient)):
-                    raise_late((context,), nodes)
+                if linked.owns_values(nodes, context) and linked.backward(nodes, context, float(coefficient)):
+                    raise_deferred((context,), nodes)
                     return
         for node in nodes:
             if not node._at.leaf:
                 node.reset_grad()
         value = sink.value()
         start = filled(sink._dev, value._known(), float(coefficient))
-        contexts = self._held_contexts()
-        with held(contexts, self._read_values):
+        contexts = self._contexts()
+        with locked_queues(contexts, self._read_values):
             sink._add_grad(start)
-            first, several, last = contexts[0], len(contexts) > 1, len(nodes) - 1
+            first, multiple_places, last = contexts[0], len(contexts) > 1, len(nodes) - 1
             try:
                 for number in range(last, -1, -1):
                     node = nodes[number]
@@ -233,16 +240,16 @@ class Graph:
                         if node._at._parts:
                             node._at.add_up()
                         if not node.leaf:
-                            context = get_context(node._dev.known_place()) if several else first
+                            context = get_context(node._dev.known_place()) if multiple_places else first
                             node._run_backward(context, number)
-                raise_late(contexts, nodes)
+                raise_deferred(contexts, nodes)
             except BaseException:
                 for node in nodes:
                     node._at._parts = ()
                 raise
 
     def reset_grad(self) -> None:
-        """Let every gradient be 0, those of leaves too.
+        """Set every gradient to 0, also those of leaves.
 
         Raises
         ------
@@ -252,43 +259,43 @@ class Graph:
         self._check_forwarded("reset_grad")
         for node in self.nodes:
             if type(node) is OperatorNode:
-                held = node._at
-                held._gradient = held._graded = None
-                node._passed = False
+                storage = node._at
+                storage._gradient = storage._grad_source = None
+                node._gradient_moved = False
             else:
                 node.reset_grad()
 
     def reset_forwarded(self) -> None:
-        """Let the next forward compute every node again, from the values that leaves have then."""
+        """Make the next forward compute every node again, from the current values of leaves."""
         for node in self.nodes:
-            if type(node) is OperatorNode:  # most are; a call for each would be a tenth of what a run costs
+            if type(node) is OperatorNode:  # inlined: a call for each node would take a tenth of a run
                 node._forwarded = False
-                node._over = None
+                node._overwriter = None
             else:
                 node.reset_forwarded()
 
     @property
     def runs_compiled(self) -> bool:
-        """Whether the values are those of compiled programs."""
+        """Whether the values were computed by compiled programs."""
         return self._run is not None
 
     @property
     def why_not_compiled(self) -> str:
-        """Why the last forward ran node by node, with the node that is the reason; empty where it ran compiled."""
-        return "" if self._run is not None else str(self._why)
+        """Why the last forward ran node by node, with the node that is the reason; empty if it ran compiled."""
+        return "" if self._run is not None else str(self._not_compiled)
 
-    def _check_forwarded(self, what: str) -> None:
+    def _check_forwarded(self, method: str) -> None:
         if not self.sink._forwarded:
-            raise NodeError(f"{what} of the graph of {self.sink} before forward\n  Do: graph.forward() first")
+            raise NodeError(f"{method} of the graph of {self.sink} before forward\n  Do: graph.forward() first")
 
     # Queues
 
-    def _held_contexts(self) -> list[Context]:
+    def _contexts(self) -> list[Context]:
         devices = dict.fromkeys(node._dev for node in self.nodes)
         places = dict.fromkeys(dev.known_place() for dev in devices)
         return [get_context(place) for place in places]
 
-    def _leaf_values(self) -> Iterator[Tensor]:
+    def _forwarded_values(self) -> Iterator[Tensor]:
         for node in self.nodes:
             if node._forwarded and node._at._tensor is not None:
                 yield node._at._tensor
@@ -308,32 +315,32 @@ class Graph:
         return f"<Graph of {len(self.nodes)} nodes, sink {self.sink}>"
 
 
-def _order(sink: Node, done: object) -> tuple[list[Node], bool]:
-    """The nodes in depth-first order, without recursion; and whether one asks to write in place, or did before."""
+def _depth_first(sink: Node, mark: object) -> tuple[list[Node], bool]:
+    """The nodes in depth-first order, without recursion; and whether one requests or does in-place writing."""
     order: list[Node] = []
-    take = order.append
-    position, asked = 0, False
-    node, left = sink, iter(sink._inputs)  # the node that is looked at, and its inputs that were not
-    above: list[tuple[Node, Iterator[Node]]] = []
+    append_node = order.append
+    position, has_inplace = 0, False
+    node, pending_inputs = sink, iter(sink._inputs)  # the visited node, and its inputs not visited yet
+    stack: list[tuple[Node, Iterator[Node]]] = []
     while True:
-        for item in left:
-            if item._seen is not done:
-                inputs = item._inputs
+        for node_input in pending_inputs:
+            if node_input._graph_mark is not mark:
+                inputs = node_input._inputs
                 if inputs:
-                    above.append((node, left))
-                    node, left = item, iter(inputs)
+                    stack.append((node, pending_inputs))
+                    node, pending_inputs = node_input, iter(inputs)
                     break
-                item._seen = done
-                item._position = position
+                node_input._graph_mark = mark
+                node_input._position = position
                 position += 1
-                take(item)
+                append_node(node_input)
         else:
-            node._seen = done
+            node._graph_mark = mark
             node._position = position
             position += 1
-            take(node)
-            if type(node) is OperatorNode and (node._asked or node._inplace >= 0):
-                asked = True
-            if not above:
-                return order, asked
-            node, left = above.pop()
+            append_node(node)
+            if type(node) is OperatorNode and (node._requests_inplace or node._inplace >= 0):
+                has_inplace = True
+            if not stack:
+                return order, has_inplace
+            node, pending_inputs = stack.pop()

@@ -1,4 +1,4 @@
-"""RoutineImage: what a routine launches, so that it can be done at any addresses, with others in one native call."""
+"""RoutineImage: the launches of a routine, linked so that one native call runs many images at any addresses."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from fluidlite.tensor.tensor_spec import Spec
 if TYPE_CHECKING:
     from fluidlite.nodes.routine import Routine
 
-_NUMBERS = 0x2EED1234, 0x2EED4321
-"""What operators are called in the two recordings: where a word is one of them, it names the operator in an error."""
+_MARKER_NUMBERS = 0x2EED1234, 0x2EED4321
+"""The operator numbers of the two recordings: a word equal to one of them is the operator's number in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutineImage:
-    """A routine that was linked.
+    """A linked routine.
 
-    Its registers are where each of its results lies, and the inputs; if it is not ``plain``, then the operator's number
-    in errors, and where what is forgotten lies.
+    Its registers are the addresses of its results and of its inputs. If it is not ``is_plain``, the operator's number
+    for errors and the address of its scratch memory follow.
 
     ``address``: of the image.
-    ``sizes``: bytes of its results: of the memory that they have of their own.
-    ``rooms``: the same, up to the device's alignment.
-    ``nbytes``, ``room``: the sums of both.
-    ``fetches``: for each result that has memory of its own, the number of what is fetched that lies there.
-    ``scratch``: bytes of what lies between operators, and of workspaces.
-    ``outs``: for each thing fetched, the input in whose memory it lies, or -1, and then the number of the result.
-    ``single``: whether there is one result, which is what is fetched.
-    ``marks``: whether a kernel may set the status word.
-    ``plain``: whether it neither forgets anything nor marks.
-    ``brief``: its address, room, nbytes and launches, if it is single and plain.
-    ``keep``: what owns the image's memory.
+    ``sizes``: bytes of each result that has memory of its own.
+    ``aligned_sizes``: the same, rounded up to the device's alignment.
+    ``nbytes``, ``aligned_bytes``: the sums of both.
+    ``fetches``: for each result that has memory of its own, the number of the fetch stored in it.
+    ``scratch``: bytes of intermediate values and workspaces.
+    ``outs``: for each fetch, the input that it aliases, or -1 and the number of the result.
+    ``has_single_result``: whether there is one result, which is the only fetch.
+    ``may_fail``: whether a kernel may set the status word.
+    ``is_plain``: whether it has no scratch memory and cannot fail.
+    ``fast_words``: its address, aligned_bytes, nbytes and launches, if it is plain with a single result; else None.
+    ``owner``: the object that owns the image's memory.
     """
 
     address: int
     sizes: tuple[int, ...]
-    rooms: tuple[int, ...]
+    aligned_sizes: tuple[int, ...]
     nbytes: int
-    room: int
+    aligned_bytes: int
     fetches: tuple[int, ...]
     scratch: int
     outs: tuple[tuple[int, int], ...]
-    single: bool
-    marks: bool
+    has_single_result: bool
+    may_fail: bool
     launches: int
-    plain: bool
-    brief: tuple[int, int, int, int] | None
-    keep: Any
+    is_plain: bool
+    fast_words: tuple[int, int, int, int] | None
+    owner: Any
 
 
 class _Recording:
-    """A routine's launches on memory of their own."""
+    """The launches of a routine on stand-in memory."""
 
     def __init__(self, routine: Routine, context: Context, number: int) -> None:
         assert routine.steps is not None
@@ -67,7 +67,7 @@ class _Recording:
         number_register = 1 + self.results + len(routine.feed_specs)
         self._scratch = number_register + 1
         self.launches: list[Any] = []
-        self.marks = False
+        self.may_fail = False
         self.counted = 0
         self.memory: list[tuple[int, int, int, int]] = [(number_register, 0, number, 1)]
         self.sizes: list[int] = []
@@ -75,7 +75,7 @@ class _Recording:
         self.scratch = 0
         self._context = context
         self._alive: list[Tensor] = []
-        """All memory: as long as it lives, the other recording's lies elsewhere."""
+        """Keeps the memory alive, so that the second recording has other addresses."""
         registers: list[Any] = []
         roots: dict[int, tuple[int, int]] = {}
         for at, spec in enumerate(routine.feed_specs):
@@ -83,16 +83,18 @@ class _Recording:
             roots[at] = at, 0
         registers += routine.spare
         for step in routine.steps:
-            given: list[Tensor] = [registers[i] for i in step.ins]
+            operands: list[Tensor] = [registers[i] for i in step.ins]
             for spec, register, fetched, shares in step.outs:
                 if shares >= 0:
-                    tensor, roots[register] = relaid(given[shares], spec), roots[step.ins[shares]]
-                else:  # what a view of it is fetched of is a result
-                    tensor, roots[register] = self._own(spec, fetched) if fetched != -1 else self._forgotten(spec)
+                    tensor, roots[register] = relaid(operands[shares], spec), roots[step.ins[shares]]
+                else:  # a value is a result if it or a view of it is fetched
+                    tensor, roots[register] = (
+                        self._result(spec, fetched) if fetched != -1 else self._scratch_tensor(spec)
+                    )
                 registers[register] = tensor
-                given.append(tensor)
+                operands.append(tensor)
             if not step.skip:
-                self._launch(step, given, number)
+                self._launch(step, operands, number)
         self.outs = tuple(roots[register] for register in routine.results)
 
     def _register(self, spec: Spec, register: int, offset: int) -> Tensor:
@@ -101,13 +103,13 @@ class _Recording:
         self.memory.append((register, offset, tensor.address(), spec.nbytes))
         return tensor
 
-    def _own(self, spec: Spec, fetched: int) -> tuple[Tensor, tuple[int, int]]:
+    def _result(self, spec: Spec, fetched: int) -> tuple[Tensor, tuple[int, int]]:
         at = len(self.sizes)
         self.sizes.append(spec.nbytes)
         self.fetches.append(fetched if fetched >= 0 else -2 - fetched)
         return self._register(spec, 1 + at, 0), (-1, at)
 
-    def _forgotten(self, spec: Spec) -> tuple[Tensor, tuple[int, int]]:
+    def _scratch_tensor(self, spec: Spec) -> tuple[Tensor, tuple[int, int]]:
         at = self.scratch
         self.scratch = at + _aligned(max(spec.nbytes, 1), self._context)
         return self._register(spec, self._scratch, at), (-2, at)
@@ -115,57 +117,58 @@ class _Recording:
     def _launch(self, step: Any, tensors: list[Tensor], number: int) -> None:
         launch, context = step.launch, self._context
         if launch.random is not None:
-            raise _Unlinkable
+            raise _NotLinkable
         _, space, prepared = launch.runs.get(context) or prepare_step(launch, context)
-        workspace = self._forgotten(space)[0] if space is not None else None
-        found = recorded(
+        workspace = self._scratch_tensor(space)[0] if space is not None else None
+        recording = recorded(
             launch, prepared, context, IO(launch.call, tensors, context, number, NO_RANDOM, workspace), False
         )
-        if found is None:
-            raise _Unlinkable
-        self.launches += found.launches
-        self.marks = self.marks or found.marks
-        self.counted += found.counted
+        if recording is None:
+            raise _NotLinkable
+        self.launches += recording.launches
+        self.may_fail = self.may_fail or recording.marks
+        self.counted += recording.counted
 
 
-class _Unlinkable(Exception):
-    """A kernel does more than launch."""
+class _NotLinkable(Exception):
+    """A kernel runs host code besides launches."""
 
 
 def image_of(routine: Routine, context: Context) -> RoutineImage | None:
-    """Link a routine; None where its kernels do more than launch, or threads may share one."""
-    make = getattr(context.language, "image", None)
-    if make is None or routine.steps is None:
+    """Link a routine; None if a kernel runs host code besides launches, or the work needs several threads."""
+    make_image = getattr(context.language, "image", None)
+    if make_image is None or routine.steps is None:
         return None
     try:
-        one, other = [_Recording(routine, context, number) for number in _NUMBERS]
-    except _Unlinkable:
+        first, second = [_Recording(routine, context, number) for number in _MARKER_NUMBERS]
+    except _NotLinkable:
         return None
     memory = [
-        (register, offset, start, there, nbytes)
-        for (register, offset, start, nbytes), (_, _, there, _) in zip(one.memory, other.memory, strict=True)
+        (register, offset, start, second_start, nbytes)
+        for (register, offset, start, nbytes), (_, _, second_start, _) in zip(first.memory, second.memory, strict=True)
     ]
-    plain = not one.scratch and not one.marks
-    found = make((one.launches, other.launches), memory, one.results + len(routine.feed_specs) + (0 if plain else 2))
-    if found is None or any(source < -1 for source, _ in one.outs):
+    is_plain = not first.scratch and not first.may_fail
+    registers = first.results + len(routine.feed_specs) + (0 if is_plain else 2)
+    image = make_image((first.launches, second.launches), memory, registers)
+    if image is None or any(source < -1 for source, _ in first.outs):
         return None
-    rooms = tuple(_aligned(size, context) for size in one.sizes)
-    single = one.outs == ((-1, 0),) and one.results == 1
+    aligned_sizes = tuple(_aligned(size, context) for size in first.sizes)
+    has_single_result = first.outs == ((-1, 0),) and first.results == 1
     return RoutineImage(
-        found.address,
-        tuple(one.sizes),
-        rooms,
-        sum(one.sizes),
-        sum(rooms),
-        tuple(one.fetches),
-        one.scratch,
-        one.outs,
-        single,
-        one.marks,
-        one.counted,
-        plain,
-        (found.address, rooms[0], one.sizes[0], one.counted) if single and plain else None,
-        found,
+        image.address,
+        tuple(first.sizes),
+        aligned_sizes,
+        sum(first.sizes),
+        sum(aligned_sizes),
+        tuple(first.fetches),
+        first.scratch,
+        first.outs,
+        has_single_result,
+        first.may_fail,
+        first.counted,
+        is_plain,
+        (image.address, aligned_sizes[0], first.sizes[0], first.counted) if has_single_result and is_plain else None,
+        image,
     )
 
 

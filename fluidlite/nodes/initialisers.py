@@ -1,4 +1,4 @@
-"""Initialisers of weights: those of programs, by Ginn's names. Each is called with a tensor, or inits many weights."""
+"""Initialisers of weights, by Ginn's names, over :mod:`fluidlite.initializer`: for one tensor, or many weights."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["Constant", "Initialiser", "Msra", "Normal", "Uniform", "Xavier", "Ze
 
 
 class Initialiser:
-    """Gives tensors their first contents by an initializer of :mod:`fluidlite.initializer`.
+    """Fills tensors by an initializer of :mod:`fluidlite.initializer`.
 
-    Random numbers of one seed are the same on every place; a seed of 0 is the next of the process's sequence, which
-    :func:`fluidlite.nodes.seed` starts anew.
+    Equal seeds give equal numbers on every place; a seed of 0 is the next of the process's sequence, which
+    :func:`fluidlite.nodes.seed` restarts.
 
     Parameters
     ----------
@@ -56,11 +56,11 @@ class Initialiser:
         run_operator(op.type, {}, attrs, device(tensor.dev.known_place()), {"Out": [tensor]})
 
     def init(self, weights: Weight | Iterable[Weight]) -> None:
-        """Set the contents of weights, each once; what has ``weights()`` is taken too."""
-        found = [weights] if isinstance(weights, Weight) else weights
-        found = found.weights() if hasattr(found, "weights") else found
-        each = {weight.identity: weight for weight in found}
-        for weight in each.values():
+        """Initialise weights, each once. ``weights`` may be an object with a method ``weights()``."""
+        targets = [weights] if isinstance(weights, Weight) else weights
+        targets = targets.weights() if hasattr(targets, "weights") else targets
+        distinct_weights = {weight.identity: weight for weight in targets}
+        for weight in distinct_weights.values():
             self(weight.value())
 
     def __repr__(self) -> str:

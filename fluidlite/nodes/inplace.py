@@ -1,9 +1,8 @@
-"""In-place, proven: whether a node may write its value and gradient over those of an input.
+"""In-place proofs: whether a node may write its value and gradient over those of an input.
 
-The proof rests on which values the gradients read, which is read off the gradient operators themselves. A node that
-writes over an input ends every value in that input's buffer, so nothing may read one of them later: not the gradient of
-the node, nor that of the input, nor another consumer. Both gradients share a buffer too, so the input may have no
-other consumer, which would add to it.
+The gradient operators tell which values a gradient reads. A node that writes over an input overwrites every value in
+that input's buffer. So nothing may read one of them later: not the gradient of the node, nor that of the input, nor
+another consumer. Both gradients share a buffer too, so the input may have no other consumer, which would add to it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MODES = ("asked", "auto", "copy")
 
 
 class InPlaceError(NodeError):
-    """A node asks to write over an input, and the gradient, or another reader, would read wrong numbers."""
+    """A node requests to write over an input that the gradient, or another reader, reads later."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Refusal:
     """Why a node does not write over an input.
 
     ``node``, ``other``: the node that would write, and the one that the reason is about.
-    ``slot``: what would be read after it is overwritten, such as ``"the value of Sigmoid"``.
+    ``slot``: the value that would be read after it is overwritten, such as ``"the value of Sigmoid"``.
     """
 
     node: Node
@@ -51,7 +50,7 @@ class InPlaceReport:
     chosen : list of (Node, Node)
         Each node that writes in place, and the input over which it writes.
     refused : list of Refusal
-        Nodes that asked, or that "auto" tried, and why they do not.
+        Nodes that requested it, or that "auto" tried, and why they do not.
     value_bytes, gradient_bytes : int
         Of all nodes but leaves, without in-place.
     saved_value_bytes, saved_gradient_bytes : int
@@ -88,36 +87,36 @@ class InPlaceReport:
 def choose_in_place(nodes: Sequence[Node], mode: str | bool) -> InPlaceReport:
     """Set which nodes of a graph write in place.
 
-    Raises InPlaceError: in mode "asked", of a node that asks and is not safe; nothing is set then.
+    Raises InPlaceError: in mode "asked", if a node requests it where it is not safe; nothing is set then.
     """
     for node in nodes:
         if isinstance(node, OperatorNode) and node._inplace >= 0:
-            node.write_over(-1)
+            node.set_inplace(-1)
     proof = _Proof(nodes)
     report = proof.report
-    chosen: list[tuple[OperatorNode, int, tuple[Node, ...]]] = []
+    choices: list[tuple[OperatorNode, int, tuple[Node, ...]]] = []
     for node in nodes:
         if not isinstance(node, OperatorNode) or not node.kind.inplace or mode is False:
             continue
-        tried = node.kind.inplace[:1] if node._asked else node.kind.inplace if mode == "auto" else ()
+        candidates = node.kind.inplace[:1] if node._requests_inplace else node.kind.inplace if mode == "auto" else ()
         refusals = []
-        for at in tried:
+        for at in candidates:
             refusal = proof.refusal(node, at)
             if refusal is None:
-                chosen.append((node, at, proof.join(node, at)))
+                choices.append((node, at, proof.join(node, at)))
                 break
             refusals.append(refusal)
         else:
             report.refused += refusals
-            if node._asked and mode == "asked":
+            if node._requests_inplace and mode == "asked":
                 raise InPlaceError(str(refusals[0]))
-    for node, at, ends in chosen:
-        node.write_over(at, ends)
+    for node, at, overwritten_nodes in choices:
+        node.set_inplace(at, overwritten_nodes)
     return report
 
 
 class _Proof:
-    """What is known of a graph's buffers while nodes are taken in order."""
+    """The buffers of a graph, updated as nodes are chosen in order."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.position = {id(node): at for at, node in enumerate(nodes)}
@@ -126,7 +125,7 @@ class _Proof:
             for at, item in enumerate(node._inputs):
                 self.readers[id(item)].append((node, at))
         self.buffer: dict[int, list[Node]] = {}
-        self.ended: set[int] = set()
+        self.overwritten: set[int] = set()
         """Nodes whose values are overwritten."""
         self.report = InPlaceReport()
         for node in nodes:
@@ -141,28 +140,28 @@ class _Proof:
                 members = self.buffer[id(shared)]
                 members.append(node)
                 self.buffer[id(node)] = members
-        # of tied leaves, which are one buffer
+        # tied leaves share one buffer
         ties: dict[int, list[Node]] = {}
         for node in nodes:
             if node.leaf:
                 self.buffer[id(node)] = ties.setdefault(id(node._at), self.buffer[id(node)])
 
     def join(self, node: OperatorNode, at: int) -> tuple[Node, ...]:
-        """Let a node write over an input: all values in its buffer end. They are returned."""
+        """Let a node write over an input. Returns the nodes whose values in its buffer are overwritten."""
         over = node._inputs[at]
         members = self.buffer[id(over)]
-        ends = tuple(member for member in members if id(member) not in self.ended)
-        self.ended |= {id(member) for member in members}
-        own = self.buffer[id(node)]
-        members += own
-        for member in own:
+        overwritten_nodes = tuple(member for member in members if id(member) not in self.overwritten)
+        self.overwritten |= {id(member) for member in members}
+        own_members = self.buffer[id(node)]
+        members += own_members
+        for member in own_members:
             self.buffer[id(member)] = members
         self.report.chosen.append((node, over))
         spec = node._spec()
         if spec is not None:
             self.report.saved_value_bytes += spec.nbytes
             self.report.saved_gradient_bytes += spec.nbytes if node._has_grad else 0
-        return ends
+        return overwritten_nodes
 
     def refusal(self, node: OperatorNode, at: int) -> Refusal | None:
         """Why a node may not write over an input, or None."""
@@ -171,17 +170,19 @@ class _Proof:
         def refuse(slot: str, reason: str, other: Node = over) -> Refusal:
             return Refusal(node, other, slot, reason)
 
-        mine, given = node._spec(), over._spec()
+        node_spec, input_spec = node._spec(), over._spec()
         members = self.buffer[id(over)]
         leaf = next((member for member in members if member.leaf), None)
         if leaf is not None:
             return refuse(f"value of {leaf.name()}", f"{leaf} is a leaf, whose value outlives the graph", leaf)
-        if mine is None or given is None:
+        if node_spec is None or input_spec is None:
             return refuse("value", "its metadata are not known before it is computed")
-        if over._forwarded and not node._asked:
+        if over._forwarded and not node._requests_inplace:
             return refuse(f"value of {over.name()}", "it was computed before this graph was made, and may be read")
-        if mine.nbytes != given.nbytes or mine.dtype != given.dtype or node._dev is not over._dev:
-            return refuse("value", f"its buffer of {given!r} on {over._dev} does not fit {mine!r} on {node._dev}")
+        if node_spec.nbytes != input_spec.nbytes or node_spec.dtype != input_spec.dtype or node._dev is not over._dev:
+            return refuse(
+                "value", f"its buffer of {input_spec!r} on {over._dev} does not fit {node_spec!r} on {node._dev}"
+            )
         for position, item in enumerate(node._inputs):
             if position != at and self.buffer[id(item)] is members:
                 return refuse(f"input {position}", f"input {position} of {node} lies in the same buffer")
@@ -189,7 +190,7 @@ class _Proof:
         if gradients and node._reads()[0][at]:
             return refuse(f"input {at} of {node.name()}", f"the gradient of {node} itself reads this input's value")
         for member in members:
-            if id(member) in self.ended:
+            if id(member) in self.overwritten:
                 continue
             if member._has_grad and not member.shares_value and member._reads()[1]:
                 return refuse(f"value of {member.name()}", f"the gradient of {member} reads its own value", member)
@@ -207,7 +208,7 @@ class _Proof:
 
 
 def shared_input(node: Node) -> Node | None:
-    """The input in whose memory a node's value lies, though it does not write in place."""
+    """The input whose memory a node's value aliases without writing in place, or None."""
     if node.shares_value and node._inputs:
         return node._inputs[0]
     if isinstance(node, OperatorNode) and node._program is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import NodeError
 from fluidlite.nodes.devices import Device, ValueType, as_device, cpu
-from fluidlite.nodes.node import Held, Node, code_location
+from fluidlite.nodes.node import Node, ValueStorage, code_location
 from fluidlite.nodes.tensor import Tensor
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.tensor.tensor import Tensor as PlacedTensor
@@ -20,9 +20,9 @@ L = TypeVar("L", bound="Leaf")
 
 
 class Leaf(Node):
-    """A value that is given. ``value()`` may be assigned to at any time; the next forward reads it."""
+    """A node with a stored value. ``value()`` may be assigned to at any time; the next forward reads it."""
 
-    __slots__ = ("_known", "_lay")
+    __slots__ = ("_cached_device", "_cached_type")
     leaf: ClassVar[bool] = True
     reads_input = False
     reads_output = False
@@ -33,29 +33,29 @@ class Leaf(Node):
         self._inputs = ()
         self._has_grad = has_grad
         self._location = code_location(sys._getframe(1))
-        self._at = Held(value.dev, True)
+        self._at = ValueStorage(value.dev, True)
         self._at._value = value
-        self._over = self._seen = None
+        self._overwriter = self._graph_mark = None
         self._position = 0
         self._forwarded = True
-        self._known: ValueType | None = None  # the type that its value had when somebody asked, and where it lay
-        self._lay: Device | None = None
+        self._cached_type: ValueType | None = None  # cached for _type: the type of the value,
+        self._cached_device: Device | None = None  # and the device at that time
 
     @property  # ties move together
     def _dev(self) -> Device:  # type: ignore[override]
         at = self._at
-        value = at._tensor  # what a leaf has is no graph's, which would make it when somebody asks
+        value = at._tensor  # a leaf's value is never materialized on demand
         return at._dev if value is None else value.dev
 
     @property
     def _type(self) -> ValueType | None:
         value = self._at._tensor
         assert value is not None
-        known = self._known
-        if known is None or known.spec is not value.spec or self._lay is not value.dev:
-            known = value.dev.type_of(value.spec, self._has_grad) if value.spec is not None else None
-            self._known, self._lay = known, value.dev
-        return known
+        value_type = self._cached_type
+        if value_type is None or value_type.spec is not value.spec or self._cached_device is not value.dev:
+            value_type = value.dev.type_of(value.spec, self._has_grad) if value.spec is not None else None
+            self._cached_type, self._cached_device = value_type, value.dev
+        return value_type
 
     def name(self) -> str:
         """The kind of leaf, such as ``"Data"``."""
@@ -65,80 +65,80 @@ class Leaf(Node):
         return self._dev
 
     def move_to(self: L, dev: Device | PlaceLike) -> L:
-        """Move value and gradient to a device; nothing happens if they are there. Ties move together.
+        """Move value and gradient to a device; nothing happens if they are on it. Ties move together.
 
         Raises
         ------
         OutOfMemoryError
             If the device is full; both stay where they are.
         """
-        where = as_device(dev)
+        target = as_device(dev)
         at = self._at
         value, grad = at._value, at._grad
         assert value is not None
-        if value.dev is where:
+        if value.dev is target:
             return self
-        moved = value.copy_to(where)
-        at._grad = grad.copy_to(where) if grad is not None else None
-        value.move_to(where) if value.allocation is None else value._replace(lambda: moved)
-        at._dev = where
+        moved = value.copy_to(target)
+        at._grad = grad.copy_to(target) if grad is not None else None
+        value.move_to(target) if value.allocation is None else value._replace(lambda: moved)
+        at._dev = target
         return self
 
     def copy_to(self: L, dev: Device | PlaceLike) -> L:
-        """A leaf of its own on a device, with a copy of the value."""
-        return self._of(self.value().copy_to(dev))
+        """An independent leaf on a device, with a copy of the value."""
+        return self._new_leaf(self.value().copy_to(dev))
 
-    def _of(self: L, value: Tensor) -> L:
-        made: L = object.__new__(type(self))
-        Leaf.__init__(made, value, self._has_grad)
-        return made
+    def _new_leaf(self: L, value: Tensor) -> L:
+        leaf: L = object.__new__(type(self))
+        Leaf.__init__(leaf, value, self._has_grad)
+        return leaf
 
     def set_value(self, tensor: PlacedTensor) -> None:
         """Copy a tensor's contents in; the device stays."""
         self.value().assign(tensor)
 
     def forward(self) -> None:
-        """Nothing: the value is there."""
+        """Nothing: the value is stored."""
 
     def backward(self) -> None:
-        """Nothing: the gradient is there."""
+        """Nothing: the gradient is stored."""
 
 
-def _tensor(what: str, args: tuple[Any, ...], dtype: Any, dev: Any = None) -> Tensor:
+def _tensor(function: str, args: tuple[Any, ...], dtype: Any, dev: Any = None) -> Tensor:
     """A tensor of ``(array)``, ``(dev, shape)`` or ``(dev, array)``."""
     items = list(args)
     if items and isinstance(items[0], (Device, str, Place)):
         dev = items.pop(0)
     if len(items) != 1:
-        raise NodeError(f"{what} takes (dev, shape), (dev, array) or (array), got {len(args)} arguments")
+        raise NodeError(f"{function} takes (dev, shape), (dev, array) or (array), got {len(args)} arguments")
     (item,) = items
     if isinstance(item, Tensor) and dev is None:
         return item
-    where = as_device(dev) if dev is not None else cpu()
+    target = as_device(dev) if dev is not None else cpu()
     if isinstance(item, PlacedTensor):
-        made = Tensor(where)
-        made.assign(item)
-        return made
+        tensor = Tensor(target)
+        tensor.assign(item)
+        return tensor
     sizes = isinstance(item, (tuple, list)) and all(isinstance(d, (int, np.integer)) for d in item)
     if sizes and dev is not None and not isinstance(item, np.ndarray):
-        made = Tensor(where, item, dtype or "float32")
-        return made.set_zero() if made.spec is not None and made.spec.size else made
+        tensor = Tensor(target, item, dtype or "float32")
+        return tensor.set_zero() if tensor.spec is not None and tensor.spec.size else tensor
     array = np.asarray(item)
     if dtype is None:
-        kept = isinstance(item, (np.ndarray, np.generic))
-        dtype = str(array.dtype) if kept or array.dtype.kind in "bi" else "float32"
-    return Tensor(where, None, dtype, array)
+        has_dtype = isinstance(item, (np.ndarray, np.generic))
+        dtype = str(array.dtype) if has_dtype or array.dtype.kind in "bi" else "float32"
+    return Tensor(target, None, dtype, array)
 
 
 class Data(Leaf):
     """Input data: a leaf with a gradient. :func:`FixedData` has none.
 
-    ``Data(dev, shape)`` (zeros), ``Data(dev, array)`` or ``Data(array)``, which is on the CPU.
+    ``Data(dev, shape)`` (zeros), ``Data(dev, array)``, or ``Data(array)`` on the CPU.
 
     Parameters
     ----------
     *args
-        As above; a :class:`~fluidlite.nodes.Tensor` is taken over, not copied.
+        As above; a :class:`~fluidlite.nodes.Tensor` becomes the value and is not copied.
     dtype : str, optional
         Default: the array's own; float32 for a shape and for lists of floats.
     has_grad : bool
@@ -165,7 +165,7 @@ class Weight(Leaf):
 
     Notes
     -----
-    :meth:`tied` gives another node of the same value and gradient, :meth:`copy` one with its own.
+    :meth:`tied` returns another node of the same value and gradient, :meth:`copy` an independent one.
     """
 
     __slots__ = ()
@@ -180,18 +180,18 @@ class Weight(Leaf):
 
     @property
     def identity(self) -> int:
-        """What tied weights have in common, and no others."""
+        """A number that is equal for tied weights only."""
         return id(self._at)
 
     def tied(self) -> Weight:
-        """Another node of the same value and gradient: what moves or updates one does so to both."""
-        made = self._of(self.value())
-        made._at = self._at
-        return made
+        """Another node of the same value and gradient: moves and updates of one apply to both."""
+        leaf = self._new_leaf(self.value())
+        leaf._at = self._at
+        return leaf
 
     def copy(self) -> Weight:
-        """A weight of its own: the value is copied, the gradient is 0."""
-        return self._of(self.value().copy_to(self.value().dev))
+        """An independent weight: the value is copied, the gradient is 0."""
+        return self._new_leaf(self.value().copy_to(self.value().dev))
 
     def is_tied_to(self, other: Weight) -> bool:
         """Whether both have the same value and gradient."""
@@ -203,10 +203,10 @@ class Weight(Leaf):
     def __deepcopy__(self, memo: dict[int, Any]) -> Weight:
         key = id(self._at)
         if key in memo:
-            found: Weight = memo[key]
-            return found.tied()
-        memo[key] = made = self.copy()
-        return made
+            copied_weight: Weight = memo[key]
+            return copied_weight.tied()
+        memo[key] = new_weight = self.copy()
+        return new_weight
 
 
 def FixedData(*args: Any, dtype: Any = None) -> Data:

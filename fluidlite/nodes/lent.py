@@ -1,4 +1,4 @@
-"""Lent memory: a part of an allocation, which lives as long as somebody has one of its parts."""
+"""LentAllocation: a part of an allocation, which stays alive while one of its parts is referenced."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from fluidlite.memory.allocation import NOTHING, Allocation, Block
 from fluidlite.memory.arena import ArenaPiece
 
 
-class Lent(Allocation):
-    """Memory of a run that nodes and their users hold: the run sees by its references whether anybody does.
+class LentAllocation(Allocation):
+    """A part of a run's memory, for nodes and their users; the run checks its reference count before reuse.
 
-    ``at``: where it begins there.
-    ``nbytes``: default: all of it.
+    ``at``: its offset in ``parent``, in bytes.
+    ``nbytes``: its size; default: that of ``parent``.
     """
 
-    __slots__ = ("whole",)
+    __slots__ = ("parent",)
     recyclable = False
 
-    def __init__(self, whole: Allocation, at: int = 0, nbytes: int | None = None) -> None:
-        self.whole = whole  # which frees the memory
-        self.memory = whole.memory
-        self.nbytes = whole.nbytes if nbytes is None else nbytes
-        self.context = whole.context
-        self.offset = whole.offset + at
+    def __init__(self, parent: Allocation, at: int = 0, nbytes: int | None = None) -> None:
+        self.parent = parent  # owns the memory
+        self.memory = parent.memory
+        self.nbytes = parent.nbytes if nbytes is None else nbytes
+        self.context = parent.context
+        self.offset = parent.offset + at
         self.owned = False
         self.users = None
         self.sharing = None
@@ -30,17 +30,17 @@ class Lent(Allocation):
         self.at_end = NOTHING
 
     @property
-    def block(self) -> Block | None:  # type: ignore[override]  # a place that is an arena takes back what all have
-        return self.whole.block
+    def block(self) -> Block | None:  # type: ignore[override]  # an arena may reclaim it
+        return self.parent.block
 
     @property
     def lasting(self) -> bool:  # type: ignore[override]
-        return self.whole.lasting
+        return self.parent.lasting
 
     def live_block(self) -> Block:
-        return self.whole.live_block()
+        return self.parent.live_block()
 
 
-def part_of(whole: Allocation, at: int, nbytes: int) -> Allocation:
-    """A part of an allocation, as stale as that; of a preallocated device, a piece like others."""
-    return whole.part(at, nbytes) if isinstance(whole, ArenaPiece) else Lent(whole, at, nbytes)
+def part_of(parent: Allocation, at: int, nbytes: int) -> Allocation:
+    """A part of an allocation, valid as long as that is; on a preallocated device, an ordinary arena piece."""
+    return parent.part(at, nbytes) if isinstance(parent, ArenaPiece) else LentAllocation(parent, at, nbytes)

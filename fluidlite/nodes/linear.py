@@ -1,4 +1,4 @@
-"""Products of matrices, and convolutions. Matrices multiply columns: a batch is the axes behind the first."""
+"""Matrix products and convolutions. Matrices multiply columns: the batch axes follow the first axis."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _conv1d(x: Value, w: Value, stride: int, padding: int) -> Value:
             f"Conv1d of dims {list(x.shape)} and {list(w.shape)}; expected [rows, channels, length] and "
             "[filters, channels, width]"
         )
-    wide = ng.convolution(ng.expand_dims(x, 2), ng.expand_dims(w, 2), [1, stride], [0, padding])
-    return ng.squeeze(wide, 2)
+    image_result = ng.convolution(ng.expand_dims(x, 2), ng.expand_dims(w, 2), [1, stride], [0, padding])
+    return ng.squeeze(image_result, 2)
 
 
 AFFINE = Kind("Affine", _affine)
@@ -67,10 +67,10 @@ CONV2D = Kind("Conv2d", ng.convolution)
 MAX_POOL = Kind("MaxPool", ng.pooling)
 
 
-def _pair(what: str, size: Size) -> tuple[int, int]:
-    items = (size, size) if isinstance(size, int) else _ints(what, size)
+def _pair(name: str, size: Size) -> tuple[int, int]:
+    items = (size, size) if isinstance(size, int) else _ints(name, size)
     if len(items) != 2:
-        raise NodeError(f"{what} is {size!r}; expected an int, or two")
+        raise NodeError(f"{name} is {size!r}; expected an int, or two")
     return items[0], items[1]
 
 

@@ -1,4 +1,4 @@
-"""Elements that indices pick along an axis, and losses of them; rows of a table."""
+"""Pick elements along an axis by indices, classification losses, and rows of a table."""
 
 from __future__ import annotations
 
@@ -18,48 +18,50 @@ from fluidlite.nodes.node_program import Kind
 from fluidlite.nodes.operator_node import OperatorNode, operator_node
 
 _NO_CLASS = -(1 << 31)
-"""What softmax_with_cross_entropy shall ignore: nothing."""
+"""The ignore_index of softmax_with_cross_entropy: no label is equal to it, so none is ignored."""
 
 
 def _indices(x: Value, index: Value, axis: int) -> tuple[int, list[int]]:
     if index.dtype not in ("int32", "int64"):
         raise DtypeError(f"indices are {index.dtype}; expected int32 or int64")
     at, dims = _axis(x, axis), list(x.shape)
-    rest = dims[:at] + dims[at + 1 :]
-    kept = [*dims[:at], 1, *dims[at + 1 :]]
-    if list(index.shape) not in (rest, kept):
-        raise ShapeError(f"indices have dims {list(index.shape)}; expected {rest}: one for each of {dims} along {axis}")
-    return at, kept
+    reduced_dims = dims[:at] + dims[at + 1 :]
+    kept_dims = [*dims[:at], 1, *dims[at + 1 :]]
+    if list(index.shape) not in (reduced_dims, kept_dims):
+        raise ShapeError(
+            f"indices have dims {list(index.shape)}; expected {reduced_dims}: one for each of {dims} along {axis}"
+        )
+    return at, kept_dims
 
 
 def _pick(x: Value, index: Value, axis: int) -> Value:
-    at, kept = _indices(x, index, axis)
+    at, kept_dims = _indices(x, index, axis)
     rank = len(x.shape)
     last = [a for a in range(rank) if a != at] + [at]
-    count = math.prod(kept)
-    rows = _as(x if at == rank - 1 else ng.transpose(x, last), [count, x.shape[at]])
-    found = emit("index_sample", {"X": rows, "Index": _as(index, [count, 1])})
-    return _as(found, kept)
+    count = math.prod(kept_dims)
+    rows = _reshaped(x if at == rank - 1 else ng.transpose(x, last), [count, x.shape[at]])
+    samples = emit("index_sample", {"X": rows, "Index": _reshaped(index, [count, 1])})
+    return _reshaped(samples, kept_dims)
 
 
 def _pick_nll(x: Value, index: Value, axis: int) -> Value:
-    at, kept = _indices(x, index, axis)
-    wide = _as(x, [*x.shape, 1]) if len(x.shape) == 1 else x
-    label = _as(index, kept if len(x.shape) > 1 else [1, 1])
+    at, kept_dims = _indices(x, index, axis)
+    logits = _reshaped(x, [*x.shape, 1]) if len(x.shape) == 1 else x
+    label = _reshaped(index, kept_dims if len(x.shape) > 1 else [1, 1])
     attrs = {"axis": at, "ignore_index": _NO_CLASS}
-    loss = emit("softmax_with_cross_entropy", {"Logits": wide, "Label": label}, attrs, slot="Loss")
-    return _as(loss, kept)
+    loss = emit("softmax_with_cross_entropy", {"Logits": logits, "Label": label}, attrs, slot="Loss")
+    return _reshaped(loss, kept_dims)
 
 
-def _as(x: Value, dims: list[int]) -> Value:
-    """A value in other dims; as it is, if it has them."""
+def _reshaped(x: Value, dims: list[int]) -> Value:
+    """A value reshaped to dims; the value itself if it has them."""
     return x if list(x.shape) == dims else ng.reshape(x, dims)
 
 
 def _nl_sigmoid(x: Value, label: Value) -> Value:
-    same = label if label.dtype == x.dtype else ng.cast(label, x.dtype)
+    float_label = label if label.dtype == x.dtype else ng.cast(label, x.dtype)
     attrs = {"ignore_index": _NO_CLASS}
-    return emit("sigmoid_cross_entropy_with_logits", {"X": x, "Label": ng.stop_gradient(same)}, attrs)
+    return emit("sigmoid_cross_entropy_with_logits", {"X": x, "Label": ng.stop_gradient(float_label)}, attrs)
 
 
 PICK = Kind("Pick", _pick)
@@ -69,13 +71,13 @@ PICK_NEG_LOG_SIGMOID = Kind("PickNegLogSigmoid", _nl_sigmoid)
 LOOKUP = Kind("Lookup", ng.lookup_table)
 
 
-def _index_node(what: str, index: Any, x: Node) -> Node:
-    """Indices as a node: integers are put where ``x`` is."""
+def _index_node(function: str, index: Any, x: Node) -> Node:
+    """Indices as a node: integers are copied to the place of ``x``."""
     if isinstance(index, Node):
         return index
     array = np.asarray(index)
     if array.dtype.kind not in "iub":
-        raise NodeError(f"{what}: the indices are {index!r:.60}; expected ints, or a node of them")
+        raise NodeError(f"{function}: the indices are {index!r:.60}; expected ints, or a node of them")
     return FixedData(device(x.dev().known_place()), array.astype(np.int64))
 
 

@@ -30,14 +30,14 @@ class Average:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Start a new measurement."""
         self._sum, self._count = 0.0, 0
 
     def add(self, item: Any) -> None:
         """Count each element of a node, a tensor or an array."""
-        found = values_of(item)
-        self._sum += float(found.sum(dtype=np.float64))
-        self._count += found.size
+        numbers = values_of(item)
+        self._sum += float(numbers.sum(dtype=np.float64))
+        self._count += numbers.size
 
     def eval(self) -> float:
         """The mean.
@@ -53,14 +53,14 @@ class Average:
 
 
 class Accuracy:
-    """How many columns have their highest score at the label."""
+    """The fraction of columns with the highest score at the label."""
 
     def __init__(self, axis: int = 0) -> None:
         self.axis = axis
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Start a new measurement."""
         self._metric = metrics.Accuracy()
 
     def add(self, scores: Any, labels: Any) -> None:
@@ -71,45 +71,45 @@ class Accuracy:
         NodeError
             If there are not as many labels as columns, or there are no scores.
         """
-        found, wanted = values_of(scores), values_of(labels)
-        if not found.ndim or not found.size:
-            raise NodeError(f"Accuracy: the scores have dims {list(found.shape)}; expected [classes, ...]")
-        best = found.argmax(self.axis)
-        if best.size != wanted.size:
-            raise NodeError(f"Accuracy: {wanted.size} labels for {best.size} columns of scores {list(found.shape)}")
-        self._metric.update(float((best.reshape(-1) == wanted.reshape(-1)).mean()), best.size)
+        values, truth = values_of(scores), values_of(labels)
+        if not values.ndim or not values.size:
+            raise NodeError(f"Accuracy: the scores have dims {list(values.shape)}; expected [classes, ...]")
+        best = values.argmax(self.axis)
+        if best.size != truth.size:
+            raise NodeError(f"Accuracy: {truth.size} labels for {best.size} columns of scores {list(values.shape)}")
+        self._metric.update(float((best.reshape(-1) == truth.reshape(-1)).mean()), best.size)
 
     def eval(self) -> float:
-        """The part that is right, 0 to 1; raises before anything was added."""
+        """The fraction of correct columns, 0 to 1; raises before anything was added."""
         return float(self._metric.eval())
 
 
 class F1:
-    """Precision, recall and their harmonic mean, of a class of two: what is above a threshold is said to be in it."""
+    """Precision, recall and their harmonic mean, for two classes: a score above the threshold predicts the class."""
 
     def __init__(self, threshold: float = 0.5) -> None:
         self.threshold = threshold
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Start a new measurement."""
         self._precision, self._recall = metrics.Precision(), metrics.Recall()
 
     def add(self, scores: Any, labels: Any) -> None:
         """Count scores, with a label of 0 or 1 each."""
-        said = (values_of(scores).reshape(-1, 1) > self.threshold).astype("float32")
+        predictions = (values_of(scores).reshape(-1, 1) > self.threshold).astype("float32")
         truth = values_of(labels).reshape(-1, 1).astype("int64")
-        if said.size != truth.size:
-            raise NodeError(f"F1: {truth.size} labels for {said.size} scores")
-        self._precision.update(said, truth)
-        self._recall.update(said, truth)
+        if predictions.size != truth.size:
+            raise NodeError(f"F1: {truth.size} labels for {predictions.size} scores")
+        self._precision.update(predictions, truth)
+        self._recall.update(predictions, truth)
 
     def precision(self) -> float:
-        """Of what was said to be in the class, the part that is."""
+        """The fraction of elements predicted to be in the class that are in it."""
         return float(self._precision.eval())
 
     def recall(self) -> float:
-        """Of what is in the class, the part that was said to be."""
+        """The fraction of elements in the class that were predicted to be in it."""
         return float(self._recall.eval())
 
     def eval(self) -> float:

@@ -18,66 +18,66 @@ from fluidlite.tensor.tensor import Tensor as PlacedTensor
 from fluidlite.tensor.tensor_spec import Spec
 
 CodeLocation = tuple[CodeType, int]
-"""The code that made a node, and the instruction: its line is looked up when somebody asks."""
-MAX_FILES = 4096
+"""The code object and instruction offset that made a node; the line number is computed on demand."""
+MAX_FILES = 4096  # entries of _is_own_file
 MAX_PARTS = 7
-"""Parts of a gradient that are added at once: a weight that is used often takes one sum for so many uses."""
-_ours: dict[str, bool] = {}
-"""Whether a file is one of the package's."""
+"""Partial gradients that one sum adds, to limit the sums of a weight with many uses."""
+_own_files: dict[str, bool] = {}
+"""Whether a file belongs to fluidlite, by file name."""
 
 
 def code_location(frame: FrameType) -> CodeLocation:
-    """The code and instruction of the first frame outside the package, from one on; cheap, for every node keeps one."""
+    """The code and instruction of the first frame outside fluidlite, from ``frame`` on. Cheap: each node calls it."""
     while True:
         code = frame.f_code
-        ours = _ours.get(code.co_filename)
-        if ours is None:
+        own = _own_files.get(code.co_filename)
+        if own is None:
             file = code.co_filename
-            if len(_ours) > MAX_FILES:
-                _ours.clear()
-            ours = _ours[file] = in_package(file)
+            if len(_own_files) > MAX_FILES:
+                _own_files.clear()
+            own = _own_files[file] = in_package(file)
         back = frame.f_back
-        if not ours or back is None:
+        if not own or back is None:
             return code, frame.f_lasti
         frame = back
 
 
 class ValueSource(Protocol):
-    """What makes tensors of values that were computed, by the number of the node."""
+    """Creates the tensor of a computed value on demand, by the number of the node."""
 
     def value(self, at: int) -> Tensor: ...
 
 
 class GradientSource(Protocol):
-    """What makes tensors of gradients that were computed, by the number of the node."""
+    """Creates the tensor of a computed gradient on demand, by the number of the node."""
 
     def gradient(self, at: int) -> Tensor: ...
 
 
-class Held:
-    """A value and its gradient, which several nodes may share: ties, views, and nodes that write in place.
+class ValueStorage:
+    """A value and its gradient. Several nodes may share one: tied weights, views, and nodes that write in place.
 
-    ``leaf``: whether it is that of a leaf, which outlives graphs.
+    ``leaf``: whether it belongs to a leaf, which outlives graphs.
     """
 
-    __slots__ = ("__weakref__", "_dev", "_graded", "_gradient", "_number", "_parts", "_source", "_tensor", "leaf")
+    __slots__ = ("__weakref__", "_dev", "_grad_source", "_gradient", "_number", "_parts", "_source", "_tensor", "leaf")
 
     def __init__(self, dev: Device, leaf: bool) -> None:
         self._dev = dev
         self._tensor: Tensor | None = None
         self._gradient: Tensor | None = None
-        self._source: ValueSource | None = None  # what makes the value when somebody asks, and the gradient
-        self._graded: GradientSource | None = None
+        self._source: ValueSource | None = None  # creates the value, and the next the gradient, on demand
+        self._grad_source: GradientSource | None = None
         self._number = 0
-        self._parts: Sequence[Tensor] = ()  # of the gradient, which a run of a graph has made and not yet added
+        self._parts: Sequence[Tensor] = ()  # partial gradients of a run that are not yet added to _gradient
         self.leaf = leaf
 
     @property
     def _value(self) -> Tensor | None:
-        found = self._tensor
-        if found is None and self._source is not None:
-            found = self._tensor = self._source.value(self._number)
-        return found
+        value = self._tensor
+        if value is None and self._source is not None:
+            value = self._tensor = self._source.value(self._number)
+        return value
 
     @_value.setter
     def _value(self, tensor: Tensor | None) -> None:
@@ -85,20 +85,20 @@ class Held:
 
     @property
     def _grad(self) -> Tensor | None:
-        found = self._gradient
-        if found is None and self._graded is not None:
-            found = self._gradient = self._graded.gradient(self._number)
-        return found
+        gradient = self._gradient
+        if gradient is None and self._grad_source is not None:
+            gradient = self._gradient = self._grad_source.gradient(self._number)
+        return gradient
 
     @_grad.setter
     def _grad(self, tensor: Tensor | None) -> None:
-        self._gradient, self._graded = tensor, None
+        self._gradient, self._grad_source = tensor, None
 
     def dev(self) -> Device:
         return self._dev
 
     def add_part(self, tensor: Tensor) -> None:
-        """Add to the gradient, by and by: :meth:`add_up` ends it."""
+        """Add a partial gradient; the sum may be deferred until :meth:`add_up`."""
         if self._grad is None:
             self._grad = tensor
             return
@@ -107,6 +107,7 @@ class Held:
             self.add_up()
 
     def add_up(self) -> None:
+        """Add all partial gradients."""
         from fluidlite.nodes.operator_call import total
 
         if self._parts:
@@ -119,9 +120,9 @@ class Held:
             raise NodeError(f"a node was given {type(tensor).__name__}; expected a Tensor")
         if isinstance(tensor, Tensor) and tensor.dev is self._dev:
             return tensor
-        made = Tensor.on(self._dev, tensor._known())
-        made.assign(tensor)
-        return made
+        copy = Tensor.on(self._dev, tensor._known())
+        copy.assign(tensor)
+        return copy
 
     def _zeros(self) -> Tensor:
         from fluidlite.nodes.operator_call import filled
@@ -132,9 +133,9 @@ class Held:
 
 
 class Node:
-    """A node of a dynamic graph, and the base class of nodes of one's own.
+    """A node of a dynamic graph, and the base class of user-defined nodes.
 
-    A subclass computes in :meth:`forward_` and :meth:`backward_`; see there. Most nodes are made by functions such as
+    A subclass computes in :meth:`forward_` and :meth:`backward_`. Most nodes are made by functions such as
     :func:`~fluidlite.nodes.Add` or by operators on nodes (``a + b``).
 
     Parameters
@@ -146,14 +147,14 @@ class Node:
     Attributes
     ----------
     reads_input : bool or tuple of bool
-        Of a class of one's own: whether ``backward_`` reads the values of inputs (of each). In-place proofs rest on it.
+        Whether ``backward_`` of a user-defined class reads the values of (each of) its inputs. In-place proofs use it.
     reads_output : bool
         Whether ``backward_`` reads the node's own value.
 
     Raises
     ------
     NodeError
-        If an input is no node, or inputs lie in different memory.
+        If an input is no node, or inputs are in different memory.
     """
 
     __slots__ = (
@@ -187,20 +188,20 @@ class Node:
         self._start()
 
     def _start(self) -> None:
-        self._at = Held(self._dev, self.leaf)
+        self._at = ValueStorage(self._dev, self.leaf)
         self._forwarded = False
-        self._over: tuple[str, CodeLocation] | None = None  # name and line of what has overwritten the value, in place
-        self._seen: object = None
+        self._overwriter: tuple[str, CodeLocation] | None = None  # name and location of the node that wrote over it
+        self._graph_mark: object = None
         self._position = 0
 
-    # What it is
+    # Properties
 
     def name(self) -> str:
         """The kind of node, such as ``"Add"``."""
         return type(self).__name__.removesuffix("Node")
 
     def inputs(self) -> tuple[Node, ...]:
-        """The nodes that it is computed of."""
+        """The nodes from which it is computed."""
         return self._inputs
 
     def dev(self) -> Device:
@@ -208,12 +209,12 @@ class Node:
         return self._dev
 
     def has_grad(self) -> bool:
-        """Whether it has a gradient: a leaf that says so, or a node of one."""
+        """Whether it has a gradient: a leaf created with one, or a node that depends on such a leaf."""
         return self._has_grad
 
     @property
     def line(self) -> Line:
-        """Where it was made in the user's program."""
+        """The user's source line that made it."""
         return _line(self._location)
 
     def __str__(self) -> str:
@@ -232,23 +233,23 @@ class Node:
         NodeError
             Before ``forward``, or if a node that writes in place has overwritten it.
         """
-        over = self._over
-        if over is not None:
+        overwriter = self._overwriter
+        if overwriter is not None:
             raise NodeError(
-                f"{self}: {over[0]} ({_line(over[1])}) has overwritten its value in place"
+                f"{self}: {overwriter[0]} ({_line(overwriter[1])}) has overwritten its value in place"
                 "\n  Do: read it before, or use Graph(sink, inplace=False)"
             )
-        found = self._at._value
-        if found is None:
+        tensor = self._at._value
+        if tensor is None:
             raise NodeError(f"{self} has no value yet\n  Do: Graph(node).forward()")
-        return found
+        return tensor
 
     def set_value(self, tensor: PlacedTensor) -> None:
-        """Take a tensor for the value; what :meth:`forward_` of a class of one's own ends with."""
+        """Set the value; :meth:`forward_` of a user-defined class ends with this call."""
         self._at._value = self._at._on_device(tensor)
 
     def grad(self) -> Tensor:
-        """The gradient; zeros, where nothing has been added since ``reset_grad``.
+        """The gradient; zeros if nothing was added since ``reset_grad``.
 
         Raises
         ------
@@ -263,18 +264,18 @@ class Node:
         return at._grad
 
     def add_grad(self, tensor: PlacedTensor) -> None:
-        """Add to the gradient; for :meth:`backward_` of a class of one's own.
+        """Add to the gradient; for :meth:`backward_` of a user-defined class.
 
         Parameters
         ----------
         tensor : Tensor
-            Of the value's dims and dtype; it may become the gradient itself, so hand it over.
+            Of the value's dims and dtype; it may become the gradient itself, so do not change it afterwards.
         """
         if not self._has_grad:
             return
-        held = self._at._value
-        if held is not None and (tensor.spec is None or tensor.spec.with_(lod=()) != held._known().with_(lod=())):
-            raise NodeError(f"{self}: a gradient {tensor.spec!r} was added; expected that of its value, {held.spec!r}")
+        value = self._at._value
+        if value is not None and (tensor.spec is None or tensor.spec.with_(lod=()) != value._known().with_(lod=())):
+            raise NodeError(f"{self}: a gradient {tensor.spec!r} was added; expected that of its value, {value.spec!r}")
         self._add_grad(self._at._on_device(tensor))
 
     def _add_grad(self, tensor: Tensor) -> None:
@@ -284,41 +285,41 @@ class Node:
     # Computing
 
     def forward(self) -> None:
-        """Compute the value from those of the inputs, unless that is done."""
+        """Compute the value from the inputs, unless it is computed already."""
         if not self._forwarded:
             self.forward_()
             self._forwarded = True
 
     def backward(self) -> None:
-        """Add to the gradients of the inputs what this node's gradient says."""
+        """Add this node's contribution to the gradients of its inputs."""
         if self._has_grad and self._at._grad is not None:
             self.backward_()
 
     def forward_(self) -> None:
-        """Compute: a class of one's own reads ``self.inputs()``'s values and calls :meth:`set_value`."""
+        """Compute: a user-defined class reads the values of ``self.inputs()`` and calls :meth:`set_value`."""
         if not self.leaf:
             raise NodeError(f"{self}: its class defines no forward_\n  Do: define forward_, which calls set_value")
 
     def backward_(self) -> None:
-        """Pass the gradient on: a class of one's own calls ``add_grad`` of inputs that have a gradient."""
+        """Propagate the gradient: a user-defined class calls ``add_grad`` of the inputs that have a gradient."""
         if not self.leaf:
             raise NodeError(f"{self}: its class defines no backward_\n  Do: define backward_, which calls add_grad")
 
     def reset_grad(self) -> None:
-        """Let the gradient be 0 again."""
+        """Set the gradient to 0."""
         self._at._grad = None
 
     def reset_forwarded(self) -> None:
-        """Let ``forward`` compute again."""
+        """Make the next ``forward`` compute again."""
         self._forwarded = self.leaf
-        self._over = None
+        self._overwriter = None
 
-    # What a graph asks
+    # Used by graphs
 
     def _spec(self) -> Spec | None:
-        """Metadata of the value, if they are known before it is computed."""
-        held = self._at._value
-        return held.spec if held is not None else None
+        """Metadata of the value, or None if they are unknown until it is computed."""
+        value = self._at._value
+        return value.spec if value is not None else None
 
     @property
     def _type(self) -> ValueType | None:
@@ -337,7 +338,7 @@ class Node:
         reads = self.reads_input
         return (reads if isinstance(reads, tuple) else (reads,) * len(self._inputs)), self.reads_output
 
-    if TYPE_CHECKING:  # fluidlite.nodes.arithmetic says what operators of Python make of nodes, and puts it here
+    if TYPE_CHECKING:  # fluidlite.nodes.arithmetic and reductions define these methods
 
         def __add__(self, other: Any) -> Node: ...
         def __radd__(self, other: Any) -> Node: ...

@@ -1,7 +1,7 @@
 """NodeProgram: the operators of one node, and of its gradient, for inputs of known metadata on a place.
 
-The gradient is what the framework's backward appends for the registry's operators; which values it reads is read off
-those operators, and in-place proofs rest on it.
+The framework's backward pass appends the gradient operators. The values that the gradient reads are derived from these
+operators; in-place proofs depend on them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from fluidlite.program.program import Program, program_guard
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
 
-MAX_NODE_PROGRAMS = 4096
-MAX_NODE_PROGRAM_BYTES = 64 << 20
+MAX_NODE_PROGRAMS = 4096  # entries of the cache of node programs
+MAX_NODE_PROGRAM_BYTES = 64 << 20  # their estimated size
 Build = Callable[..., Value]
-"""``build(*inputs, **attrs)`` makes the node's value of graph values; inputs come in the node's order."""
+"""``build(*inputs, **attrs)`` computes the node's value from graph values, with inputs in the node's order."""
 
 
 _numbers = count()
@@ -45,8 +45,8 @@ _kinds: WeakObjects[Kind] = WeakObjects()
 class Kind:
     """A kind of node: its name, and the operators that compute it.
 
-    ``inplace``: the inputs over which a node of this kind may write; one that is asked to writes over the first.
-    ``random``: whether it draws random numbers: each node has a seed of its own.
+    ``inplace``: the inputs over which a node of this kind may write; an in-place request is for the first.
+    ``random``: whether it draws random numbers; each such node has its own seed.
     """
 
     __slots__ = ("__weakref__", "build", "inplace", "name", "programs", "random")
@@ -57,8 +57,8 @@ class Kind:
         self.build = build
         self.inplace = inplace
         self.programs: dict[tuple[Any, ...], tuple[NodeProgram, ValueType, int, bool]] = {}
-        """Those that were used, by attributes and the types of inputs: a short cut to the cache. With the type of the
-        value, the input on whose device it is, and whether it has a gradient."""
+        """A fast path to the cache, by attributes and input types: the program, the type of the value, the input whose
+        device it has, and whether it has a gradient."""
         _kinds.add(self)
 
     def __repr__(self) -> str:
@@ -69,38 +69,39 @@ Attrs = tuple[tuple[str, Hashable], ...]
 
 
 class NodeProgram:
-    """What a node of a kind does to inputs of known metadata.
+    """The operators of a node of a kind for inputs of given metadata.
 
-    ``number``: names it in keys of caches.
+    ``number``: its identifier in cache keys.
     ``attrs``: names and values.
-    ``wanted``: the inputs whose gradients are asked for.
+    ``needs_grad``: for each input whether its gradient is needed.
     ``spec``: of the value.
-    ``forward_ops``, ``backward_ops``: those of the value, and of the gradients; inputs are called ``in0`` on, and the
-    value's gradient ``dout``.
-    ``out``: what the value is called.
-    ``kept``, ``gradient_names``: what the values that are kept for the gradient are called, and the gradients of
-    ``targets``.
-    ``differentiable``: whether the value is of a float dtype.
-    ``saved``: how many values beside inputs and output are kept for the gradient.
+    ``forward_ops``, ``backward_ops``: the operators of the value and of the gradients. Input variables are named
+    ``in0``, ``in1``, ...; the value's gradient is ``dout``.
+    ``out``: the variable of the value.
+    ``saved_names``, ``gradient_names``: the variables saved for the gradient, and the gradients of ``targets``.
+    ``differentiable``: whether the value has a float dtype.
+    ``saved_count``: the number of saved values besides inputs and output.
     ``reads_input``: whether the gradient reads the value of each input.
     ``reads_output``: whether it reads the node's own value.
     ``error``: why there is no gradient; raised by backward.
     """
 
-    def __init__(self, kind: Kind, attrs: Attrs, ins: tuple[Spec, ...], wanted: tuple[bool, ...], place: Place) -> None:
+    def __init__(
+        self, kind: Kind, attrs: Attrs, ins: tuple[Spec, ...], needs_grad: tuple[bool, ...], place: Place
+    ) -> None:
         self.kind, self.attrs, self.ins, self.place = kind, attrs, ins, place
-        self.wanted = tuple(each and is_float(spec.dtype) for each, spec in zip(wanted, ins, strict=True))
+        self.needs_grad = tuple(each and is_float(spec.dtype) for each, spec in zip(needs_grad, ins, strict=True))
         self.number = next(_numbers)
         self.weight = 60_000  # two plans of a few operators, with their programs
         program = Program()
-        program.random_seed = 1  # what nodes draw with, they say when they run
+        program.random_seed = 1  # nodes pass their own seeds when they run
         with unique_name.guard(), program_guard(program, Program()):
             block = program.global_block()
             values = [_input(block, f"in{i}", spec) for i, spec in enumerate(ins)]
-            for value, asked in zip(values, self.wanted, strict=True):
-                value.stop_gradient = not asked
+            for value, needed in zip(values, self.needs_grad, strict=True):
+                value.stop_gradient = not needed
             out = kind.build(*values, **dict(attrs))
-            if any(out.name == value.name for value in values):  # a value has memory of its own
+            if any(out.name == value.name for value in values):  # the value needs its own memory
                 out = emit("assign", {"X": out})
             self.spec: Spec = out._spec()
             self.differentiable = is_float(self.spec.dtype)
@@ -108,56 +109,56 @@ class NodeProgram:
             gradients = self._gradients(block, out, values)
         names = [value.name for value in values]
         backward = [op for op in block.ops if op.role == "backward"]
-        made = {name for op in backward for name in op.output_arg_names}
-        read = [name for name in _names_read(backward) if name not in made]
-        known = {name: block.var(name)._spec() for name in read if name not in (*names, out.name, "dout")}
-        bytes_read = _names_read(backward, bytes_only=True)
-        kept = [name for name in known if name in bytes_read]
+        gradient_outputs = {name for op in backward for name in op.output_arg_names}
+        read = [name for name in _read_names(backward) if name not in gradient_outputs]
+        intermediate_specs = {name: block.var(name)._spec() for name in read if name not in (*names, out.name, "dout")}
+        bytes_read = _read_names(backward, bytes_only=True)
+        saved_names = [name for name in intermediate_specs if name in bytes_read]
         self.out = out.name
         self.forward_ops = [op for op in block.ops if op.role != "backward"]
         self.backward_ops = backward
         if any(op.definition.random for op in self.forward_ops):
-            kind.random = True  # of a kind of the user's own, nothing else says so
+            kind.random = True  # user-defined kinds do not declare it
         self.gradient_names = [name for name in gradients if name is not None]
         self.targets = tuple(i for i, name in enumerate(gradients) if name is not None)
-        """The inputs that get a gradient, in the order of what the gradient's routine gives."""
+        """The inputs that get a gradient, in the order of the results of the gradient routine."""
         self.reads_input: tuple[bool, ...] = (False,) * len(ins)
         self.reads_output = False
         self.backward: Routine | None = None
         if self.targets:
-            specs = {**dict(zip(names, ins, strict=True)), out.name: self.spec, **known, "dout": self.spec}
-            only = backward_program(block, backward)
-            routine = _gradient_routine(only, place, specs, {*bytes_read, "dout"}, self.gradient_names)
-            kept = [name for name in known if name in routine.feed_names]
-            sources = [*names, out.name, *kept, "dout"]
+            specs = {**dict(zip(names, ins, strict=True)), out.name: self.spec, **intermediate_specs, "dout": self.spec}
+            gradient_program = backward_program(block, backward)
+            routine = _gradient_routine(gradient_program, place, specs, {*bytes_read, "dout"}, self.gradient_names)
+            saved_names = [name for name in intermediate_specs if name in routine.feed_names]
+            sources = [*names, out.name, *saved_names, "dout"]
             self.sources = tuple(sources.index(name) for name in routine.feed_names)
-            """What the gradient is given: numbers of inputs, then of what forward gives, then the value's gradient."""
-            self.pick = _picker(self.sources)
+            """The operands of the gradient routine: indices into inputs, forward results, and the value's gradient."""
+            self.pick = _operand_picker(self.sources)
             self.backward = routine
             self.reads_input = tuple(name in routine.reads for name in names)
             self.reads_output = out.name in routine.reads
-        self.kept = kept
-        self.saved = len(kept)
+        self.saved_names = saved_names
+        self.saved_count = len(saved_names)
         self.images: dict[Context, tuple[RoutineImage, RoutineImage | None]] = {}
-        """Those of value and gradient, by the context that they are for."""
+        """The images of value and gradient, by context."""
         self.sums: dict[int, Routine] = {}
-        """What adds so many parts of the value's gradient, as far as that was asked for."""
+        """Routines that add so many partial gradients of the value; made on first use."""
         feeds = dict(zip(names, ins, strict=True))
-        self.forward = Routine(program, place, feeds, (out.name, *kept))
+        self.forward = Routine(program, place, feeds, (out.name, *saved_names))
 
     def _gradients(self, block: Block, out: Value, values: Sequence[Value]) -> list[str | None]:
-        asked = [value for value, wanted in zip(values, self.wanted, strict=True) if wanted]
-        if not asked:
+        targets = [value for value, needed in zip(values, self.needs_grad, strict=True) if needed]
+        if not targets:
             return [None] * len(values)
         start = _input(block, "dout", self.spec)
         start.stop_gradient = True
         try:
-            found = gradients([out], asked, [start])
+            target_gradients = gradients([out], targets, [start])
         except NoDerivativeError as exc:
             self.error = exc
             return [None] * len(values)
-        made = iter(found)
-        names = [next(made) if wanted else None for wanted in self.wanted]
+        remaining = iter(target_gradients)
+        names = [next(remaining) if needed else None for needed in self.needs_grad]
         return [gradient.name if gradient is not None else None for gradient in names]
 
     def check_derivative(self, node: Any) -> None:
@@ -165,12 +166,12 @@ class NodeProgram:
             raise GradientError(f"{node}: {self.error}") from None
 
 
-def _picker(sources: tuple[int, ...]) -> Callable[[Sequence[int]], Sequence[int]]:
-    """A function that takes what a gradient is given out of all that there is of its node."""
+def _operand_picker(sources: tuple[int, ...]) -> Callable[[Sequence[int]], Sequence[int]]:
+    """A function that selects the operands of a gradient routine from all addresses of its node."""
     if len(sources) == 1:
         (at,) = sources
-        return lambda all_there_is: (all_there_is[at],)
-    return itemgetter(*sources) if sources else lambda all_there_is: ()
+        return lambda addresses: (addresses[at],)
+    return itemgetter(*sources) if sources else lambda addresses: ()
 
 
 def _input(block: Block, name: str, spec: Spec) -> Value:
@@ -185,39 +186,39 @@ def _input(block: Block, name: str, spec: Spec) -> Value:
 def _gradient_routine(
     program: Program, place: Place, specs: Mapping[str, Spec], read: set[str], fetches: Sequence[str]
 ) -> Routine:
-    """The routine of a gradient, which is given the values that are read, and told of the others."""
+    """The routine of a gradient: its feeds are the values that are read; of the others it gets the metadata."""
     while True:
-        given = {name: spec for name, spec in specs.items() if name in read}
-        known = {name: spec for name, spec in specs.items() if name not in read}
-        routine = Routine(program, place, given, fetches, known)
-        more = routine.reads - set(given)
-        if not more:
+        feeds = {name: spec for name, spec in specs.items() if name in read}
+        metadata_specs = {name: spec for name, spec in specs.items() if name not in read}
+        routine = Routine(program, place, feeds, fetches, metadata_specs)
+        unfed_reads = routine.reads - set(feeds)
+        if not unfed_reads:
             return routine
-        read = read | more  # kernels of this place read what the definition does not
+        read = read | unfed_reads  # a kernel of this place reads values that the definition does not
 
 
-def _names_read(operators: Sequence[Operator], bytes_only: bool = False) -> list[str]:
-    found: dict[str, None] = {}
+def _read_names(operators: Sequence[Operator], bytes_only: bool = False) -> list[str]:
+    names_read: dict[str, None] = {}
     for op in operators:
         for slot, names in op.inputs.items():
             declared = op.definition.input(slot)
             if bytes_only and declared is not None and declared.metadata_only:
                 continue
-            found.update(dict.fromkeys(name for name in names if name != EMPTY))
-    return list(found)
+            names_read.update(dict.fromkeys(name for name in names if name != EMPTY))
+    return list(names_read)
 
 
 def backward_program(block: Block, operators: Sequence[Operator]) -> Program:
-    """A program of gradient operators alone; what they read is fed."""
+    """A program of gradient operators only; the values that they read are feeds."""
     program = Program()
     program.random_seed = block.program.random_seed
-    to = program.global_block()
+    block_copy = program.global_block()
     for op in operators:
         for name in (*op.input_arg_names, *op.output_arg_names):
-            if name == EMPTY or name in to.vars:
+            if name == EMPTY or name in block_copy.vars:
                 continue
-            to.vars[name] = Variable(to, name, block.var(name).spec, False, True)
-        to.append_op(op.type, op.inputs, op.outputs, {**op.attrs, **op.hints})
+            block_copy.vars[name] = Variable(block_copy, name, block.var(name).spec, False, True)
+        block_copy.append_op(op.type, op.inputs, op.outputs, {**op.attrs, **op.hints})
     return program
 
 
@@ -227,27 +228,31 @@ _programs: LRUCache[NodeProgram] = LRUCache(MAX_NODE_PROGRAMS, "programs of node
 _stamp: tuple[Any, ...] = ()
 
 
-def program_of(kind: Kind, attrs: Attrs, ins: tuple[Spec, ...], wanted: tuple[bool, ...], place: Place) -> NodeProgram:
+def program_of(
+    kind: Kind, attrs: Attrs, ins: tuple[Spec, ...], needs_grad: tuple[bool, ...], place: Place
+) -> NodeProgram:
     """The program of a node, from a bounded cache.
 
     Raises FluidError if the operators refuse the inputs.
     """
     check_stamp()
-    return _programs.get((kind, attrs, ins, wanted, place), lambda: NodeProgram(kind, attrs, ins, wanted, place))
+    return _programs.get(
+        (kind, attrs, ins, needs_grad, place), lambda: NodeProgram(kind, attrs, ins, needs_grad, place)
+    )
 
 
 def current_stamp() -> tuple[Any, ...]:
-    """What programs of nodes depend on beside what they are of; it is what it was when they were last checked."""
+    """The version of registries and policy that cached node programs depend on, as of the last check."""
     return _stamp
 
 
 def check_stamp() -> bool:
-    """Forget all programs if a kernel, operator or device was registered, or a preference set; say whether."""
+    """Clear all caches if a kernel, operator or device was registered, or a preference set; return whether."""
     global _stamp
-    now = generation(), policy()
-    if now == _stamp:
+    stamp = generation(), policy()
+    if stamp == _stamp:
         return False
-    _stamp = now
+    _stamp = stamp
     _programs.clear()
     for kind in _kinds:
         kind.programs.clear()

@@ -1,4 +1,4 @@
-"""One operator of the registry on tensors of a device, at once."""
+"""Run single operators of the registry eagerly on tensors of a device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fluidlite.tensor.tensor import Tensor as PlacedTensor
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.transfer import transfer, uses
 
-MAX_OPERATOR_CALLS = 1024
+MAX_OPERATOR_CALLS = 1024  # entries of each cache of routines
 _routines: LRUCache[tuple[Routine, list[str]]] = LRUCache(MAX_OPERATOR_CALLS, "operators run at once", 16 << 20)
 Slots = Mapping[str, Sequence[PlacedTensor]]
 
@@ -44,9 +44,9 @@ def run_operator(
     inputs : mapping of slot to tensors
     attrs : mapping
     dev : Device
-        Where the outputs are made.
+        The device of the outputs.
     outputs : mapping of slot to tensors, optional
-        Tensors that outputs are written to, such as the parameter that an update reads; other outputs are made.
+        Tensors that outputs are written to, such as the parameter of an update; other outputs are allocated.
 
     Returns
     -------
@@ -55,31 +55,31 @@ def run_operator(
     Raises
     ------
     FluidError
-        As the operator refuses; nothing was written.
+        If the operator refuses its arguments; nothing was written.
     """
     place = dev.known_place()
     names: list[tuple[str, int]] = [(slot, len(tensors)) for slot, tensors in inputs.items()]
-    given = [tensor for tensors in inputs.values() for tensor in tensors]
-    specs = tuple(tensor._known() for tensor in given)
+    operands = [tensor for tensors in inputs.values() for tensor in tensors]
+    specs = tuple(tensor._known() for tensor in operands)
     canonical = tuple(sorted((attrs or {}).items()))
     canonical = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in canonical)
     key = (type, tuple(names), specs, canonical, place, generation(), policy())
     routine, slots = _routines.get(key, lambda: _routine(type, names, specs, dict(attrs or {}), dev))
     context = get_context(place)
     written = [tensor for tensors in (outputs or {}).values() for tensor in tensors]
-    with turn((context,), lambda: _uses(context, given, written)), context.raw.activate():
-        found = routine.run(context, given, [dev] * len(slots))
-    result = {slot: [tensor] for slot, tensor in zip(slots, found, strict=True)}
+    with turn((context,), lambda: _memory_uses(context, operands, written)), context.raw.activate():
+        results = routine.run(context, operands, [dev] * len(slots))
+    result = {slot: [tensor] for slot, tensor in zip(slots, results, strict=True)}
     for slot, tensors in (outputs or {}).items():
         if slot not in result:
             raise NodeError(f"operator {type} makes no {slot}; it makes {', '.join(result)}")
-        for made, target in zip(result[slot], tensors, strict=True):
-            _write(made, target, context)
+        for output, target in zip(result[slot], tensors, strict=True):
+            _write(output, target, context)
         result[slot] = list(tensors)  # type: ignore[arg-type]
     return result
 
 
-def _uses(context: Context, read: Sequence[PlacedTensor], written: Sequence[PlacedTensor]) -> Any:
+def _memory_uses(context: Context, read: Sequence[PlacedTensor], written: Sequence[PlacedTensor]) -> Any:
     for tensor in read:
         yield from uses(context, tensor)
     for tensor in written:
@@ -89,8 +89,8 @@ def _uses(context: Context, read: Sequence[PlacedTensor], written: Sequence[Plac
 def _write(source: PlacedTensor, target: PlacedTensor, context: Context) -> None:
     if source.spec is not None and target.spec is not None and source.spec.with_(lod=()) != target.spec.with_(lod=()):
         raise NodeError(f"an output is {source.spec!r}; expected {target.spec!r}, that of what it is written to")
-    there = source.allocation is target.allocation and source.byte_offset == target.byte_offset
-    if not there:
+    is_same_memory = source.allocation is target.allocation and source.byte_offset == target.byte_offset
+    if not is_same_memory:
         transfer(source, context, target)
     target.wrote()
 
@@ -104,11 +104,11 @@ def _routine(
         block = program.global_block()
         feeds: dict[str, Spec] = {}
         slots: dict[str, list[str]] = {}
-        left = iter(specs)
+        remaining_specs = iter(specs)
         for slot, count in names:
             for at in range(count):
                 name = f"{slot}.{at}"
-                feeds[name] = spec = next(left)
+                feeds[name] = spec = next(remaining_specs)
                 block.create_var(name, spec.dims, spec.dtype, is_data=True)
                 slots.setdefault(slot, []).append(name)
         outs = {
@@ -120,28 +120,28 @@ def _routine(
     return Routine(program, dev.known_place(), feeds, [v.name for v in outs.values()]), list(outs)
 
 
-# What nodes themselves need ---------------------------------------------------------------------------------------
+# Used by nodes ---------------------------------------------------------------------------------------
 
 _sums: LRUCache[Routine] = LRUCache(MAX_OPERATOR_CALLS, "sums of gradients", 16 << 20)
 
 
 def filled(dev: Device, spec: Spec, value: float) -> Tensor:
     attrs = {"shape": list(spec.dims), "value": value, "dtype": spec.dtype}
-    (made,) = run_operator("fill_constant", {}, attrs, dev)["Out"]
-    return made
+    (tensor,) = run_operator("fill_constant", {}, attrs, dev)["Out"]
+    return tensor
 
 
 def total(dev: Device, parts: Sequence[PlacedTensor]) -> Tensor:
-    """The sum of tensors of equal dims, which a run of nodes has made or reads."""
+    """The sum of tensors of equal dims; also inside a run that holds the lock of the context."""
     place = dev.known_place()
     context = get_context(place)
     if not holds(context.lock):
-        (made,) = run_operator("sum", {"X": parts}, None, dev)["Out"]
-        return made
+        (tensor,) = run_operator("sum", {"X": parts}, None, dev)["Out"]
+        return tensor
     return sum_of(dev, parts[0]._known(), len(parts)).run(context, parts, (dev,))[0]
 
 
 def sum_of(dev: Device, spec: Spec, count: int) -> Routine:
-    """What adds so many tensors of equal metadata."""
+    """The routine that adds ``count`` tensors of equal metadata."""
     key = spec, count, id(dev.known_place()), generation(), policy()
     return _sums.get(key, lambda: _routine("sum", [("X", count)], (spec,) * count, {}, dev)[0])

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from fluidlite.base.errors import DtypeError, FluidError, NodeError
 from fluidlite.nodes.devices import ValueType
-from fluidlite.nodes.node import Held, Node, _device_of, _ours, code_location
+from fluidlite.nodes.node import Node, ValueStorage, _device_of, _own_files, code_location
 from fluidlite.nodes.node_program import Attrs, Kind, NodeProgram, program_of
 from fluidlite.nodes.seeds import next_seed
 from fluidlite.nodes.tensor import Tensor
@@ -18,16 +18,16 @@ from fluidlite.platform.context import Context
 from fluidlite.tensor.tensor import Tensor as PlacedTensor
 from fluidlite.tensor.tensor_spec import Spec
 
-MAX_SHORT_CUTS = 512
-_ADVICE = "\n  Do: "
-_CAST = (
+MAX_FAST_PATHS = 512  # entries of Kind.programs
+_ADVICE_PREFIX = "\n  Do: "
+_CAST_ADVICE = (
     "make leaves of the dtype, such as nodes.Data(value, dtype='float32'), or cast by a node of "
     "nodes.node_function('Cast', graph.cast)"
 )
-_NOTHING: tuple[Any, ...] = ()
+_EMPTY: tuple[Any, ...] = ()
 _type_of = attrgetter("_type")
-_new = object.__new__
-Make = TypeVar("Make", bound=Callable[..., Any])
+_new_object = object.__new__
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class OperatorNode(Node):
@@ -53,17 +53,17 @@ class OperatorNode(Node):
     )
 
     kind: Kind
-    _asked: bool  # to write in place
+    _requests_inplace: bool
     _attrs: Attrs
-    _ends: tuple[Node, ...]
-    _inplace: int  # the input over which it writes, as a graph has proven that it may; -1: none
-    _passed: bool  # whether its gradient has become that of the input
+    _overwritten_nodes: tuple[Node, ...]
+    _inplace: int  # the input over which it writes, after a graph's proof; -1: none
+    _gradient_moved: bool  # whether its gradient was overwritten by that of the input
     _program: NodeProgram | None
     _saved: Sequence[Tensor]
     _type: ValueType | None
 
-    def _begin(self, key: tuple[Any, ...]) -> None:
-        """Find device and program, and keep them by the types of the inputs."""
+    def _resolve_new(self, key: tuple[Any, ...]) -> None:
+        """Find device and program, and cache them by the types of the inputs."""
         inputs, kind = self._inputs, self.kind
         if not inputs:
             raise NodeError(f"{kind.name} has no inputs; expected one node or more")
@@ -73,33 +73,33 @@ class OperatorNode(Node):
         if None in key:
             return
         self._resolve()
-        if len(kind.programs) >= MAX_SHORT_CUTS:
+        if len(kind.programs) >= MAX_FAST_PATHS:
             kind.programs.clear()
         assert self._program is not None and self._type is not None
         at = next(at for at, item in enumerate(inputs) if item._dev is self._dev)
         kind.programs[key] = self._program, self._type, at, self._has_grad
 
     def name(self) -> str:
-        return f"InPlace{self.kind.name}" if self._asked else self.kind.name
+        return f"InPlace{self.kind.name}" if self._requests_inplace else self.kind.name
 
     def _resolve(self) -> None:
-        """Find the program, if the metadata of all inputs are known."""
+        """Set the program, if the metadata of all inputs are known."""
         specs: list[Spec] = []
-        wanted = []
+        needs_grad = []
         for item in self._inputs:
             spec = item._spec()
             if spec is None:
                 return
             specs.append(spec)
-            wanted.append(item._has_grad)
+            needs_grad.append(item._has_grad)
         place = self._dev.known_place()
         try:
-            program = self._program = program_of(self.kind, self._attrs, tuple(specs), tuple(wanted), place)
+            program = self._program = program_of(self.kind, self._attrs, tuple(specs), tuple(needs_grad), place)
         except NodeError:
             raise
         except FluidError as exc:
-            raise _located(exc, self, specs) from exc
-        if self.kind.random and not hasattr(self, "_seed"):  # the first node of a kind of the user's own
+            raise _with_node(exc, self, specs) from exc
+        if self.kind.random and not hasattr(self, "_seed"):  # the first node of a user-defined kind
             self._seed, self._drawn = next_seed(), 0
         if not program.differentiable:
             self._has_grad = False
@@ -109,14 +109,14 @@ class OperatorNode(Node):
         return self._program.spec if self._program is not None else None
 
     def forward_(self) -> None:
-        from fluidlite.nodes.running import alone
+        from fluidlite.nodes.running import run_single
 
-        alone(self, self._run_forward, [item.value() for item in self._inputs])
+        run_single(self, self._run_forward, [item.value() for item in self._inputs])
 
     def backward_(self) -> None:
-        from fluidlite.nodes.running import alone
+        from fluidlite.nodes.running import run_single
 
-        alone(self, self._run_backward, [item.value() for item in self._inputs if item._over is None])
+        run_single(self, self._run_backward, [item.value() for item in self._inputs if item._overwriter is None])
         for item in self._inputs:
             item._at.add_up()
 
@@ -125,7 +125,7 @@ class OperatorNode(Node):
         values: list[PlacedTensor] = []
         for at, item in enumerate(self._inputs):
             value = item._at._value
-            if value is None or item._over is not None:
+            if value is None or item._overwriter is not None:
                 value = item.value()  # raises
             if value.place is not context.place and value.place != context.place:
                 raise NodeError(
@@ -146,16 +146,16 @@ class OperatorNode(Node):
         if self.kind.random:
             draw = self._seed, self._drawn
             self._drawn += 1
-        devs = (self._dev,) if not program.saved else (self._dev,) * (1 + program.saved)
+        devs = (self._dev,) if not program.saved_count else (self._dev,) * (1 + program.saved_count)
         if inplace < 0:
-            found = program.forward.run(context, values, devs, number, None, draw)
+            results = program.forward.run(context, values, devs, number, None, draw)
         else:
-            over = values[0] if inplace == 0 and program.forward.aliasable and values[0].contiguous else None
-            found = program.forward.run(context, values, devs, number, over, draw)
-            self.end_overwritten()
-        self._at._value = found[0]
-        self._saved = found[1:]
-        self._over = None
+            target = values[0] if inplace == 0 and program.forward.aliasable and values[0].contiguous else None
+            results = program.forward.run(context, values, devs, number, target, draw)
+            self.mark_overwritten()
+        self._at._value = results[0]
+        self._saved = results[1:]
+        self._overwriter = None
 
     def _run_backward(self, context: Context, number: int) -> None:
         program = self._program
@@ -170,64 +170,64 @@ class OperatorNode(Node):
             return
         inputs = self._inputs
         count = len(inputs)
-        given: list[Any] = []
+        operands: list[Any] = []
         for at in program.sources:
             if at < count:
-                given.append(inputs[at]._at._value)
+                operands.append(inputs[at]._at._value)
             elif at == count:
-                given.append(self._at._value)
-            elif at <= count + program.saved:
-                given.append(self._saved[at - count - 1])
+                operands.append(self._at._value)
+            elif at <= count + program.saved_count:
+                operands.append(self._saved[at - count - 1])
             else:
-                given.append(gradient)
-        devs = [inputs[at]._at._dev for at in program.targets]  # a gradient lies where the value does
-        found = routine.run(context, given, devs, number)
+                operands.append(gradient)
+        devs = [inputs[at]._at._dev for at in program.targets]  # a gradient is on the device of the value
+        input_gradients = routine.run(context, operands, devs, number)
         inplace = self._inplace
         if inplace >= 0:
-            self._passed = True
+            self._gradient_moved = True
             if inplace not in program.targets:
                 self._at._grad = None
-        for part, at, shared in zip(found, program.targets, routine.shares, strict=True):
+        for part, at, shared in zip(input_gradients, program.targets, routine.shares, strict=True):
             item = inputs[at]
             if at == inplace:
-                item._at._grad, item._at._parts = part, ()  # over all that was there: no other reader adds to it
+                item._at._grad, item._at._parts = part, ()  # replaces it: no other consumer adds to it
                 continue
             if shared >= 0 and item.leaf:
                 part = part.copy_to(part.dev)
             item._at.add_part(part)
 
     def grad(self) -> Tensor:
-        """The gradient; of a node that writes in place, until ``backward`` has made it that of the input."""
-        if self._passed and self._inplace >= 0:
+        """The gradient; of a node that writes in place, until ``backward`` has overwritten it by that of the input."""
+        if self._gradient_moved and self._inplace >= 0:
             raise NodeError(f"{self} writes in place: its gradient has become that of {self._inputs[self._inplace]}")
         return super().grad()
 
     def reset_grad(self) -> None:
         self._at._grad = None
-        self._passed = False
+        self._gradient_moved = False
 
-    def end_overwritten(self) -> None:
-        """Note that the values in the buffer that it has written over are gone."""
-        self._passed = False
-        over = self.name(), self._location
-        for node in self._ends:
-            node._over = over
+    def mark_overwritten(self) -> None:
+        """Mark the values in the buffer that it has written over as overwritten."""
+        self._gradient_moved = False
+        overwriter = self.name(), self._location
+        for node in self._overwritten_nodes:
+            node._overwriter = overwriter
 
-    def write_over(self, at: int, ends: tuple[Node, ...] = ()) -> None:
-        """Share value and gradient with an input, as a graph has proven; -1: have one's own.
+    def set_inplace(self, at: int, overwritten: tuple[Node, ...] = ()) -> None:
+        """Share value and gradient with input ``at``, after a graph's proof; -1: use separate storage.
 
         Parameters
         ----------
-        ends : tuple of Node
-            Those whose values lie in the input's buffer.
+        overwritten : tuple of Node
+            The nodes whose values in the input's buffer are overwritten.
         """
         if at < 0 <= self._inplace:
-            for node in self._ends:
+            for node in self._overwritten_nodes:
                 node.reset_forwarded()
         self._inplace = at
-        self._ends = ends
-        self._at = Held(self._dev, False) if at < 0 else self._inputs[at]._at
-        self._forwarded = self._passed = False
+        self._overwritten_nodes = overwritten
+        self._at = ValueStorage(self._dev, False) if at < 0 else self._inputs[at]._at
+        self._forwarded = self._gradient_moved = False
 
     def _reads(self) -> tuple[tuple[bool, ...], bool]:
         program = self._program
@@ -237,39 +237,39 @@ class OperatorNode(Node):
 
     def reset_forwarded(self) -> None:
         self._forwarded = False
-        self._over = None
+        self._overwriter = None
 
 
-def _located(error: FluidError, node: Node, specs: Sequence[Spec]) -> FluidError:
-    """The error again, of its own class and with what it carries, with the node in its message and advice for nodes."""
+def _with_node(error: FluidError, node: Node, specs: Sequence[Spec]) -> FluidError:
+    """A copy of the error, of the same class, with the node and advice for nodes in its message."""
     text = str(error)
     if isinstance(error, DtypeError):
-        text = f"{text.partition(_ADVICE)[0]}{_ADVICE}{_CAST}"
-    shown = ", ".join(f"{item.name()} {spec!r}" for item, spec in zip(node._inputs, specs, strict=True))
-    again = copy(error)  # no class of the tree is asked for what its __init__ takes
-    again.args = (f"{node} of {shown}: {text}", *error.args[1:])
-    return again
+        text = f"{text.partition(_ADVICE_PREFIX)[0]}{_ADVICE_PREFIX}{_CAST_ADVICE}"
+    input_texts = ", ".join(f"{item.name()} {spec!r}" for item, spec in zip(node._inputs, specs, strict=True))
+    located_error = copy(error)  # does not call __init__, whose parameters differ by class
+    located_error.args = (f"{node} of {input_texts}: {text}", *error.args[1:])
+    return located_error
 
 
-def operator_node(kind: Kind, inputs: tuple[Node, ...], attrs: Attrs = (), asked: bool = False) -> OperatorNode:
-    """Make a node; a function that the user calls makes it. Graphs are made for each sample: calls are spelled out."""
-    node = _new(OperatorNode)
+def operator_node(kind: Kind, inputs: tuple[Node, ...], attrs: Attrs = (), inplace: bool = False) -> OperatorNode:
+    """Make a node, for a function that users call. Inlined for speed: a graph may be built for each sample."""
+    node = _new_object(OperatorNode)
     node.kind = kind
     node._inputs = inputs
     node._attrs = attrs
-    node._asked = asked
-    node._ends = node._saved = _NOTHING
+    node._requests_inplace = inplace
+    node._overwritten_nodes = node._saved = _EMPTY
     node._inplace = -1
-    node._passed = node._forwarded = False
-    node._over = node._seen = None
+    node._gradient_moved = node._forwarded = False
+    node._overwriter = node._graph_mark = None
     frame = _getframe(2)
     code = frame.f_code
-    node._location = code_location(frame) if _ours.get(code.co_filename, True) else (code, frame.f_lasti)
+    node._location = code_location(frame) if _own_files.get(code.co_filename, True) else (code, frame.f_lasti)
     if kind.random:
         node._seed, node._drawn = next_seed(), 0
     key: tuple[Any, ...]
     try:
-        if len(inputs) == 2:  # a third of the time of the general form
+        if len(inputs) == 2:  # takes a third of the time of the general form
             key = attrs, inputs[0]._type, inputs[1]._type
         elif len(inputs) == 1:
             key = attrs, inputs[0]._type
@@ -280,46 +280,46 @@ def operator_node(kind: Kind, inputs: tuple[Node, ...], attrs: Attrs = (), asked
     except AttributeError:
         item = next(item for item in inputs if not isinstance(item, Node))
         raise NodeError(f"{kind.name}: an input is {item!r:.80}; expected a node") from None
-    known = kind.programs.get(key)
-    if known is not None:
-        node._program, node._type, at, node._has_grad = known
+    cached = kind.programs.get(key)
+    if cached is not None:
+        node._program, node._type, at, node._has_grad = cached
         node._dev = inputs[at]._dev
     else:
-        node._begin(key)
-    held = node._at = _new(Held)
-    held._dev = node._dev
-    held._tensor = held._gradient = held._source = held._graded = None
-    held._parts = _NOTHING
-    held.leaf = False
+        node._resolve_new(key)
+    storage = node._at = _new_object(ValueStorage)
+    storage._dev = node._dev
+    storage._tensor = storage._gradient = storage._source = storage._grad_source = None
+    storage._parts = _EMPTY
+    storage.leaf = False
     return node
 
 
 def unary(kind: Kind, doc: str, inplace: bool = False) -> Callable[[Node], OperatorNode]:
-    """The function that makes nodes of a kind of one input and no attributes; ``inplace``: it is written over."""
+    """The function that makes nodes of a kind with one input and no attributes; ``inplace``: they write over it."""
 
     def make(x: Node) -> OperatorNode:
         return operator_node(kind, (x,), (), inplace)
 
-    return _named(make, kind, doc, inplace)
+    return _with_name(make, kind, doc, inplace)
 
 
 def binary(kind: Kind, doc: str, inplace: bool = False) -> Callable[[Node, Node], OperatorNode]:
-    """As :func:`unary`, of two inputs."""
+    """Like :func:`unary`, with two inputs."""
 
     def make(a: Node, b: Node) -> OperatorNode:
         return operator_node(kind, (a, b), (), inplace)
 
-    return _named(make, kind, doc, inplace)
+    return _with_name(make, kind, doc, inplace)
 
 
-def _named(make: Make, kind: Kind, doc: str, inplace: bool) -> Make:
+def _with_name(make: Function, kind: Kind, doc: str, inplace: bool) -> Function:
     make.__name__ = make.__qualname__ = f"InPlace{kind.name}" if inplace else kind.name
     make.__doc__ = doc
     return make
 
 
 def node_function(name: str, build: Callable[..., Any], inplace: tuple[int, ...] = ()) -> Callable[..., OperatorNode]:
-    """Make a function that makes nodes of operators: a kind of node of one's own, of graph functions.
+    """Define a kind of node from graph functions; returns the function that makes such nodes.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ def node_function(name: str, build: Callable[..., Any], inplace: tuple[int, ...]
     build : callable
         ``build(*inputs, **attrs)`` returns a value of :mod:`fluidlite.graph`; gradients are those of its operators.
     inplace : tuple of int
-        The inputs over which it may write; ``f(..., inplace=True)`` asks for the first of them.
+        The inputs over which it may write; ``f(..., inplace=True)`` requests the first of them.
 
     Returns
     -------
@@ -337,10 +337,10 @@ def node_function(name: str, build: Callable[..., Any], inplace: tuple[int, ...]
     kind = Kind(name, build, inplace)
 
     def make(*inputs: Node, **attrs: Hashable) -> OperatorNode:
-        asked = bool(attrs.pop("inplace", False))
-        if asked and not inplace:
+        requests_inplace = bool(attrs.pop("inplace", False))
+        if requests_inplace and not inplace:
             raise NodeError(f"{name} cannot write in place: its operators declare no such pair")
-        return operator_node(kind, inputs, tuple(sorted(attrs.items())) if attrs else (), asked)
+        return operator_node(kind, inputs, tuple(sorted(attrs.items())) if attrs else (), requests_inplace)
 
     make.__name__ = make.__qualname__ = name
     return make

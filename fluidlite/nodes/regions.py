@@ -1,7 +1,7 @@
-"""Regions: where the results of a linked run lie, a region for each device; its memory is taken when all is known.
+"""Regions: the memory of the results of a linked run, one region for each device, allocated when all sizes are known.
 
-Until then an address is an offset in a region: the number of the region stands in its upper bits. A preallocated device
-is counted as node by node: each result is a piece of its own, at a multiple of the alignment.
+Until then an address is an offset in a region, with the number of the region in its upper bits. On a preallocated
+device, usage is counted as in node-by-node runs: each result is a separate piece, at a multiple of the alignment.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from fluidlite.platform.context import Context
 from fluidlite.platform.kernel_language import REGION_BIT
 
 SCRATCH = 1 << REGION_BIT
-"""Where what is forgotten begins: region 1. What is in region 0 is an address."""
-OFFSET = SCRATCH - 1
-MAX_REGIONS = 120
+"""The start of region 1, the scratch memory of intermediate values. Values in region 0 are machine addresses."""
+OFFSET_MASK = SCRATCH - 1  # selects the offset in a region
+MAX_REGIONS = 120  # of one run; their numbers are the upper bits of addresses
 
 
 class Region:
     """Memory of one device in a run.
 
-    ``cursor``: where the next result lies.
-    ``counted``: whether the device counts each result.
+    ``cursor``: the address of the next result.
+    ``counted``: whether the device counts the bytes of each result.
     ``sizes``: bytes of the results, if they are counted.
     """
 
@@ -38,56 +38,53 @@ class Region:
         self.counted = dev.precedence > 0
         self.sizes: list[int] = []
 
-    def take(self, nbytes: int, alignment: int) -> int:
-        """Put a result there; return where it lies."""
-        found = self.cursor
-        self.cursor = found + -(-nbytes // alignment) * alignment
+    def reserve(self, nbytes: int, alignment: int) -> int:
+        """Reserve memory for a result; return its address."""
+        address = self.cursor
+        self.cursor = address + -(-nbytes // alignment) * alignment
         if self.counted:
             self.sizes.append(nbytes)
-        return found
+        return address
 
 
 class Regions:
     """The regions of a run.
 
-    ``before``: the memory of regions of an earlier run that this one reads; its own are numbered from there on.
-    ``memory``: of each region, once it is taken.
+    ``before``: the memory of the regions of an earlier run that this one reads; new regions are numbered after them.
+    ``memory``: the allocation of each region, once it is made.
     ``alignment``: of results.
     """
 
-    __slots__ = ("_context", "_forgotten", "_open", "alignment", "memory")
+    __slots__ = ("_context", "_device_regions", "_scratch_offset", "alignment", "memory")
 
     def __init__(self, context: Context, before: Sequence[Allocation | None] = (None, None)) -> None:
         self._context = context
         self.alignment = context.unit.info.alignment
-        self._forgotten = 0  # where in its memory what is forgotten begins
-        self._open: dict[Device, Region] = {}
+        self._scratch_offset = 0  # in the allocation of region 1
+        self._device_regions: dict[Device, Region] = {}
         self.memory: list[Allocation | None] = list(before)
 
     def of(self, dev: Device) -> Region | None:
-        """The region of a device, or None if that has other memory, or there are too many."""
-        found = self._open.get(dev)
-        if found is None:
+        """The region of a device, or None if that is on another place, or there are too many regions."""
+        region = self._device_regions.get(dev)
+        if region is None:
             if dev.place != self._context.place or len(self.memory) >= MAX_REGIONS:
                 return None
-            found = self._open[dev] = Region(dev, len(self.memory))
+            region = self._device_regions[dev] = Region(dev, len(self.memory))
             self.memory.append(None)
-        return found
+        return region
 
-    def take(self, scratch: int) -> bool:
-        """Take the memory of all, and so many bytes of what is forgotten; False if a preallocated device has less.
-
-        Then nothing changes.
-        """
+    def allocate(self, scratch: int) -> bool:
+        """Allocate all regions and ``scratch`` bytes; False, without effect, if a preallocated device has less."""
         preallocated = []
-        for region in self._open.values():
-            dev, nbytes = region.dev, region.cursor & OFFSET
+        for region in self._device_regions.values():
+            dev, nbytes = region.dev, region.cursor & OFFSET_MASK
             if isinstance(dev, Prealloc):
                 if region.sizes:
                     preallocated.append((dev.arena, region, nbytes - -region.sizes[-1] % self.alignment))
-            elif scratch:  # one piece is taken sooner than two
+            elif scratch:  # one allocation is faster than two
                 self.memory[region.number] = self.memory[1] = dev.allocation(nbytes + scratch, self._context)
-                self._forgotten, scratch = nbytes, 0
+                self._scratch_offset, scratch = nbytes, 0
             else:
                 self.memory[region.number] = dev.allocation(nbytes, self._context)
         for arena, _, nbytes in preallocated:
@@ -100,7 +97,7 @@ class Regions:
         return True
 
     def bases(self) -> array[int]:
-        """Where each region begins."""
-        found = array("q", [each.address() if each is not None else 0 for each in self.memory])
-        found[1] += self._forgotten
-        return found
+        """The start address of each region."""
+        addresses = array("q", [allocation.address() if allocation is not None else 0 for allocation in self.memory])
+        addresses[1] += self._scratch_offset
+        return addresses

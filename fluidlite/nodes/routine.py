@@ -1,4 +1,4 @@
-"""Routine: a small program of a node, planned once for a place, that runs at once on tensors."""
+"""Routine: the small program of a node, planned once for a place, that runs eagerly on tensors."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from fluidlite.tensor.transfer import contiguous, transfer
 
 _NO_STATE = Scope()
 Draw = tuple[int, int]
-"""A seed, and how often it was drawn from before: what random operators of one run draw with."""
-_WORD = 0xFFFFFFFF
+"""A seed and a run number: the key of the random operators of one run."""
+_WORD_MASK = 0xFFFFFFFF
 IMAGE_AFTER = 4
-"""Uses of a routine from which it is linked: its small kernels are compiled then."""
+"""Uses of a routine before it is linked, which compiles its small kernels."""
 
 
-class _Step:
-    """A launch on registers: the numbers of what it reads and makes."""
+class _RegisterLaunch:
+    """A launch with the register numbers of its inputs and outputs."""
 
     __slots__ = ("ins", "launch", "outs", "skip")
 
@@ -47,20 +47,20 @@ class _Step:
         self.launch = launch
         self.ins = ins
         self.outs = outs
-        self.skip = launch.skip or view  # what is a view runs nothing
+        self.skip = launch.skip or view  # a view launches nothing
 
 
 class Routine:
     """Operators on tensors of one place.
 
-    ``feeds``: by name; what it is given, in order.
-    ``known``: by name; what it is not given, as only its metadata are asked for.
-    ``specs``: of what is fetched.
-    ``reads``: what its kernels read the bytes of, of ``feeds`` and ``known``.
-    ``feed_names``: the names of what it is given.
-    ``steps``: on registers, where all are launches on the place itself: what it is given comes first, then ``spare``.
-    ``results``: the registers of what is fetched.
-    ``shares``: for each thing fetched, the number of the feed whose memory it is a view of, or -1.
+    ``feeds``: specs of the operands by name, in order.
+    ``metadata``: specs by name of values of which only the metadata are read; they are no operands.
+    ``specs``: of the fetches.
+    ``reads``: the names in ``feeds`` and ``metadata`` whose bytes its kernels read.
+    ``feed_names``: the names of the operands.
+    ``steps``: launches on registers, or None if some are not on the place itself. Operands come first, then ``spare``.
+    ``results``: the registers of the fetches.
+    ``shares``: for each fetch, the number of the feed of which it is a view, or -1.
     """
 
     def __init__(
@@ -69,28 +69,30 @@ class Routine:
         place: Place,
         feeds: Mapping[str, Spec],
         fetches: Sequence[str],
-        known: Mapping[str, Spec] | None = None,
+        metadata: Mapping[str, Spec] | None = None,
         repeated: bool = False,
     ) -> None:
-        self._specs = feeds, fetches, known
+        self._specs = feeds, fetches, metadata
         self._images: dict[Context, RoutineImage | None] = {}
         self._uses = 0
         self.feed_specs = tuple(feeds.values())
         self.program = program
         self.place = place
-        described = {**feeds, **(known or {})}
-        given = {name: (spec, place) for name, spec in described.items()}
-        wanted = replace(policy(), repeated=True) if repeated else _policy_of(program)
-        self.plan: Plan = plan_graph(Graph(program, fetches).finished(), place, given, {}, wanted, inplace=False)
+        described = {**feeds, **(metadata or {})}
+        arguments = {name: (spec, place) for name, spec in described.items()}
+        plan_policy = replace(policy(), repeated=True) if repeated else _policy_of(program)
+        self.plan: Plan = plan_graph(
+            Graph(program, fetches).finished(), place, arguments, {}, plan_policy, inplace=False
+        )
         warn_of_fallback(self.plan, place)
         self.specs = tuple(spec for _, _, _, spec in self.plan.fetches)
         self._feed_keys = [self.plan.feed_keys.get(name, name) for name in feeds]
         self.feed_names = tuple(feeds)
-        self._fetch_keys = [(key, where) for _, key, where, _ in self.plan.fetches]
+        self._fetch_keys = [(key, fetch_place) for _, key, fetch_place, _ in self.plan.fetches]
         read = _read_keys(self.plan)
         self.reads = frozenset(name for name in described if self.plan.feed_keys.get(name, name) in read)
         self._views = _views_of(self.plan)
-        self.steps = self._lean()
+        self.steps = self._register_launches()
         self.spare: list[PlacedTensor | None] = []
         self.shares = tuple(self._shared(key) for key, _ in self._fetch_keys)
         if self.steps is not None:
@@ -98,30 +100,30 @@ class Routine:
 
     @property
     def aliasable(self) -> bool:
-        """Whether its one operator may write what is fetched first over its first feed, by declaration."""
+        """Whether its only operator declares that it may write the first fetch over the first feed."""
         if self.steps is None or len(self.steps) != 1:
             return False
         step = self.steps[0]
         call = step.launch.call
-        for slot, given in step.launch.choice.may_lie_on(call).items():
-            if call.has(slot) and call.has(given) and step.launch.choice.inplace:
-                out, position = call.index[slot] - len(step.ins), call.index[given]
+        for slot, input_slot in step.launch.choice.may_lie_on(call).items():
+            if call.has(slot) and call.has(input_slot) and step.launch.choice.inplace:
+                out, position = call.index[slot] - len(step.ins), call.index[input_slot]
                 spec, _, fetched, _ = step.outs[out]
                 return fetched == 0 and step.ins[position] == 0 and step.ins.count(0) == 1 and spec is self.specs[0]
         return False
 
-    def _lean(self) -> list[_Step] | None:
-        """The steps, if all are launches on the one place on plain memory, so that registers do."""
+    def _register_launches(self) -> list[_RegisterLaunch] | None:
+        """The steps as register launches; None if one is no launch on this place on plain memory."""
         if self.plan.pending is not None:
             return None
-        found = []
+        launches = []
         for step in self.plan.steps:
             if not isinstance(step, Launch) or step.choice.place != self.place or step.blind or step.writes_state:
                 return None
             if not all(out.spec.known and not out.state for out in step.outs):
                 return None
-            found.append(_Step(step, [], [], any(out.key in self._views for out in step.outs)))
-        return found
+            launches.append(_RegisterLaunch(step, [], [], any(out.key in self._views for out in step.outs)))
+        return launches
 
     def _number_registers(self) -> None:
         assert self.steps is not None
@@ -130,7 +132,7 @@ class Routine:
         for name, at in list(fetched.items()):
             while name in self._views:
                 name = self._views[name]
-                fetched.setdefault(name, -2 - at)  # where the view's memory is
+                fetched.setdefault(name, -2 - at)  # the value that a fetched view aliases
         registers: list[PlacedTensor | None] = [None] * len(self._feed_keys)
         for step in self.steps:
             for key, spec in zip(step.launch.ins, step.launch.in_specs, strict=True):
@@ -152,12 +154,12 @@ class Routine:
         self.results = [numbers[key] for key, _ in self._fetch_keys]
 
     def _shares_with(self, step: Launch, out: Output) -> int:
-        """The input of a launch in whose memory an output lies; -1: it has its own."""
+        """The input of a launch that an output aliases; -1: it has its own memory."""
         view = step.call.op.view
         return step.call.index[view[1]] if view is not None and out.key in self._views else out.shares
 
     def _shared(self, key: str) -> int:
-        """The feed whose memory a value is; -1: it has its own."""
+        """The feed that a value aliases; -1: it has its own memory."""
         for step in reversed(self.plan.steps):
             if isinstance(step, Launch):
                 for out in step.outs:
@@ -166,7 +168,7 @@ class Routine:
         return self._feed_keys.index(key) if key in self._feed_keys else -1
 
     def image(self, context: Context, after: int = IMAGE_AFTER) -> RoutineImage | None:
-        """Its launches, for native code; None where they are none, and until it was used a few times (``after``)."""
+        """The linked launches; None if they cannot be linked, or before the routine was used ``after`` times."""
         try:
             return self._images[context]
         except KeyError:
@@ -174,11 +176,11 @@ class Routine:
         self._uses += 1
         if self._uses < after:
             return None
-        feeds, fetches, known = self._specs
-        for other in [each for each in self._images if each.closed]:
-            del self._images[other]
+        feeds, fetches, metadata = self._specs
+        for closed_context in [image_context for image_context in self._images if image_context.closed]:
+            del self._images[closed_context]
         self._images[context] = None
-        linked = Routine(self.program, self.place, feeds, fetches, known, repeated=True)
+        linked = Routine(self.program, self.place, feeds, fetches, metadata, repeated=True)
         if linked.reads <= set(feeds):
             self._images[context] = image_of(linked, context)
         return self._images[context]
@@ -192,15 +194,15 @@ class Routine:
         over: PlacedTensor | None = None,
         draw: Draw | None = None,
     ) -> list[Tensor]:
-        """Run it where the context's queue is held.
+        """Run it while the context's queue is locked.
 
-        ``devs``: where what is fetched is made, one for each.
-        ``number``: what deferred errors name.
-        ``over``: take the memory of this one for the first of what is fetched (:attr:`aliasable`).
-        ``draw``: what random operators draw with.
+        ``devs``: the device of each fetch.
+        ``number``: the operator number in deferred errors.
+        ``over``: a tensor whose memory the first fetch overwrites (:attr:`aliasable`).
+        ``draw``: the key of random operators.
         """
         for fed in tensors:
-            if fed._strides is not None:  # kernels compute on plain memory
+            if fed._strides is not None:  # kernels take contiguous memory
                 tensors = [contiguous(each) for each in tensors]
                 break
         if self.steps is None or observed():
@@ -210,22 +212,22 @@ class Routine:
         try:
             for step in self.steps:
                 launch = step.launch
-                ready = launch.runs.get(context)
-                if ready is None:
-                    ready = prepare_step(launch, context)
-                given = [registers[i] for i in step.ins]
-                count = len(given)
+                prepared = launch.runs.get(context)
+                if prepared is None:
+                    prepared = prepare_step(launch, context)
+                operands = [registers[i] for i in step.ins]
+                count = len(operands)
                 for spec, register, fetched, shares in step.outs:
                     tensor: Any
                     if fetched < -1:
-                        tensor = Tensor.on(devs[-2 - fetched], spec) if shares < 0 else relaid(given[shares], spec)
+                        tensor = Tensor.on(devs[-2 - fetched], spec) if shares < 0 else relaid(operands[shares], spec)
                         if shares < 0:
                             tensor.allocate(context)
                     elif fetched < 0:
-                        tensor = PlacedTensor.of(spec, context.place) if shares < 0 else relaid(given[shares], spec)
+                        tensor = PlacedTensor.of(spec, context.place) if shares < 0 else relaid(operands[shares], spec)
                     elif shares >= 0:
                         tensor = Tensor.on(devs[fetched], spec)
-                        tensor.share_data_with(relaid(given[shares], spec))
+                        tensor.share_data_with(relaid(operands[shares], spec))
                     elif over is not None and not fetched:
                         tensor = over
                     else:
@@ -234,22 +236,22 @@ class Routine:
                         if dev.precedence > 0:
                             tensor.allocate(context)
                     registers[register] = tensor
-                    given.append(tensor)
+                    operands.append(tensor)
                 if step.skip:
-                    for tensor in given[count:] if launch.skip else ():
+                    for tensor in operands[count:] if launch.skip else ():
                         if tensor.allocation is None:
                             tensor.allocate(context)  # of no elements
                     continue
-                run, space, _ = ready
+                run, space, _ = prepared
                 workspace = None
                 if space is not None:
                     workspace = PlacedTensor.of(space, context.place)
                     workspace.allocate(context)
-                random = NO_RANDOM if launch.random is None else _words(launch.random, draw)
-                result = run(context, IO(launch.call, given, context, number, random, workspace))
+                random = NO_RANDOM if launch.random is None else _philox_words(launch.random, draw)
+                result = run(context, IO(launch.call, operands, context, number, random, workspace))
                 if result is not None:
-                    take_arrays(result, given[count:], context)
-                for tensor in given[count:]:
+                    take_arrays(result, operands[count:], context)
+                for tensor in operands[count:]:
                     if tensor.allocation is None:
                         tensor.allocate(context)  # of no elements
         except Exception as exc:
@@ -261,31 +263,31 @@ class Routine:
     def _run_by_steps(
         self, context: Context, tensors: Sequence[PlacedTensor], devs: Sequence[Device], draw: Draw | None
     ) -> list[Tensor]:
-        """Run what needs copies between places, or is observed, as the interpreter does."""
+        """Run by the interpreter: for copies between places, and when observers are installed."""
         values = dict(zip(self._feed_keys, tensors, strict=True))
-        frame = Frame(self.plan, _Draws(draw), values)
-        frame.contexts = {where: get_context(where) for where in self.plan.queues}
+        frame = Frame(self.plan, _DrawScope(draw), values)
+        frame.contexts = {fetch_place: get_context(fetch_place) for fetch_place in self.plan.queues}
         frame.contexts[context.place] = context
         run_steps(frame, observers())
         while frame.plan.pending is not None:
             go_on(frame, frame.plan.pending)
             run_steps(frame, observers())
         raise_late(frame, [each for each in frame.contexts.values() if each.suspect])
-        found = []
-        for (key, where), spec, dev in zip(self._fetch_keys, self.specs, devs, strict=True):
+        results = []
+        for (key, fetch_place), spec, dev in zip(self._fetch_keys, self.specs, devs, strict=True):
             tensor = frame.values[key]
-            made = Tensor.on(dev, tensor.spec or spec)
-            if where == context.place and not dev.precedence and tensor.contiguous:
-                made.share_data_with(tensor)
+            result = Tensor.on(dev, tensor.spec or spec)
+            if fetch_place == context.place and not dev.precedence and tensor.contiguous:
+                result.share_data_with(tensor)
             else:
-                made.allocate(context)
-                transfer(tensor, context, made)
-            found.append(made)
-        return found
+                result.allocate(context)
+                transfer(tensor, context, result)
+            results.append(result)
+        return results
 
 
-class _Draws(Scope):
-    """What tells the interpreter how often a seed was drawn from."""
+class _DrawScope(Scope):
+    """A scope that passes the run number of a seed to the interpreter."""
 
     def __init__(self, draw: Draw | None) -> None:
         super().__init__()
@@ -296,49 +298,49 @@ class _Draws(Scope):
         return self._draw[1] if self._draw is not None else 0
 
 
-def _words(random: tuple[int, int], draw: Draw | None) -> tuple[int, int, int, int]:
+def _philox_words(random: tuple[int, int], draw: Draw | None) -> tuple[int, int, int, int]:
     """Philox words: key (2), run number, stream."""
     seed, stream = random
-    if stream < 0 or draw is None:  # an operator's own seed: the same numbers at each run
-        return seed & _WORD, (seed >> 32) & _WORD, 0, 0
-    return draw[0] & _WORD, (draw[0] >> 32) & _WORD, draw[1] & _WORD, stream
+    if stream < 0 or draw is None:  # the operator has a fixed seed: equal numbers in each run
+        return seed & _WORD_MASK, (seed >> 32) & _WORD_MASK, 0, 0
+    return draw[0] & _WORD_MASK, (draw[0] >> 32) & _WORD_MASK, draw[1] & _WORD_MASK, stream
 
 
 def _policy_of(program: Program) -> Policy:
-    """Compiled kernels for what is no elementwise operator: array calls of that cost more, small as it is."""
+    """The current policy; compiled kernels if an operator is not elementwise, as its array calls cost more."""
     elementwise = all(op.definition.scalar is not None for op in program.global_block().ops)
     return policy() if elementwise else replace(policy(), repeated=True)
 
 
 def _views_of(plan: Plan) -> dict[str, str]:
-    """The values that are another in other dims, with that one: they lie in its memory."""
-    found: dict[str, str] = {}
+    """The values that are views of another value, with that value."""
+    views: dict[str, str] = {}
     for step in plan.steps:
         if isinstance(step, Launch) and step.call.op.view is not None and not step.blind:
-            call, (slot, given) = step.call, step.call.op.view
-            source = step.ins[call.index[given]]
+            call, (slot, input_slot) = step.call, step.call.op.view
+            source = step.ins[call.index[input_slot]]
             if source is not None:
-                found[step.outs[call.index[slot] - len(step.ins)].key] = source
-    return found
+                views[step.outs[call.index[slot] - len(step.ins)].key] = source
+    return views
 
 
 def _read_keys(plan: Plan) -> set[str]:
     """The values whose bytes the kernels of a plan read."""
-    found: set[str] = set()
+    read_keys: set[str] = set()
     for step in plan.steps:
         if isinstance(step, Launch):
-            found |= _keys_of(step)
+            read_keys |= _launch_read_keys(step)
         else:
-            found |= {getattr(step, "from_key", "")}
-            found |= {key for keys in getattr(step, "ins", {}).values() for key in keys}
-    return found
+            read_keys |= {getattr(step, "from_key", "")}
+            read_keys |= {key for keys in getattr(step, "ins", {}).values() for key in keys}
+    return read_keys
 
 
-def _keys_of(step: Launch) -> set[str]:
+def _launch_read_keys(step: Launch) -> set[str]:
     call = step.call
     keys = {key for key in step.ins if key is not None}
     if call.op.scalar is None or call.op.scalar.refuse(call) is not None:
         return keys
-    read = typed_of(call).inputs  # what the wanted outputs depend on
+    read = typed_of(call).inputs  # the slots on which the requested outputs depend
     slots = [slot for slot, specs in call.ins.items() for _ in specs]
     return {key for slot, key in zip(slots, step.ins, strict=True) if key is not None and slot in read}

@@ -1,4 +1,4 @@
-"""Running nodes: which queues are held, whose memory is used, and what errors devices have recorded."""
+"""Running nodes: lock queues, order uses of memory, and raise deferred errors of devices."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fluidlite.tensor.tensor import Tensor
 
 
 @contextmanager
-def held(contexts: Sequence[Context], tensors: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
-    """Hold the queues of contexts, with the turn of what is read."""
+def locked_queues(contexts: Sequence[Context], tensors: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
+    """Lock the queues of contexts, ordered after other uses of the tensors that are read."""
 
     def uses() -> Iterator[Use]:
         for tensor in tensors():
@@ -39,23 +39,24 @@ def held(contexts: Sequence[Context], tensors: Callable[[], Iterable[Tensor]]) -
             raise
 
 
-def alone(node: Node, run: Callable[[Context, int], None], tensors: Sequence[Tensor]) -> None:
+def run_single(node: Node, run: Callable[[Context, int], None], tensors: Sequence[Tensor]) -> None:
+    """Run one node outside a graph, and raise its deferred errors."""
     context = get_context(node._dev.known_place())
-    with held([context], lambda: tensors):
+    with locked_queues([context], lambda: tensors):
         run(context, 0)
-        raise_late([context], [node])
+        raise_deferred([context], [node])
 
 
-def raise_late(contexts: Iterable[Context], nodes: Sequence[Node]) -> None:
-    """Raise what kernels have recorded of indices that are out of range, with the node."""
+def raise_deferred(contexts: Iterable[Context], nodes: Sequence[Node]) -> None:
+    """Raise the deferred error of an index out of range, if kernels recorded one, with its node."""
     for context in contexts:
         if not context.suspect or context.nothing_late():
             continue
-        word: Any = context.begin_status()
+        status: Any = context.begin_status()
         context.wait()
-        late = context.end_status(word)
-        if late is not None:
-            index, value, bound = late
+        error = context.end_status(status)
+        if error is not None:
+            index, value, bound = error
             node = nodes[index] if index < len(nodes) else "a node"
             raise LateError(
                 f"{node}: index {value} is out of range; expected 0 to {bound - 1}\n  Found on {context.place}"

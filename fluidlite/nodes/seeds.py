@@ -1,4 +1,4 @@
-"""Seeds of what tensors, initialisers and nodes draw: one sequence a process, which a number starts anew."""
+"""Seeds of random tensors, initialisers and nodes: one sequence for each process, restarted by :func:`seed`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _numbers = count()
 
 
 def seed(number: int) -> None:
-    """Start the sequence of seeds anew: what is drawn in the same order afterwards is the same, on every place.
+    """Restart the sequence of seeds: equal calls in equal order then draw equal numbers, on every place.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ def seed(number: int) -> None:
     """
     if isinstance(number, bool) or not isinstance(number, int):
         raise NodeError(f"seed takes {number!r:.60}; expected an int")
-    _begin(str(number).encode())
+    _restart(str(number).encode())
 
 
 def next_seed() -> int:
@@ -31,14 +31,14 @@ def next_seed() -> int:
     return int.from_bytes(digest) % (2**31 - 1) + 1
 
 
-def _begin(start: bytes) -> None:
+def _restart(start: bytes) -> None:
     global _start, _numbers
     _start, _numbers = start, count()
 
 
-def _draw() -> None:
-    _begin(os.urandom(16))
+def _begin_random() -> None:
+    _restart(os.urandom(16))
 
 
-_draw()
-first_in_child(_draw)  # workers that are forks of one process draw numbers of their own
+_begin_random()
+first_in_child(_begin_random)  # so that forked workers draw different numbers

@@ -1,4 +1,4 @@
-"""Nodes that move elements: joined, cut, turned and repeated."""
+"""Nodes that move elements: concatenate, slice, transpose, reshape and broadcast."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def _cat(*items: Value, axis: int) -> Value:
 
 
 def _blocks(*items: Value, rows: tuple[int, ...]) -> Value:
-    left = iter(items)
-    made = [ng.concat([next(left) for _ in range(count)], 1) for count in rows]
-    return ng.concat(made, 0)
+    remaining = iter(items)
+    block_rows = [ng.concat([next(remaining) for _ in range(count)], 1) for count in rows]
+    return ng.concat(block_rows, 0)
 
 
 def _rank(x: Value, rank: int) -> Value:
@@ -90,29 +90,29 @@ ROW_BROADCAST = Kind("RowBroadcast", _row_broadcast)
 COL_BROADCAST = Kind("ColBroadcast", _col_broadcast)
 
 
-def _nodes(what: str, inputs: tuple[Any, ...]) -> tuple[Node, ...]:
-    """Nodes that were given one by one, or as one sequence."""
+def _nodes(function: str, inputs: tuple[Any, ...]) -> tuple[Node, ...]:
+    """The nodes of arguments that are nodes, or one sequence of nodes."""
     items = tuple(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)) else inputs
     if not items:
-        raise NodeError(f"{what} has no inputs; expected one node or more")
+        raise NodeError(f"{function} has no inputs; expected one node or more")
     return items
 
 
-def _ints(what: str, items: Any) -> tuple[int, ...]:
+def _ints(name: str, items: Any) -> tuple[int, ...]:
     try:
         return tuple(index(item) for item in items)
     except TypeError:
-        raise NodeError(f"{what} is {items!r:.60}; expected a sequence of ints") from None
+        raise NodeError(f"{name} is {items!r:.60}; expected a sequence of ints") from None
 
 
-def _count(what: str, count: Count) -> int:
+def _count(function: str, count: Count) -> int:
     if isinstance(count, Node):
         spec = count._spec()
         if spec is None or not spec.dims:
-            raise NodeError(f"{what}: the size of {count} is not known; expected a node with dims, or an int")
-        return spec.dims[0] if what.startswith("Row") else spec.dims[-1]
+            raise NodeError(f"{function}: the size of {count} is not known; expected a node with dims, or an int")
+        return spec.dims[0] if function.startswith("Row") else spec.dims[-1]
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise NodeError(f"{what}: the size is {count!r}; expected an int of 0 or more, or a node")
+        raise NodeError(f"{function}: the size is {count!r}; expected an int of 0 or more, or a node")
     return count
 
 
@@ -140,7 +140,7 @@ def Stack(*inputs: Any, axis: int = 0) -> OperatorNode:
 
 
 def Reshape(x: Node, shape: Sequence[int]) -> OperatorNode:
-    """The elements of ``x`` in other dims; one of them may be -1: what is left. The value shares ``x``'s memory."""
+    """The elements of ``x`` in other dims; one may be -1, the remaining size. The value shares ``x``'s memory."""
     return operator_node(RESHAPE, (x,), (("shape", _ints("shape", shape)),))
 
 
@@ -170,7 +170,7 @@ def Permute(x: Node, axes: Sequence[int]) -> OperatorNode:
 
 
 def InPlacePermute(x: Node, axes: Sequence[int]) -> OperatorNode:
-    """``Permute(x, axes)``, whose buffer takes the place of ``x``'s."""
+    """``Permute(x, axes)``, with a buffer that replaces that of ``x``."""
     return operator_node(PERMUTE, (x,), (("axes", _ints("axes", axes)),), True)
 
 

@@ -1,4 +1,4 @@
-"""Tensor on a device: fluidlite's tensor, whose memory is its device's, and stays there when it is assigned to."""
+"""Tensor of a device: a fluidlite tensor that allocates on its device, and stays on it when assigned to."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Tensor(PlacedTensor):
     Parameters
     ----------
     dev : Device or Place or str, optional
-        Default: the null device; then the first assignment gives the device.
+        Default: the null device; then the first assignment sets the device.
     shape : sequence of int, optional
-        Dims; memory is taken at once, its contents are undefined. Without, the tensor has no memory yet.
+        Dims; memory is allocated at once, its contents are undefined. Without, the tensor has no memory yet.
     dtype : str
     values : array_like, optional
         Contents, of as many elements as ``shape`` has (default: of their own dims).
@@ -40,9 +40,9 @@ class Tensor(PlacedTensor):
     Raises
     ------
     NodeError
-        If ``values`` are not as many as ``shape`` says, or there is a shape and no device.
+        If the number of ``values`` does not match ``shape``, or there is a shape and no device.
     OutOfMemoryError
-        If the device is full; it is as it was.
+        If the device is full; it is unchanged.
     """
 
     __slots__ = ("dev",)
@@ -83,7 +83,7 @@ class Tensor(PlacedTensor):
 
     @staticmethod
     def on(dev: Device, spec: Spec) -> Tensor:
-        """Make a tensor of known metadata; it takes memory of the device when it is first touched."""
+        """Make a tensor with metadata; its memory is allocated on first use."""
         self: Tensor = _new(Tensor)
         self.spec = spec
         self.place = dev.place
@@ -108,14 +108,14 @@ class Tensor(PlacedTensor):
             super().allocate(context)
             return
         spec = self.spec or self._known()
-        allocation = self.allocation = dev.allocation(spec.nbytes, context)  # or it raises, and nothing changes
+        allocation = self.allocation = dev.allocation(spec.nbytes, context)  # if this raises, nothing changes
         self.place = dev.place
         self._byte_offset = 0
         self._strides = None
         self._array = allocation.kept_array(spec.uid)
 
     def resize(self, dims: Sequence[int]) -> Tensor:
-        """Fix the dims; memory comes when it is next written, and is kept while it is large enough."""
+        """Set the dims; memory is allocated on the next write, and reused while it is large enough."""
         super().resize(dims)
         return self
 
@@ -125,26 +125,26 @@ class Tensor(PlacedTensor):
                 f"a tensor on {self.dev} keeps its device, and cannot be set on {where}"
                 f"\n  Do: move_to({where}) first, or leave the place out"
             )
-        made = Tensor.on(self.dev if self.dev.place is not None else as_device(where), spec)
-        made.allocate(get_context(where))
-        return made
+        sibling = Tensor.on(self.dev if self.dev.place is not None else as_device(where), spec)
+        sibling.allocate(get_context(where))
+        return sibling
 
     def _replace(self, make: Any) -> None:
         def replacement() -> PlacedTensor:
-            found: PlacedTensor = make()
-            if isinstance(found, Tensor):
-                self.dev = found.dev
-            return found
+            new_tensor: PlacedTensor = make()
+            if isinstance(new_tensor, Tensor):
+                self.dev = new_tensor.dev
+            return new_tensor
 
         super()._replace(replacement)
 
     def share_data_with(self, other: PlacedTensor) -> Tensor:
-        """Become a view of the same memory, dims and LoD as another tensor; the device stays.
+        """Become a view of another tensor, with its memory, dims and LoD; the device stays.
 
         Raises
         ------
         NodeError
-            If the other lies in the memory of another place.
+            If the other is in the memory of another place.
         """
         if self.dev.place is None:
             self.dev = other.dev if isinstance(other, Tensor) else as_device(other.place or null_device())
@@ -167,19 +167,19 @@ class Tensor(PlacedTensor):
         usable = self.allocation is None or self.allocation.block is not None
         if isinstance(other, PlacedTensor) and usable:
             super().assign(other)
-        elif isinstance(other, PlacedTensor):  # its memory was taken back: nothing of it is read
-            made = self._sibling(other._known(), self.dev.known_place())
-            copy_into(made, other)
-            self._replace(lambda: made)
+        elif isinstance(other, PlacedTensor):  # its memory was freed, so its contents are not read
+            new_tensor = self._sibling(other._known(), self.dev.known_place())
+            copy_into(new_tensor, other)
+            self._replace(lambda: new_tensor)
         else:
             super().assign(other)
         return self
 
     def __getitem__(self, key: Any) -> Tensor:
         """A view on the same device: ints, slices and ``...``."""
-        made = Tensor(self.dev)
-        super(Tensor, made).share_data_with(super().__getitem__(key))
-        return made
+        view = Tensor(self.dev)
+        super(Tensor, view).share_data_with(super().__getitem__(key))
+        return view
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Copy an array or tensor in; the device stays. A tensor without dims takes those of ``t[...] = value``."""
@@ -199,27 +199,27 @@ class Tensor(PlacedTensor):
         Raises
         ------
         OutOfMemoryError
-            If the device is full; it is as it was.
+            If the device is full; it is unchanged.
         """
-        where = as_device(dev)
-        context = where.context()
-        made = Tensor.on(where, self._known())
-        made.allocate(context)
-        transfer(self._readable(), context, made)
-        return made
+        target = as_device(dev)
+        context = target.context()
+        copy = Tensor.on(target, self._known())
+        copy.allocate(context)
+        transfer(self._readable(), context, copy)
+        return copy
 
     def maybe_copy_to(self, dev: Device | PlaceLike) -> Tensor:
-        """Itself, if it lies in the device's memory; else a copy on the device."""
-        where = as_device(dev)
-        return self if self.dev.same_memory(where) else self.copy_to(where)
+        """The tensor itself, if it is in the device's memory; else a copy on the device."""
+        target = as_device(dev)
+        return self if self.dev.same_memory(target) else self.copy_to(target)
 
     def to(self, place: Device | PlaceLike | Arena) -> Any:
-        """A copy on a device; itself, if it is there."""
-        where = _no_arena(self, place)
-        return self if where is self.dev else self.copy_to(where)
+        """A copy on a device; the tensor itself, if it is on it."""
+        target = _target_device(self, place)
+        return self if target is self.dev else self.copy_to(target)
 
     def move_to(self, place: Device | PlaceLike | Arena) -> Tensor:
-        """Move the contents to a device; nothing happens if they are there.
+        """Move the contents to a device; nothing happens if they are on it.
 
         A tensor without memory only changes its device.
 
@@ -228,13 +228,13 @@ class Tensor(PlacedTensor):
         OutOfMemoryError
             If the device is full; the tensor stays where it is.
         """
-        where = _no_arena(self, place)
-        if where is self.dev:
+        target = _target_device(self, place)
+        if target is self.dev:
             return self
         if self.allocation is None:
-            self.dev, self.place = where, where.place
+            self.dev, self.place = target, target.place
         else:
-            self._replace(lambda: self.copy_to(where))
+            self._replace(lambda: self.copy_to(target))
         return self
 
     # Contents
@@ -262,15 +262,15 @@ class Tensor(PlacedTensor):
         NodeError
             If the dtype has no such number.
         """
-        wanted = NUMPY[self.dtype]
-        kind = np.dtype(wanted).kind
+        numpy_dtype = NUMPY[self.dtype]
+        kind = np.dtype(numpy_dtype).kind
         fits = kind != "b" or value in (0, 1)
         if kind in "iu":
-            limits = np.iinfo(wanted)
+            limits = np.iinfo(numpy_dtype)
             fits = value == value and limits.min <= value <= limits.max and value == int(value)
         if not fits:
             raise NodeError(f"{value!r} is no {self.dtype}; expected a number that a {self.dtype} tensor can hold")
-        self[...] = np.asarray(value).astype(wanted)
+        self[...] = np.asarray(value).astype(numpy_dtype)
         return self
 
     def set_zero(self) -> Tensor:
@@ -282,12 +282,12 @@ class Tensor(PlacedTensor):
         return self.fill(1)
 
     def set_random(self, seed: int = 0, low: float = -1.0, high: float = 1.0) -> Tensor:
-        """Set all elements to uniform random numbers in [low, high): of one seed the same on every place.
+        """Set all elements to uniform random numbers in [low, high); equal seeds give equal numbers on every place.
 
         Parameters
         ----------
         seed : int
-            0: the next of the process's sequence, which :func:`fluidlite.nodes.seed` starts anew.
+            0: the next of the process's sequence, which :func:`fluidlite.nodes.seed` restarts.
         low, high : float
         """
         attrs = {"shape": list(self.dims), "dtype": self.dtype, "min": low, "max": high, "seed": seed or next_seed()}
@@ -296,11 +296,11 @@ class Tensor(PlacedTensor):
         return self
 
     def cast(self, dtype: Any) -> Tensor:
-        """A tensor of another dtype on the same device, as the operator ``cast`` makes it."""
+        """A tensor of another dtype on the same device, computed by the operator ``cast``."""
         attrs = {"in_dtype": self.dtype, "out_dtype": dtype_of(dtype)}
         run_operator = _run_operator()
-        made: Tensor = run_operator("cast", {"X": [contiguous(self._readable())]}, attrs, self.dev)["Out"][0]
-        return made
+        result: Tensor = run_operator("cast", {"X": [contiguous(self._readable())]}, attrs, self.dev)["Out"][0]
+        return result
 
     def _readable(self) -> Tensor:
         if self.allocation is None or self.place is None:
@@ -327,12 +327,12 @@ class Tensor(PlacedTensor):
 
 
 def _run_operator() -> Any:
-    from fluidlite.nodes.operator_call import run_operator  # which takes tensors
+    from fluidlite.nodes.operator_call import run_operator  # which imports this module
 
     return run_operator
 
 
-def _no_arena(tensor: Tensor, place: Device | PlaceLike | Arena) -> Device:
+def _target_device(tensor: Tensor, place: Device | PlaceLike | Arena) -> Device:
     if isinstance(place, Arena):
         raise NodeError(f"a tensor on {tensor.dev} goes to devices, and {place!r} is none\n  Do: use Prealloc")
     return as_device(place)

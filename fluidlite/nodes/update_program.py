@@ -1,4 +1,4 @@
-"""UpdateProgram: an optimiser's update of weights of known metadata, whichever weights these are."""
+"""UpdateProgram: an optimiser's update for weights of given metadata."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fluidlite.tensor.tensor import Tensor as PlacedTensor
 from fluidlite.tensor.tensor_spec import Spec
 
 State = Mapping[str, PlacedTensor]
-"""What an optimiser keeps for a weight, by name."""
+"""The state of an optimiser for one weight, by name."""
 
 
 class UpdateProgram:
-    """Programs that update as many weights as there are specs, and that look for numbers that are none.
+    """Programs that update one weight for each spec, and that check gradients for infinite or NaN elements.
 
     ``specs``: of the weights.
-    ``optimizer``: a new one.
+    ``optimizer``: an unused optimiser.
     """
 
     def __init__(self, place: Place, specs: Sequence[Spec], optimizer: Optimizer) -> None:
-        self.weight = 60_000 * len(specs)  # bytes, about: operators and their plans
+        self.weight = 60_000 * len(specs)  # an estimate in bytes: operators and their plans
         self.place = place
         self._names = [f"w{i}" for i in range(len(specs))]
         self._update, self._startup, self._check = Program(), Program(), Program()
@@ -55,35 +55,35 @@ class UpdateProgram:
         self._state_names = [[each for each in started if each.startswith(f"{name}_")] for name in self._names]
 
     def first_states(self) -> list[State]:
-        """What the optimiser begins with, for each weight."""
+        """The initial state of the optimiser for each weight."""
         fresh = Scope()
         self._executor.run(self._startup, scope=fresh)
-        found: list[State] = []
-        for name, mine in zip(self._names, self._state_names, strict=True):
-            found.append({each[len(name) :]: fresh.var(each).get_tensor() for each in mine})
-        return found
+        states: list[State] = []
+        for name, state_names in zip(self._names, self._state_names, strict=True):
+            states.append({variable[len(name) :]: fresh.var(variable).get_tensor() for variable in state_names})
+        return states
 
-    def finite(self, gradients: Sequence[Tensor]) -> list[bool]:
+    def are_finite(self, gradients: Sequence[Tensor]) -> list[bool]:
         """Whether each gradient has no element that is infinite or NaN."""
-        (found,) = self._executor.run(self._check, self._feed(gradients), [self._finite], scope=self._scope)
-        return [bool(flag) for flag in found]
+        (flags,) = self._executor.run(self._check, self._feed(gradients), [self._finite], scope=self._scope)
+        return [bool(flag) for flag in flags]
 
     def run(self, values: Sequence[Tensor], states: Sequence[State], gradients: Sequence[Tensor], rate: float) -> None:
-        """Write the weights, and what is kept for them."""
+        """Update the weights and their states."""
         if rate != self._rate:
             self._scope.var(self._rate_name).get_tensor().set(np.array([rate], "float32"), self.place)
             self._rate = rate
-        held: list[tuple[PlacedTensor, PlacedTensor]] = []
+        bindings: list[tuple[PlacedTensor, PlacedTensor]] = []
         for name, value, state in zip(self._names, values, states, strict=True):
-            held.append((value, self._bind(name, value)))
-            held += [(tensor, self._bind(name + suffix, tensor)) for suffix, tensor in state.items()]
+            bindings.append((value, self._bind(name, value)))
+            bindings += [(tensor, self._bind(name + suffix, tensor)) for suffix, tensor in state.items()]
         self._executor.run(self._update, self._feed(gradients), [], scope=self._scope)
-        for tensor, variable in held:
-            if variable.allocation is not tensor.allocation:  # the run has written elsewhere
+        for tensor, variable in bindings:
+            if variable.allocation is not tensor.allocation:  # the run has replaced the memory
                 tensor.assign(variable)
 
     def _bind(self, name: str, tensor: PlacedTensor) -> PlacedTensor:
-        """Let the scope's variable of a name be a tensor's memory."""
+        """Bind the scope's variable to a tensor's memory."""
         variable = self._scope.var(name).get_tensor()
         if variable.allocation is not tensor.allocation or variable.byte_offset != tensor.byte_offset:
             variable.share_data_with(tensor)

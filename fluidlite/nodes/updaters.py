@@ -1,4 +1,4 @@
-"""Updaters: they change weights by their gradients, through the optimisers of programs."""
+"""Updaters: update weights by their gradients, with the optimisers of :mod:`fluidlite.optimizer`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fluidlite.base.errors import NodeError, NonFiniteError
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.clip import BaseGradientClipAttr, GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
 from fluidlite.nodes.leaves import Weight
-from fluidlite.nodes.node import Held
+from fluidlite.nodes.node import ValueStorage
 from fluidlite.nodes.update_program import State, UpdateProgram
 from fluidlite.optimizer import AdamOptimizer, Optimizer, SGDOptimizer
 from fluidlite.platform.place import Place
@@ -20,9 +20,9 @@ from fluidlite.tensor.tensor_spec import Spec
 if TYPE_CHECKING:
     from fluidlite.nodes.graph import Graph
 
-MAX_UPDATE_PROGRAMS = 64
+MAX_UPDATE_PROGRAMS = 64  # entries of an updater's cache of programs
 MAX_WHOLE_PROGRAMS = 8
-"""How many sets of weights have a program of their own, an updater."""
+"""Sets of weights for which an updater compiles one program; weights of further sets are updated in groups."""
 Specs = tuple[Spec, ...]
 Clip = float | BaseGradientClipAttr | None
 
@@ -30,14 +30,14 @@ Clip = float | BaseGradientClipAttr | None
 class Updater:
     """Changes weights by an optimiser of :mod:`fluidlite.optimizer`; :class:`Sgd` and :class:`Adam` name two.
 
-    Its state (moments, ...) is kept a weight at a time, lies on the weight's place, and moves with it.
+    Its state (moments, ...) is stored for each weight, on the weight's place, and moves with it.
 
     Parameters
     ----------
     optimizer : callable
-        Such as ``fluid.optimizer.MomentumOptimizer``: is called with ``learning_rate``, ``grad_clip`` and the options.
+        Such as ``fluid.optimizer.MomentumOptimizer``; called with ``learning_rate``, ``grad_clip`` and the options.
     learning_rate : float
-        It may be set anew between updates.
+        It may be changed between updates.
     clip : float or BaseGradientClipAttr, optional
         A number clips each element of a gradient to [-clip, clip]; ``fluid.clip`` has others, such as
         ``GradientClipByGlobalNorm(1.0)``.
@@ -64,10 +64,10 @@ class Updater:
         self._optimizer, self._options, self._clip = optimizer, options, clip
         self.learning_rate = learning_rate
         self.check_finite = check_finite
-        self._make()  # refuses options that the optimiser does not take, now
+        self._make()  # raises here if the optimiser does not take an option
         self._programs: LRUCache[UpdateProgram] = LRUCache(MAX_UPDATE_PROGRAMS, "updates of weights", 16 << 20)
         self._wholes: set[tuple[Place, Specs]] = set()
-        self._states: weakref.WeakKeyDictionary[Held, _Known] = weakref.WeakKeyDictionary()
+        self._states: weakref.WeakKeyDictionary[ValueStorage, _WeightState] = weakref.WeakKeyDictionary()
         self._numbers = count()
 
     @property
@@ -85,7 +85,7 @@ class Updater:
         return self._optimizer(learning_rate=self._learning_rate, grad_clip=self._clip, **self._options)
 
     def update(self, target: Graph | Weight | Iterable[Weight]) -> None:
-        """Change each weight once, however often it is used or tied.
+        """Update each weight once, even if it is used or tied several times.
 
         Parameters
         ----------
@@ -95,11 +95,11 @@ class Updater:
         Raises
         ------
         NodeError
-            If no weight has a gradient, or a clip by the norm of all meets weights in different memory.
+            If no weight has a gradient, or a clip by the global norm has weights in different memory.
         NonFiniteError
             Names the weights whose gradients are infinite or NaN. No weight was changed.
         """
-        weights = _each_once(target)
+        weights = _distinct_weights(target)
         if not weights:
             return
         if all(weight._at._grad is None for weight in weights):
@@ -116,66 +116,68 @@ class Updater:
                 f"on {', '.join(map(str, groups))}; expected one place"
                 "\n  Do: clip by value or by norm, or move the weights"
             )
-        parts = [part for place, found in groups.items() for part in self._parts(place, found)]
+        parts = [part for place, group in groups.items() for part in self._parts(place, group)]
         if self.check_finite:
             self._check(parts)
-        for program, found, states in parts:
-            values = [weight.value() for weight in found]
-            program.run(values, states, [weight.grad() for weight in found], self._learning_rate)
+        for program, group, states in parts:
+            values = [weight.value() for weight in group]
+            program.run(values, states, [weight.grad() for weight in group], self._learning_rate)
 
-    def _parts(self, place: Place, weights: list[Weight]) -> list[_Part]:
+    def _parts(self, place: Place, weights: list[Weight]) -> list[_UpdateGroup]:
         """The programs that update weights of a place, each with its weights and their state.
 
-        Weights that come together again and again have one program. Where the set changes from update to update, as
-        where each batch uses other words, weights of equal metadata are updated 1, 2, 4, ... at a time.
+        A set of weights that recurs has one program. If the set changes with each update, such as the words of each
+        batch, weights of equal metadata are updated 1, 2, 4, ... at a time.
         """
-        held = {weight._at: self._held(weight) for weight in weights}
+        weight_states = {weight._at: self._state_of(weight) for weight in weights}
         specs = {weight._at: weight.value()._known().with_(lod=()) for weight in weights}
-        weights.sort(key=lambda weight: (str(specs[weight._at]), held[weight._at].number))
+        weights.sort(key=lambda weight: (str(specs[weight._at]), weight_states[weight._at].number))
         key = (place, tuple(specs[weight._at] for weight in weights))
         chunks = [weights]
         if key not in self._wholes and len(self._wholes) >= MAX_WHOLE_PROGRAMS and self._separable:
             chunks = list(_powers_of_two(weights, specs))
         else:
             self._wholes.add(key)
-        found = []
+        groups = []
         for chunk in chunks:
-            wanted = tuple(specs[weight._at] for weight in chunk)
-            program = self._programs.get((place, wanted), lambda: UpdateProgram(place, wanted, self._make()))  # noqa: B023
-            found.append(_Part(program, chunk, self._states_of(program, [held[weight._at] for weight in chunk])))
-        return found
+            chunk_specs = tuple(specs[weight._at] for weight in chunk)
+            program = self._programs.get((place, chunk_specs), lambda: UpdateProgram(place, chunk_specs, self._make()))  # noqa: B023
+            groups.append(
+                _UpdateGroup(program, chunk, self._states_of(program, [weight_states[weight._at] for weight in chunk]))
+            )
+        return groups
 
     @property
     def _separable(self) -> bool:
-        """Whether a weight's update depends on its own gradient alone."""
+        """Whether a weight's update depends on its own gradient only."""
         return self._clip is None or isinstance(self._clip, (GradientClipByValue, GradientClipByNorm))
 
-    def _held(self, weight: Weight) -> _Known:
-        found = self._states.get(weight._at)
-        if found is None:
-            found = self._states[weight._at] = _Known(next(self._numbers))
-        return found
+    def _state_of(self, weight: Weight) -> _WeightState:
+        state = self._states.get(weight._at)
+        if state is None:
+            state = self._states[weight._at] = _WeightState(next(self._numbers))
+        return state
 
-    def _states_of(self, program: UpdateProgram, held: Sequence[_Known]) -> list[State]:
-        """What is kept for weights: begun where it is new, moved where the weight was moved."""
-        fresh = program.first_states() if any(each.state is None for each in held) else []
-        found: list[State] = []
-        for at, each in enumerate(held):
-            if each.state is None:
-                each.state = fresh[at]
-            for tensor in each.state.values():
+    def _states_of(self, program: UpdateProgram, weight_states: Sequence[_WeightState]) -> list[State]:
+        """The states of weights: initialised if new, and moved to the place of the weight."""
+        fresh = program.first_states() if any(weight_state.state is None for weight_state in weight_states) else []
+        states: list[State] = []
+        for at, weight_state in enumerate(weight_states):
+            if weight_state.state is None:
+                weight_state.state = fresh[at]
+            for tensor in weight_state.state.values():
                 tensor.move_to(program.place)
-            found.append(each.state)
-        return found
+            states.append(weight_state.state)
+        return states
 
-    def _check(self, parts: Sequence[_Part]) -> None:
-        wrong = []
+    def _check(self, parts: Sequence[_UpdateGroup]) -> None:
+        failed = []
         for program, weights, _ in parts:
-            flags = program.finite([weight.grad() for weight in weights])
-            wrong += [str(weight) for weight, good in zip(weights, flags, strict=True) if not good]
-        if wrong:
+            flags = program.are_finite([weight.grad() for weight in weights])
+            failed += [str(weight) for weight, is_finite in zip(weights, flags, strict=True) if not is_finite]
+        if failed:
             raise NonFiniteError(
-                f"{type(self).__name__}.update: the gradient of {', '.join(wrong)} has elements that are infinite or "
+                f"{type(self).__name__}.update: the gradient of {', '.join(failed)} has elements that are infinite or "
                 "NaN; no weight was changed\n  Do: lower the learning rate, clip, or leave the step out"
             )
 
@@ -214,15 +216,15 @@ class Adam(Updater):
         super().__init__(AdamOptimizer, learning_rate, clip, check_finite, **options)
 
 
-class _Known:
-    """What an updater knows of a weight."""
+class _WeightState:
+    """The number and the optimiser state of a weight."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.state: State | None = None
 
 
-class _Part(NamedTuple):
+class _UpdateGroup(NamedTuple):
     """A program, the weights that it updates, and their state."""
 
     program: UpdateProgram
@@ -230,32 +232,32 @@ class _Part(NamedTuple):
     states: list[State]
 
 
-def _powers_of_two(weights: Sequence[Weight], specs: Mapping[Held, Spec]) -> Iterator[list[Weight]]:
-    """Weights of equal metadata, 1, 2, 4, ... together, so that few programs serve all numbers of them."""
+def _powers_of_two(weights: Sequence[Weight], specs: Mapping[ValueStorage, Spec]) -> Iterator[list[Weight]]:
+    """Weights of equal metadata in chunks of 1, 2, 4, ..., so that few programs serve any number of them."""
     for _, group in groupby(weights, key=lambda weight: specs[weight._at]):
-        left = list(group)
-        while left:
-            size = 1 << (len(left).bit_length() - 1)
-            yield left[:size]
-            left = left[size:]
+        remaining = list(group)
+        while remaining:
+            size = 1 << (len(remaining).bit_length() - 1)
+            yield remaining[:size]
+            remaining = remaining[size:]
 
 
-def _each_once(target: Any) -> list[Weight]:
-    """The weights of a graph or sequence, those that are tied once, in order."""
+def _distinct_weights(target: Any) -> list[Weight]:
+    """The weights of a graph or sequence in order, tied ones once."""
     if isinstance(target, Weight):
-        found: Iterable[Any] = [target]
+        candidates: Iterable[Any] = [target]
     elif hasattr(target, "weights"):
-        found = target.weights()
+        candidates = target.weights()
     else:
-        found = target
-    each: dict[Held, Weight] = {}
+        candidates = target
+    distinct: dict[ValueStorage, Weight] = {}
     try:
-        for weight in found:
+        for weight in candidates:
             if not isinstance(weight, Weight):
                 raise NodeError(
                     f"update takes weights; one is {weight!r:.80}\n  Do: update(graph), or update([weight, ...])"
                 )
-            each.setdefault(weight._at, weight)
+            distinct.setdefault(weight._at, weight)
     except TypeError:
         raise NodeError(f"update takes a graph or weights, got {target!r:.80}") from None
-    return list(each.values())
+    return list(distinct.values())

@@ -63,7 +63,7 @@ MODULE_STATE = {
     "tensor/tensor_spec.py": {"_interned": "weak"},
     "nodes/devices.py": {"_singletons": "one a place"},
     "nodes/fallback.py": {"_warned": "one a place and operator type"},
-    "nodes/node.py": {"_ours": "MAX_FILES at most"},
+    "nodes/node.py": {"_own_files": "MAX_FILES at most"},
     "compiler/ir/fused.py": {"_fused_ops": "weak", "_known": "weak"},
     "loaders/ring.py": {"_copy_queues": "one a device", "_kept": "copies under way, of which each wait lets some go"},
     "distributed/shared_memory.py": {"_heaps": "weak"},

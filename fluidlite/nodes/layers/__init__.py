@@ -1,4 +1,4 @@
-"""Layers and models of nodes: weights, and the nodes that are made with them."""
+"""Layers and models of nodes: they have weights and make nodes."""
 
 from fluidlite.base.exports import export as _export
 from fluidlite.nodes.layers.affine import Affine as Affine, Dropout as Dropout, LayerNorm as LayerNorm

@@ -1,4 +1,4 @@
-"""Layer: weights, and how nodes are made with them."""
+"""Layer: the base class of layers, which have weights and make nodes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Activation = Callable[[Node], Node]
 
 
 class Layer:
-    """Base of layers and models: its weights are those of its attributes, and of layers, lists and dicts among them.
+    """Base class of layers and models: its weights are those in its attributes, also in layers, lists and dicts.
 
-    A subclass makes its weights in ``__init__`` and its nodes in :meth:`run`. ``a | b`` runs ``b`` on what ``a`` gives,
-    ``a & b`` runs both on the same and joins what they give, one below the other.
+    A subclass makes its weights in ``__init__`` and its nodes in :meth:`run`. ``a | b`` runs ``b`` on the result of
+    ``a``; ``a & b`` runs both on the same input and concatenates their results along the first axis.
 
     Attributes
     ----------
     training : bool
-        Whether layers such as Dropout do what they do in training; see :meth:`train`.
+        Whether layers such as Dropout are in training mode; see :meth:`train`.
     """
 
     training = True
@@ -44,12 +44,12 @@ class Layer:
 
     def weights(self) -> list[Weight]:
         """All weights, each once: of tied ones, the first."""
-        found: dict[int, Weight] = {}
+        distinct: dict[int, Weight] = {}
         for item in _parts(vars(self)):
-            mine = [item] if isinstance(item, Weight) else item.weights()
-            for weight in mine:
-                found.setdefault(weight.identity, weight)
-        return list(found.values())
+            item_weights = [item] if isinstance(item, Weight) else item.weights()
+            for weight in item_weights:
+                distinct.setdefault(weight.identity, weight)
+        return list(distinct.values())
 
     def layers(self) -> list[Layer]:
         """The layers among its attributes."""
@@ -68,7 +68,7 @@ class Layer:
         return self
 
     def train(self: L, mode: bool = True) -> L:
-        """Say whether it is trained or only used, this layer and those in it."""
+        """Set training or inference mode, for this layer and those in it."""
         self.training = mode
         for layer in self.layers():
             layer.train(mode)
@@ -79,15 +79,15 @@ class Layer:
         return self.train(False)
 
     def copy(self: L) -> L:
-        """A layer of its own: weights are copied; what was tied in this one is tied in that."""
+        """An independent layer with copied weights; weights tied in this one are tied in the copy."""
         return copy.deepcopy(self)
 
     def tied(self: L) -> L:
         """A layer that shares all weights with this one."""
-        made: L = copy.copy(self)
+        layer: L = copy.copy(self)
         for name, item in vars(self).items():
-            setattr(made, name, _tied(item))
-        return made
+            setattr(layer, name, _tied(item))
+        return layer
 
     def __or__(self, other: Layer) -> Stacked:
         from fluidlite.nodes.layers.combined import Stacked
@@ -124,7 +124,7 @@ def _tied(item: Any) -> Any:
 def dims_of(layer: Layer, node: Any) -> Dims:
     """The dims of a layer's input.
 
-    Raises NodeError if it is no node, or nothing is known of its dims before it is computed.
+    Raises NodeError if it is no node, or its dims are unknown until it is computed.
     """
     if not isinstance(node, Node):
         raise NodeError(f"{type(layer).__name__} takes a node, got {node!r:.80}")
@@ -135,7 +135,7 @@ def dims_of(layer: Layer, node: Any) -> Dims:
 
 
 def check_rows(layer: Layer, node: Any, rows: int) -> Dims:
-    """The dims of a layer's input, which must have a number of rows: [rows] or [rows, batch...]."""
+    """The dims of a layer's input; raises NodeError unless they are [rows] or [rows, batch...]."""
     dims = dims_of(layer, node)
     if not dims or dims[0] != rows:
         raise NodeError(

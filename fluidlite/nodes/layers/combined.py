@@ -1,4 +1,4 @@
-"""Layers one after the other, and side by side."""
+"""Stacked: layers in sequence; Joined: layers on the same input."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from fluidlite.nodes.node import Node
 from fluidlite.nodes.shaping import Cat
 
 
-def _checked(what: str, layers: tuple[Any, ...], kind: type[Layer]) -> list[Layer]:
-    found: list[Layer] = []
+def _checked(function: str, layers: tuple[Any, ...], kind: type[Layer]) -> list[Layer]:
+    flat_layers: list[Layer] = []
     for layer in layers:
         if not isinstance(layer, Layer):
-            raise NodeError(f"{what} takes layers; one is {layer!r:.80}")
-        found += layer.parts if type(layer) is kind else [layer]  # type: ignore[attr-defined]
-    if not found:
-        raise NodeError(f"{what} has no layers; expected one or more")
-    return found
+            raise NodeError(f"{function} takes layers; one is {layer!r:.80}")
+        flat_layers += layer.parts if type(layer) is kind else [layer]  # type: ignore[attr-defined]
+    if not flat_layers:
+        raise NodeError(f"{function} has no layers; expected one or more")
+    return flat_layers
 
 
 class Stacked(Layer):
-    """Layers of which each runs on what the one before gives: ``a | b | c``.
+    """Layers in sequence, each on the result of the previous one: ``a | b | c``.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Stacked(Layer):
         self.parts = _checked("Stacked", layers, Stacked)
 
     def run(self, *args: Any, **options: Any) -> Any:
-        """Run the first layer on the arguments, each other one on the value of that before."""
+        """Run the first layer on the arguments, each other one on the result of the previous one."""
         value = self.parts[0](*args, **options)
         for layer in self.parts[1:]:
             value = layer(value)
@@ -41,7 +41,7 @@ class Stacked(Layer):
 
 
 class Joined(Layer):
-    """Layers that run on the same, and whose nodes are joined along the first axis: ``a & b``.
+    """Layers that run on the same input, with their results concatenated along the first axis: ``a & b``.
 
     Attributes
     ----------
@@ -58,5 +58,5 @@ class Joined(Layer):
             return Cat(*values)
         if all(isinstance(value, list) for value in values) and len({len(value) for value in values}) == 1:
             return [Cat(*each) for each in zip(*values, strict=True)]
-        shown = ", ".join(type(value).__name__ for value in values)
-        raise NodeError(f"Joined: its layers gave {shown}; expected nodes, or lists of as many nodes")
+        type_names = ", ".join(type(value).__name__ for value in values)
+        raise NodeError(f"Joined: its layers gave {type_names}; expected nodes, or lists of as many nodes")

@@ -20,7 +20,7 @@ from fluidlite.platform.place import PlaceLike
 
 
 class Lookup(Layer):
-    """A vector for each key of a dictionary: a weight of its own, so that an update touches those that were used.
+    """A vector for each key of a dictionary. Each is a separate weight, so an update touches only those that were used.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Lookup(Layer):
     init : callable, optional
         Default: uniform in -0.1 to 0.1.
     unknown : bool
-        Whether keys that are not there have a vector too, one for all; else they raise.
+        Whether all other keys share one vector; else they raise.
     dtype : str
     """
 
@@ -57,7 +57,7 @@ class Lookup(Layer):
         Raises
         ------
         NodeError
-            If there is no such key, and no vector for the unknown.
+            If the key is unknown, and the layer has no vector for unknown keys.
         """
         weight = self.table.get(key, self.unknown)
         if weight is None:
@@ -92,6 +92,6 @@ class Embedding(Layer):
     def run(self, indices: Any, dev: Device | PlaceLike | None = None) -> Node:
         """Columns [width, ...] of indices [...], int64; ``dev``: as of :class:`Lookup`."""
         table: Node = self.w if dev is None else DeviceView(self.w, dev)
-        found = losses.Lookup(table, indices)
+        vectors = losses.Lookup(table, indices)
         rank = len(dims_of(self, indices)) if isinstance(indices, Node) else np.ndim(indices)
-        return Permute(found, [rank, *range(rank)]) if rank else found
+        return Permute(vectors, [rank, *range(rank)]) if rank else vectors

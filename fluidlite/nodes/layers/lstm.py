@@ -20,7 +20,7 @@ from fluidlite.platform.place import PlaceLike
 
 
 class State(NamedTuple):
-    """What an LSTM carries from step to step: [hidden] or [hidden, batch...] each."""
+    """The state of an LSTM between steps: [hidden] or [hidden, batch...] each."""
 
     hidden: Node
     cell: Node
@@ -33,8 +33,8 @@ def _gate(gates: Value, number: int) -> Value:
 
 def _cell(gates: Value, cell: Value) -> Value:
     """The new cell, of gates [4 hidden, ...]: input, forget, output, candidate."""
-    kept = ng.multiply(ng.sigmoid(_gate(gates, 1)), cell)
-    return ng.add(kept, ng.multiply(ng.sigmoid(_gate(gates, 0)), ng.tanh(_gate(gates, 3))))
+    retained = ng.multiply(ng.sigmoid(_gate(gates, 1)), cell)
+    return ng.add(retained, ng.multiply(ng.sigmoid(_gate(gates, 0)), ng.tanh(_gate(gates, 3))))
 
 
 def _hidden(gates: Value, cell: Value) -> Value:
@@ -79,7 +79,7 @@ class Lstm(Layer):
         return State(FixedZero(x.dev(), dims, dtype), FixedZero(x.dev(), dims, dtype))
 
     def step(self, x: Node, state: State | None = None) -> State:
-        """The state after one input, [inputs] or [inputs, batch...]; ``state`` is the one before."""
+        """The state after one input, [inputs] or [inputs, batch...]; ``state`` is the previous one."""
         hidden, cell = self.start(x) if state is None else state
         check_rows(self, x, self.inputs)
         gates = Affine(self.w, x, self.u, hidden, self.b)
@@ -88,11 +88,11 @@ class Lstm(Layer):
 
     def run(self, sequence: Sequence[Node], state: State | None = None) -> list[Node]:
         """The hidden state after each input of a sequence."""
-        found: list[Node] = []
+        hidden_states: list[Node] = []
         for x in _sequence(self, sequence):
             state = self.step(x, state)
-            found.append(state.hidden)
-        return found
+            hidden_states.append(state.hidden)
+        return hidden_states
 
 
 class BiLstm(Layer):
@@ -113,8 +113,8 @@ class BiLstm(Layer):
     def run(self, sequence: Sequence[Node]) -> list[Node]:
         """Both hidden states at each input of a sequence, that from the front above."""
         items = _sequence(self, sequence)
-        back = self.backward.run(items[::-1])[::-1]
-        return [Cat(*each) for each in zip(self.forward.run(items), back, strict=True)]
+        backward_states = self.backward.run(items[::-1])[::-1]
+        return [Cat(*each) for each in zip(self.forward.run(items), backward_states, strict=True)]
 
 
 def _sequence(layer: Layer, sequence: Any) -> list[Node]:

@@ -210,11 +210,11 @@ def _gradients_unchecked(graph: gn.Graph, leaves: tuple[gn.Data, ...]) -> list[A
     graph.reset_forwarded()
     for node in graph.nodes:
         for item in node.inputs():
-            item._over = None
+            item._overwriter = None
         if not node.leaf:
             node.forward()
     for node in graph.nodes:
-        node._over = None
+        node._overwriter = None
     value = graph.sink.value().numpy().copy()
     graph.reset_grad()
     graph.backward()

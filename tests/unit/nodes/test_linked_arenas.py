@@ -12,7 +12,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import nodes as gn
 from fluidlite.base.errors import AllocationError, OutOfMemoryError
-from fluidlite.nodes.linked import Linked
+from fluidlite.nodes.linked import LinkedGraph
 from fluidlite.nodes.routine import IMAGE_AFTER
 from fluidlite.platform.device_registry import devices
 
@@ -26,10 +26,10 @@ def _images() -> None:
 
 @pytest.fixture
 def by_node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
-    true = Linked.forward
+    true = LinkedGraph.forward
 
     def choose(wanted: bool) -> None:
-        monkeypatch.setattr(Linked, "forward", staticmethod(lambda nodes, context: None) if wanted else true)
+        monkeypatch.setattr(LinkedGraph, "forward", staticmethod(lambda nodes, context: None) if wanted else true)
 
     yield choose
     choose(False)
@@ -194,11 +194,11 @@ def test_memory_goes_back_with_the_device() -> None:
 def test_a_place_that_is_an_arena_takes_back_what_linked_graphs_computed() -> None:
     """Parts of memory are as stale as the whole."""
     from fluidlite.memory.allocation import Allocation
-    from fluidlite.nodes.lent import Lent, part_of
+    from fluidlite.nodes.lent import LentAllocation, part_of
 
     whole = fluid.memory.alloc("cpu", 256)
     part = part_of(whole, 64, 16)
-    assert isinstance(part, Lent)
+    assert isinstance(part, LentAllocation)
     assert isinstance(part, Allocation)
     assert part.address() == whole.address() + 64
     fluid.memory.free(whole)

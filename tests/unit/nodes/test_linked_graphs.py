@@ -12,7 +12,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import nodes as gn
-from fluidlite.nodes.linked import Linked
+from fluidlite.nodes.linked import LinkedGraph
 from fluidlite.nodes.routine import IMAGE_AFTER
 from fluidlite.platform.device_registry import devices
 
@@ -29,10 +29,10 @@ def _images() -> None:
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
     """Says whether graphs run node by node though they could be linked."""
-    true = Linked.forward
+    true = LinkedGraph.forward
 
     def choose(by_node: bool) -> None:
-        monkeypatch.setattr(Linked, "forward", staticmethod(lambda nodes, context: None) if by_node else true)
+        monkeypatch.setattr(LinkedGraph, "forward", staticmethod(lambda nodes, context: None) if by_node else true)
 
     yield choose
     choose(False)

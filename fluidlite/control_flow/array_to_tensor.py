@@ -1,4 +1,4 @@
-"""tensor_array_to_tensor: all elements of an array one after another, and back."""
+"""tensor_array_to_tensor: concatenates or stacks the elements of an array; its gradient splits them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from fluidlite.base.errors import OutOfRangeError, ShapeError
 from fluidlite.compiler.frame import Frame
 from fluidlite.control_flow.join_split import join, split
-from fluidlite.control_flow.second_gradients import forward_again_of_array
-from fluidlite.control_flow.tensor_arrays import array_slot, named, read_array
+from fluidlite.control_flow.second_gradients import array_forward_as_gradient
+from fluidlite.control_flow.tensor_arrays import array_slot, index_error, read_array
 from fluidlite.operators.inference import Inferred
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Slot
@@ -43,15 +43,15 @@ def _infer_to_tensor(call: Call) -> Inferred:
 
 def _run_to_tensor(frame: Frame, op: Operator) -> None:
     try:
-        found = read_array(frame, "X").present()
+        elements = read_array(frame, "X").present()
     except OutOfRangeError as exc:
-        raise named(op, exc, "X") from None
-    if not found:
+        raise index_error(op, exc, "X") from None
+    if not elements:
         raise ShapeError(f"X {op.input('X')[0]!r} is an empty array; expected one element or more")
     axis, stacked = op.attrs["axis"], op.attrs["use_stack"]
-    along = min(axis, found[0]._known().rank - 1)  # as in Fluid, of stacked ones too
-    sizes = np.array([tensor.dims[along] for tensor in found], np.int32)
-    frame.write("Out", [join(frame, op, found, axis, stacked)])
+    along = min(axis, elements[0]._known().rank - 1)  # as in Fluid, also if they are stacked
+    sizes = np.array([tensor.dims[along] for tensor in elements], np.int32)
+    frame.write("Out", [join(frame, op, elements, axis, stacked)])
     if frame.wants("OutIndex"):
         frame.write("OutIndex", [Tensor().set(sizes)])
 
@@ -63,28 +63,28 @@ def _grad_to_tensor(maker: Any) -> None:
 
 
 def _infer_to_tensor_grad(call: Call) -> Inferred:
-    given = call.spec("Out" + GRAD)
-    dims = list(given.dims)
+    gradient = call.spec("Out" + GRAD)
+    dims = list(gradient.dims)
     if call.attr("use_stack"):
-        del dims[_axis(call, given.rank)]
+        del dims[_axis(call, gradient.rank)]
     else:
-        dims[_axis(call, given.rank)] = -1
-    return {"X" + GRAD: array_spec(given.dtype, dims)}
+        dims[_axis(call, gradient.rank)] = -1
+    return {"X" + GRAD: array_spec(gradient.dtype, dims)}
 
 
 def _run_to_tensor_grad(frame: Frame, op: Operator) -> None:
-    (index,), (given,) = frame.read("OutIndex"), frame.read("Out" + GRAD)
+    (index,), (gradient,) = frame.read("OutIndex"), frame.read("Out" + GRAD)
     sizes = index.numpy().tolist()
-    parts = split(frame, op, given, sizes, op.attrs["axis"], op.attrs["use_stack"])
-    made = TensorArray(given.dtype, frame.place)
+    parts = split(frame, op, gradient, sizes, op.attrs["axis"], op.attrs["use_stack"])
+    array = TensorArray(gradient.dtype, frame.place)
     for number, part in enumerate(parts):
-        made = made.with_element(number, part)
-    frame.write("X" + GRAD, [made])
+        array = array.with_element(number, part)
+    frame.write("X" + GRAD, [array])
 
 
 _AXES = (
-    Attr("axis", "int", 0, doc="along which elements follow one another; the new one, if they are stacked"),
-    Attr("use_stack", "bool", False, doc="True: along a new axis"),
+    Attr("axis", "int", 0, doc="the axis of concatenation; the new axis, if elements are stacked"),
+    Attr("use_stack", "bool", False, doc="True: stack along a new axis"),
 )
 
 register_op(
@@ -98,13 +98,13 @@ register_op(
         Slot("OutIndex", intermediate=True, on_host=True, content="the size of each element along the axis"),
     ),
     attrs=_AXES,
-    doc="Out is all elements of X, one after another along an axis",
+    doc="Out is the elements of X, concatenated or stacked along an axis",
     source="Fluid tensor_array_to_tensor_op.cc",
 )
 register_op(
     "tensor_array_to_tensor_grad",
     Inference(_infer_to_tensor_grad),
-    Differentiation(rule=forward_again_of_array("tensor_array_to_tensor", ("OutIndex",), ("axis", "use_stack"))),
+    Differentiation(rule=array_forward_as_gradient("tensor_array_to_tensor", ("OutIndex",), ("axis", "use_stack"))),
     Execution(run=_run_to_tensor_grad, pure=True),
     inputs=(Slot("OutIndex", on_host=True), Slot("Out" + GRAD, run_place=True)),
     outputs=(array_slot("X" + GRAD, "the parts"),),

@@ -1,4 +1,4 @@
-"""Bodies: sub-blocks at a run. Each is a program with an executor and a scope of its own, kept with its operator."""
+"""Bodies: runnable sub-blocks. Each has a program, an executor and a scope, and is cached for its operator."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Runs = dict[tuple[int, int], int]
 
 
 class BodyScope(Scope):
-    """Holds what a body shares with the block around it; random numbers are counted in the run's scope.
+    """The scope of a body: variables shared with the enclosing block. Random streams are counted in the run's scope.
 
-    ``outer``: that of the run.
-    ``runs``: the run numbers that random streams have next, where a step is computed once more.
+    ``outer``: the scope of the run.
+    ``runs``: the next run numbers of random streams, when a step is recomputed.
     """
 
     outer: Scope | None = None
     runs: Runs | None = None
 
     def next_run(self, stream: int, seed: int) -> int:
-        """How often a random stream ran in the scope of the run."""
+        """The run number of a random stream in the scope of the run; counts it up."""
         if self.runs is not None:
             number = self.runs.get((stream, seed), 0)
             self.runs[stream, seed] = number + 1
@@ -44,24 +44,24 @@ class BodyScope(Scope):
         return self.outer.next_run(stream, seed) if self.outer is not None else super().next_run(stream, seed)
 
     def random_runs(self) -> Runs:
-        """How often each random stream has run."""
+        """The run number of each random stream."""
         return self.outer.random_runs() if self.outer is not None else super().random_runs()
 
     @property
     def random_key(self) -> int | None:  # type: ignore[override]
-        """What random operators draw with."""
+        """The key of random operators."""
         return self.outer.random_key if self.outer is not None else None
 
 
 UNKNOWN = object()
 
 
-class Body:
+class BlockBody:
     """A sub-block that can be run.
 
-    ``inputs``: of the gradient of a step: the names whose gradients it makes.
-    ``busy``: a run of it is under way.
-    ``trips``: how a loop's number of iterations depends on counters, or None; UNKNOWN before somebody asked.
+    ``inputs``: for the gradient of a step, the names whose gradients it computes.
+    ``busy``: whether it is running.
+    ``trips``: a loop's trip count as a function of counters, or None; UNKNOWN before it is computed.
     """
 
     def __init__(self, program: Program, inputs: Sequence[str], executor: Any, context: Context) -> None:
@@ -72,107 +72,107 @@ class Body:
         self.scope = BodyScope()
         self.busy = False
         self.trips: object = UNKNOWN
-        self._lent: list[str] = []
+        self._shared: list[str] = []
 
-    def lend(self, name: str, tensor: Tensor) -> None:
-        """Let it read a tensor, where that lies."""
-        if isinstance(tensor, TensorArray):  # a value, whose elements nobody changes
+    def share(self, name: str, tensor: Tensor) -> None:
+        """Let the body read a tensor in place."""
+        if isinstance(tensor, TensorArray):  # immutable
             self.scope.var(name).hold(tensor)
             return
-        held = self.scope.var(name).tensor
+        variable = self.scope.var(name).tensor
         if tensor.allocation is None:
             tensor.allocate(self.context)
-        same = held.allocation is tensor.allocation and held.spec == tensor.spec
-        if not same or held.byte_offset != tensor.byte_offset:
-            held.share_data_with(tensor)
-        self._lent.append(name)
+        is_shared = variable.allocation is tensor.allocation and variable.spec == tensor.spec
+        if not is_shared or variable.byte_offset != tensor.byte_offset:
+            variable.share_data_with(tensor)
+        self._shared.append(name)
 
-    def give(self, name: str, tensor: Tensor) -> None:
-        """Give it a copy of a tensor, to be changed."""
+    def copy_in(self, name: str, tensor: Tensor) -> None:
+        """Copy a tensor into a variable that the body may change."""
         if isinstance(tensor, TensorArray):
             self.scope.var(name).hold(tensor)
             return
-        held = self.scope.var(name).tensor
-        if held.allocation is not None and held.contiguous and held.spec == tensor.spec:
-            transfer.transfer(tensor, self.context, into=held)
+        target = self.scope.var(name).tensor
+        if target.allocation is not None and target.contiguous and target.spec == tensor.spec:
+            transfer.transfer(tensor, self.context, into=target)
         else:
-            held.share_data_with(copied(tensor, self.context))
+            target.share_data_with(copied(tensor, self.context))
 
     def set_zeros(self, name: str, spec: Spec) -> None:
-        self.give(name, zeros(spec, self.context))
+        self.copy_in(name, zeros(spec, self.context))
 
-    def take(self, name: str) -> Tensor | None:
-        """A copy of what it has under a name; None: nothing."""
-        held = self.value(name)
-        return copied(held, self.context) if held is not None else None
+    def copy_out(self, name: str) -> Tensor | None:
+        """A copy of a variable's value; None if it has none."""
+        source = self.value(name)
+        return copied(source, self.context) if source is not None else None
 
     def value(self, name: str) -> Tensor | None:
-        """What it has under a name, until its next run; None: nothing."""
+        """A variable's value, valid until the next run; None if it has none."""
         variable = self.scope.find_var(name)
         return variable.tensor if variable is not None and variable.tensor.allocation is not None else None
 
     def begin(self, frame: Frame) -> None:
-        """Begin a run of it within another."""
+        """Begin a run inside the run of a frame."""
         self.busy = True
         self.scope.outer = frame.scope
 
     def end(self) -> None:
-        """End a run: what was lent goes back."""
+        """End a run, and release shared tensors."""
         self.busy = False
         self.scope.outer = self.scope.runs = None
-        for name in self._lent:
-            held = self.scope.var(name).tensor
-            held.allocation, held._array = None, None
-        self._lent.clear()
+        for name in self._shared:
+            tensor = self.scope.var(name).tensor
+            tensor.allocation, tensor._array = None, None
+        self._shared.clear()
         for name in self.scope.local_var_names():
-            held = self.scope.var(name).tensor
-            if isinstance(held, TensorArray):
-                held.clear()
+            tensor = self.scope.var(name).tensor
+            if isinstance(tensor, TensorArray):
+                tensor.clear()
 
 
 MAX_BODIES = 32
-"""Programs that are kept for one operator."""
-_bodies: WeakKeyDictionary[Operator, dict[Any, Body]] = WeakKeyDictionary()
+"""Bodies cached for one operator."""
+_bodies: WeakKeyDictionary[Operator, dict[Any, BlockBody]] = WeakKeyDictionary()
 _lock = new_lock()
 
 
 @first_in_child
-def _begin_anew() -> None:
+def _clear_bodies() -> None:
     _bodies.clear()
 
 
-def body_of(frame: Frame, op: Operator, index: int, make: Callable[[], tuple[Program, Sequence[str]]]) -> Body:
-    """The body of an operator on the context of a run; made at its first run, and when its program was edited.
+def body_of(frame: Frame, op: Operator, index: int, make: Callable[[], tuple[Program, Sequence[str]]]) -> BlockBody:
+    """The body of an operator on the context of a run; made at the first run, and again after an edit of its program.
 
-    ``make`` gives its program, and of the gradient of a step the names whose gradients that makes.
+    ``make`` returns its program, and for the gradient of a step the names whose gradients it computes.
     """
-    return _kept(frame, op, index, make)
+    return _cached_body(frame, op, index, make)
 
 
-def call_of(frame: Frame, op: Operator, key: Any, make: Callable[[], Program]) -> Body:
-    """A program that an operator runs beside sub-blocks, as it is used for one ``key``; the last 32 are kept."""
-    return _kept(frame, op, ("call", key), lambda: (make(), ()))
+def call_of(frame: Frame, op: Operator, key: Any, make: Callable[[], Program]) -> BlockBody:
+    """A program that an operator runs besides sub-blocks, cached by ``key``; see MAX_BODIES."""
+    return _cached_body(frame, op, ("call", key), lambda: (make(), ()))
 
 
-def _kept(frame: Frame, op: Operator, what: Any, make: Callable[[], tuple[Program, Sequence[str]]]) -> Body:
+def _cached_body(frame: Frame, op: Operator, call: Any, make: Callable[[], tuple[Program, Sequence[str]]]) -> BlockBody:
     context = frame.context
     program = op.block.program
-    key = (what, context, frame.bodies, program.serial, program.edits)
+    key = (call, context, frame.bodies, program.serial, program.edits)
     with _lock:
-        known = _bodies.setdefault(op, {})
-        found = known.get(key)
-        for old in [each for each in known if each[1].closed or each[4] != program.edits]:
-            del known[old]
-        while len(known) > MAX_BODIES:
-            del known[next(iter(known))]
-    if found is None or found.busy:
+        bodies = _bodies.setdefault(op, {})
+        body = bodies.get(key)
+        for old in [each for each in bodies if each[1].closed or each[4] != program.edits]:
+            del bodies[old]
+        while len(bodies) > MAX_BODIES:
+            del bodies[next(iter(bodies))]
+    if body is None or body.busy:
         executor = (frame.bodies or default_executor)(frame.place)
-        busy = found is not None
-        found = Body(*make(), executor, context)
+        busy = body is not None
+        body = BlockBody(*make(), executor, context)
         if not busy:
             with _lock:
-                known[key] = found
-    return found
+                bodies[key] = body
+    return body
 
 
 def copied(tensor: Tensor, context: Context) -> Tensor:
@@ -182,25 +182,25 @@ def copied(tensor: Tensor, context: Context) -> Tensor:
 
 
 def zeros(spec: Spec, context: Context) -> Tensor:
-    """Zeros on a context's place; of an array, one without elements."""
+    """Zeros on a context's place; for an array spec, an empty array."""
     if spec.kind == TENSOR_ARRAY:
         return TensorArray(spec.dtype, context.place)
     return Tensor().set(np.zeros(spec.dims, NUMPY[spec.dtype]), context.place)
 
 
 def empty(spec: Spec, context: Context) -> Tensor:
-    """A tensor on a context's place whose elements are still to be written."""
-    made = Tensor.of(spec, context.place)
-    made.allocate(context)
-    return made
+    """An uninitialised tensor on a context's place."""
+    tensor = Tensor.of(spec, context.place)
+    tensor.allocate(context)
+    return tensor
 
 
 def check_fits(name: str, tensor: Tensor, declared: Spec) -> None:
-    """Raise ProgramError if what a sub-block left is not what the program was planned with."""
+    """Raise ProgramError if a value of a sub-block does not fit the spec that the program was planned with."""
     spec = tensor.spec
     assert spec is not None
     fits = spec.dtype == declared.dtype and declared.with_(lod=()).fits(spec.with_(lod=()))
-    open_lod = declared.lod_level and not declared.lod  # the rest of the run is planned with what there is then
+    open_lod = declared.lod_level and not declared.lod  # the rest of the run is planned with the actual LoD
     if not fits or (spec.lod and spec.lod != declared.lod and not open_lod):
         raise ProgramError(
             f"its sub-block left {spec!r} in {name!r}; expected {declared!r}"
@@ -213,11 +213,11 @@ def is_random(program: Program) -> bool:
     return any(op.definition.random for block in program.blocks for op in block.ops)
 
 
-class Steps(Tensor):
-    """What the gradient of an operator with sub-blocks needs: the values at the start of each step.
+class StepRecords(Tensor):
+    """The values at the start of each step, recorded for the gradient of an operator with sub-blocks.
 
     ``started``: (block index, values by name, random run numbers or None) of each step.
-    ``before``, ``after``: what it read, and what it wrote.
+    ``before``, ``after``: specs of the values that the operator read, and wrote.
     """
 
     def __init__(self) -> None:
@@ -226,7 +226,7 @@ class Steps(Tensor):
         self.before: dict[str, Spec] = {}
         self.after: dict[str, Spec] = {}
 
-    def keep(self, index: int, body: Body, names: Iterable[str], random: bool) -> None:
-        """Keep copies of what the next step changes."""
-        values = {name: value for name in names if (value := body.take(name)) is not None}
+    def record(self, index: int, body: BlockBody, names: Iterable[str], random: bool) -> None:
+        """Record copies of the values that the next step changes."""
+        values = {name: value for name in names if (value := body.copy_out(name)) is not None}
         self.started.append((index, values, body.scope.random_runs() if random else None))

@@ -1,4 +1,4 @@
-"""Tensors of a run one after another along an axis, and back: copies of rows, so that their number compiles nothing."""
+"""Concatenate and split tensors by copies of rows, so that a new number of tensors needs no compilation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fluidlite.tensor import transfer
 from fluidlite.tensor.tensor import Tensor
 
 MAX_OPERANDS = 8
-"""Of one concat or split, which a place may compile for each number of them."""
+"""Operands of one concat or split, which a place may compile anew for each number of operands."""
 
 
 def rows_of(tensor: Tensor, begin: int, end: int) -> Tensor:
-    """A view of rows, that is of a range of the first dim; without LoD."""
+    """A view of a range of rows, without LoD."""
     spec = tensor._known()
     row = spec.with_(dims=(1, *spec.dims[1:]), lod=())
     part = spec.with_(dims=(end - begin, *spec.dims[1:]), lod=())
@@ -27,7 +27,7 @@ def rows_of(tensor: Tensor, begin: int, end: int) -> Tensor:
 
 
 def reshaped(tensor: Tensor, dims: Sequence[int]) -> Tensor:
-    """A view of the same elements under other dims."""
+    """A view of the same elements with other dims."""
     spec = tensor._known().with_(dims=tuple(dims), lod=())
     return Tensor.of(spec, tensor.place, tensor.allocation, tensor.byte_offset)  # type: ignore[arg-type]
 
@@ -39,38 +39,38 @@ def copied_rows(tensor: Tensor, begin: int, end: int, context: Context) -> Tenso
 
 
 def join_rows(tensors: Sequence[Tensor], context: Context) -> Tensor:
-    """Tensors whose dims but the first are equal, one after another."""
+    """Concatenate tensors along the first axis; their other dims are equal."""
     spec = tensors[0]._known()
     count = sum(tensor.dims[0] for tensor in tensors)
-    made, at = empty(spec.with_(dims=(count, *spec.dims[1:]), lod=()), context), 0
+    joined, at = empty(spec.with_(dims=(count, *spec.dims[1:]), lod=()), context), 0
     for tensor in tensors:
         if tensor._known().size:
-            transfer.transfer(tensor, context, into=rows_of(made, at, at + tensor.dims[0]))
+            transfer.transfer(tensor, context, into=rows_of(joined, at, at + tensor.dims[0]))
         at += tensor.dims[0]
-    return made
+    return joined
 
 
 def join(frame: Frame, op: Operator, tensors: Sequence[Tensor], axis: int, stacked: bool) -> Tensor:
-    """Tensors one after another along an axis, or along a new one; ShapeError if their dims do not fit one another."""
+    """Concatenate tensors along an axis, or stack them along a new one; ShapeError if their dims do not match."""
     context, dims = frame.context, tensors[0].dims
     rank = len(dims) + stacked
     axis %= rank
-    equal = all(tensor.dims == dims for tensor in tensors)
-    others = {tensor.dims[:axis] + tensor.dims[axis + 1 :] for tensor in tensors}
-    if (stacked and not equal) or len(others) > 1:
-        shown = ", ".join(str(list(tensor.dims)) for tensor in tensors[:8])
-        raise ShapeError(f"its elements do not fit one tensor: they have dims {shown}; expected equal ones")
+    has_equal_dims = all(tensor.dims == dims for tensor in tensors)
+    other_dims = {tensor.dims[:axis] + tensor.dims[axis + 1 :] for tensor in tensors}
+    if (stacked and not has_equal_dims) or len(other_dims) > 1:
+        dims_texts = ", ".join(str(list(tensor.dims)) for tensor in tensors[:8])
+        raise ShapeError(f"its elements do not fit one tensor: they have dims {dims_texts}; expected equal ones")
     if not stacked and not axis:
         return join_rows(tensors, context)
-    if not equal:
+    if not has_equal_dims:
         return _concatenated(frame, op, tensors, axis)
-    whole = join_rows([reshaped(tensor, (1, *dims)) for tensor in tensors], context)
+    joined = join_rows([reshaped(tensor, (1, *dims)) for tensor in tensors], context)
     if axis:
         order = (*range(1, axis + 1), 0, *range(axis + 1, len(dims) + 1))
-        (whole,) = run_operator(frame, op, "transpose2", {"X": [whole]}, {"axis": order})
+        (joined,) = run_operator(frame, op, "transpose2", {"X": [joined]}, {"axis": order})
     if stacked:
-        return whole
-    return reshaped(whole, (*dims[:axis], len(tensors) * dims[axis], *dims[axis + 1 :]))
+        return joined
+    return reshaped(joined, (*dims[:axis], len(tensors) * dims[axis], *dims[axis + 1 :]))
 
 
 def _concatenated(frame: Frame, op: Operator, tensors: Sequence[Tensor], axis: int) -> Tensor:
@@ -83,30 +83,30 @@ def _concatenated(frame: Frame, op: Operator, tensors: Sequence[Tensor], axis: i
     return tensors[0]
 
 
-def split(frame: Frame, op: Operator, whole: Tensor, sizes: Sequence[int], axis: int, stacked: bool) -> list[Tensor]:
-    """What :func:`join` made of parts, taken apart; ``sizes`` are those of the parts along the axis."""
-    context, dims = frame.context, whole.dims
+def split(frame: Frame, op: Operator, tensor: Tensor, sizes: Sequence[int], axis: int, stacked: bool) -> list[Tensor]:
+    """The inverse of :func:`join`; ``sizes`` are the sizes of the parts along the axis."""
+    context, dims = frame.context, tensor.dims
     axis %= len(dims)
     if not stacked and axis and len(set(sizes)) > 1:
-        return _sections(frame, op, whole, sizes, axis)
+        return _sections(frame, op, tensor, sizes, axis)
     if axis:
         if not stacked:
-            whole = reshaped(whole, (*dims[:axis], len(sizes), sizes[0], *dims[axis + 1 :]))
-        rank = len(whole.dims)
+            tensor = reshaped(tensor, (*dims[:axis], len(sizes), sizes[0], *dims[axis + 1 :]))
+        rank = len(tensor.dims)
         order = (axis, *(i for i in range(rank) if i != axis))
-        (whole,) = run_operator(frame, op, "transpose2", {"X": [whole]}, {"axis": order})
+        (tensor,) = run_operator(frame, op, "transpose2", {"X": [tensor]}, {"axis": order})
     elif not stacked:
         bounds = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-        return [copied_rows(whole, begin, end, context) for begin, end in pairwise(bounds)]
-    parts = [copied_rows(whole, i, i + 1, context) for i in range(len(sizes))]
-    return [reshaped(part, whole.dims[1:]) for part in parts]
+        return [copied_rows(tensor, begin, end, context) for begin, end in pairwise(bounds)]
+    parts = [copied_rows(tensor, i, i + 1, context) for i in range(len(sizes))]
+    return [reshaped(part, tensor.dims[1:]) for part in parts]
 
 
-def _sections(frame: Frame, op: Operator, whole: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
+def _sections(frame: Frame, op: Operator, tensor: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
     if len(sizes) == 1:
-        return [whole]
+        return [tensor]
     size = max(1, -(-len(sizes) // MAX_OPERANDS))
     groups = [sizes[i : i + size] for i in range(0, len(sizes), size)]
     sections = tuple(sum(group) for group in groups)
-    parts = run_operator(frame, op, "split", {"X": [whole]}, {"axis": axis, "sections": sections}, count=len(groups))
+    parts = run_operator(frame, op, "split", {"X": [tensor]}, {"axis": axis, "sections": sections}, count=len(groups))
     return [each for part, group in zip(parts, groups, strict=True) for each in _sections(frame, op, part, group, axis)]

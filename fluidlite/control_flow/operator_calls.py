@@ -1,4 +1,4 @@
-"""One operator of the registry on tensors of a run: what operators on arrays and sequences are put together of."""
+"""Run one operator of the registry on tensors of a run; operators on arrays and sequences are composed of these."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def run_operator(
 ) -> list[Tensor]:
     """Run an operator on the place of a run.
 
-    ``op``: for which it runs: errors name that, and what is prepared is kept with it.
-    ``inputs``: they lie on the place; they are copied.
-    ``count``: how many variables its Out has.
-    Returns tensors with memory of their own.
+    ``op``: the operator that calls it: errors name it, and its cache has the program.
+    ``inputs``: tensors on the place; they are copied.
+    ``count``: the number of variables of Out.
+    Returns tensors that share no memory.
     """
     definition = ops.get(type)
     counts = tuple((name, len(tensors)) for name, tensors in inputs.items())
@@ -39,12 +39,12 @@ def run_operator(
     try:
         for name, tensors in inputs.items():
             for number, tensor in enumerate(tensors):
-                body.give(f"{name}.{number}", tensor)
+                body.copy_in(f"{name}.{number}", tensor)
         body.executor.run(body.program, None, [], scope=body.scope)
-        found = [body.take(f"@{number}") for number in range(count)]
+        outputs = [body.copy_out(f"@{number}") for number in range(count)]
     finally:
         body.end()
-    return [tensor for tensor in found if tensor is not None]
+    return [tensor for tensor in outputs if tensor is not None]
 
 
 def _program(
@@ -52,13 +52,13 @@ def _program(
 ) -> Program:
     """A program of one operator, whose inputs and outputs are state."""
     program = Program()
-    home = program.global_block()
-    given = {name: [f"{name}.{number}" for number in range(many)] for name, many in counts}
-    made = [f"@{number}" for number in range(count)]
-    for name in (*(name for names in given.values() for name in names), *made):
-        home.vars[name] = Variable(home, name, persistable=True, stop_gradient=True)
+    block = program.global_block()
+    inputs = {name: [f"{name}.{number}" for number in range(number_of_tensors)] for name, number_of_tensors in counts}
+    outputs = [f"@{number}" for number in range(count)]
+    for name in (*(name for names in inputs.values() for name in names), *outputs):
+        block.vars[name] = Variable(block, name, persistable=True, stop_gradient=True)
     checked, hints = check_attrs(definition, attrs, op.line)
-    home.ops.append(
-        Operator(home, definition, given, {"Out": made}, checked, hints, program.next_id(), op.role, op.line)
+    block.ops.append(
+        Operator(block, definition, inputs, {"Out": outputs}, checked, hints, program.next_id(), op.role, op.line)
     )
     return program

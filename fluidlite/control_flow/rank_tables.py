@@ -1,7 +1,7 @@
-"""Rank tables: sequences in the order of their lengths, the longest first, and what is done in that order.
+"""Rank tables: sequences sorted by length, the longest first, and the operators that use this order.
 
-A table is int64 [sequences, 2] on the host, with the index and the length of each sequence. Its LoD are the levels
-above that of its sequences, so their number says which level that is.
+A table is int64 [sequences, 2] on the host, with the index and the length of each sequence. Its LoD has the levels
+above that of its sequences, so the number of these levels is the level of the sequences.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fluidlite.base.errors import ShapeError
 from fluidlite.compiler.frame import Frame
 from fluidlite.control_flow.bodies import empty, zeros
 from fluidlite.control_flow.join_split import rows_of
-from fluidlite.control_flow.second_gradients import forward_again, grad_shrink
+from fluidlite.control_flow.second_gradients import forward_as_gradient, grad_shrink
 from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, take_units, unit_count
 from fluidlite.control_flow.tensor_arrays import INTEGERS, index_slot, read_index
 from fluidlite.operators.inference import Inferred, like
@@ -32,10 +32,10 @@ from fluidlite.tensor.tensor_spec import Lod, Spec
 
 
 class RankTable:
-    """What a table says.
+    """The contents of a table.
 
-    ``order``: of the sequences, the longest first.
-    ``lengths``: in that order.
+    ``order``: the indices of the sequences, the longest first.
+    ``lengths``: their lengths, in that order.
     ``above``: the levels above that of the sequences.
     """
 
@@ -47,7 +47,7 @@ class RankTable:
 
     @property
     def level(self) -> int:
-        """Which level of the LoD its sequences are of."""
+        """The LoD level of its sequences."""
         return len(self.above)
 
     @property
@@ -56,16 +56,16 @@ class RankTable:
         return int(self.lengths[0]) if len(self.lengths) else 0
 
     def active(self, step: int) -> int:
-        """How many sequences have a step of that number."""
+        """The number of sequences longer than ``step``."""
         return int((self.lengths > step).sum())
 
 
 def table_slot() -> Slot:
-    return Slot("RankTable", on_host=True, doc="what lod_rank_table made")
+    return Slot("RankTable", on_host=True, doc="an output of lod_rank_table")
 
 
-TABLE = {"RankTable": ("int64",)}
-"""Dtypes of an operator that reads a table."""
+TABLE_TYPE = {"RankTable": ("int64",)}
+"""The dtypes of the table, for operators that read one."""
 
 
 def read_table(frame: Frame) -> RankTable:
@@ -79,7 +79,7 @@ def check_count(op: Operator, count: int, table: RankTable) -> None:
 
 
 def open_rows(spec: Spec, lod_level: int | None = None) -> Spec:
-    """The metadata of a tensor with other rows."""
+    """The spec with an open number of rows."""
     level = spec.lod_level if lod_level is None else lod_level
     return Spec.of((-1, *spec.dims[1:]), spec.dtype, lod_level=level)
 
@@ -133,52 +133,52 @@ def infer_like_x(call: Call) -> Inferred:
 
 
 def _run_reorder_grad(frame: Frame, op: Operator) -> None:
-    (given,) = frame.read("Out" + GRAD)
+    (gradient,) = frame.read("Out" + GRAD)
     spec = frame.planned("X" + GRAD)[0]
     rows, _ = _reorder(op, read_table(frame), spec)
-    frame.write("X" + GRAD, [gather_rows(frame, op, given, inverse(rows), spec.lod)])
+    frame.write("X" + GRAD, [gather_rows(frame, op, gradient, inverse(rows), spec.lod)])
 
 
-# Memories of sequences that end
+# States of sequences, without those that have ended
 
 
 def _run_shrink(frame: Frame, op: Operator) -> None:
     (tensor,) = frame.read("X")
     spec, active = tensor._known(), read_table(frame).active(read_index(frame, op))
-    there = unit_count(spec.lod, spec.dims[0])
-    if active > there:
+    count = unit_count(spec.lod, spec.dims[0])
+    if active > count:
         raise ShapeError(
-            f"X {op.input('X')[0]!r} has {there} sequences; {active} of RankTable have a step {read_index(frame, op)}"
+            f"X {op.input('X')[0]!r} has {count} sequences; {active} of RankTable have a step {read_index(frame, op)}"
         )
     rows, lod = take_units(spec.lod, range(active))
-    made = empty(spec.with_(dims=(len(rows), *spec.dims[1:]), lod=lod), frame.context)
-    if made._known().size:
-        transfer.transfer(rows_of(tensor, 0, len(rows)), frame.context, into=made)
-    frame.write("Out", [made])
+    shrunk = empty(spec.with_(dims=(len(rows), *spec.dims[1:]), lod=lod), frame.context)
+    if shrunk._known().size:
+        transfer.transfer(rows_of(tensor, 0, len(rows)), frame.context, into=shrunk)
+    frame.write("Out", [shrunk])
 
 
 def _run_shrink_grad(frame: Frame, op: Operator) -> None:
-    (given,) = frame.read("Out" + GRAD)
-    made = zeros(frame.planned("X" + GRAD)[0].with_(lod=()), frame.context)
-    if given._known().size:
-        transfer.transfer(rows_of(given, 0, given.dims[0]), frame.context, into=rows_of(made, 0, given.dims[0]))
-    made.spec = frame.planned("X" + GRAD)[0]
-    frame.write("X" + GRAD, [made])
+    (gradient,) = frame.read("Out" + GRAD)
+    out = zeros(frame.planned("X" + GRAD)[0].with_(lod=()), frame.context)
+    if gradient._known().size:
+        transfer.transfer(rows_of(gradient, 0, gradient.dims[0]), frame.context, into=rows_of(out, 0, gradient.dims[0]))
+    out.spec = frame.planned("X" + GRAD)[0]
+    frame.write("X" + GRAD, [out])
 
 
 # Declarations
 
 
 def register_rows_gradient(
-    type: str, run: Any, more: Sequence[Slot], doc: str, source: str, grad: Callable[[Any], None]
+    type: str, run: Any, more_inputs: Sequence[Slot], doc: str, source: str, grad: Callable[[Any], None]
 ) -> None:
-    """Declare the gradient operator of one that chooses rows of X."""
+    """Register the gradient operator of an operator that selects rows of X."""
     register_op(
         type,
         Inference(infer_like_x),
         Differentiation(rule=grad),
         Execution(run=run, pure=True),
-        inputs=(Slot("X", metadata_only=True), *more, Slot("Out" + GRAD, run_place=True)),
+        inputs=(Slot("X", metadata_only=True), *more_inputs, Slot("Out" + GRAD, run_place=True)),
         outputs=(Slot("X" + GRAD, run_place=True),),
         doc=doc,
         source=source,
@@ -192,8 +192,8 @@ register_op(
     Execution(run=_run_table, pure=True),
     inputs=(Slot("X", run_place=True, doc="sequences"),),
     outputs=(Slot("Out", on_host=True, doc="int64 [sequences, 2]: index and length, the longest first"),),
-    attrs=(Attr("level", "int", 0, minimum=0, doc="which LoD level the sequences are of"),),
-    doc="Out is the sequences of X by their lengths; sequences of equal length stay in order",
+    attrs=(Attr("level", "int", 0, minimum=0, doc="the LoD level of the sequences"),),
+    doc="Out is the sequences of X sorted by length; the sort is stable",
     source="Fluid lod_rank_table_op.cc",
 )
 register_op(
@@ -202,7 +202,7 @@ register_op(
     Execution(run=_run_longest, pure=True),
     inputs=(table_slot(),),
     outputs=(Slot("Out", run_place=True),),
-    dtypes=TABLE,
+    dtypes=TABLE_TYPE,
     doc="Out = [the length of the longest sequence]",
     source="Fluid max_sequence_len_op.cc",
 )
@@ -213,7 +213,7 @@ register_op(
     Execution(run=_run_reorder, pure=True),
     inputs=(Slot("X", run_place=True, doc="as many sequences, or rows, as the table has"), table_slot()),
     outputs=(Slot("Out", run_place=True),),
-    dtypes={"X": ALL, **TABLE},
+    dtypes={"X": ALL, **TABLE_TYPE},
     doc="Out is the sequences of X in the order of the table",
     source="Fluid reorder_lod_tensor_by_rank_op.cc",
 )
@@ -223,7 +223,7 @@ register_rows_gradient(
     (table_slot(),),
     "X@GRAD is Out@GRAD, in the order of X",
     "Fluid reorder_lod_tensor_by_rank_op.cc",
-    forward_again("reorder_lod_tensor_by_rank", ("RankTable",)),
+    forward_as_gradient("reorder_lod_tensor_by_rank", ("RankTable",)),
 )
 register_op(
     "shrink_rnn_memory",
@@ -236,8 +236,8 @@ register_op(
         index_slot("the number of a step"),
     ),
     outputs=(Slot("Out", run_place=True),),
-    dtypes={"X": ALL, "I": INTEGERS, **TABLE},
-    doc="Out is the part of X whose sequences have a step I",
+    dtypes={"X": ALL, "I": INTEGERS, **TABLE_TYPE},
+    doc="Out is the sequences of X that have a step I",
     source="Fluid shrink_rnn_memory_op.cc",
 )
 register_rows_gradient(

@@ -1,4 +1,4 @@
-"""recurrent: a block for each step of sequences whose lengths are equal, with states between the steps."""
+"""recurrent: runs a block for each step of sequences of equal length, with states between the steps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.run_errors import before_state
-from fluidlite.control_flow.bodies import Body, Steps, body_of, check_fits, empty, is_random, zeros
-from fluidlite.control_flow.loops_branches import NO_SECOND, gradient_program, steps_of
+from fluidlite.control_flow.bodies import BlockBody, StepRecords, body_of, check_fits, empty, is_random, zeros
+from fluidlite.control_flow.loops_branches import NO_SECOND_GRADIENT, gradient_program, steps_of
 from fluidlite.control_flow.sub_program import STEP, body_program, step_gradient
 from fluidlite.program.gradient_paths import NoDerivativeError
 from fluidlite.program.opdef import GRAD, Attr, Slot
@@ -23,26 +23,26 @@ from fluidlite.tensor.tensor import Tensor
 _SEQUENCES, _STATES, _PARAMETERS = "inputs", "initial_states", "parameters"
 
 
-def row(tensor: Tensor, at: int) -> Tensor:
+def step_view(tensor: Tensor, at: int) -> Tensor:
     """A view of one step of a sequence."""
     spec = tensor._known()
-    one = spec.with_(dims=spec.dims[1:], lod=())
-    return Tensor.of(one, tensor.place, tensor.allocation, tensor.byte_offset + at * one.nbytes)  # type: ignore[arg-type]
+    step_spec = spec.with_(dims=spec.dims[1:], lod=())
+    return Tensor.of(step_spec, tensor.place, tensor.allocation, tensor.byte_offset + at * step_spec.nbytes)  # type: ignore[arg-type]
 
 
 def _sequences(frame: Frame, op: Operator) -> tuple[list[Tensor], int]:
-    found = frame.read(_SEQUENCES)
-    lengths = {tensor.dims[0] for tensor in found}
+    sequences = frame.read(_SEQUENCES)
+    lengths = {tensor.dims[0] for tensor in sequences}
     if len(lengths) != 1:
-        names = ", ".join(f"{n} {list(t.dims)}" for n, t in zip(op.input(_SEQUENCES), found, strict=True))
+        names = ", ".join(f"{n} {list(t.dims)}" for n, t in zip(op.input(_SEQUENCES), sequences, strict=True))
         raise ShapeError(f"{op}: its sequences have different lengths: {names}; expected one first dim")
-    for tensor in found:
+    for tensor in sequences:
         if tensor.allocation is None:
             tensor.allocate(frame.context)
-    return found, lengths.pop()
+    return sequences, lengths.pop()
 
 
-def _order(op: Operator, length: int) -> Sequence[int]:
+def _step_order(op: Operator, length: int) -> Sequence[int]:
     return range(length - 1, -1, -1) if op.attrs["reverse"] else range(length)
 
 
@@ -52,26 +52,26 @@ def _run(frame: Frame, op: Operator) -> None:
     sequences, length = _sequences(frame, op)
     index = attrs["sub_block"]
     body = body_of(frame, op, index, lambda: (body_program(op.block.program.blocks[index]), ()))
-    steps = Steps() if frame.wants("step_scopes") and not attrs["is_test"] else None
+    steps = StepRecords() if frame.wants("step_scopes") and not attrs["is_test"] else None
     outs: list[Tensor] = []
     body.begin(frame)
     try:
         for name, tensor in zip(attrs["ex_states"], frame.read(_STATES), strict=True):
-            body.give(name, tensor)
+            body.copy_in(name, tensor)
         for name, tensor in zip(attrs["inside"], frame.read(_PARAMETERS), strict=True):
-            body.lend(name, tensor)
+            body.share(name, tensor)
         random = steps is not None and is_random(body.program)
-        for at in _order(op, length):
+        for at in _step_order(op, length):
             if steps is not None:
-                steps.keep(index, body, attrs["ex_states"], random)
+                steps.record(index, body, attrs["ex_states"], random)
             for name, tensor in zip(attrs["step_inputs"], sequences, strict=True):
-                body.give(name, row(tensor, at))
+                body.copy_in(name, step_view(tensor, at))
             body.executor.run(body.program, None, [], scope=body.scope)
-            made = [_left(body, name) for name in attrs["step_outputs"]]
+            step_outputs = [_step_output(body, name) for name in attrs["step_outputs"]]
             if not outs:
-                outs = [empty(x._known().with_(dims=(length, *x.dims), lod=()), context) for x in made]
-            for name, tensor, out in zip(attrs["step_outputs"], made, outs, strict=True):
-                target = row(out, at)
+                outs = [empty(x._known().with_(dims=(length, *x.dims), lod=()), context) for x in step_outputs]
+            for name, tensor, out in zip(attrs["step_outputs"], step_outputs, outs, strict=True):
+                target = step_view(out, at)
                 if target.spec != tensor.spec:
                     raise ShapeError(f"{op}: step {at} of {name!r} is {tensor.spec!r}; expected {target.spec!r}")
                 transfer.transfer(tensor, context, into=target)
@@ -86,14 +86,14 @@ def _run(frame: Frame, op: Operator) -> None:
         check_fits(name, tensor, spec)
     frame.write("outputs", outs)
     if frame.wants("step_scopes"):
-        frame.write("step_scopes", [steps if steps is not None else Steps()])
+        frame.write("step_scopes", [steps if steps is not None else StepRecords()])
 
 
-def _left(body: Body, name: str) -> Tensor:
-    found = body.value(name)
-    if found is None:
+def _step_output(body: BlockBody, name: str) -> Tensor:
+    value = body.value(name)
+    if value is None:
         raise ProgramError(f"the block of recurrent has not written its output {name!r}")
-    return found
+    return value
 
 
 def _grad(maker: Any) -> None:
@@ -102,29 +102,29 @@ def _grad(maker: Any) -> None:
         return
     attrs = op.attrs
     named = {_SEQUENCES: attrs["step_inputs"], _STATES: attrs["ex_states"], _PARAMETERS: attrs["inside"]}
-    wanted = {slot: [i for i in range(len(names)) if maker.wants(slot, i)] for slot, names in named.items()}
-    asked = [named[slot][i] for slot, found in wanted.items() for i in found]
+    positions = {slot: [i for i in range(len(names)) if maker.wants(slot, i)] for slot, names in named.items()}
+    grad_names = [named[slot][i] for slot, indices in positions.items() for i in indices]
     block = op.block.program.blocks[attrs["sub_block"]]
     starts = [(name, i) for i, name in enumerate(attrs["step_outputs"]) if maker.finished("outputs", i) is not None]
-    given = [name for name, _ in starts]
-    targets = (*attrs["ex_states"], *given)
+    output_names = [name for name, _ in starts]
+    targets = (*attrs["ex_states"], *output_names)
     try:
-        step_gradient(block, targets, asked, _before(op))
+        step_gradient(block, targets, grad_names, _step_inputs(op))
     except NoDerivativeError as exc:
-        slot = next(slot for slot in named if wanted[slot])
+        slot = next(slot for slot in named if positions[slot])
         raise NoDerivativeError(str(exc), next(iter(maker.origins(slot).values()))) from None
     maker.asked.update(named)
     steps = steps_of(op, "step_scopes")
     inputs: dict[str, Any] = {slot: [maker.input(slot, i) for i in range(len(names))] for slot, names in named.items()}
     inputs |= {"steps": steps, "outputs" + GRAD: [maker.finished("outputs", i) for _, i in starts]}
-    kept = {
+    step_attrs = {
         name: attrs[name] for name in ("sub_block", "inside", "step_inputs", "ex_states", "step_outputs", "reverse")
     }
-    outs = {slot + GRAD: [maker.input_grad(slot, i) for i in found] for slot, found in wanted.items() if found}
-    maker.op("recurrent_grad", inputs, outs, {**kept, "given": given, "wanted": asked})
+    outs = {slot + GRAD: [maker.input_grad(slot, i) for i in indices] for slot, indices in positions.items() if indices}
+    maker.op("recurrent_grad", inputs, outs, {**step_attrs, "given": output_names, "wanted": grad_names})
 
 
-def _before(op: Operator) -> tuple[str, ...]:
+def _step_inputs(op: Operator) -> tuple[str, ...]:
     return (*op.attrs["step_inputs"], *op.attrs["ex_states"], *op.attrs["inside"])
 
 
@@ -132,51 +132,51 @@ def _run_grad(frame: Frame, op: Operator) -> None:
     before_state(frame, None)
     attrs, context = op.attrs, frame.context
     steps = frame.read("steps")[0]
-    assert isinstance(steps, Steps)
+    assert isinstance(steps, StepRecords)
     sequences, length = _sequences(frame, op)
     states = dict(zip(attrs["ex_states"], frame.read(_STATES), strict=True))
     parameters = dict(zip(attrs["inside"], frame.read(_PARAMETERS), strict=True))
     starts = dict(zip(attrs["given"], frame.read("outputs" + GRAD), strict=True))
-    wanted, index = attrs["wanted"], attrs["sub_block"]
+    grad_names, index = attrs["wanted"], attrs["sub_block"]
     block = op.block.program.blocks[index]
     targets = (*attrs["ex_states"], *attrs["given"])
-    body = body_of(frame, op, index, partial(gradient_program, block, targets, wanted, _before(op)))
-    found: dict[str, Tensor] = {}
-    given = dict(zip(attrs["step_inputs"], sequences, strict=True))
-    for name in wanted:
-        if name in given:
-            found[name] = zeros(given[name]._known().with_(lod=()), context)
+    body = body_of(frame, op, index, partial(gradient_program, block, targets, grad_names, _step_inputs(op)))
+    gradients: dict[str, Tensor] = {}
+    step_inputs = dict(zip(attrs["step_inputs"], sequences, strict=True))
+    for name in grad_names:
+        if name in step_inputs:
+            gradients[name] = zeros(step_inputs[name]._known().with_(lod=()), context)
     body.begin(frame)
     try:
         for name, tensor in parameters.items():
-            body.lend(name, tensor)
+            body.share(name, tensor)
         for name, tensor in (*states.items(), *parameters.items()):
             if name in body.inputs:
                 body.set_zeros(name + STEP, tensor._known())
-        for (_, values, runs), at in reversed(list(zip(steps.started, _order(op, length), strict=True))):
+        for (_, values, runs), at in reversed(list(zip(steps.started, _step_order(op, length), strict=True))):
             for name, tensor in values.items():
-                body.give(name, tensor)
-            for name, tensor in given.items():
-                body.give(name, row(tensor, at))
-                if name in wanted:
-                    body.set_zeros(name + STEP, row(tensor, at)._known())
+                body.copy_in(name, tensor)
+            for name, tensor in step_inputs.items():
+                body.copy_in(name, step_view(tensor, at))
+                if name in grad_names:
+                    body.set_zeros(name + STEP, step_view(tensor, at)._known())
             for name, start in starts.items():
                 if name in body.inputs:
-                    body.give(name + STEP, row(start, at))
+                    body.copy_in(name + STEP, step_view(start, at))
             body.scope.runs = dict(runs) if runs is not None else None
             body.executor.run(body.program, None, [], scope=body.scope)
-            for name in given:
-                if name in wanted:
-                    transfer.transfer(_left(body, name + STEP), context, into=row(found[name], at))
-        for name in wanted:
-            if name not in given:
-                taken = body.take(name + STEP)
-                assert taken is not None
-                found[name] = taken
+            for name in step_inputs:
+                if name in grad_names:
+                    transfer.transfer(_step_output(body, name + STEP), context, into=step_view(gradients[name], at))
+        for name in grad_names:
+            if name not in step_inputs:
+                gradient = body.copy_out(name + STEP)
+                assert gradient is not None
+                gradients[name] = gradient
     finally:
         body.end()
-    for slot, names in ((_SEQUENCES, given), (_STATES, states), (_PARAMETERS, parameters)):
-        tensors = [found[name] for name in wanted if name in names]
+    for slot, names in ((_SEQUENCES, step_inputs), (_STATES, states), (_PARAMETERS, parameters)):
+        tensors = [gradients[name] for name in grad_names if name in names]
         if tensors:
             frame.write(slot + GRAD, tensors)
 
@@ -184,15 +184,15 @@ def _run_grad(frame: Frame, op: Operator) -> None:
 _INPUTS = (
     Slot(_SEQUENCES, duplicable=True, run_place=True, doc="[steps, ...]: the sequences"),
     Slot(_STATES, duplicable=True, dispensable=True, run_place=True, doc="the states before the first step"),
-    Slot(_PARAMETERS, duplicable=True, dispensable=True, run_place=True, doc="what the block reads beside these"),
+    Slot(_PARAMETERS, duplicable=True, dispensable=True, run_place=True, doc="further variables that the block reads"),
 )
-_NAMES = (
+_ATTRS = (
     Attr("sub_block", "block", doc="the index of the block"),
-    Attr("inside", "strs", (), doc="the names by which the block knows the parameters"),
-    Attr("step_inputs", "strs", (), doc="the names by which it knows a step of each sequence"),
+    Attr("inside", "strs", (), doc="the names of the parameters in the block"),
+    Attr("step_inputs", "strs", (), doc="the names of a step of each sequence in the block"),
     Attr("ex_states", "strs", (), doc="the names of the states, which it reads and then writes"),
-    Attr("step_outputs", "strs", (), doc="the names of what it writes, of which outputs has every step"),
-    Attr("reverse", "bool", False, doc="the last step is the first"),
+    Attr("step_outputs", "strs", (), doc="the names of the variables whose values of all steps are the outputs"),
+    Attr("reverse", "bool", False, doc="True: run from the last step to the first"),
 )
 register_op(
     "recurrent",
@@ -202,22 +202,22 @@ register_op(
     inputs=_INPUTS,
     outputs=(
         Slot("outputs", duplicable=True, run_place=True, doc="[steps, ...]"),
-        Slot("step_scopes", dispensable=True, on_host=True, doc="what the gradient needs of each step"),
+        Slot("step_scopes", dispensable=True, on_host=True, doc="the records of each step, for the gradient"),
     ),
-    attrs=(*_NAMES, Attr("is_test", "bool", False, doc="True: nothing is kept for a gradient")),
-    doc="Runs the block once a step; what it writes of the states, the next step reads",
+    attrs=(*_ATTRS, Attr("is_test", "bool", False, doc="True: nothing is saved for a gradient")),
+    doc="Runs the block once for each step; the next step reads the states that it writes",
     source="Fluid recurrent_op.cc",
 )
 register_op(
     "recurrent_grad",
     Differentiation(
-        no_gradient=dict.fromkeys((*(slot.name for slot in _INPUTS), "steps", "outputs" + GRAD), NO_SECOND)
+        no_gradient=dict.fromkeys((*(slot.name for slot in _INPUTS), "steps", "outputs" + GRAD), NO_SECOND_GRADIENT)
     ),
     Inference(dynamic=True),
     Execution(run=_run_grad),
     inputs=(
         *_INPUTS,
-        Slot("steps", on_host=True, doc="what the forward operator kept"),
+        Slot("steps", on_host=True, doc="the step records of the forward operator"),
         Slot("outputs" + GRAD, duplicable=True, dispensable=True, run_place=True),
     ),
     outputs=tuple(
@@ -225,10 +225,10 @@ register_op(
         for slot in (_SEQUENCES, _STATES, _PARAMETERS)
     ),
     attrs=(
-        *_NAMES,
+        *_ATTRS,
         Attr("given", "strs", (), doc="the names whose gradients outputs@GRAD holds"),
-        Attr("wanted", "strs", (), doc="the names whose gradients are made, slot by slot"),
+        Attr("wanted", "strs", (), doc="the names whose gradients are computed, slot by slot"),
     ),
-    doc="The gradient of recurrent: the steps, last first, each computed once more from the states before it",
+    doc="The gradient of recurrent: the steps, last first, each recomputed from the states before it",
     source="Fluid recurrent_op.cc",
 )

@@ -1,4 +1,4 @@
-"""Sequences step by step: lod_tensor_to_array takes them apart, array_to_lod_tensor joins their steps."""
+"""lod_tensor_to_array splits sequences into an array of steps; array_to_lod_tensor joins the steps again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fluidlite.base.errors import OutOfRangeError, ShapeError
 from fluidlite.compiler.frame import Frame
 from fluidlite.control_flow.bodies import zeros
 from fluidlite.control_flow.join_split import copied_rows, join_rows
-from fluidlite.control_flow.rank_tables import TABLE, RankTable, check_count, infer_like_x, read_table, table_slot
-from fluidlite.control_flow.second_gradients import forward_again, forward_again_of_array
+from fluidlite.control_flow.rank_tables import TABLE_TYPE, RankTable, check_count, infer_like_x, read_table, table_slot
+from fluidlite.control_flow.second_gradients import array_forward_as_gradient, forward_as_gradient
 from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, take_units, unit_count
-from fluidlite.control_flow.tensor_arrays import array_slot, named, read_array
+from fluidlite.control_flow.tensor_arrays import array_slot, index_error, read_array
 from fluidlite.operators.inference import Inferred
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Slot
@@ -25,12 +25,12 @@ from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray, array_spec
 from fluidlite.tensor.tensor_spec import Lod, Spec
 
-Steps = list[tuple[int, Lod]]
+StepSizes = list[tuple[int, Lod]]
 """The number of rows of each step, and their LoD."""
 
 
-def _steps(op: Operator, table: RankTable, spec: Spec) -> tuple[Indices, Steps]:
-    """The rows of sequences in the order of steps, and what each step has."""
+def _steps(op: Operator, table: RankTable, spec: Spec) -> tuple[Indices, StepSizes]:
+    """The row indices of sequences in step order, and the rows and LoD of each step."""
     level = table.level
     if len(spec.lod) <= level:
         raise ShapeError(f"X {op.input('X')[0]!r} is {spec!r}; expected more than {level} LoD level(s)")
@@ -38,12 +38,12 @@ def _steps(op: Operator, table: RankTable, spec: Spec) -> tuple[Indices, Steps]:
     check_count(op, len(offsets) - 1, table)
     if (np.diff(offsets)[table.order] != table.lengths).any():
         raise ShapeError(f"X {op.input('X')[0]!r} has sequences of other lengths than those that RankTable was made of")
-    begins, found, steps = offsets[table.order], [np.zeros(0, np.int64)], []
+    begins, step_rows, steps = offsets[table.order], [np.zeros(0, np.int64)], []
     for step in range(table.longest):
         rows, lod = take_units(spec.lod[level + 1 :], begins[: table.active(step)] + step)
-        found.append(rows)
+        step_rows.append(rows)
         steps.append((len(rows), lod))
-    return np.concatenate(found), steps
+    return np.concatenate(step_rows), steps
 
 
 def _infer_to_array(call: Call) -> Inferred:
@@ -52,19 +52,19 @@ def _infer_to_array(call: Call) -> Inferred:
     return {"Out": array_spec(spec.dtype, (-1, *spec.dims[1:]), spec.lod_level - level - 1)}
 
 
-def _array(frame: Frame, whole: Tensor, steps: Steps) -> TensorArray:
-    made, at = TensorArray(whole.dtype, frame.place), 0
+def _array_of_steps(frame: Frame, tensor: Tensor, steps: StepSizes) -> TensorArray:
+    array, at = TensorArray(tensor.dtype, frame.place), 0
     for number, (count, lod) in enumerate(steps):
-        part = copied_rows(whole, at, at + count, frame.context)
+        part = copied_rows(tensor, at, at + count, frame.context)
         part.spec, part._array = part._known().with_(lod=lod), None
-        made, at = made.with_element(number, part), at + count
-    return made
+        array, at = array.with_element(number, part), at + count
+    return array
 
 
 def _run_to_array(frame: Frame, op: Operator) -> None:
     (tensor,) = frame.read("X")
     rows, steps = _steps(op, read_table(frame), tensor._known())
-    frame.write("Out", [_array(frame, gather_rows(frame, op, tensor, rows), steps)])
+    frame.write("Out", [_array_of_steps(frame, gather_rows(frame, op, tensor, rows), steps)])
 
 
 def _run_to_array_grad(frame: Frame, op: Operator) -> None:
@@ -77,16 +77,16 @@ def _run_to_array_grad(frame: Frame, op: Operator) -> None:
         if part is not None and part.dims != dims:
             raise ShapeError(f"the gradient of step {number} has dims {list(part.dims)}; expected {list(dims)}")
         parts.append(part if part is not None else zeros(Spec.of(dims, spec.dtype), context))
-    whole = join_rows(parts, context) if parts else zeros(spec.with_(lod=()), context)
-    frame.write("X" + GRAD, [gather_rows(frame, op, whole, inverse(rows), spec.lod)])
+    joined = join_rows(parts, context) if parts else zeros(spec.with_(lod=()), context)
+    frame.write("X" + GRAD, [gather_rows(frame, op, joined, inverse(rows), spec.lod)])
 
 
-def _order(op: Operator, table: RankTable, array: TensorArray) -> tuple[Indices, Lod, list[Tensor]]:
-    """Where the rows of an array's steps go, the LoD that they have there, and the steps."""
+def _sequence_order(op: Operator, table: RankTable, array: TensorArray) -> tuple[Indices, Lod, list[Tensor]]:
+    """The order of rows of an array's steps as sequences, their LoD there, and the steps."""
     try:
         parts = array.present()
     except OutOfRangeError as exc:
-        raise named(op, exc, "X") from None
+        raise index_error(op, exc, "X") from None
     name = op.input("X")[0]
     if len(parts) != table.longest:
         raise ShapeError(
@@ -94,14 +94,14 @@ def _order(op: Operator, table: RankTable, array: TensorArray) -> tuple[Indices,
         )
     counts = [table.active(step) for step in range(len(parts))]
     for step, (part, count) in enumerate(zip(parts, counts, strict=True)):
-        there = unit_count(part._known().lod, part.dims[0])
-        if there != count:
-            raise ShapeError(f"step {step} of X {name!r} has {there} sequences; {count} of RankTable have such a step")
+        actual = unit_count(part._known().lod, part.dims[0])
+        if actual != count:
+            raise ShapeError(f"step {step} of X {name!r} has {actual} sequences; {count} of RankTable have such a step")
     begins = np.cumsum([0, *counts])
     rank = inverse(table.order)
     units = [begins[: table.lengths[place]] + place for place in rank]
-    chosen = np.concatenate(units) if units else np.zeros(0, np.int64)
-    rows, lod = take_units(joined_lod(part._known().lod for part in parts), chosen)
+    step_units = np.concatenate(units) if units else np.zeros(0, np.int64)
+    rows, lod = take_units(joined_lod(part._known().lod for part in parts), step_units)
     offsets = tuple(np.cumsum([0, *table.lengths[rank]]).tolist())
     return rows, (*table.above, offsets, *lod), parts
 
@@ -114,22 +114,22 @@ def _infer_to_sequences(call: Call) -> Inferred:
 
 
 def _run_to_sequences(frame: Frame, op: Operator) -> None:
-    rows, lod, parts = _order(op, read_table(frame), read_array(frame, "X"))
+    rows, lod, parts = _sequence_order(op, read_table(frame), read_array(frame, "X"))
     spec = frame.planned("Out")[0]
     if parts:
-        whole = join_rows(parts, frame.context)
+        joined = join_rows(parts, frame.context)
     elif all(d >= 0 for d in spec.dims[1:]):
-        whole = zeros(Spec.of((0, *spec.dims[1:]), spec.dtype), frame.context)
+        joined = zeros(Spec.of((0, *spec.dims[1:]), spec.dtype), frame.context)
     else:
         raise ShapeError(f"X {op.input('X')[0]!r} has no step, and the dims of a row are not known: {list(spec.dims)}")
-    frame.write("Out", [gather_rows(frame, op, whole, rows, lod)])
+    frame.write("Out", [gather_rows(frame, op, joined, rows, lod)])
 
 
 def _run_to_sequences_grad(frame: Frame, op: Operator) -> None:
-    (given,) = frame.read("Out" + GRAD)
-    rows, _, parts = _order(op, read_table(frame), read_array(frame, "X"))
+    (gradient,) = frame.read("Out" + GRAD)
+    rows, _, parts = _sequence_order(op, read_table(frame), read_array(frame, "X"))
     steps = [(part.dims[0], part._known().lod) for part in parts]
-    frame.write("X" + GRAD, [_array(frame, gather_rows(frame, op, given, inverse(rows)), steps)])
+    frame.write("X" + GRAD, [_array_of_steps(frame, gather_rows(frame, op, gradient, inverse(rows)), steps)])
 
 
 register_op(
@@ -138,15 +138,15 @@ register_op(
     Inference(_infer_to_array),
     Execution(run=_run_to_array, pure=True),
     inputs=(Slot("X", run_place=True, doc="sequences"), table_slot()),
-    outputs=(array_slot("Out", "its element t is step t of those sequences that have one, in the table's order"),),
-    dtypes={"X": ALL, **TABLE},
+    outputs=(array_slot("Out", "element t is step t of the sequences that have one, in the table's order"),),
+    dtypes={"X": ALL, **TABLE_TYPE},
     doc="Out is the steps of the sequences of X: rows, or sequences of the next level",
     source="Fluid lod_tensor_to_array_op.cc",
 )
 register_op(
     "lod_tensor_to_array_grad",
     Inference(infer_like_x),
-    Differentiation(rule=forward_again("lod_tensor_to_array", ("RankTable",))),
+    Differentiation(rule=forward_as_gradient("lod_tensor_to_array", ("RankTable",))),
     Execution(run=_run_to_array_grad, pure=True),
     inputs=(Slot("X", metadata_only=True), table_slot(), array_slot("Out" + GRAD, "gradients of steps")),
     outputs=(Slot("X" + GRAD, run_place=True),),
@@ -160,7 +160,7 @@ register_op(
     Execution(run=_run_to_sequences, pure=True),
     inputs=(array_slot("X", "steps of sequences, in the table's order"), table_slot()),
     outputs=(Slot("Out", run_place=True),),
-    dtypes=TABLE,
+    dtypes=TABLE_TYPE,
     doc="Out is the sequences whose steps X holds, in the order that they had before the table",
     source="Fluid array_to_lod_tensor_op.cc",
 )
@@ -168,7 +168,7 @@ register_op(
     "array_to_lod_tensor_grad",
     Inference(lambda call: {"X" + GRAD: call.spec("X")}),
     Differentiation(
-        rule=forward_again_of_array("array_to_lod_tensor", ("X", "RankTable")),
+        rule=array_forward_as_gradient("array_to_lod_tensor", ("X", "RankTable")),
         stop_gradient={"X": "its values are not read"},
     ),
     Execution(run=_run_to_sequences_grad, pure=True),

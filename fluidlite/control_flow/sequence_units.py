@@ -1,7 +1,7 @@
-"""Rows of sequences by what they belong to: which rows units of a LoD level have, in which order; and their gather.
+"""Row indices of the units of a LoD level, and gathers of these rows.
 
-A unit is a sequence of a level, or a row where there is no level. Permutations are computed on the host, from LoD and
-tables that lie there; the rows themselves are gathered on the place of the run.
+A unit is a sequence of a level, or a row if there is no level. Permutations are computed on the host from LoD and
+tables; the rows are gathered on the place of the run.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ def unit_count(lod: Lod, rows: int) -> int:
 
 
 def take_units(lod: Lod, units: Sequence[int] | Indices) -> tuple[Indices, Lod]:
-    """The rows of some units, in their order, and the LoD that these rows have."""
+    """The row indices of units, in the order of ``units``, and the LoD of these rows."""
     current = np.asarray(units, np.int64)
-    found: list[tuple[int, ...]] = []
+    levels: list[tuple[int, ...]] = []
     for level in lod:
         offsets = np.asarray(level, np.int64)
         begin, sizes = offsets[current], offsets[current + 1] - offsets[current]
         ends = np.cumsum(sizes, dtype=np.int64)
-        found.append((0, *ends.tolist()))
+        levels.append((0, *ends.tolist()))
         current = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begin - (ends - sizes), sizes)
-    return current, tuple(found)
+    return current, tuple(levels)
 
 
 def inverse(order: Indices) -> Indices:
-    """The permutation that takes another back."""
-    found = np.empty_like(order)
-    found[order] = np.arange(len(order))
-    return found
+    """The inverse permutation."""
+    permutation = np.empty_like(order)
+    permutation[order] = np.arange(len(order))
+    return permutation
 
 
 def gather_rows(frame: Frame, op: Operator, tensor: Tensor, rows: Indices, lod: Lod = ()) -> Tensor:
-    """Rows of a tensor, in another order."""
+    """Rows of a tensor by index, with a LoD."""
     context, spec = frame.context, tensor._known()
     if not len(rows):
-        made = zeros(spec.with_(dims=(0, *spec.dims[1:]), lod=()), context)
+        gathered = zeros(spec.with_(dims=(0, *spec.dims[1:]), lod=()), context)
     elif len(rows) == spec.dims[0] and (rows == np.arange(len(rows))).all():
-        made = copied(tensor, context)
+        gathered = copied(tensor, context)
     else:
         index = Tensor().set(rows, frame.place)
-        (made,) = run_operator(frame, op, "gather", {"X": [tensor], "Index": [index]})
-    made.spec, made._array = made._known().with_(lod=lod), None
-    return made
+        (gathered,) = run_operator(frame, op, "gather", {"X": [tensor], "Index": [index]})
+    gathered.spec, gathered._array = gathered._known().with_(lod=lod), None
+    return gathered

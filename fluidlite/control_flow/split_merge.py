@@ -1,4 +1,4 @@
-"""split_lod_tensor and merge_lod_tensor: rows or sequences for which a mask holds, the others, and both together."""
+"""split_lod_tensor splits rows or sequences by a mask; merge_lod_tensor merges both parts."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def _infer_split(call: Call) -> Inferred:
     spec, level = call.spec("X"), call.attr("level")
     call.need(spec.rank > 0, "X", "rank 1 or more")
     call.need(not spec.lod_level or spec.lod_level > level, "X", f"more than {level} LoD level(s), or none")
-    made = open_rows(spec, max(spec.lod_level - level, 0))
-    return {"OutTrue": made, "OutFalse": made}
+    spec_of_part = open_rows(spec, max(spec.lod_level - level, 0))
+    return {"OutTrue": spec_of_part, "OutFalse": spec_of_part}
 
 
-def _parts(op: Operator, mask: Indices, spec: Spec) -> list[tuple[Indices, Lod]]:
-    """The rows for which the mask holds, and the others."""
+def _rows_of(op: Operator, mask: Indices, spec: Spec) -> list[tuple[Indices, Lod]]:
+    """The row indices, with LoD, where the mask is true, and where it is false."""
     lod = spec.lod[op.attrs["level"] :]
     count = unit_count(lod, spec.dims[0])
     if len(mask) != count:
@@ -48,55 +48,57 @@ def _parts(op: Operator, mask: Indices, spec: Spec) -> list[tuple[Indices, Lod]]
 
 def _run_split(frame: Frame, op: Operator) -> None:
     (tensor,) = frame.read("X")
-    for slot, (rows, lod) in zip(("OutTrue", "OutFalse"), _parts(op, _mask(frame, op), tensor._known()), strict=True):
+    for slot, (rows, lod) in zip(("OutTrue", "OutFalse"), _rows_of(op, _mask(frame, op), tensor._known()), strict=True):
         if frame.wants(slot):
             frame.write(slot, [gather_rows(frame, op, tensor, rows, lod)])
 
 
 def _run_split_grad(frame: Frame, op: Operator) -> None:
-    given = [frame.read(slot + GRAD)[0] for slot in ("OutTrue", "OutFalse")]
+    gradients = [frame.read(slot + GRAD)[0] for slot in ("OutTrue", "OutFalse")]
     spec = frame.planned("X" + GRAD)[0]
-    order = np.concatenate([rows for rows, _ in _parts(op, _mask(frame, op), spec)])
-    whole = join_rows(given, frame.context)
-    frame.write("X" + GRAD, [gather_rows(frame, op, whole, inverse(order), spec.lod)])
+    order = np.concatenate([rows for rows, _ in _rows_of(op, _mask(frame, op), spec)])
+    joined = join_rows(gradients, frame.context)
+    frame.write("X" + GRAD, [gather_rows(frame, op, joined, inverse(order), spec.lod)])
 
 
 def _infer_merge(call: Call) -> Inferred:
-    one, other = call.spec("InTrue"), call.spec("InFalse")
-    if one.dtype != other.dtype:
-        call.fail_dtype("InFalse", f"{one.dtype}, that of InTrue")
+    first, second = call.spec("InTrue"), call.spec("InFalse")
+    if first.dtype != second.dtype:
+        call.fail_dtype("InFalse", f"{first.dtype}, that of InTrue")
     call.need(
-        one.rank == other.rank and one.lod_level == other.lod_level, "InFalse", f"such as InTrue, which is {one!r}"
+        first.rank == second.rank and first.lod_level == second.lod_level,
+        "InFalse",
+        f"such as InTrue, which is {first!r}",
     )
-    dims = tuple(a if a == b else -1 for a, b in zip(one.dims, other.dims, strict=True))
+    dims = tuple(a if a == b else -1 for a, b in zip(first.dims, second.dims, strict=True))
     above = min(call.attr("level"), call.spec("X").lod_level)
-    return {"Out": open_rows(one.with_(dims=dims), one.lod_level + above)}
+    return {"Out": open_rows(first.with_(dims=dims), first.lod_level + above)}
 
 
-def _merged(op: Operator, mask: Indices, specs: list[Spec]) -> tuple[Indices, Lod]:
-    """Which rows of both, one after the other, come where."""
+def _merged_rows(op: Operator, mask: Indices, specs: list[Spec]) -> tuple[Indices, Lod]:
+    """The row indices, into both parts joined, in the order of the merged rows, and their LoD."""
     counts = [unit_count(spec.lod, spec.dims[0]) for spec in specs]
-    wanted = [int(mask.sum()), int((~mask).sum())]
-    if counts != wanted:
+    expected_counts = [int(mask.sum()), int((~mask).sum())]
+    if counts != expected_counts:
         raise ShapeError(
-            f"InTrue and InFalse of {op} have {counts[0]} and {counts[1]} sequences; expected {wanted[0]} and "
-            f"{wanted[1]}, as Mask {op.input('Mask')[0]!r} says"
+            f"InTrue and InFalse of {op} have {counts[0]} and {counts[1]} sequences; expected {expected_counts[0]} and "
+            f"{expected_counts[1]}, as Mask {op.input('Mask')[0]!r} says"
         )
     units = np.empty(len(mask), np.int64)
-    units[mask] = np.arange(wanted[0])
-    units[~mask] = wanted[0] + np.arange(wanted[1])
+    units[mask] = np.arange(expected_counts[0])
+    units[~mask] = expected_counts[0] + np.arange(expected_counts[1])
     return take_units(joined_lod(spec.lod for spec in specs), units)
 
 
 def _run_merge(frame: Frame, op: Operator) -> None:
-    given = [frame.read(slot)[0] for slot in ("InTrue", "InFalse")]
-    dims = {tensor.dims[1:] for tensor in given}
+    parts = [frame.read(slot)[0] for slot in ("InTrue", "InFalse")]
+    dims = {tensor.dims[1:] for tensor in parts}
     if len(dims) > 1:
-        raise ShapeError(f"InTrue and InFalse have dims {list(given[0].dims)} and {list(given[1].dims)}")
-    rows, lod = _merged(op, _mask(frame, op), [tensor._known() for tensor in given])
+        raise ShapeError(f"InTrue and InFalse have dims {list(parts[0].dims)} and {list(parts[1].dims)}")
+    rows, lod = _merged_rows(op, _mask(frame, op), [tensor._known() for tensor in parts])
     (like_it,) = frame.read("X")
     above = like_it._known().lod[: op.attrs["level"]]
-    frame.write("Out", [gather_rows(frame, op, join_rows(given, frame.context), rows, (*above, *lod))])
+    frame.write("Out", [gather_rows(frame, op, join_rows(parts, frame.context), rows, (*above, *lod))])
 
 
 def _infer_merge_grad(call: Call) -> Inferred:
@@ -104,20 +106,20 @@ def _infer_merge_grad(call: Call) -> Inferred:
 
 
 def _run_merge_grad(frame: Frame, op: Operator) -> None:
-    (given,) = frame.read("Out" + GRAD)
+    (gradient,) = frame.read("Out" + GRAD)
     tensors = [frame.read(slot)[0] for slot in ("InTrue", "InFalse")]
-    rows, _ = _merged(op, _mask(frame, op), [tensor._known() for tensor in tensors])
-    whole, at = gather_rows(frame, op, given, inverse(rows)), 0
+    rows, _ = _merged_rows(op, _mask(frame, op), [tensor._known() for tensor in tensors])
+    gathered, at = gather_rows(frame, op, gradient, inverse(rows)), 0
     for slot, tensor in zip(("InTrue", "InFalse"), tensors, strict=True):
         if frame.wants(slot + GRAD):
-            part = copied_rows(whole, at, at + tensor.dims[0], frame.context)
+            part = copied_rows(gathered, at, at + tensor.dims[0], frame.context)
             part.spec, part._array = frame.planned(slot + GRAD)[0], None
             frame.write(slot + GRAD, [part])
         at += tensor.dims[0]
 
 
-_MASK = Slot("Mask", on_host=True, doc="bool, an element a sequence of X (a row, if X has no LoD)")
-_LEVEL = Attr("level", "int", 0, minimum=0, doc="which LoD level the sequences are of")
+_MASK = Slot("Mask", on_host=True, doc="bool, one element for each sequence of X (each row, if X has no LoD)")
+_LEVEL_ATTR = Attr("level", "int", 0, minimum=0, doc="the LoD level of the sequences")
 _SOURCE = "Fluid split_lod_tensor_op.cc, merge_lod_tensor_op.cc"
 register_op(
     "split_lod_tensor",
@@ -126,7 +128,7 @@ register_op(
     Execution(run=_run_split, pure=True),
     inputs=(Slot("X", run_place=True), _MASK),
     outputs=(Slot("OutTrue", run_place=True), Slot("OutFalse", run_place=True)),
-    attrs=(_LEVEL,),
+    attrs=(_LEVEL_ATTR,),
     dtypes={"X": ALL, "Mask": ("bool",)},
     doc="OutTrue is the sequences of X for which the mask holds, OutFalse the others",
     source=_SOURCE,
@@ -143,8 +145,8 @@ register_op(
         Slot("OutFalse" + GRAD, run_place=True),
     ),
     outputs=(Slot("X" + GRAD, run_place=True),),
-    attrs=(_LEVEL,),
-    doc="X@GRAD is both gradients, sequence by sequence where it was",
+    attrs=(_LEVEL_ATTR,),
+    doc="X@GRAD is both gradients merged, each sequence in its place in X",
     source=_SOURCE,
 )
 register_op(
@@ -156,13 +158,13 @@ register_op(
     Inference(_infer_merge, dynamic=True),
     Execution(run=_run_merge, pure=True),
     inputs=(
-        Slot("X", run_place=True, doc="what was split"),
+        Slot("X", run_place=True, doc="the tensor that was split"),
         _MASK,
         Slot("InTrue", run_place=True),
         Slot("InFalse", run_place=True),
     ),
     outputs=(Slot("Out", run_place=True),),
-    attrs=(_LEVEL,),
+    attrs=(_LEVEL_ATTR,),
     dtypes={"X": ALL, "InTrue": ALL, "Mask": ("bool",)},
     doc="Out is the sequences of InTrue where the mask holds, and of InFalse elsewhere, in order",
     source=_SOURCE,
@@ -177,7 +179,7 @@ register_op(
         Slot("InTrue" + GRAD, dispensable=True, run_place=True),
         Slot("InFalse" + GRAD, dispensable=True, run_place=True),
     ),
-    attrs=(_LEVEL,),
+    attrs=(_LEVEL_ATTR,),
     doc="InTrue@GRAD is the sequences of Out@GRAD for which the mask holds, InFalse@GRAD the others",
     source=_SOURCE,
 )

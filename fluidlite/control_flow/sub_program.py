@@ -1,6 +1,6 @@
-"""Sub-blocks as programs of their own: what they share with the block around them is state there.
+"""Programs of sub-blocks: variables shared with the enclosing block become state of the program.
 
-A body reads and writes that state in place, so that a run of it is a call without arguments.
+A body reads and writes that state in place, so a run of it needs no feeds and fetches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _outer(block: Block, names: Iterable[str]) -> list[str]:
 
 
 def has_value(block: Block, name: str) -> bool:
-    """Whether a variable has a value by now: it is fed, or state, or an operator writes it."""
+    """Whether a variable has a value at the end of a block: it is fed, is state, or an operator writes it."""
     inner: Block | None = block
     while inner is not None:
         if any(name in op.output_arg_names for op in inner.ops):
@@ -52,42 +52,44 @@ def has_value(block: Block, name: str) -> bool:
 
 def body_program(block: Block) -> Program:
     """A program that runs a block once; the outer variables that it names are persistable."""
-    making = _Making(block)
+    builder = _Builder(block)
     for op in block.ops:
-        making.home.ops.append(copy_into(op, making.home))
-    bring_blocks(block.program, making.program)
-    return making.program
+        builder.root.ops.append(copy_into(op, builder.root))
+    bring_blocks(block.program, builder.program)
+    return builder.program
 
 
-class _Making:
+class _Builder:
+    """Builds a program from a block: copies its variables, and declares outer variables as state."""
+
     def __init__(self, block: Block) -> None:
         self.block = block
         self.program = Program()
         self.program._random_seed = block.program.random_seed
         self.program._next_id = block.program._next_id
-        self.home = self.program.global_block()
+        self.root = self.program.global_block()
         for name in dict.fromkeys((*reads_of(block), *writes_of(block))):
             self.state(name, name)
         for name, variable in block.vars.items():
-            self.home.vars[name] = copy_variable(variable, self.home)
+            self.root.vars[name] = copy_variable(variable, self.root)
 
     def state(self, name: str, like: str) -> Variable:
         """Declare state of the dims and dtype of an outer variable."""
         source = self.block.var(like)
-        made = Variable(self.home, name, source.spec, persistable=True, stop_gradient=source.stop_gradient)
-        self.home.vars[name] = made
-        return made
+        variable = Variable(self.root, name, source.spec, persistable=True, stop_gradient=source.stop_gradient)
+        self.root.vars[name] = variable
+        return variable
 
 
 @dataclass
 class StepGradient:
-    """A program that takes the gradient of one step of a block.
+    """A program that computes the gradient of one step of a block.
 
-    ``program``: computes the block once more from the values at its start, and then the gradient. The state
-    ``name@STEP@GRAD`` of a name that the block writes becomes the gradient of its value before; that of another grows
-    by it.
-    ``inputs``: names whose gradients it makes: those that are wanted, and those that the block writes.
-    ``reached``: those of them that have an influence on the targets.
+    ``program``: recomputes the block from the values at its start, then computes the gradient. For a name that the
+    block writes, the state ``name@STEP@GRAD`` is replaced by the gradient of the value before the step; for other
+    names, the gradient is added to it.
+    ``inputs``: names whose gradients it computes: the requested ones, and those that the block writes.
+    ``reached``: the inputs that have an influence on the targets.
     """
 
     program: Program
@@ -97,82 +99,82 @@ class StepGradient:
 
 def differentiable(block: Block, name: str) -> bool:
     variable = block.find_var(name)
-    found = variable is not None and variable.spec is not None and is_float(variable.spec.dtype)
-    return found and variable is not None and not variable.stop_gradient
+    is_float_variable = variable is not None and variable.spec is not None and is_float(variable.spec.dtype)
+    return is_float_variable and variable is not None and not variable.stop_gradient
 
 
 def step_gradient(
-    block: Block, targets: Collection[str], wanted: Iterable[str], before: Collection[str]
+    block: Block, targets: Collection[str], grad_names: Iterable[str], before: Collection[str]
 ) -> StepGradient:
     """Make the gradient of one step of a block.
 
-    ``targets``: whose gradients after the step are known.
-    ``wanted``: outer variables whose gradients are asked for.
-    ``before``: what has a value before the step.
-    Raises GradientError if an operator of the block has no derivative with respect to what is wanted.
+    ``targets``: variables with a gradient after the step.
+    ``grad_names``: outer variables whose gradients are requested.
+    ``before``: variables with a value before the step.
+    Raises GradientError if an operator of the block has no derivative for a requested gradient.
     """
-    making = _Making(block)
-    now: dict[str, str] = {}
+    builder = _Builder(block)
+    current: dict[str, str] = {}
     written = set(writes_of(block))
-    versions: set[str] = set(making.home.vars)
-    seen: set[str] = set()
+    versions: set[str] = set(builder.root.vars)
+    local_writes: set[str] = set()
     for op in block.ops:
-        inputs = {slot: [now.get(name, name) for name in names] for slot, names in op.inputs.items()}
+        inputs = {slot: [current.get(name, name) for name in names] for slot, names in op.inputs.items()}
         outputs = {
-            slot: [_version(making, name, now, written, versions, seen) for name in names]
+            slot: [_version(builder, name, current, written, versions, local_writes) for name in names]
             for slot, names in op.outputs.items()
         }
         hints = dict(op.hints)
-        if op.definition.random and DRAWS not in hints:  # it draws what the forward operator did
+        if op.definition.random and DRAWS not in hints:  # it draws the same numbers as the forward operator
             hints[DRAWS] = own_seed(op.attrs), next((n for n in op.output_arg_names if n != EMPTY), op.type)
-        making.home.ops.append(op._near(making.home, op.definition, inputs, outputs, op.attrs, hints))
-    bring_blocks(block.program, making.program)
-    home = making.home
+        builder.root.ops.append(op._near(builder.root, op.definition, inputs, outputs, op.attrs, hints))
+    bring_blocks(block.program, builder.program)
+    root = builder.root
     changed = [name for name in targets if name in written and differentiable(block, name)]
-    inputs_of = list(dict.fromkeys((*wanted, *changed)))
-    steps = {name: making.state(name + STEP, name) for name in dict.fromkeys((*inputs_of, *changed))}
+    inputs_of = list(dict.fromkeys((*grad_names, *changed)))
+    steps = {name: builder.state(name + STEP, name) for name in dict.fromkeys((*inputs_of, *changed))}
     for name, variable in steps.items():
         variable.stop_gradient = True
-        if name not in home.vars:  # another block of the operator reads it
-            making.state(name, name)
-        home.vars[name].stop_gradient = False
-    found: list[Variable | None] = [None] * len(inputs_of)
+        if name not in root.vars:  # another block of the operator reads it
+            builder.state(name, name)
+        root.vars[name].stop_gradient = False
+    input_gradients: list[Variable | None] = [None] * len(inputs_of)
     if changed and inputs_of:
-        ends = [home.var(now.get(name, name)) for name in changed]
-        found = gradients(ends, [home.var(n) for n in inputs_of], [steps[n] for n in changed])
-    with making.program.roles("backward"):
-        whole = {}
-        for name, gradient in zip(inputs_of, found, strict=True):
+        ends = [root.var(current.get(name, name)) for name in changed]
+        input_gradients = gradients(ends, [root.var(n) for n in inputs_of], [steps[n] for n in changed])
+    with builder.program.roles("backward"):
+        step_gradients = {}
+        for name, gradient in zip(inputs_of, input_gradients, strict=True):
             if name in written and gradient is None:
-                whole[name] = home.create_temporary(stop_gradient=True)
-                home.append_op(
-                    zeros_operator(home.var(name)),
-                    {"X": home.var(name) if name in before else steps[name]},
-                    {"Out": whole[name]},
+                step_gradients[name] = root.create_temporary(stop_gradient=True)
+                root.append_op(
+                    zeros_operator(root.var(name)),
+                    {"X": root.var(name) if name in before else steps[name]},
+                    {"Out": step_gradients[name]},
                 )
             elif gradient is not None:
-                whole[name] = home.create_temporary(stop_gradient=True)
+                step_gradients[name] = root.create_temporary(stop_gradient=True)
                 parts = [gradient] if name in written else [steps[name], gradient]
-                home.append_op(sum_operator(home.var(name)), {"X": parts}, {"Out": whole[name]})
-        for name, value in whole.items():
-            home.append_op(copy_operator(value), {"X": value}, {"Out": steps[name]})
-    reached = [name for name, gradient in zip(inputs_of, found, strict=True) if gradient is not None]
-    return StepGradient(making.program, inputs_of, reached)
+                root.append_op(sum_operator(root.var(name)), {"X": parts}, {"Out": step_gradients[name]})
+        for name, value in step_gradients.items():
+            root.append_op(copy_operator(value), {"X": value}, {"Out": steps[name]})
+    reached = [name for name, gradient in zip(inputs_of, input_gradients, strict=True) if gradient is not None]
+    return StepGradient(builder.program, inputs_of, reached)
 
 
 def _version(
-    making: _Making, name: str, now: dict[str, str], written: set[str], versions: set[str], seen: set[str]
+    builder: _Builder, name: str, current: dict[str, str], written: set[str], versions: set[str], local_writes: set[str]
 ) -> str:
-    """The name that a written value gets: one of its own, for gradients read what is overwritten later."""
-    if name == EMPTY or (name not in written and name not in seen):
-        seen.add(name)
+    """A new name for each write of a variable, as gradients read values that later writes would overwrite."""
+    if name == EMPTY or (name not in written and name not in local_writes):
+        local_writes.add(name)
         return name
     number = 1
     while f"{name}@{number}" in versions:
         number += 1
-    made = f"{name}@{number}"
-    versions.add(made)
-    source = making.block.var(name)
-    making.home.vars[made] = Variable(making.home, made, source.spec, stop_gradient=source.stop_gradient)
-    now[name] = made
-    return made
+    version = f"{name}@{number}"
+    versions.add(version)
+    source = builder.block.var(name)
+    builder.root.vars[version] = Variable(builder.root, version, source.spec, stop_gradient=source.stop_gradient)
+    current[name] = version
+    return version

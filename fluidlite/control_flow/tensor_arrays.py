@@ -1,7 +1,7 @@
-"""Operators on tensor arrays: the host knows which tensor has which number; the tensors stay on the place of the run.
+"""Operators on tensor arrays: the host stores the list of tensors; the tensors stay on the place of the run.
 
-An array is a value: a write makes another array, which shares the elements that are equal. Elements are copies of what
-was written, and nothing changes them. In a gradient array an element that is absent stands for zeros.
+An array is immutable: a write makes a new array, which shares the other elements. Elements are copies of the written
+tensors and do not change. In a gradient array an absent element stands for zeros.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.run_errors import before_state
 from fluidlite.control_flow.bodies import copied, zeros
 from fluidlite.control_flow.operator_calls import run_operator
-from fluidlite.control_flow.second_gradients import forward_again_of_array, grad_write
+from fluidlite.control_flow.second_gradients import array_forward_as_gradient, grad_write
 from fluidlite.operators.inference import Inferred
 from fluidlite.platform.context import Context
 from fluidlite.program.op_call import Call
@@ -30,13 +30,13 @@ from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray, array_spec, joined_spec
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec
 
-KINDS = (TENSOR_ARRAY,)
+ARRAY_KINDS = (TENSOR_ARRAY,)
 INTEGERS = ("int64", "int32")
 
 
 def array_slot(name: str, doc: str, **options: Any) -> Slot:
-    """A slot for an array, which lies on the place of the run."""
-    return Slot(name, kinds=KINDS, run_place=True, doc=doc, **options)
+    """A slot for an array on the place of the run."""
+    return Slot(name, kinds=ARRAY_KINDS, run_place=True, doc=doc, **options)
 
 
 def index_slot(doc: str) -> Slot:
@@ -45,14 +45,14 @@ def index_slot(doc: str) -> Slot:
 
 
 def read_array(frame: Frame, slot: str) -> TensorArray:
-    (found,) = frame.read(slot)
-    if not isinstance(found, TensorArray):
-        raise ProgramError(f"{slot} is {found!r}; expected a tensor array")
-    return found
+    (array,) = frame.read(slot)
+    if not isinstance(array, TensorArray):
+        raise ProgramError(f"{slot} is {array!r}; expected a tensor array")
+    return array
 
 
 def read_index(frame: Frame, op: Operator) -> int:
-    """The number of an index, when no operator before has recorded an error."""
+    """The value of I; raises deferred errors of earlier operators first."""
     before_state(frame, None)
     (tensor,) = frame.read("I")
     values = tensor.numpy().reshape(-1)
@@ -61,37 +61,37 @@ def read_index(frame: Frame, op: Operator) -> int:
     return int(values[0])
 
 
-def named(op: Operator, error: OutOfRangeError, slot: str) -> OutOfRangeError:
+def index_error(op: Operator, error: OutOfRangeError, slot: str) -> OutOfRangeError:
     """An error of an index, with the operator and the variable of the array."""
     return OutOfRangeError(f"{op}: {slot} {op.input(slot)[0]!r}: {error}")
 
 
 def _element(frame: Frame, op: Operator, slot: str) -> tuple[int, Tensor]:
-    """The element that I names; it must be there."""
+    """The value of I and its element; raises OutOfRangeError if the element was not written."""
     index = read_index(frame, op)
     try:
-        found = read_array(frame, slot).element(index)
-        if found is None:
+        element = read_array(frame, slot).element(index)
+        if element is None:
             raise OutOfRangeError(f"element {index} was never written")
     except OutOfRangeError as exc:
-        raise named(op, exc, slot) from None
-    return index, found
+        raise index_error(op, exc, slot) from None
+    return index, element
 
 
 def _shared(tensor: Tensor, context: Context) -> Tensor:
-    """An element as a value of a run: the same memory, which nothing writes."""
+    """An element as a value of a run: it shares the memory, which is never written."""
     transfer.ready(tensor, context)
     return Tensor().share_data_with(tensor)
 
 
 def check_planned(name: str, tensor: Tensor, planned: Spec) -> None:
-    """Raise ProgramError if a value is not what the rest of the run was planned with."""
+    """Raise ProgramError if a value does not fit the spec that the rest of the run was planned with."""
     spec = tensor._known()
     if not planned.with_(lod=()).fits(spec.with_(lod=())) or (spec.lod and not planned.lod_level):
         raise ProgramError(f"{name} is {spec!r}; the program was planned with {planned!r}")
 
 
-# Making, writing, reading, counting
+# Create, write, read, count
 
 
 def _run_create(frame: Frame, op: Operator) -> None:
@@ -106,30 +106,30 @@ def _run_write(frame: Frame, op: Operator) -> None:
     index = read_index(frame, op)
     (tensor,) = frame.read("X")
     try:
-        made = read_array(frame, "Array").with_element(index, copied(tensor, frame.context))
+        array = read_array(frame, "Array").with_element(index, copied(tensor, frame.context))
     except OutOfRangeError as exc:
-        raise named(op, exc, "Array") from None
-    frame.write("Out", [made])
+        raise index_error(op, exc, "Array") from None
+    frame.write("Out", [array])
 
 
 def _infer_write_grad(call: Call) -> Inferred:
-    found: dict[str, Any] = {}
+    specs: dict[str, Any] = {}
     if call.has("X" + GRAD):
-        found["X" + GRAD] = call.spec("X")
+        specs["X" + GRAD] = call.spec("X")
     if call.has("Array" + GRAD):
-        found["Array" + GRAD] = call.spec("Out" + GRAD)
-    return found
+        specs["Array" + GRAD] = call.spec("Out" + GRAD)
+    return specs
 
 
 def _run_write_grad(frame: Frame, op: Operator) -> None:
     index, array = read_index(frame, op), read_array(frame, "Out" + GRAD)
-    given = array.element(index) if index < len(array) else None
+    gradient = array.element(index) if index < len(array) else None
     if frame.wants("X" + GRAD):
         (planned,) = frame.planned("X" + GRAD)
-        if given is not None:
-            check_planned("the gradient of X", given, planned)
-            given = _shared(given, frame.context)
-        frame.write("X" + GRAD, [given if given is not None else zeros(planned, frame.context)])
+        if gradient is not None:
+            check_planned("the gradient of X", gradient, planned)
+            gradient = _shared(gradient, frame.context)
+        frame.write("X" + GRAD, [gradient if gradient is not None else zeros(planned, frame.context)])
     if frame.wants("Array" + GRAD):
         frame.write("Array" + GRAD, [array.with_element(index, None) if index < len(array) else array.copy()])
 
@@ -145,9 +145,9 @@ def _infer_read(call: Call) -> Inferred:
 
 
 def _run_read(frame: Frame, op: Operator) -> None:
-    _, found = _element(frame, op, "X")
-    check_planned(f"the element of {op.input('X')[0]!r}", found, frame.planned("Out")[0])
-    frame.write("Out", [_shared(found, frame.context)])
+    _, element = _element(frame, op, "X")
+    check_planned(f"the element of {op.input('X')[0]!r}", element, frame.planned("Out")[0])
+    frame.write("Out", [_shared(element, frame.context)])
 
 
 def _grad_read(maker: Any) -> None:
@@ -156,8 +156,8 @@ def _grad_read(maker: Any) -> None:
 
 
 def _infer_read_grad(call: Call) -> Inferred:
-    given = call.spec("Out" + GRAD)
-    return {"X" + GRAD: array_spec(given.dtype, given.dims, given.lod_level)}
+    gradient = call.spec("Out" + GRAD)
+    return {"X" + GRAD: array_spec(gradient.dtype, gradient.dims, gradient.lod_level)}
 
 
 def _run_read_grad(frame: Frame, op: Operator) -> None:
@@ -184,29 +184,29 @@ def _grad_assign(maker: Any) -> None:
 
 
 def _infer_sum(call: Call) -> Inferred:
-    found = call.spec("X")
-    for spec in call.specs("X")[1:]:
-        found = joined_spec(found, spec) if found.dims else spec
-    return {"Out": found}
+    sum_spec = call.spec("X")
+    for term_spec in call.specs("X")[1:]:
+        sum_spec = joined_spec(sum_spec, term_spec) if sum_spec.dims else term_spec
+    return {"Out": sum_spec}
 
 
 def _run_sum(frame: Frame, op: Operator) -> None:
-    arrays = [each for each in frame.read("X") if isinstance(each, TensorArray)]
-    made = arrays[0].copy()
+    arrays = [value for value in frame.read("X") if isinstance(value, TensorArray)]
+    total = arrays[0].copy()
     for index in range(max(map(len, arrays))):
-        found = [tensor for array in arrays if index < len(array) and (tensor := array.element(index)) is not None]
-        if len(found) > 1:
-            found = run_operator(frame, op, "sum", {"X": found})
-        if index >= len(made) or (found and made.element(index) is not found[0]):
-            made = made.with_element(index, found[0] if found else None)
-    frame.write("Out", [made])
+        elements = [tensor for array in arrays if index < len(array) and (tensor := array.element(index)) is not None]
+        if len(elements) > 1:
+            elements = run_operator(frame, op, "sum", {"X": elements})
+        if index >= len(total) or (elements and total.element(index) is not elements[0]):
+            total = total.with_element(index, elements[0] if elements else None)
+    frame.write("Out", [total])
 
 
 def _grad_sum(maker: Any) -> None:
-    given = maker.output_grad("Out")
+    gradient = maker.output_grad("Out")
     for i in range(maker.count("X")):
         if maker.wants("X", i):
-            maker.op("assign_array", {"X": given}, {"Out": maker.input_grad("X", i)})
+            maker.op("assign_array", {"X": gradient}, {"Out": maker.input_grad("X", i)})
 
 
 def _run_empty(frame: Frame, op: Operator) -> None:
@@ -215,12 +215,12 @@ def _run_empty(frame: Frame, op: Operator) -> None:
 
 # Declarations
 
-_OUT = array_slot("Out", "the array")
+_OUT_SLOT = array_slot("Out", "the array")
 register_op(
     "create_tensor_array",
     Inference(lambda call: {"Out": array_spec(call.attr("dtype"))}),
     Execution(run=_run_create, pure=True),
-    outputs=(_OUT,),
+    outputs=(_OUT_SLOT,),
     attrs=(Attr("dtype", "dtype", "float32", doc="of its elements"),),
     doc="Out is an array without elements",
     source="Fluid layers.create_array",
@@ -231,11 +231,11 @@ register_op(
     Inference(_infer_write),
     Execution(run=_run_write, pure=True),
     inputs=(
-        Slot("X", run_place=True, doc="what is written"),
-        index_slot("where: 0 or more; what lies between is not written"),
-        array_slot("Array", "the array so far; of layers.create_array, if there is nothing in it"),
+        Slot("X", run_place=True, doc="the tensor that is written"),
+        index_slot("its index, 0 or more; elements before it may be absent"),
+        array_slot("Array", "the array before; an empty one is of layers.create_array"),
     ),
-    outputs=(_OUT,),
+    outputs=(_OUT_SLOT,),
     dtypes={"X": ALL, "I": INTEGERS},
     doc="Out is Array, with a copy of X as its element I",
     source="Fluid controlflow/tensor_array_read_write_op.cc",
@@ -247,7 +247,7 @@ register_op(
     Execution(run=_run_write_grad, pure=True),
     inputs=(
         Slot("X", metadata_only=True),
-        index_slot("what was written"),
+        index_slot("the index that was written"),
         array_slot("Out" + GRAD, "the gradient of the array after the write"),
     ),
     outputs=(
@@ -262,7 +262,7 @@ register_op(
     Differentiation(rule=_grad_read),
     Inference(_infer_read, dynamic=True),
     Execution(run=_run_read, pure=True),
-    inputs=(array_slot("X", "the array"), index_slot("which element; it has to be there")),
+    inputs=(array_slot("X", "the array"), index_slot("the index of an element that was written")),
     outputs=(Slot("Out", run_place=True),),
     dtypes={"I": INTEGERS},
     doc="Out = X[I]",
@@ -271,9 +271,9 @@ register_op(
 register_op(
     "read_from_array_grad",
     Inference(_infer_read_grad),
-    Differentiation(rule=forward_again_of_array("read_from_array", ("I",))),
+    Differentiation(rule=array_forward_as_gradient("read_from_array", ("I",))),
     Execution(run=_run_read_grad, pure=True),
-    inputs=(index_slot("which element was read"), Slot("Out" + GRAD, run_place=True)),
+    inputs=(index_slot("the index that was read"), Slot("Out" + GRAD, run_place=True)),
     outputs=(array_slot("X" + GRAD, "an array whose only element is I"),),
     doc="X@GRAD[I] = Out@GRAD",
     source="Fluid controlflow/tensor_array_read_write_op.cc",
@@ -294,8 +294,8 @@ register_op(
     Inference(lambda call: {"Out": call.spec("X")}),
     Execution(run=_run_assign, pure=True),
     inputs=(array_slot("X", "the array"),),
-    outputs=(_OUT,),
-    doc="Out = X: later writes to one are not seen in the other",
+    outputs=(_OUT_SLOT,),
+    doc="Out = X; later writes to one do not change the other",
     source="Fluid assign_op.cc",
 )
 register_op(
@@ -304,8 +304,8 @@ register_op(
     Inference(_infer_sum),
     Execution(run=_run_sum, pure=True),
     inputs=(array_slot("X", "arrays of one dtype and rank", duplicable=True),),
-    outputs=(_OUT,),
-    doc="Out[i] is the sum of the elements i that there are",
+    outputs=(_OUT_SLOT,),
+    doc="Out[i] is the sum of the elements i that are present",
     source="Fluid sum_op.cc",
 )
 register_op(
@@ -314,7 +314,7 @@ register_op(
     Inference(lambda call: {"Out": call.spec("X")}),
     Execution(run=_run_empty, pure=True),
     inputs=(array_slot("X", "the array", metadata_only=True),),
-    outputs=(_OUT,),
-    doc="Out is an array without elements, as the gradient of an array is that nothing depends on",
+    outputs=(_OUT_SLOT,),
+    doc="Out is an empty array: the gradient of an array on which nothing depends",
     source="Fluid fill_zeros_like_op.cc",
 )

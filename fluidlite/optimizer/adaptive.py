@@ -1,4 +1,4 @@
-"""Optimisers with a rate of its own for each element: Adam, Adamax, Adagrad, ..., Ftrl, Lamb."""
+"""Optimisers with a learning rate for each element: Adam, Adamax, Adagrad, ..., Ftrl, Lamb."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from fluidlite.layer_helper import refuse
 from fluidlite.optimizer.argument_order import hyperparameters
 from fluidlite.optimizer.base import Clip, Decay, Parameters, Rate
-from fluidlite.optimizer.updater import State, Updater
+from fluidlite.optimizer.updater import StateVar, Updater
 from fluidlite.program.variable import Parameter, Variable
 
 
 class _Moments(Updater):
-    """An optimiser with beta1 and beta2, which may be Variables where it says so."""
+    """An optimiser with beta1 and beta2, which may be Variables if ``beta_variables``."""
 
     beta_variables = False
 
@@ -34,22 +34,22 @@ class AdamOptimizer(_Moments):
     ----------
     learning_rate : float or Variable
     beta1, beta2 : float or Variable
-        What is kept of the two moments; a Variable is float32 [1].
+        Decay rates of the two moments; a Variable is float32 [1].
     epsilon : float
     parameter_list, regularization, grad_clip, name
         As in :class:`Optimizer`.
     lazy_mode : bool
-        Of a gradient of rows (``is_sparse``), only these rows of the parameter and the moments are updated; else the
-        others get a gradient of 0. Of no effect on dense gradients.
+        With a sparse gradient (``is_sparse``), only its rows of the parameter and the moments are updated; else the
+        others get a gradient of 0. It has no effect on dense gradients.
     """
 
     type = "adam"
     beta_variables = True
     states = (
-        State("moment1", "Moment1"),
-        State("moment2", "Moment2"),
-        State("beta1_pow_acc", "Beta1Pow", fill="beta1", number=True),
-        State("beta2_pow_acc", "Beta2Pow", fill="beta2", number=True),
+        StateVar("moment1", "Moment1"),
+        StateVar("moment2", "Moment2"),
+        StateVar("beta1_pow_acc", "Beta1Pow", fill="beta1", number=True),
+        StateVar("beta2_pow_acc", "Beta2Pow", fill="beta2", number=True),
     )
 
     @hyperparameters
@@ -75,13 +75,13 @@ class AdamOptimizer(_Moments):
 
 
 class AdamaxOptimizer(_Moments):
-    """Adamax (Kingma and Ba, 2015): Adam with the greatest gradient in place of the second moment.
+    """Adamax (Kingma and Ba, 2015): Adam with the maximum gradient in place of the second moment.
 
     Parameters
     ----------
     learning_rate : float or Variable
     beta1, beta2 : float
-        What is kept of the moment and of the greatest gradient.
+        Decay rates of the moment and of the maximum gradient.
     epsilon : float
     parameter_list, regularization, grad_clip, name
         As in :class:`Optimizer`.
@@ -89,9 +89,9 @@ class AdamaxOptimizer(_Moments):
 
     type = "adamax"
     states = (
-        State("moment", "Moment"),
-        State("inf_norm", "InfNorm"),
-        State("beta1_pow_acc", "Beta1Pow", "", "beta1", number=True),
+        StateVar("moment", "Moment"),
+        StateVar("inf_norm", "InfNorm"),
+        StateVar("beta1_pow_acc", "Beta1Pow", "", "beta1", number=True),
     )
 
     @hyperparameters
@@ -122,8 +122,8 @@ class AdagradOptimizer(Updater):
     """
 
     type = "adagrad"
-    rows_alone = True
-    states = (State("moment", "Moment", fill="initial_accumulator_value"),)
+    updates_rows_only = True
+    states = (StateVar("moment", "Moment", fill="initial_accumulator_value"),)
     renamed = (("initial_accumulator_value", ""),)
 
     @hyperparameters
@@ -151,14 +151,14 @@ class DecayedAdagradOptimizer(Updater):
     ----------
     learning_rate : float or Variable
     decay : float
-        What is kept of the average.
+        Decay rate of the average.
     epsilon : float
     parameter_list, regularization, grad_clip, name
         As in :class:`Optimizer`.
     """
 
     type = "decayed_adagrad"
-    states = (State("moment", "Moment"),)
+    states = (StateVar("moment", "Moment"),)
 
     @hyperparameters
     def __init__(
@@ -181,14 +181,14 @@ class AdadeltaOptimizer(Updater):
     learning_rate : float or Variable
     epsilon : float
     rho : float
-        What is kept of the averages.
+        Decay rate of the averages.
     parameter_list, regularization, grad_clip, name
         As in :class:`Optimizer`.
     """
 
     type = "adadelta"
     rate_slot = None
-    states = (State("_avg_squared_grad", "AvgSquaredGrad"), State("_avg_squared_update", "AvgSquaredUpdate"))
+    states = (StateVar("_avg_squared_grad", "AvgSquaredGrad"), StateVar("_avg_squared_update", "AvgSquaredUpdate"))
 
     @hyperparameters
     def __init__(
@@ -210,7 +210,7 @@ class RMSPropOptimizer(Updater):
     ----------
     learning_rate : float or Variable
     rho : float
-        What is kept of the averages.
+        Decay rate of the averages.
     epsilon : float
     momentum : float
     centered : bool
@@ -220,7 +220,7 @@ class RMSPropOptimizer(Updater):
     """
 
     type = "rmsprop"
-    states = (State("momentum", "Moment"), State("mean_square", "MeanSquare"), State("mean_grad", "MeanGrad"))
+    states = (StateVar("momentum", "Moment"), StateVar("mean_square", "MeanSquare"), StateVar("mean_grad", "MeanGrad"))
     renamed = (("rho", "decay"),)
 
     @hyperparameters
@@ -252,10 +252,10 @@ class FtrlOptimizer(Updater):
     """
 
     type = "ftrl"
-    rows_alone = True
+    updates_rows_only = True
     states = (
-        State("squared", "SquaredAccumulator", "SquaredAccumOut"),
-        State("linear", "LinearAccumulator", "LinearAccumOut"),
+        StateVar("squared", "SquaredAccumulator", "SquaredAccumOut"),
+        StateVar("linear", "LinearAccumulator", "LinearAccumOut"),
     )
 
     @hyperparameters
@@ -279,9 +279,9 @@ class LambOptimizer(_Moments):
     ----------
     learning_rate : float or Variable
     lamb_weight_decay : float
-        How much of the parameter joins the direction.
+        Weight of the parameter in the update direction.
     beta1, beta2 : float
-        What is kept of the two moments.
+        Decay rates of the two moments.
     epsilon : float
     parameter_list, regularization, grad_clip
         As in :class:`Optimizer`.
@@ -292,10 +292,10 @@ class LambOptimizer(_Moments):
 
     type = "lamb"
     states = (
-        State("moment1", "Moment1"),
-        State("moment2", "Moment2"),
-        State("beta1_pow_acc", "Beta1Pow", "", "beta1", number=True),
-        State("beta2_pow_acc", "Beta2Pow", "", "beta2", number=True),
+        StateVar("moment1", "Moment1"),
+        StateVar("moment2", "Moment2"),
+        StateVar("beta1_pow_acc", "Beta1Pow", "", "beta1", number=True),
+        StateVar("beta2_pow_acc", "Beta2Pow", "", "beta2", number=True),
     )
     renamed = (("lamb_weight_decay", "weight_decay"),)
     _exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None

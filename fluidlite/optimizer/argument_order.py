@@ -1,4 +1,4 @@
-"""The arguments of optimisers: by position in the order of Fluid 1.8 or of Fluid 1.1, and told once, by a signature."""
+"""Arguments of optimisers: positional in the order of Fluid 1.8 or of Fluid 1.1; declared by a signature."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any, TypeVar
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
-_NEWER = ("parameter_list", "grad_clip")
+_NEW_ARGUMENTS = ("parameter_list", "grad_clip")
 
 
 def either_order(init: Init) -> Init:
-    """Let ``__init__`` take positional arguments as Fluid 1.1 does too.
+    """Let ``__init__`` also take positional arguments in the order of Fluid 1.1.
 
-    Fluid 1.8 put ``parameter_list`` and ``grad_clip`` among the others. What comes in the place of
-    ``parameter_list`` tells which order is meant: a list or None is 1.8's, anything else 1.1's.
+    Fluid 1.8 inserted ``parameter_list`` and ``grad_clip`` between the others. The argument at the position of
+    ``parameter_list`` tells the order: a list or None is that of 1.8, anything else that of 1.1.
     """
-    newer = list(inspect.signature(init).parameters)[1:]
-    older = [name for name in newer if name not in _NEWER]
-    at = newer.index("parameter_list")
+    new_order = list(inspect.signature(init).parameters)[1:]
+    old_order = [name for name in new_order if name not in _NEW_ARGUMENTS]
+    at = new_order.index("parameter_list")
 
     @wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        if len(args) > at and not isinstance(args[at], (list, tuple, set, type(None))) and len(args) <= len(older):
-            kept = dict(zip(older, args, strict=False))
-            twice = sorted(kept.keys() & kwargs.keys())
-            if twice:
-                raise TypeError(f"{type(self).__name__}: argument {twice[0]!r} is given twice")
-            args, kwargs = (), {**kept, **kwargs}
+        if len(args) > at and not isinstance(args[at], (list, tuple, set, type(None))) and len(args) <= len(old_order):
+            named_args = dict(zip(old_order, args, strict=False))
+            repeated = sorted(named_args.keys() & kwargs.keys())
+            if repeated:
+                raise TypeError(f"{type(self).__name__}: argument {repeated[0]!r} is given twice")
+            args, kwargs = (), {**named_args, **kwargs}
         init(self, *args, **kwargs)
 
     return __init__  # type: ignore[return-value]  # wraps keeps the signature
 
 
 def hyperparameters(init: Init) -> Init:
-    """Make an optimiser's ``__init__`` of its signature alone, which :func:`either_order` reads.
+    """Generate an optimiser's ``__init__`` from its signature, with :func:`either_order`.
 
     ``_set_hyperparameters(values, defaults)`` gets all arguments.
     """
@@ -45,9 +45,9 @@ def hyperparameters(init: Init) -> Init:
 
     @wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)  # raises what Python says of wrong arguments
-        given = signature.bind(self, *args, **kwargs)
-        given.apply_defaults()
-        self._set_hyperparameters(dict(list(given.arguments.items())[1:]), defaults)
+        init(self, *args, **kwargs)  # raises Python's TypeError for wrong arguments
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        self._set_hyperparameters(dict(list(bound.arguments.items())[1:]), defaults)
 
     return either_order(__init__)  # type: ignore[return-value]  # wraps keeps the signature

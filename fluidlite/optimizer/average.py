@@ -1,4 +1,4 @@
-"""Averages of parameters, to evaluate with: ModelAverage and ExponentialMovingAverage."""
+"""ModelAverage and ExponentialMovingAverage: averages of parameters, for evaluation."""
 
 from __future__ import annotations
 
@@ -22,38 +22,40 @@ from fluidlite.regularizer import WeightDecayRegularizer
 __all__ = ["ExponentialMovingAverage", "ModelAverage"]
 
 
-def _copied(block: Block, var: Variable) -> Variable:
-    """The same variable of the scope, declared in a program that runs beside the one that trains."""
+def _declared(block: Block, var: Variable) -> Variable:
+    """Declare a variable of the training program in another program, which then uses it in the same scope."""
     return block.create_var(var.name, var.shape, var.dtype, persistable=True, stop_gradient=True)
 
 
-class _Swap:
-    """Two programs: one keeps the parameters aside and puts averages in their place, one puts them back."""
+class _AveragedParameters:
+    """Two programs: one backs up the parameters and replaces them by averages, the other restores them."""
 
     def __init__(self, program: Program) -> None:
-        chosen = [p for p in program.global_block().all_parameters() if p.do_model_average is not False]
-        self._kept = [(param, unique_name.generate(f"{param.name}.tmp")) for param in chosen]
+        averaged = [p for p in program.global_block().all_parameters() if p.do_model_average is not False]
+        self._backups = [(param, unique_name.generate(f"{param.name}.tmp")) for param in averaged]
         self.apply_program = Program()
         self.restore_program = Program()
         with program_guard(self.restore_program):
             block = self.restore_program.global_block()
-            for param, kept in self._kept:
-                tensor.assign(block.create_var(kept, param.shape, param.dtype, persistable=True), _copied(block, param))
+            for param, backup in self._backups:
+                tensor.assign(
+                    block.create_var(backup, param.shape, param.dtype, persistable=True), _declared(block, param)
+                )
 
     def _build(self) -> None:
         with program_guard(self.apply_program):
             block = self.apply_program.global_block()
             self._prepare(block)
-            for param, kept in self._kept:
-                duplicate = _copied(block, param)
-                tensor.assign(duplicate, block.create_var(kept, param.shape, param.dtype, persistable=True))
+            for param, backup in self._backups:
+                duplicate = _declared(block, param)
+                tensor.assign(duplicate, block.create_var(backup, param.shape, param.dtype, persistable=True))
                 tensor.assign(self._averaged(block, param)._of_dtype(param.dtype), duplicate)
 
     def _prepare(self, block: Block) -> None:
-        """Append what comes once, before all parameters."""
+        """Append operators that run once, before all parameters."""
 
     def _averaged(self, block: Block, param: Parameter) -> Variable:
-        """Append what computes a parameter's average, in the dtype that the parameter computes in."""
+        """Append operators that compute a parameter's average, in the dtype in which the parameter computes."""
         raise NotImplementedError(f"{type(self).__name__} does not say what a parameter's average is")
 
     @contextmanager
@@ -64,7 +66,7 @@ class _Swap:
         ----------
         executor : Executor
         need_restore : bool
-            Whether they are put back at the end; else :meth:`restore` does it.
+            Whether they are restored at the end; else call :meth:`restore`.
         """
         executor.run(self.apply_program)
         try:
@@ -74,15 +76,15 @@ class _Swap:
                 self.restore(executor)
 
     def restore(self, executor: Any) -> None:
-        """Put the trained parameters back."""
+        """Restore the trained parameters."""
         executor.run(self.restore_program)
 
 
-class ModelAverage(_Swap, Optimizer):
+class ModelAverage(_AveragedParameters, Optimizer):
     """The mean of the parameters over a window of updates; made after ``minimize``, used in ``with ... apply(exe)``.
 
     The window is ``min(max_average_window, average_window_rate * updates)`` long, and never shorter than
-    ``min_average_window``. Parameters whose ParamAttr says ``do_model_average=False`` are left out.
+    ``min_average_window``. Parameters with ``do_model_average=False`` in their ParamAttr are left out.
 
     Parameters
     ----------
@@ -107,9 +109,9 @@ class ModelAverage(_Swap, Optimizer):
         self.min_average_window = check_int("min_average_window", min_average_window)
         self.max_average_window = check_int("max_average_window", max_average_window)
         program = default_main_program()
-        _Swap.__init__(self, program)
+        _AveragedParameters.__init__(self, program)
         with program.roles("optimize"), name_scope("move_average"):
-            for param, _ in self._kept:
+            for param, _ in self._backups:
                 self._append_average_accumulate_op(program.current_block(), param)
         self._build()
 
@@ -131,7 +133,7 @@ class ModelAverage(_Swap, Optimizer):
 
     def _averaged(self, block: Block, param: Parameter) -> Variable:
         def of(*names: str) -> Variable:
-            return tensor.sums([_copied(block, self._get_accumulator(name, param)) for name in names])
+            return tensor.sums([_declared(block, self._get_accumulator(name, param)) for name in names])
 
         total, count = of("sum_1", "sum_2", "sum_3"), of("num_accumulates", "old_num_accumulates")
         return ops.layer("elementwise_div")(total, tensor.cast(count, total.dtype))
@@ -142,10 +144,10 @@ class ModelAverage(_Swap, Optimizer):
         )
 
 
-class ExponentialMovingAverage(_Swap):
+class ExponentialMovingAverage(_AveragedParameters):
     """Moving averages of the parameters: average = decay average + (1 - decay) parameter at every :meth:`update`.
 
-    While few updates were made, ``apply`` divides by 1 - decay^updates, for the averages start at 0.
+    ``apply`` divides by 1 - decay^updates, as the averages start at 0.
 
     Parameters
     ----------
@@ -166,7 +168,7 @@ class ExponentialMovingAverage(_Swap):
         with program.roles("optimize"), name_scope("moving_average"):
             self._decay_var = self._scheduled(thres_steps)
         self._averages: dict[str, Variable] = {}
-        for param, _ in self._kept:
+        for param, _ in self._backups:
             self._averages[param.name] = tensor.create_global_var(
                 param.shape,
                 0.0,
@@ -187,7 +189,7 @@ class ExponentialMovingAverage(_Swap):
         return rate
 
     def update(self) -> None:
-        """Append what updates the averages; call it once, after ``minimize``."""
+        """Append operators that update the averages; call it once, after ``minimize``."""
         program = default_main_program()
         if program.current_block() is not program.global_block():
             raise ProgramError(
@@ -197,20 +199,20 @@ class ExponentialMovingAverage(_Swap):
         with program.roles("optimize"), name_scope("moving_average"):
             tensor.autoincreased_step_counter(self._COUNTER)
             mul, add = ops.layer("elementwise_mul"), ops.layer("elementwise_add")
-            for param, _ in self._kept:
+            for param, _ in self._backups:
                 average = self._averages[param.name]
                 decay, value = self._decay_var._of_dtype(average.dtype), param._of_dtype(average.dtype)
-                kept, new = mul(average, decay), mul(value, nn.scale(decay, -1.0, 1.0))
-                tensor.assign(add(kept, new), average)
+                decayed, added = mul(average, decay), mul(value, nn.scale(decay, -1.0, 1.0))
+                tensor.assign(add(decayed, added), average)
 
     def _prepare(self, block: Block) -> None:
         counter = tensor.create_global_var([1], 0, "int64", persistable=True, name=self._COUNTER)
         step = tensor.cast(counter, "float32")
-        power = ops.layer("elementwise_pow")(_copied(block, self._decay_var), step)
+        power = ops.layer("elementwise_pow")(_declared(block, self._decay_var), step)
         zero = tensor.fill_constant([1], "float32", 0.0)
         before = tensor.cast(ops.layer("equal")(step, zero), "float32")  # 1 before the first update: 1 - power is 0
         self._divisor = ops.layer("elementwise_add")(nn.scale(power, -1.0, 1.0), before)
 
     def _averaged(self, block: Block, param: Parameter) -> Variable:
-        average = _copied(block, self._averages[param.name])
+        average = _declared(block, self._averages[param.name])
         return ops.layer("elementwise_div")(average, self._divisor._of_dtype(average.dtype))

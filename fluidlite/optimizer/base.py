@@ -1,4 +1,4 @@
-"""Optimizer: what all optimisers share. A subclass says its state and its update."""
+"""Optimizer: base class of all optimisers. A subclass defines its state and its update."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class Optimizer:
     """Base of the optimisers.
 
     A subclass overrides ``_append_optimize_op`` and, if it has state, ``_create_accumulators``; or it is an
-    :class:`Updater`, which says both by a table.
+    :class:`Updater`, which declares both by tables.
 
     Parameters
     ----------
     learning_rate : float or Variable
-        A Variable is a schedule's (``layers.piecewise_decay``, ...), float [1].
+        A Variable is the result of a schedule (``layers.piecewise_decay``, ...), float [1].
     parameter_list : list, optional
-        What ``minimize`` trains unless it is told itself; default: every trainable parameter.
+        Default of the argument of ``minimize``; default: every trainable parameter.
     regularization : WeightDecayRegularizer, optional
-        For parameters that have none of their own.
+        For parameters without a regularizer.
     grad_clip : BaseGradientClipAttr, optional
-        Instead of what the parameters and ``set_gradient_clip`` say, as in Fluid 1.8.
+        Replaces the clips of parameters and of ``set_gradient_clip``, as in Fluid 1.8.
     name : str, optional
         Prefix of the state's names.
     """
@@ -115,11 +115,11 @@ class Optimizer:
         """The learning rate of a parameter, with its own factor, in the dtype that the parameter computes in."""
         param = param_and_grad[0]
         dtype = compute_dtype(param.dtype)
-        own = param.optimize_attr["learning_rate"]
-        rate = own if isinstance(own, Variable) else self._create_global_learning_rate()
-        factor = 1.0 if isinstance(own, Variable) else float(own)
+        param_rate = param.optimize_attr["learning_rate"]
+        rate = param_rate if isinstance(param_rate, Variable) else self._create_global_learning_rate()
+        factor = 1.0 if isinstance(param_rate, Variable) else float(param_rate)
         key = (rate.block.program.serial, rate.name, factor, dtype)
-        if key not in self._scaled_rates:  # equal ones are made once
+        if key not in self._scaled_rates:  # shared by equal factors
             with rate.block.program.roles("lr_sched"):
                 if factor != 1.0:
                     rate = rate._scaled(factor, 0.0)
@@ -159,32 +159,32 @@ class Optimizer:
         return var
 
     def _get_accumulator(self, name: str, param: Parameter) -> Variable:
-        """The state that ``_add_accumulator`` made."""
+        """The state created by ``_add_accumulator``."""
         return self._accumulators[(param.block.program.serial, name, param.name)]
 
     def get_opti_var_name_list(self) -> list[str]:
         """Names of the state's variables."""
         return [var.name for var in self._accumulators.values()]
 
-    # What an optimiser says
+    # Defined by subclasses
 
     def _create_accumulators(self, block: Block, parameters: Sequence[Parameter]) -> None:
-        """Make the state of the parameters."""
+        """Create the state of the parameters."""
 
     def _append_optimize_op(self, block: Block, param_and_grad: ParamAndGrad) -> Operator:
         """Append the update of one parameter."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it updates")
 
     def _updates_rows(self, param: Parameter) -> bool:
-        """Whether rows that have no gradient stay as they are, so that a gradient of rows updates those alone."""
+        """Whether a sparse gradient updates only its rows."""
         return False
 
     def _append_rows_update(self, block: Block, param: Parameter, grad: Variable) -> None:
-        """Append the update of the rows that a gradient has."""
+        """Append the update of the rows of a sparse gradient."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it updates rows")
 
     def _finish_update(self, block: Block, parameters_and_grads: ParamsGrads) -> None:
-        """Append what follows all updates."""
+        """Append operators after all updates."""
 
     # Steps
 
@@ -199,8 +199,8 @@ class Optimizer:
         """Append the gradients of the loss; return (parameter, gradient) pairs."""
         if not isinstance(loss, Variable):
             refuse("loss", loss, "a Variable, such as layers.mean(cost)")
-        wanted = parameter_list if parameter_list is not None else self._parameter_list
-        pairs = append_backward(loss, wanted, no_grad_set, callbacks, by_rows=True)
+        parameters = parameter_list if parameter_list is not None else self._parameter_list
+        pairs = append_backward(loss, parameters, no_grad_set, callbacks, by_rows=True)
         append_error_clip_ops(loss.block)
         return list(pairs)
 
@@ -208,11 +208,11 @@ class Optimizer:
         self, params_grads: ParamsGrads, grad_clip: BaseGradientClipAttr | None = None
     ) -> list[Operator]:
         """Append clipping, weight decay and updates; return the updating operators."""
-        given = "a list of (parameter, gradient)"
-        params_grads = listed("params_grads", params_grads, given)
+        expected = "a list of (parameter, gradient)"
+        params_grads = listed("params_grads", params_grads, expected)
         for pair in params_grads:
             if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], Parameter):
-                refuse("params_grads", params_grads, given)
+                refuse("params_grads", params_grads, expected)
         pairs = [(param, grad) for param, grad in params_grads if grad is not None and param.trainable]
         if not pairs:
             raise ProgramError(
@@ -252,7 +252,7 @@ class Optimizer:
         no_grad_set: Iterable[Variable | str] | None = None,
         grad_clip: BaseGradientClipAttr | None = None,
     ) -> tuple[list[Operator], ParamsGrads]:
-        """Append all that trains the parameters to lower the loss.
+        """Append backward, clipping, weight decay and updates that minimize the loss.
 
         Parameters
         ----------
@@ -265,7 +265,7 @@ class Optimizer:
         no_grad_set : set of variables or names, optional
             No gradient flows through them.
         grad_clip : BaseGradientClipAttr, optional
-            Instead of what the parameters and ``set_gradient_clip`` say.
+            Replaces the clips of parameters and of ``set_gradient_clip``.
 
         Returns
         -------

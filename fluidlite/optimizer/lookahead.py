@@ -20,7 +20,7 @@ class LookaheadOptimizer:
     Parameters
     ----------
     inner_optimizer : Optimizer
-        Makes the fast weights, which are the parameters.
+        Updates the fast weights, which are the parameters.
     alpha : float
         In [0, 1].
     k : int
@@ -42,10 +42,10 @@ class LookaheadOptimizer:
         self.k = check_int("k", k, minimum=1)
 
     def minimize(self, loss: Variable, startup_program: Program | None = None) -> tuple[list[Operator], ParamsGrads]:
-        """Append the inner optimiser's step, and the update of the slow weights; return the inner's answer."""
-        done = self.inner_optimizer.minimize(loss, startup_program)
+        """Append the inner optimiser's step, and the update of the slow weights; return the inner one's result."""
+        result = self.inner_optimizer.minimize(loss, startup_program)
         program, startup = loss.block.program, startup_program or default_startup_program()
-        block, start = program.global_block(), startup.global_block()
+        block, startup_block = program.global_block(), startup.global_block()
         with program_guard(program, startup), program.roles("optimize"):
             step = tensor.create_global_var(
                 [1], 0, "int32", persistable=True, name=unique_name.generate("lookahead_step")
@@ -54,12 +54,12 @@ class LookaheadOptimizer:
             for param in program.all_parameters():
                 name = param.name + "@SLOW"
                 slow = block.create_var(name, param.shape, param.dtype, persistable=True, stop_gradient=True)
-                first = start.create_var(name, param.shape, param.dtype, persistable=True, stop_gradient=True)
-                start.append_op("assign", {"X": start.var(param.name)}, {"Out": first})
+                first = startup_block.create_var(name, param.shape, param.dtype, persistable=True, stop_gradient=True)
+                startup_block.append_op("assign", {"X": startup_block.var(param.name)}, {"Out": first})
                 program.current_block().append_op(
                     "lookahead_update",
                     {"Fast": param, "Slow": slow, "Step": step},
                     {"FastOut": param, "SlowOut": slow},
                     {"alpha": self.alpha, "k": self.k},
                 )
-        return done
+        return result

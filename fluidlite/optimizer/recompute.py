@@ -1,4 +1,4 @@
-"""RecomputeOptimizer: another optimiser, with checkpoints that mean nothing here."""
+"""RecomputeOptimizer: a wrapper of another optimiser that ignores checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["RecomputeOptimizer"]
 
 
 class RecomputeOptimizer:
-    """Does what another optimiser does: Fluid's computes parts of the program twice to save memory, with equal results.
+    """Delegates to another optimiser. In Fluid it recomputes parts of the program to save memory, with equal results.
 
     Parameters
     ----------

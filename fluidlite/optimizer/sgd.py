@@ -1,4 +1,4 @@
-"""SGD, Momentum, LarsMomentum and Dpsgd: optimisers with one rate for all elements of a parameter."""
+"""SGD, Momentum, LarsMomentum and Dpsgd: optimisers with one learning rate for all elements of a parameter."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 from fluidlite.optimizer.argument_order import hyperparameters
 from fluidlite.optimizer.base import Clip, Decay, Parameters, Rate
-from fluidlite.optimizer.updater import State, Updater
+from fluidlite.optimizer.updater import StateVar, Updater
 from fluidlite.program.variable import Parameter
 
-_VELOCITY = State("velocity", "Velocity", wide=False)
+_VELOCITY = StateVar("velocity", "Velocity", wide=False)
 
 
 class SGDOptimizer(Updater):
     """Param = Param - learning_rate Grad. Parameters as in :class:`Optimizer`."""
 
     type = "sgd"
-    rows_alone = True
+    updates_rows_only = True
 
 
 class MomentumOptimizer(Updater):
@@ -58,7 +58,7 @@ class LarsMomentumOptimizer(Updater):
     learning_rate : float or Variable
     momentum : float
     lars_coeff : float
-        Trust in the ratio of the norms.
+        Trust coefficient, the factor of the ratio of the norms.
     lars_weight_decay : float
     parameter_list, regularization, grad_clip, name
         As in :class:`Optimizer`.
@@ -100,7 +100,7 @@ class DpsgdOptimizer(Updater):
     ----------
     learning_rate : float or Variable
     clip : float
-        Greatest norm of a gradient.
+        Maximum norm of a gradient.
     batch_size : float
         The noise is divided by it.
     sigma : float

@@ -1,4 +1,4 @@
-"""Updater: an optimiser that says its state and its update by a table."""
+"""Updater: base class of optimisers whose state and update are declared by tables."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from fluidlite.program.operator import Operator
 from fluidlite.program.variable import Parameter, Variable
 
 
-class State(NamedTuple):
-    """One accumulator: its name, the operator's input slot and output slot, its first value and kind.
+class StateVar(NamedTuple):
+    """State of a parameter: its name, the operator's input and output slot, its first value and kind.
 
-    ``out``: None is the slot's name and Out; empty: the operator does not write it. ``fill`` may name a hyperparameter.
-    ``wide``: of the dtype that the parameter computes in (a half type would lose small additions).
+    ``out``: None: the name of the input slot with Out appended; empty: the operator does not write it.
+    ``fill``: the first value, or the name of a hyperparameter.
+    ``number``: whether it has one element.
+    ``wide``: whether it has the dtype in which the parameter computes (a half type would lose small additions).
     """
 
     name: str
@@ -30,28 +32,27 @@ class State(NamedTuple):
     wide: bool = True
 
 
-_COMMON = ("learning_rate", "parameter_list", "regularization", "grad_clip", "name")
+_COMMON_ARGUMENTS = ("learning_rate", "parameter_list", "regularization", "grad_clip", "name")
 
 
 class Updater(Optimizer):
-    """An optimiser whose update is one operator, said by the signature of its ``__init__`` and by these tables.
+    """An optimiser whose update is one operator, declared by the signature of its ``__init__`` and by these tables.
 
     ``type``: the operator.
-    ``renamed``: numbers and flags are attributes of the operator, by their own names unless it is said here; empty: by
-    none.
-    ``rows_alone``: a gradient of rows updates those alone, as in Fluid; else rows that it does not have get a gradient
+    ``renamed``: the attributes of numbers and flags whose names differ from the arguments'; empty: no attribute.
+    ``updates_rows_only``: whether a sparse gradient updates only its rows, as in Fluid; else other rows get a gradient
     of 0.
     """
 
-    states: tuple[State, ...] = ()
+    states: tuple[StateVar, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     rate_slot: str | None = "LearningRate"
-    rows_alone = False
+    updates_rows_only = False
     _values: Mapping[str, Any] = MappingProxyType({})
 
     def _set_hyperparameters(self, values: dict[str, Any], defaults: Mapping[str, Any]) -> None:
-        """Check the arguments: one whose default is a flag is a flag, one whose default is None is none of ours."""
-        Optimizer.__init__(self, **{name: values.pop(name) for name in _COMMON if name in values})
+        """Check and store the arguments. The default tells the kind: a flag, a number, or None for other objects."""
+        Optimizer.__init__(self, **{name: values.pop(name) for name in _COMMON_ARGUMENTS if name in values})
         self._defaults = defaults
         numbers: dict[str, Any] = {}
         for name, value in values.items():
@@ -64,17 +65,17 @@ class Updater(Optimizer):
 
     def _attrs(self, param: Parameter) -> dict[str, Any]:
         attrs = dict(self.renamed)
-        named = {attrs.get(name, name): value for name, value in self._values.items()}
-        return {name: value for name, value in named.items() if name and not isinstance(value, Variable)}
+        attributes = {attrs.get(name, name): value for name, value in self._values.items()}
+        return {name: value for name, value in attributes.items() if name and not isinstance(value, Variable)}
 
     def _updates_rows(self, param: Parameter) -> bool:
-        return self.rows_alone
+        return self.updates_rows_only
 
     def _inputs(self) -> dict[str, Variable]:
         return {}
 
-    def _fill(self, state: State) -> float:
-        """The first value of an accumulator; where a Variable says it, the default, as Fluid starts."""
+    def _fill(self, state: StateVar) -> float:
+        """The first value of an accumulator; for a hyperparameter that is a Variable its default, as in Fluid."""
         if not isinstance(state.fill, str):
             return state.fill
         value = self._values[state.fill]
@@ -87,24 +88,25 @@ class Updater(Optimizer):
                 self._add_accumulator(state.name, param, dtype, self._fill(state), [1] if state.number else None)
 
     def _append_rows_update(self, block: Block, param: Parameter, grad: Variable) -> None:
-        """The dense operator on copies of the rows of parameter and state, which are then put back."""
-        held: dict[str, Variable] = {}
+        """Append the dense operator on copies of the rows of parameter and state, and write these back."""
+        row_copies: dict[str, Variable] = {}
 
         def rows_of(var: Variable) -> Variable:
-            if var.name not in held:
-                held[var.name] = take_rows(var, grad)
-            return held[var.name]
+            if var.name not in row_copies:
+                row_copies[var.name] = take_rows(var, grad)
+            return row_copies[var.name]
 
         updated = self._update_operands(param, grad)
         states = [self._get_accumulator(state.name, param) for state in self.states if not state.number]
-        whole = {var.name for var in (param, *states)}
+        by_rows = {var.name for var in (param, *states)}
         inputs, outputs = (
-            {slot: rows_of(var) if var.name in whole else var for slot, var in operands.items()} for operands in updated
+            {slot: rows_of(var) if var.name in by_rows else var for slot, var in operands.items()}
+            for operands in updated
         )
         block.append_op(self.type, inputs, outputs, self._attrs(param))
         for var in {var.name: var for var in updated[1].values()}.values():
-            if var.name in whole:
-                put_rows(var, held[var.name], grad)
+            if var.name in by_rows:
+                put_rows(var, row_copies[var.name], grad)
 
     def _append_optimize_op(self, block: Block, param_and_grad: ParamAndGrad) -> Operator:
         param, grad = param_and_grad
@@ -124,7 +126,7 @@ class Updater(Optimizer):
         return inputs, outputs
 
     def _finish_update(self, block: Block, parameters_and_grads: ParamsGrads) -> None:
-        """Multiply powers of a number by it, where the operator does not."""
+        """Append the updates of powers of hyperparameters that the operator does not write."""
         for param, _ in parameters_and_grads:
             for state in self.states:
                 if state.number and state.out == "":

@@ -1,7 +1,7 @@
 # mypy: implicit-reexport
 """The program builder's layers, under Fluid's names; ``fluid.layers.fc`` and so on.
 
-Of a module these are its functions and classes, or those of its ``__all__`` where it has others beside them.
+The layers of a module are those in its ``__all__``, or all its functions and classes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from fluidlite.base.absent import absent as _absent
 from fluidlite.layers import device as device, ops, utils as utils
 from fluidlite.layers.public import public as _public
 
-if TYPE_CHECKING:  # what the loop below finds
+if TYPE_CHECKING:  # the names that the loop below exports
     from fluidlite.layers.beam_search import *
 
-    # of layers that are called as their modules are
+    # layers with the name of their module
     from fluidlite.layers.beam_search import beam_search
     from fluidlite.layers.beam_search_decoder import *
     from fluidlite.layers.branches import *
@@ -67,31 +67,31 @@ if TYPE_CHECKING:  # what the loop below finds
     from fluidlite.layers.vision_sequence import *
 
 
-def _layers_of(room: _ModuleType) -> list[str]:
-    own = {name: each for name, each in vars(room).items() if getattr(each, "__module__", "") == room.__name__}
-    return [name for name, each in own.items() if name[0] != "_" and (_isclass(each) or _isfunction(each))]
+def _layers_of(module: _ModuleType) -> list[str]:
+    members = {name: each for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__}
+    return [name for name, each in members.items() if name[0] != "_" and (_isclass(each) or _isfunction(each))]
 
 
 _HELPERS = {"attribute_checks", "common", "declare", "declared", "declared_use", "device", "documentation"}
 _HELPERS |= {"int_or_variable", "ops", "public", "structure", "sub_blocks", "utils"}
-_rooms = [
-    _import_module(f"{__name__}.{_found.name}")
-    for _found in _iter_modules(__spec__.submodule_search_locations)
-    if _found.name not in _HELPERS
+_modules = [
+    _import_module(f"{__name__}.{_info.name}")
+    for _info in _iter_modules(__spec__.submodule_search_locations)
+    if _info.name not in _HELPERS
 ]
 _exported = [*ops.__all__]
-for _room in _rooms:
-    vars(_room).setdefault("__all__", _layers_of(_room))
-    for _name in _room.__all__:
-        if not _isclass(getattr(_room, _name)):  # a script may derive from a class
-            setattr(_room, _name, _public(getattr(_room, _name)))  # Fluid's paths: layers.nn.fc
-        globals()[_name] = getattr(_room, _name)
-    _exported += _room.__all__
+for _module in _modules:
+    vars(_module).setdefault("__all__", _layers_of(_module))
+    for _name in _module.__all__:
+        if not _isclass(getattr(_module, _name)):  # a script may derive from a class
+            setattr(_module, _name, _public(getattr(_module, _name)))  # Fluid's paths: layers.nn.fc
+        globals()[_name] = getattr(_module, _name)
+    _exported += _module.__all__
 globals()["__all__"] = _exported
 
 
 def __getattr__(name: str) -> Any:
-    if name in ops.__all__:  # made of the operator's definition when first asked for
+    if name in ops.__all__:  # generated from the operator's definition on first use
         return ops.layer(name)
     raise _absent(__name__, name)
 

@@ -1,4 +1,4 @@
-"""Layers of beam search: a step of it, and what is read back from its steps."""
+"""Layers of beam search: one step, and decoding of the results of all steps."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def beam_search_decode(
     end_id: int,
     name: str | None = None,
 ) -> tuple[Variable, Variable]:
-    """Return the sentences that the steps of a search have found.
+    """Return the sentences found by the steps of a search.
 
     >>> ids, scores = data("ids", [-1, 1], "int64", 2), data("scores", [-1, 1], lod_level=2)
     >>> [each.shape for each in beam_search_decode([ids, ids], [scores, scores], beam_size=2, end_id=1)]
@@ -64,9 +64,9 @@ def beam_search_decode(
 
 @layer("gather_tree", stop_gradient=True)
 def gather_tree(ids: Variable, parents: Variable) -> Variable:
-    """Return the whole sequences of a beam search, whose beams change places from step to step.
+    """Return the complete sequences of a beam search, whose beams are reordered at each step.
 
-    Returns: As ``ids``: each beam of the last step, followed back
+    Returns: Dims of ``ids``: each beam of the last step, traced back to the first
 
     >>> gather_tree(data("ids", [3, 2, 2], "int64"), data("parents", [3, 2, 2], "int64")).shape
     (3, 2, 2)

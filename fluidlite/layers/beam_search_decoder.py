@@ -1,4 +1,4 @@
-"""BeamSearchDecoder: beam search over [batch, beams], with a cell of one's own."""
+"""BeamSearchDecoder: beam search over [batch, beams] with a user-defined cell."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from fluidlite.layers.structure import flat, over
 from fluidlite.layers.tensor import assign, cast, fill_constant, fill_constant_batch_size_like
 from fluidlite.program.variable import Variable
 
-IMPOSSIBLE = -1e9
-"""The logarithm of the probability of what cannot be, as in Fluid."""
+IMPOSSIBLE_LOG_PROB = -1e9
+"""The log probability of impossible continuations, as in Fluid."""
 
 
 class BeamSearchDecoder(Decoder):
-    """Keeps, of each sequence, the ``beam_size`` likeliest prefixes; for :func:`~fluidlite.layers.dynamic_decode`.
+    """Searches the ``beam_size`` likeliest prefixes of each sequence; for :func:`~fluidlite.layers.dynamic_decode`.
 
     Parameters
     ----------
     cell : RNNCell
-        Its states are [batch, ...] at the begin; it is called with [batch * beam_size, ...].
+        Its initial states are [batch, ...]; it is called with [batch * beam_size, ...].
     start_token, end_token : int
-        The word before the first, and the word that ends a sequence.
+        The words that begin and end a sequence.
     beam_size : int
     embedding_fn : callable, optional
-        Makes inputs of the cell of words, int64 [batch, beam_size], such as ``lambda ids: fluid.embedding(ids, size)``.
+        Computes the cell's inputs from words, int64 [batch, beams], such as ``lambda ids: fluid.embedding(ids, size)``.
     output_fn : callable, optional
-        Makes scores before softmax, [batch, beam_size, words], of the cell's outputs, [batch, beam_size, ...].
+        Computes scores before softmax, [batch, beam_size, words], from the cell's outputs, [batch, beam_size, ...].
 
     Notes
     -----
     Decoded, the outputs are words, int64 [batch, steps, beam_size], the best beam first; beams that end before the last
-    step go on with ``end_token``. ``final_states.log_probs`` are the logarithms of their probabilities, and
+    step are continued with ``end_token``. ``final_states.log_probs`` are the logarithms of their probabilities, and
     ``final_states.lengths`` how long they are, with ``end_token``. Source: Fluid 1.7 ``layers/rnn.py``.
     """
 
     OutputWrapper = namedtuple("OutputWrapper", ("scores", "predicted_ids", "parent_ids"))
-    """What a step puts out, each [batch, beam_size]: scores, words, and the beams that they go on from."""
+    """Outputs of a step, each [batch, beam_size]: scores, words, and the parent beams that they continue."""
     StateWrapper = namedtuple("StateWrapper", ("cell_states", "log_probs", "finished", "lengths"))
     """The cell's states, [batch, beam_size, ...], and of each beam its score, whether it ended, and its length."""
 
@@ -73,9 +73,9 @@ class BeamSearchDecoder(Decoder):
 
     @staticmethod
     def tile_beam_merge_with_batch(x: Variable, beam_size: int) -> Variable:
-        """Return each row of [batch, ...] ``beam_size`` times, one behind the other: [batch * beam_size, ...].
+        """Return each row of [batch, ...] ``beam_size`` times, consecutively: [batch * beam_size, ...].
 
-        What a cell reads beside its states, such as the encoder's outputs for attention, has to be given so.
+        Tensors that a cell reads besides its states, such as encoder outputs for attention, need this form.
 
         Parameters
         ----------
@@ -96,32 +96,32 @@ class BeamSearchDecoder(Decoder):
         return reshape(x, [-1, *_dims("embedding_fn", x, 2)])
 
     def _gather(self, x: Variable, beams: Variable) -> Variable:
-        """What beams of each sequence have, in their new order."""
+        """Reorder the beams of each sequence."""
         count = x.shape[1]
         first = cast(layer("cumsum")(self._ones, axis=0, exclusive=True), "int64") * count
         at = reshape(layer("elementwise_add")(beams, first), [-1])
         return self._split(gather(self._merge(x), at))
 
     def initialize(self, inits: Any) -> tuple[Any, Any, Variable]:
-        """``inits`` are states of the cell, [batch, ...]: of the beams of a sequence the first alone is possible."""
+        """``inits`` are states of the cell, [batch, ...]. Only the first beam of each sequence is possible at first."""
         if inits is None:
             refuse("inits", inits, "the states of the cell", "give those of an encoder, or cell.get_initial_states(x)")
         states = over(lambda x: _to_beams(x, self.beam_size), inits)
-        like, dims = flat(inits)[0], [-1, self.beam_size]
-        words = fill_constant_batch_size_like(like, dims, "int64", self.start_token)
+        reference, dims = flat(inits)[0], [-1, self.beam_size]
+        words = fill_constant_batch_size_like(reference, dims, "int64", self.start_token)
         dtype = next((x.dtype for x in flat(inits) if x.dtype in FLOATS), "float32")
-        none = fill_constant_batch_size_like(like, dims, dtype, 0.0)
-        alone = np.full(self.beam_size, IMPOSSIBLE, dtype)
-        alone[0] = 0
-        scores = layer("elementwise_add")(none, assign(alone))
-        ended = fill_constant_batch_size_like(like, dims, "bool", 0)
-        lengths = fill_constant_batch_size_like(like, dims, "int64", 0)
-        self._ones = fill_constant_batch_size_like(like, dims, "int64", 1)
+        zeros = fill_constant_batch_size_like(reference, dims, dtype, 0.0)
+        first_beam_scores = np.full(self.beam_size, IMPOSSIBLE_LOG_PROB, dtype)
+        first_beam_scores[0] = 0
+        scores = layer("elementwise_add")(zeros, assign(first_beam_scores))
+        ended = fill_constant_batch_size_like(reference, dims, "bool", 0)
+        lengths = fill_constant_batch_size_like(reference, dims, "int64", 0)
+        self._ones = fill_constant_batch_size_like(reference, dims, "int64", 1)
         inputs = words if self.embedding_fn is None else self.embedding_fn(words)
         return inputs, self.StateWrapper(states, scores, ended, lengths), ended
 
     def step(self, time: Variable, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any, Any, Variable]:
-        """One call of the cell, and one selection; ``kwargs`` are given to the cell."""
+        """One call of the cell, and one selection; ``kwargs`` are passed to the cell."""
         merged = over(self._merge, states.cell_states)
         outputs, cell_states = self.cell(over(self._merge, inputs), merged, **kwargs)
         outputs, cell_states = over(self._split, outputs), over(self._split, cell_states)
@@ -152,38 +152,38 @@ class BeamSearchDecoder(Decoder):
             )
         if self.start_token >= count and self.embedding_fn is None:
             refuse("start_token", self.start_token, f"a word below {count}", error=AttributeValueError)
-        chances = layer("log")(softmax(logits))
+        log_probs = layer("log")(softmax(logits))
         ended = cast(states.finished, logits.dtype)
-        going = layer("elementwise_mul")(chances, 1 - ended, axis=0)
-        others = np.full(count, IMPOSSIBLE, logits.dtype)
-        others[self.end_token] = 0
-        stopped = layer("elementwise_mul")(expand(unsqueeze(ended, [2]), [1, 1, count]), assign(others))
-        scores = layer("elementwise_add")(going + stopped, states.log_probs, axis=0)
-        best, which = topk(reshape(scores, [-1, self.beam_size * count]), k=self.beam_size)
+        continued = layer("elementwise_mul")(log_probs, 1 - ended, axis=0)
+        end_scores = np.full(count, IMPOSSIBLE_LOG_PROB, logits.dtype)
+        end_scores[self.end_token] = 0
+        stopped = layer("elementwise_mul")(expand(unsqueeze(ended, [2]), [1, 1, count]), assign(end_scores))
+        scores = layer("elementwise_add")(continued + stopped, states.log_probs, axis=0)
+        best, indices = topk(reshape(scores, [-1, self.beam_size * count]), k=self.beam_size)
         number = fill_constant([1], "int64", count)
-        parents, words = layer("elementwise_floordiv")(which, number), layer("elementwise_mod")(which, number)
-        had = self._gather(states.finished, parents)
+        parents, words = layer("elementwise_floordiv")(indices, number), layer("elementwise_mod")(indices, number)
+        was_ended = self._gather(states.finished, parents)
         lengths = self._gather(states.lengths, parents)
-        longer = lengths + cast(layer("logical_not")(had), "int64")
+        new_lengths = lengths + cast(layer("logical_not")(was_ended), "int64")
         end = fill_constant([1], "int64", self.end_token)
-        now = layer("logical_or")(had, layer("equal")(words, end))
+        is_ended = layer("logical_or")(was_ended, layer("equal")(words, end))
         cells = over(lambda x: self._gather(x, parents), cell_states)
-        for each in (words, parents, now, longer):
-            each.stop_gradient = True
-        return self.OutputWrapper(best, words, parents), self.StateWrapper(cells, best, now, longer)
+        for output in (words, parents, is_ended, new_lengths):
+            output.stop_gradient = True
+        return self.OutputWrapper(best, words, parents), self.StateWrapper(cells, best, is_ended, new_lengths)
 
     def finalize(self, outputs: Any, final_states: Any, sequence_lengths: Variable) -> tuple[Any, Any]:
-        """Words of each beam of the last step, followed back: int64 [steps, batch, beam_size]."""
+        """Words of each beam of the last step, traced back: int64 [steps, batch, beam_size]."""
         return gather_tree(outputs.predicted_ids, outputs.parent_ids), final_states
 
     @property
     def tracks_own_finished(self) -> bool:
-        """Beams change their places: what ended is kept in the states."""
+        """True: beams are reordered, so the states track which have ended."""
         return True
 
 
 def _dims(argument: str, x: Any, begin: int) -> list[Any]:
-    """The dims of a variable from ``begin`` on; Variables where only a run knows them."""
+    """The dims of a variable from ``begin`` on; Variables for dims that are unknown before a run."""
     dims = check_variable(argument, x).shape
     if len(dims) < begin:
         refuse(argument, x, "[batch, ...]", error=ShapeError)
@@ -191,6 +191,6 @@ def _dims(argument: str, x: Any, begin: int) -> list[Any]:
 
 
 def _to_beams(x: Variable, beam_size: int) -> Variable:
-    """[batch, ...] as [batch, beams, ...], each the same."""
+    """[batch, ...] as [batch, beams, ...], with equal beams."""
     rank = len(check_variable("inits", x).shape)
     return append("expand", "expand", {"X": unsqueeze(x, [1])}, {"expand_times": [1, beam_size, *[1] * (rank - 1)]})

@@ -24,15 +24,15 @@ class ConditionalBlock:
     Parameters
     ----------
     inputs : list of Variable
-        The condition, bool [1], if it is a scalar; else what must not be empty.
+        The condition, bool [1], if it is a scalar; else Variables that must not be empty.
     is_scalar_condition : bool
     name : str, optional
 
     Raises
     ------
     ProgramError
-        If a scalar condition is not one bool; at a run, if the block does not run and something that it writes has no
-        value from before.
+        If a scalar condition is not one bool; at a run, if the block does not run and a variable that it writes has no
+        previous value.
     """
 
     def __init__(self, inputs: Sequence[Variable], is_scalar_condition: bool = False, name: str | None = None) -> None:
@@ -56,7 +56,7 @@ class ConditionalBlock:
 
 
 class Switch:
-    """Blocks of which the first one runs whose condition holds.
+    """Runs the first of several blocks whose condition holds.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class Switch:
 
     def __init__(self, name: str | None = None) -> None:
         self.helper = LayerHelper("switch", name=name)
-        self._left: Variable | None = None
+        self._none_before: Variable | None = None
         self._defaulted = False
 
     def __enter__(self) -> Switch:
@@ -88,21 +88,21 @@ class Switch:
         return None
 
     def case(self, condition: Variable) -> SubBlock:
-        """Layers inside run if the condition holds and none before did."""
+        """Layers inside run if this condition is the first that holds."""
         check_condition("condition", condition)
         if self._defaulted:
             raise ProgramError("a case of Switch follows its default\n  Do: put the default last")
-        mine = condition if self._left is None else ops.logical_and(self._left, condition)
-        no = ops.logical_not(condition)
-        self._left = no if self._left is None else ops.logical_and(self._left, no)
-        return ConditionalBlock([mine], is_scalar_condition=True).block()
+        case_condition = condition if self._none_before is None else ops.logical_and(self._none_before, condition)
+        negated = ops.logical_not(condition)
+        self._none_before = negated if self._none_before is None else ops.logical_and(self._none_before, negated)
+        return ConditionalBlock([case_condition], is_scalar_condition=True).block()
 
     def default(self) -> SubBlock:
         """Layers inside run if no condition holds."""
-        if self._left is None or self._defaulted:
+        if self._none_before is None or self._defaulted:
             raise ProgramError("the default of Switch comes once, after one case or more")
         self._defaulted = True
-        return ConditionalBlock([self._left], is_scalar_condition=True).block()
+        return ConditionalBlock([self._none_before], is_scalar_condition=True).block()
 
 
 def cond(
@@ -111,7 +111,7 @@ def cond(
     false_fn: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """Return what ``true_fn()`` makes if ``pred`` holds, else what ``false_fn()`` makes; only that one runs.
+    """Return the result of ``true_fn()`` if ``pred`` holds, else that of ``false_fn()``; only that one runs.
 
     pred: bool [1]
     true_fn, false_fn: Return Variables, or lists, tuples and dicts of them, both of the same structure, dtypes and
@@ -124,7 +124,7 @@ def cond(
         check_function(argument, function, "a function without arguments, or None")
     program = LayerHelper("cond", name=name).main_program
     outer = program.current_block()
-    made: list[Any] = []
+    branch_results: list[Any] = []
     blocks: list[Block] = []
 
     def done(_: Block, block: Block) -> None:
@@ -134,8 +134,8 @@ def cond(
     try:
         for function in (true_fn, false_fn):
             with SubBlock(program, done):
-                made.append(function() if function is not None else None)
-        results = _merged(outer, made, blocks)
+                branch_results.append(function() if function is not None else None)
+        results = _merge_results(outer, branch_results, blocks)
         if any(block.ops for block in blocks):
             control_flow(outer, "conditional_block", blocks, "Input", {"Cond": [pred]}, {"is_scalar_condition": True})
     except BaseException:
@@ -145,13 +145,13 @@ def cond(
     return results
 
 
-def _merged(outer: Block, returned: Sequence[Any], blocks: Sequence[Block]) -> Any:
-    """Variables that both branches write."""
+def _merge_results(outer: Block, returned: Sequence[Any], blocks: Sequence[Block]) -> Any:
+    """Create the variables that both branches write."""
     if returned[0] is None and returned[1] is None:
         return None
     if not same(*returned) or any(leaf is None for leaf in (*flat(returned[0]), *flat(returned[1]))):
         raise ProgramError(
-            f"true_fn of cond returned {_shape(returned[0])}, false_fn {_shape(returned[1])}; "
+            f"true_fn of cond returned {_structure_text(returned[0])}, false_fn {_structure_text(returned[1])}; "
             "expected the same structure"
         )
     pairs = list(zip(flat(returned[0]), flat(returned[1]), strict=True))
@@ -159,17 +159,17 @@ def _merged(outer: Block, returned: Sequence[Any], blocks: Sequence[Block]) -> A
     for result, pair in zip(results, pairs, strict=True):
         for side, value in zip(("true_fn", "false_fn"), pair, strict=True):
             check_variable(f"what {side} returned", value)
-        one, other = (variable._spec() for variable in pair)
-        if one.dtype != other.dtype or len(one.dims) != len(other.dims):
-            raise ProgramError(f"true_fn of cond returned {one!r}, false_fn {other!r}; expected one dtype and rank")
+        first, second = (variable._spec() for variable in pair)
+        if first.dtype != second.dtype or len(first.dims) != len(second.dims):
+            raise ProgramError(f"true_fn of cond returned {first!r}, false_fn {second!r}; expected one dtype and rank")
         for value, block in zip(pair, blocks, strict=True):
             block.append_op(copy_operator(value), {"X": value}, {"Out": result})
-        dims = tuple(a if a == b else -1 for a, b in zip(one.dims, other.dims, strict=True))
-        result.declare(one.with_(dims=dims, lod_level=max(one.lod_level, other.lod_level)))
+        dims = tuple(a if a == b else -1 for a, b in zip(first.dims, second.dims, strict=True))
+        result.declare(first.with_(dims=dims, lod_level=max(first.lod_level, second.lod_level)))
     return packed(returned[0], results)
 
 
-def _shape(structure: Any) -> str:
+def _structure_text(structure: Any) -> str:
     leaves = flat(structure)
     return f"{type(structure).__name__} of {len(leaves)}" if structure is not None else "None"
 
@@ -179,11 +179,11 @@ def case(
     default: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """Return what the function of the first condition that holds makes; that of ``default`` if none does.
+    """Return the result of the function of the first condition that holds; of ``default`` if none does.
 
     default: Default: the last of the functions
     Returns: Variable, structure of Variables, or None
-    Raises: ProgramError: If the pairs are none, or the functions return different structures, dtypes or ranks
+    Raises: ProgramError: If there are no pairs, or the functions return different structures, dtypes or ranks
     """
     if not isinstance(pred_fn_pairs, (list, tuple)) or not pred_fn_pairs:
         refuse("pred_fn_pairs", pred_fn_pairs, "a list of pairs of a condition and a function")
@@ -205,25 +205,25 @@ def switch_case(
     default: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """Return what the function makes whose number ``branch_index`` holds; that of ``default`` if there is none.
+    """Return the result of the function with the number ``branch_index``; of ``default`` if there is none.
 
     branch_fns: By number: a dict of ints and functions, a list of functions, or pairs of both
     branch_index: uint8, int32 or int64 [1]
     default: Default: the function of the largest number
     Returns: Variable, structure of Variables, or None
-    Raises: ProgramError: If the index is no integer, a number is there twice, or the functions return different
+    Raises: ProgramError: If the index is no integer, a number is repeated, or the functions return different
         structures
     """
     index = check_variable("branch_index", branch_index)
     if index.dtype not in ("uint8", "int32", "int64"):
         refuse("branch_index", index, "a Variable of uint8, int32 or int64")
-    pairs = _numbered(branch_fns)
-    wide = index if index.dtype == "int64" else index.astype("int64")
-    found = [(ops.equal(wide, fill_constant([1], "int64", number)), function) for number, function in pairs]
-    return case(found, default if default is not None else pairs[-1][1], name)
+    pairs = _numbered_functions(branch_fns)
+    index64 = index if index.dtype == "int64" else index.astype("int64")
+    cases = [(ops.equal(index64, fill_constant([1], "int64", number)), function) for number, function in pairs]
+    return case(cases, default if default is not None else pairs[-1][1], name)
 
 
-def _numbered(branch_fns: Any) -> list[tuple[int, Callable[[], Any]]]:
+def _numbered_functions(branch_fns: Any) -> list[tuple[int, Callable[[], Any]]]:
     expected = "a dict of numbers and functions, a list of functions, or of pairs of both"
     if not isinstance(branch_fns, (list, tuple, dict)) or not branch_fns:
         refuse("branch_fns", branch_fns, expected)

@@ -1,4 +1,4 @@
-"""Layers that cost a label among many classes: hsigmoid, nce, sampled_softmax_with_cross_entropy."""
+"""Losses for many classes that sample or split them: hsigmoid, nce, sampled_softmax_with_cross_entropy."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def hsigmoid(
     """Return the cost of each row's class as a leaf of a binary tree, at whose nodes sigmoids turn left or right.
 
     label: int32 or int64, [rows, 1]; one that is no class is an OutOfRangeError
-    param_attr, bias_attr: Of the weights of the nodes, [num_classes - 1, width], or [num_classes, width] of a tree of
-        one's own, and of the bias; False: no bias
-    is_custom: The tree is one's own: ``path_table`` and ``path_code`` are given
-    Returns: [rows, 1]. As in Fluid a way that is shorter than the longest adds ln 2 for each turn that it lacks.
+    param_attr, bias_attr: Of the weights of the nodes, [num_classes - 1, width], or [num_classes, width] of a custom
+        tree, and of the bias; False: no bias
+    is_custom: The tree is defined by ``path_table`` and ``path_code``
+    Returns: [rows, 1]. As in Fluid a path that is shorter than the longest adds ln 2 for each missing node.
 
     >>> hsigmoid(data("input", [2, 4]), data("label", [2, 1], "int64"), 3).shape
     (2, 1)
@@ -60,19 +60,19 @@ def hsigmoid(
 
 
 def _distribution(values: Any, classes: int, dtype: str) -> np.ndarray[Any, Any]:
-    """The probability of each class, which are made to sum to 1."""
+    """The probability of each class, normalised to the sum 1."""
     try:
-        found = np.asarray([check_float("custom_dist", v) for v in values], np.float64)
+        probabilities = np.asarray([check_float("custom_dist", v) for v in values], np.float64)
     except TypeError:
         refuse("custom_dist", values, f"{classes} numbers: a probability for each class")
-    if len(found) != classes or not (found >= 0).all() or not 0 < found.sum() < np.inf:
+    if len(probabilities) != classes or not (probabilities >= 0).all() or not 0 < probabilities.sum() < np.inf:
         refuse(
             "custom_dist",
             values,
             f"{classes} numbers, none of them negative: a probability for each class",
             error=AttributeValueError,
         )
-    return np.asarray(found / found.sum(), dtype)
+    return np.asarray(probabilities / probabilities.sum(), dtype)
 
 
 def nce(
@@ -89,14 +89,14 @@ def nce(
     seed: int = 0,
     is_sparse: bool = False,
 ) -> Variable:
-    """Return each row's cost by noise-contrastive estimation: its class against classes drawn anew in each run.
+    """Return each row's cost by noise-contrastive estimation: its class against classes sampled in each run.
 
     input: float32 or float64, [rows, width]
     label: int32 or int64, [rows, true classes]; one that is no class is an OutOfRangeError
-    sample_weight: [rows, 1], of the dtype of ``input``: what each cost is multiplied by
+    sample_weight: [rows, 1], of the dtype of ``input``: the weight of each cost
     param_attr, bias_attr: Of the weights, [num_total_classes, width], and the bias, [num_total_classes, 1]; False: no
         bias
-    num_neg_samples: Classes drawn a row; None: 10
+    num_neg_samples: Sampled classes for each row; None: 10
     sampler: ``"uniform"``, ``"log_uniform"`` (class k with probability ln((k + 2) / (k + 1)) / ln(num_total_classes +
         1)) or ``"custom_dist"``
     custom_dist: Of ``"custom_dist"``: the probability of each class; they are divided by their sum
@@ -118,13 +118,13 @@ def nce(
         inputs["Bias"] = helper.create_parameter(attr, [classes, 1], input.dtype, is_bias=True)
     if sample_weight is not None:
         inputs["SampleWeight"] = check_variable("sample_weight", sample_weight)
-    drawn_like = {"Like": input}
+    draw_inputs = {"Like": input}
     if dist is not None:
-        drawn_like["Probs"] = inputs["CustomDistProbs"] = assign(dist)
-        drawn_like["Probs"].stop_gradient = True
+        draw_inputs["Probs"] = inputs["CustomDistProbs"] = assign(dist)
+        draw_inputs["Probs"].stop_gradient = True
     attrs = {"num_total_classes": classes, "sampler": sampler}
-    drawn = {**attrs, "num": count, "seed": seed}
-    inputs["Samples"] = append("sample_classes", "sample_classes", drawn_like, drawn, stop_gradient=True)
+    draw_attrs = {**attrs, "num": count, "seed": seed}
+    inputs["Samples"] = append("sample_classes", "sample_classes", draw_inputs, draw_attrs, stop_gradient=True)
     return scale(append("nce", "nce", inputs, attrs, slot="Cost"), 1 / (count + 1))
 
 
@@ -145,30 +145,30 @@ def sampled_softmax_with_cross_entropy(
     label: int32 or int64, [rows, num_true]; one that is no class is an OutOfRangeError
     num_samples: How many different classes are drawn, log-uniformly, the same for all rows
     remove_accidental_hits: A drawn class that is a true one of the row does not count
-    use_customized_samples: Take classes of one's own in place of drawn ones
+    use_customized_samples: Use the given classes instead of sampled ones
     customized_samples, customized_probabilities: Those classes, int32 or int64, [rows, num_true + num_samples], the
         true ones first, and the probability of each, of the dtype of ``logits``
     seed: 0: the program's seed
     Returns: [rows, 1]; divided by ``num_true``
     """
     classes = _width("logits", logits)
-    count, true = check_int("num_samples", num_samples, 1), check_int("num_true", num_true, 1)
-    if len(check_variable("label", label).shape) != 2 or label.shape[1] not in (-1, true):
-        refuse("label", label, f"[rows, {true}]: num_true classes of each row")
-    given = (customized_samples, customized_probabilities)
-    if bool(use_customized_samples) != any(each is not None for each in given):
+    count, true_count = check_int("num_samples", num_samples, 1), check_int("num_true", num_true, 1)
+    if len(check_variable("label", label).shape) != 2 or label.shape[1] not in (-1, true_count):
+        refuse("label", label, f"[rows, {true_count}]: num_true classes of each row")
+    customized = (customized_samples, customized_probabilities)
+    if bool(use_customized_samples) != any(each is not None for each in customized):
         refuse(
             "use_customized_samples",
             use_customized_samples,
             "True if customized_samples and customized_probabilities are given, and False if they are not",
         )
     helper = LayerHelper("sample_logits")
-    samples, probabilities = given
+    samples, probabilities = customized
     if use_customized_samples:
         for name, value in (("customized_samples", samples), ("customized_probabilities", probabilities)):
             variable = check_variable(name, value)
-            if len(variable.shape) != 2 or variable.shape[1] not in (-1, true + count):
-                refuse(name, variable, f"[rows, {true + count}]: num_true true classes, and num_samples others")
+            if len(variable.shape) != 2 or variable.shape[1] not in (-1, true_count + count):
+                refuse(name, variable, f"[rows, {true_count + count}]: num_true true classes, and num_samples others")
     else:
         samples, probabilities = (helper.create_variable_for_type_inference(stop_gradient=True) for _ in range(2))
         attrs = {
@@ -185,7 +185,7 @@ def sampled_softmax_with_cross_entropy(
     attrs = {"remove_accidental_hits": bool(remove_accidental_hits)}
     helper.append_op("sample_logits", inputs, {"SampledLogits": scores, "SampledLabels": columns}, attrs)
     type, costs = "softmax_with_cross_entropy", []
-    for i in range(true):
+    for i in range(true_count):
         column = slice_of(columns, axes=[1], starts=[i], ends=[i + 1])
         costs.append(append(type, type, {"Logits": scores, "Label": column}, slot="Loss", extra=("Softmax",)))
-    return scale(sums(costs) if true > 1 else costs[0], 1 / true)
+    return scale(sums(costs) if true_count > 1 else costs[0], 1 / true_count)

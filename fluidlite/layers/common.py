@@ -1,4 +1,4 @@
-"""The commonest layer: one operator with one result."""
+"""append: a layer of one operator with one result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def append(
 
     ``layer``: names the result: ``<layer>_0.tmp_0``.
     ``type``, ``inputs``, ``attrs``: as for ``Block.append_op``.
-    ``slot``: where the result comes out.
+    ``slot``: the output slot of the result.
     ``extra``: output slots that exist for the gradient only.
     """
     helper = LayerHelper(layer, name=name)
@@ -34,13 +34,13 @@ def append(
         out = helper.create_variable_for_type_inference(stop_gradient=stop_gradient)
     else:
         check_variable("out", out)
-    outputs = {slot: out, **{other: helper.create_variable_for_type_inference(stop_gradient=True) for other in extra}}
+    outputs = {slot: out, **{more: helper.create_variable_for_type_inference(stop_gradient=True) for more in extra}}
     helper.append_op(type, inputs, outputs, attrs)
     return out
 
 
 def elsewhere(module: str) -> Callable[[str], Any]:
-    """Return a module's ``__getattr__``, which finds all layers there, as in Fluid's larger modules."""
+    """Return a module's ``__getattr__`` that finds all layers, as Fluid's module has more of them."""
 
     def find(name: str) -> Any:
         from fluidlite import layers

@@ -1,4 +1,4 @@
-"""Layers that look at a running program, or steer it."""
+"""Print, and Fluid's path of control-flow layers."""
 
 from __future__ import annotations
 

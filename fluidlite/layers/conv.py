@@ -20,7 +20,7 @@ _FORMATS = {2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 Size = int | Sequence[int]
 
 
-_OWN: Names = {
+_NAMES: Names = {
     "num_filters": Attr("num_filters", "int", minimum=1, doc="channels of the result"),
     "filter_size": "",
     "stride": Body("strides"),
@@ -37,21 +37,21 @@ def check_format(spatial: int, data_format: str) -> None:
 
 
 def _channels(spatial: int, input: Variable, data_format: str, groups: int, num_filters: int) -> int:
-    """Return the channels of ``input``, which has ``spatial`` + 2 dims in that format, and divides in groups."""
+    """Return the channels of ``input``, of ``spatial`` + 2 dims; raise unless groups divide them."""
     check_format(spatial, data_format)
     if len(input.shape) != spatial + 2:
         refuse("input", input, f"rank {spatial + 2}: {data_format}")
     channels = input.shape[-1 if data_format[-1] == "C" else 1]
     if channels < 1:
         refuse("input", input, "a known number of channels, 1 or more", "say it in layers.data, or reshape the input")
-    for what, count in (("the channels of input", channels), ("num_filters", num_filters)):
+    for name, count in (("the channels of input", channels), ("num_filters", num_filters)):
         if count % groups:
-            refuse("groups", groups, f"a divisor of {what}, {count}", error=AttributeValueError)
+            refuse("groups", groups, f"a divisor of {name}, {count}", error=AttributeValueError)
     return channels
 
 
-def _windows(spatial: int, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What all convolutions read alike: strides, paddings, dilations, and where the bias is added."""
+def _window_attrs(spatial: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of all convolutions: strides, paddings, dilations, and the axis of the bias."""
     data_format = arguments["data_format"]
     paddings, algorithm = _paddings(arguments["padding"], spatial, data_format)
     return {
@@ -64,21 +64,21 @@ def _windows(spatial: int, arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _convolution(spatial: int, **given: Any) -> Any:
-    input, num_filters, groups = given["input"], given["num_filters"], given["groups"] or 1
-    channels = _channels(spatial, input, given["data_format"], groups, num_filters)
-    kernel = per_dim("filter_size", given["filter_size"], spatial)
-    first = Normal(0.0, sqrt(2.0 / (prod(kernel) * channels)))
-    depthwise = spatial == 2 and channels == given["groups"] and not given["use_cudnn"]
-    weight = Weight([num_filters, channels // groups, *kernel], first)
-    return also("depthwise_conv2d" if depthwise else "", Filter=weight, **_windows(spatial, given))
+def _convolution(spatial: int, **arguments: Any) -> Any:
+    input, num_filters, groups = arguments["input"], arguments["num_filters"], arguments["groups"] or 1
+    channels = _channels(spatial, input, arguments["data_format"], groups, num_filters)
+    kernel = per_dim("filter_size", arguments["filter_size"], spatial)
+    initializer = Normal(0.0, sqrt(2.0 / (prod(kernel) * channels)))
+    depthwise = spatial == 2 and channels == arguments["groups"] and not arguments["use_cudnn"]
+    weight = Weight([num_filters, channels // groups, *kernel], initializer)
+    return also("depthwise_conv2d" if depthwise else "", Filter=weight, **_window_attrs(spatial, arguments))
 
 
-def _transposed(spatial: int, **given: Any) -> Any:
-    input, num_filters, groups = given["input"], given["num_filters"], given["groups"] or 1
-    filter_size, output_size, data_format = given["filter_size"], given["output_size"], given["data_format"]
+def _transposed_convolution(spatial: int, **arguments: Any) -> Any:
+    input, num_filters, groups = arguments["input"], arguments["num_filters"], arguments["groups"] or 1
+    filter_size, output_size, data_format = arguments["filter_size"], arguments["output_size"], arguments["data_format"]
     channels = _channels(spatial, input, data_format, groups, num_filters)
-    windows = _windows(spatial, given)
+    windows = _window_attrs(spatial, arguments)
     sizes = [] if output_size is None else per_dim("output_size", output_size, spatial)
     if filter_size is not None:
         kernel = per_dim("filter_size", filter_size, spatial)
@@ -96,15 +96,15 @@ def _transposed(spatial: int, **given: Any) -> Any:
             for i, (size, count, step) in enumerate(zip(sizes, counts, strides, strict=True))
         ]
         if min(kernel) < 1:
-            least = [(n - 1) * s + 1 for n, s in zip(counts, strides, strict=True)]
-            refuse("output_size", output_size, f"{least} or more, less the padding", error=AttributeValueError)
-    depthwise = spatial == 2 and channels == given["groups"] == num_filters and not given["use_cudnn"]
+            minimum = [(n - 1) * s + 1 for n, s in zip(counts, strides, strict=True)]
+            refuse("output_size", output_size, f"{minimum} or more, less the padding", error=AttributeValueError)
+    depthwise = spatial == 2 and channels == arguments["groups"] == num_filters and not arguments["use_cudnn"]
     weight = Weight([channels, num_filters // groups, *kernel])
     type = "depthwise_conv2d_transpose" if depthwise else ""
     return also(type, Filter=weight, output_size=sizes, **windows)
 
 
-@layer("conv2d", _OWN, body=partial(_convolution, 2))
+@layer("conv2d", _NAMES, body=partial(_convolution, 2))
 def conv2d(
     input: Variable,
     num_filters: int,
@@ -127,7 +127,7 @@ def conv2d(
     input: Images, [images, channels, height, width] ([images, height, width, channels] if ``data_format`` is "NHWC"),
         floating. The number of channels is known.
     padding: Zeros around each image. "SAME": the result has ceil(size / stride) windows, and dilation is 1.
-    groups: Groups of channels that do not see each other; it divides channels and num_filters. None: 1. As many
+    groups: Independent groups of channels; it divides channels and num_filters. None: 1. As many
         groups as channels without ``use_cudnn`` is the operator depthwise_conv2d.
     param_attr: Of the filter ``conv2d_0.w_0``, [num_filters, channels / groups, height, width]; normal with a
         standard deviation of sqrt(2 / (height * width * channels)) unless an initializer is named
@@ -156,7 +156,7 @@ def conv3d() -> None:
     """
 
 
-@layer("conv2d_transpose", {**_OWN, "output_size": Body("output_size")}, body=partial(_transposed, 2))
+@layer("conv2d_transpose", {**_NAMES, "output_size": Body("output_size")}, body=partial(_transposed_convolution, 2))
 def conv2d_transpose(
     input: Variable,
     num_filters: int,
@@ -190,7 +190,7 @@ def conv2d_transpose(
     """
 
 
-@alike(conv2d_transpose, "conv3d_transpose", body=partial(_transposed, 3), data_format="NCDHW")
+@alike(conv2d_transpose, "conv3d_transpose", body=partial(_transposed_convolution, 3), data_format="NCDHW")
 def conv3d_transpose() -> None:
     """Return act(transposed convolution of volumes + bias); as :func:`conv2d_transpose`, with a depth.
 
@@ -205,11 +205,11 @@ def conv3d_transpose() -> None:
     """
 
 
-# What they share ---------------------------------------------------------------------------------------------------
+# Shared checks -------------------------------------------------------------------------------------------------------
 
 
 def per_dim(argument: str, value: Any, spatial: int, minimum: int = 1) -> list[int]:
-    """A number for each spatial dim, of one or of all."""
+    """The numbers for all spatial dims, from one number or one for each."""
     numbers = check_ints(argument, value)
     numbers = numbers * spatial if len(numbers) == 1 else numbers
     if len(numbers) != spatial or min(numbers) < minimum:
@@ -218,7 +218,7 @@ def per_dim(argument: str, value: Any, spatial: int, minimum: int = 1) -> list[i
 
 
 def four_paddings(argument: str, value: Any) -> list[int]:
-    """Paddings above, left, below and right, of one number, of two or of all."""
+    """Paddings above, left, below and right, from one, two or four numbers."""
     pads = check_ints(argument, value)
     pads = pads * (4 // len(pads)) if len(pads) in (1, 2, 4) else pads
     if len(pads) != 4 or min(pads) < 0:

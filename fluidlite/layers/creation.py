@@ -1,4 +1,4 @@
-"""Layers that make tensors of numbers: ranges, matrices, random numbers."""
+"""Layers that create tensors: ranges, matrices, random numbers."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def eye(
     out = append("eye", "eye", {}, attrs, name=name, stop_gradient=True)
     if batch_shape is not None:
         batch = check_ints("batch_shape", batch_shape)
-        whole = [1] * len(batch) + [rows, columns]
-        out = append("eye", "reshape2", {"X": out}, {"shape": whole}, extra=("XShape",), stop_gradient=True)
+        dims = [1] * len(batch) + [rows, columns]
+        out = append("eye", "reshape2", {"X": out}, {"shape": dims}, extra=("XShape",), stop_gradient=True)
         out = append("eye", "expand", {"X": out}, {"expand_times": [*batch, 1, 1]}, stop_gradient=True)
     return out
 
@@ -88,8 +88,8 @@ def diag(diagonal: Variable | np.ndarray[Any, Any]) -> Variable:
     >>> diag(data("diagonal", [2], "int64")).shape
     (2, 2)
     """
-    given = assign(diagonal) if isinstance(diagonal, np.ndarray) else check_variable("diagonal", diagonal)
-    return also(Diagonal=given)
+    diagonal_variable = assign(diagonal) if isinstance(diagonal, np.ndarray) else check_variable("diagonal", diagonal)
+    return also(Diagonal=diagonal_variable)
 
 
 # Random numbers ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a declaration of a layer says: what arguments are, and what the body asks for beside them."""
+"""Markers in declarations of layers: the roles of arguments, and further inputs and outputs that a body requests."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ Result = TypeVar("Result")
 
 
 class Unused(str):
-    """Says of an argument that it is taken for Fluid's sake, and why it has no effect."""
+    """Marks an argument that is accepted for Fluid's sake; the text says why it has no effect."""
 
 
 class Returned(str):
-    """Says of an argument that the named output is returned too where it is true."""
+    """Marks an argument that, if true, also returns the named output."""
 
 
 class Body(str):
-    """Says of an argument that the body reads it as it is, and makes the named attribute of it, if it names one."""
+    """Marks an argument that the body gets unchecked, and the attribute, if any, that the body computes from it."""
 
 
 class Weight(NamedTuple):
-    """A parameter that ``param_attr`` describes, of the first input's dtype unless said."""
+    """A parameter that ``param_attr`` describes, by default of the first input's dtype."""
 
     dims: Sequence[int]
     initializer: Initializer | None = None
     dtype: Any = None
     stop_gradient: bool = False
     attr: Any = None
-    """In place of ``param_attr``."""
+    """Replaces ``param_attr``."""
 
 
 class Bias(NamedTuple):
-    """A parameter that ``bias_attr`` describes, the slot's variable; none if that is False, unless it is needed."""
+    """A parameter that ``bias_attr`` describes; none if that is False, unless ``needed``."""
 
     dims: Sequence[int]
     dtype: Any = None
@@ -42,31 +42,31 @@ class Bias(NamedTuple):
 
 
 class AddedBias(NamedTuple):
-    """Of an output: a bias of its dims from ``start`` to ``end`` is added, unless ``bias_attr`` is False."""
+    """For an output: add a bias of its dims ``start`` to ``end``, unless ``bias_attr`` is False."""
 
     start: int = 1
     end: int | None = None
 
 
 class Several(NamedTuple):
-    """Of an output: so many variables, which ``argument`` asked for."""
+    """For an output: a list of ``number`` variables, requested by ``argument``."""
 
     argument: str
     number: int
 
 
 class Further(NamedTuple):
-    """What :func:`also` returns."""
+    """The result of :func:`also`."""
 
     type: str
     values: dict[str, Any]
 
 
-def also(type: str = "", /, **given: Any) -> Result:  # type: ignore[type-var]  # it stands for the layer's result
-    """Return, from the body of a declared layer, what its operator gets beside the arguments.
+def also(type: str = "", /, **values: Any) -> Result:  # type: ignore[type-var]  # typed as the layer's result
+    """From the body of a declared layer, return further inputs, outputs and attributes of its operator.
 
     ``type``: another operator of the same slots and attributes.
-    ``given``: by slot: a Variable or a list, a :class:`Weight` or :class:`Bias`; of an output also :class:`AddedBias`,
+    ``values``: by slot: a Variable or a list, a :class:`Weight` or :class:`Bias`; of an output also :class:`AddedBias`,
     :class:`Several`, or the name of the input whose variable it writes. By attribute: its value. None: nothing.
     """
-    return cast(Result, Further(type, given))
+    return cast(Result, Further(type, values))

@@ -1,4 +1,4 @@
-"""Decoders, which say one step of decoding, and helpers, which say what the next step reads."""
+"""Decoders define one step of decoding; their helpers choose words and the inputs of the next step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fluidlite.program.variable import Variable
 
 
 class Decoder:
-    """What :func:`~fluidlite.layers.dynamic_decode` repeats: a subclass says where it begins, and one step."""
+    """A decoder for :func:`~fluidlite.layers.dynamic_decode`: a subclass defines the start and one step."""
 
     def initialize(self, inits: Any) -> tuple[Any, Any, Variable]:
         """Return the inputs and states of the first step, and which sequences have ended before it, bool [batch, ...].
@@ -28,7 +28,7 @@ class Decoder:
         Parameters
         ----------
         inits
-            What ``dynamic_decode`` was given.
+            The argument of ``dynamic_decode``.
         """
         raise NotImplementedError(f"{type(self).__name__} must define initialize(inits)")
 
@@ -40,7 +40,7 @@ class Decoder:
         time : Variable
             int64 [1]: the number of the step, from 0.
         inputs, states
-            As :meth:`initialize` and the step before returned them.
+            As returned by :meth:`initialize` or the previous step.
         """
         raise NotImplementedError(f"{type(self).__name__} must define step(time, inputs, states)")
 
@@ -50,19 +50,19 @@ class Decoder:
 
     @property
     def tracks_own_finished(self) -> bool:
-        """Whether what ended may change its place from step to step, so that the decoder keeps account itself."""
+        """Whether the decoder tracks itself which sequences have ended, as it reorders them between steps."""
         return False
 
 
 class DecodeHelper:
-    """What BasicDecoder reads: a subclass says the first inputs, how words are chosen, and the next inputs."""
+    """A helper of BasicDecoder: a subclass defines the first inputs, the choice of words, and the next inputs."""
 
     def initialize(self) -> tuple[Any, Variable]:
         """Return the inputs of the first step, and which sequences have ended before it."""
         raise NotImplementedError(f"{type(self).__name__} must define initialize()")
 
     def sample(self, time: Variable, outputs: Any, states: Any) -> Variable:
-        """Return the words that are chosen by a step's outputs."""
+        """Return the words chosen from a step's outputs."""
         raise NotImplementedError(f"{type(self).__name__} must define sample(time, outputs, states)")
 
     def next_inputs(self, time: Variable, outputs: Any, states: Any, sample_ids: Variable) -> tuple[Variable, Any, Any]:
@@ -71,7 +71,7 @@ class DecodeHelper:
 
 
 class TrainingHelper(DecodeHelper):
-    """Steps read what is right, whatever was chosen: teacher forcing.
+    """Teacher forcing: steps read the true inputs instead of the chosen words.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class TrainingHelper(DecodeHelper):
         self._steps = over(self._padded, inputs)
 
     def _padded(self, x: Variable) -> Variable:
-        """[steps + 1, batch, ...]: the step behind the last is read, and not used."""
+        """[steps + 1, batch, ...]: the padded last step is read but not used."""
         rank = len(x.shape)
         steps = x if self.time_major else transpose(x, [1, 0, *range(2, rank)])
         return pad(steps, [0, 1] + [0, 0] * (rank - 1))
@@ -109,7 +109,7 @@ class TrainingHelper(DecodeHelper):
         return self._at(fill_constant([1], "int64", 0)), layer("equal")(self.sequence_length, none)
 
     def sample(self, time: Variable, outputs: Any, states: Any) -> Variable:
-        """The best."""
+        """The word with the highest score."""
         return argmax(outputs, axis=-1)
 
     def next_inputs(self, time: Variable, outputs: Any, states: Any, sample_ids: Variable) -> tuple[Variable, Any, Any]:
@@ -120,12 +120,12 @@ class TrainingHelper(DecodeHelper):
 
 
 class GreedyEmbeddingHelper(DecodeHelper):
-    """Steps read the best word of the step before.
+    """Steps read the best word of the previous step.
 
     Parameters
     ----------
     embedding_fn : callable
-        Makes inputs of words, int64 [batch].
+        Computes inputs from words, int64 [batch].
     start_tokens : Variable
         int64, [batch]: the words of the first step.
     end_token : int
@@ -144,22 +144,22 @@ class GreedyEmbeddingHelper(DecodeHelper):
         self.end_token = check_int("end_token", end_token, 0)
 
     def initialize(self) -> tuple[Any, Variable]:
-        """The words that begin sequences, of which none has ended."""
+        """The inputs of ``start_tokens``; no sequence has ended."""
         ended = fill_constant_batch_size_like(self.start_tokens, [-1], "bool", 0)
         return self.embedding_fn(self.start_tokens), ended
 
     def sample(self, time: Variable, outputs: Any, states: Any) -> Variable:
-        """The best."""
+        """The word with the highest score."""
         return argmax(outputs, axis=-1)
 
     def next_inputs(self, time: Variable, outputs: Any, states: Any, sample_ids: Variable) -> tuple[Variable, Any, Any]:
-        """The words that were chosen."""
+        """The inputs of the chosen words."""
         ended = layer("equal")(sample_ids, fill_constant([1], "int64", self.end_token))
         return ended, self.embedding_fn(sample_ids), states
 
 
 class SampleEmbeddingHelper(GreedyEmbeddingHelper):
-    """Steps read a word that is drawn by the probabilities of the step before.
+    """Steps read a word that is sampled by the probabilities of the previous step.
 
     Parameters
     ----------
@@ -187,24 +187,24 @@ class SampleEmbeddingHelper(GreedyEmbeddingHelper):
         self.seed = 0 if seed is None else check_int("seed", seed)
 
     def sample(self, time: Variable, outputs: Any, states: Any) -> Variable:
-        """One that is drawn."""
+        """A sampled word."""
         logits = outputs if self.softmax_temperature is None else scale(outputs, 1 / self.softmax_temperature)
         return sampling_id(softmax(logits), seed=self.seed, dtype="int64")
 
 
 class BasicDecoder(Decoder):
-    """A cell, whose outputs choose one word each step.
+    """A cell whose outputs choose one word in each step.
 
     Parameters
     ----------
     cell : RNNCell
     helper : DecodeHelper
     output_fn : callable, optional
-        Makes scores of words of the cell's output, such as an fc.
+        Computes scores of words from the cell's output, such as an fc.
     """
 
     OutputWrapper = namedtuple("OutputWrapper", ("cell_outputs", "sample_ids"))
-    """What a step puts out: the cell's outputs, through ``output_fn``, and the words."""
+    """Outputs of a step: the cell's outputs, through ``output_fn``, and the words."""
 
     def __init__(self, cell: Any, helper: DecodeHelper, output_fn: Callable[[Any], Any] | None = None) -> None:
         check_function("cell", cell, "an RNNCell")
@@ -221,7 +221,7 @@ class BasicDecoder(Decoder):
         return inputs, inits, ended
 
     def step(self, time: Variable, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any, Any, Variable]:
-        """One call of the cell; ``kwargs`` are given to it."""
+        """One call of the cell; ``kwargs`` are passed to it."""
         outputs, next_states = self.cell(inputs, states, **kwargs)
         if self.output_fn is not None:
             outputs = self.output_fn(outputs)

@@ -1,4 +1,4 @@
-"""``layers.distributions``: distributions whose parameters may be variables; what they give are variables."""
+"""``layers.distributions``: distributions with numbers or variables as parameters; their results are variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fluidlite.program.variable import Variable
 
 
 def _parameter(name: str, value: Any) -> Variable:
-    """A parameter of a distribution as a variable: of a number it has dims [1]."""
+    """A parameter of a distribution as a variable; a number becomes [1]."""
     if isinstance(value, Variable):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float, list, tuple, np.ndarray, np.generic)):
@@ -59,8 +59,8 @@ class Uniform(_Distribution):
 
     def sample(self, shape: Sequence[int], seed: int = 0) -> Any:
         """Draws of dims ``shape`` followed by those of the parameters."""
-        drawn = uniform_random(self._dims(shape), min=0.0, max=1.0, seed=seed)
-        return drawn * (self.high - self.low) + self.low
+        samples = uniform_random(self._dims(shape), min=0.0, max=1.0, seed=seed)
+        return samples * (self.high - self.low) + self.low
 
     def log_prob(self, value: Variable) -> Any:
         """The logarithm of the density; minus infinity outside."""
@@ -97,17 +97,17 @@ class Normal(_Distribution):
     def log_prob(self, value: Variable) -> Any:
         """The logarithm of the density."""
         check_variable("value", value)
-        apart = value - self.loc
+        distance = value - self.loc
         variance = self.scale * self.scale
-        return apart * apart * -0.5 / variance - ops.log(self.scale) - math.log(math.sqrt(2 * math.pi))
+        return distance * distance * -0.5 / variance - ops.log(self.scale) - math.log(math.sqrt(2 * math.pi))
 
     def kl_divergence(self, other: Normal) -> Any:
         """The Kullback-Leibler divergence of ``other`` from this."""
         if not isinstance(other, Normal):
             refuse("other", other, "a Normal")
         ratio = self.scale / other.scale
-        apart = (self.loc - other.loc) / other.scale
-        return (ratio * ratio + apart * apart - 1.0 - ops.log(ratio * ratio)) * 0.5
+        distance = (self.loc - other.loc) / other.scale
+        return (ratio * ratio + distance * distance - 1.0 - ops.log(ratio * ratio)) * 0.5
 
 
 class Categorical:
@@ -140,8 +140,8 @@ class Categorical:
             refuse("other", other, "a Categorical")
         logits, exps, total = self._parts()
         their_logits, _, their_total = other._parts()
-        apart = logits - ops.log(total) - their_logits + ops.log(their_total)
-        return reduce_sum(exps / total * apart, dim=-1, keep_dim=True)
+        difference = logits - ops.log(total) - their_logits + ops.log(their_total)
+        return reduce_sum(exps / total * difference, dim=-1, keep_dim=True)
 
 
 class MultivariateNormalDiag:
@@ -173,8 +173,8 @@ class MultivariateNormalDiag:
         """The Kullback-Leibler divergence of ``other`` from this, [1]."""
         if not isinstance(other, MultivariateNormalDiag):
             refuse("other", other, "a MultivariateNormalDiag")
-        ours, theirs = self._diagonal(self.scale), self._diagonal(other.scale)
-        apart = other.loc - self.loc
-        logs = ops.log(reduce_prod(theirs)) - ops.log(reduce_prod(ours))
-        total: Any = reduce_sum(ours / theirs) + reduce_sum(apart * apart / theirs)
+        own_scale, other_scale = self._diagonal(self.scale), self._diagonal(other.scale)
+        distance = other.loc - self.loc
+        logs = ops.log(reduce_prod(other_scale)) - ops.log(reduce_prod(own_scale))
+        total: Any = reduce_sum(own_scale / other_scale) + reduce_sum(distance * distance / other_scale)
         return (total + logs - float(self.scale.shape[0])) * 0.5

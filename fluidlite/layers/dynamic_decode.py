@@ -29,7 +29,7 @@ from fluidlite.program.program import Program
 from fluidlite.program.variable import Variable
 
 MAX_STEPS = 10_000
-"""Steps of a decoder that has no limit: one that never ends shall not run for ever."""
+"""The limit on steps of a decoder without ``max_step_num``."""
 
 
 def dynamic_decode(
@@ -42,18 +42,18 @@ def dynamic_decode(
     return_length: bool = False,
     **kwargs: Any,
 ) -> tuple[Any, ...]:
-    """Return the outputs of a decoder's steps, which are repeated until all sequences have ended, and its last states.
+    """Run a decoder's steps until all sequences have ended; return their outputs and the last states.
 
-    inits: A Variable, or a structure of Variables: given to ``decoder.initialize``
+    inits: A Variable, or a structure of Variables, passed to ``decoder.initialize``
     max_step_num: The number of the last step, counted from 0: there are at most ``max_step_num + 1``, as in Fluid.
-        None: as many as there are, to 10,000; more are an OutOfRangeError.
+        None: no limit up to 10,000; more raise an OutOfRangeError.
     output_time_major: Outputs are [steps, batch, ...]; else [batch, steps, ...]
-    impute_finished: States of sequences that have ended stay as they were. A decoder that tracks itself what has ended,
-        as beam search does, keeps them anyway.
-    is_test: No gradient is taken through the steps: nothing is kept of them. With ``max_step_num`` too, outputs of all
-        steps are one buffer; else they are a tensor array.
+    impute_finished: States of sequences that have ended do not change. A decoder that tracks itself which sequences
+        have ended, such as beam search, keeps them in any case.
+    is_test: No gradient is taken through the steps, so nothing is saved for it. With ``max_step_num``, outputs
+        of all steps are written into one buffer instead of a tensor array.
     return_length: Return also how many steps each sequence has
-    kwargs: Given to each ``decoder.step``
+    kwargs: Passed to each ``decoder.step``
     Returns: Outputs and final states, as ``decoder.finalize`` returns them; without it the outputs of all steps, in the
         structure of one step's, and the states after the last step. With ``return_length`` the lengths too, int64.
     """
@@ -67,33 +67,33 @@ def dynamic_decode(
     ended.stop_gradient = True
     lengths = zeros_like(cast(ended, "int64"))
     lengths.stop_gradient = True
-    held = over(_held, [inputs, states])
+    loop_values = over(_loop_variable, [inputs, states])
     step = fill_constant([1], "int64", 0)
-    more = layer("logical_not")(reduce_all(ended))
-    loop = While(more, is_test=is_test, max_iterations=MAX_STEPS if limit is None else limit + 1)
+    condition = layer("logical_not")(reduce_all(ended))
+    loop = While(condition, is_test=is_test, max_iterations=MAX_STEPS if limit is None else limit + 1)
     helper = LayerHelper("dynamic_decode")
     with loop.block():
-        outputs, next_states, next_inputs, next_ended = decoder.step(step, *held, **kwargs)
-        _same("states", held[1], next_states)
-        _same("inputs", held[0], next_inputs)
+        outputs, next_states, next_inputs, next_ended = decoder.step(step, *loop_values, **kwargs)
+        _check_structure("states", loop_values[1], next_states)
+        _check_structure("inputs", loop_values[0], next_inputs)
         if decoder.tracks_own_finished:
             next_lengths = getattr(next_states, "lengths", lengths)
         else:
             next_ended = layer("logical_or")(next_ended, ended)
             next_lengths = lengths + cast(layer("logical_not")(ended), "int64")
-        if impute_finished and not decoder.tracks_own_finished:  # there, what ended may lie elsewhere by now
-            pairs = zip(flat(held[1]), flat(next_states), strict=True)
-            next_states = packed(next_states, [_kept(old, new, ended) for old, new in pairs])
+        if impute_finished and not decoder.tracks_own_finished:  # else ended sequences may have been reordered
+            pairs = zip(flat(loop_values[1]), flat(next_states), strict=True)
+            next_states = packed(next_states, [_keep_ended(old, new, ended) for old, new in pairs])
         buffers = over(lambda x: _append(helper.main_program, x, step, ended, limit if is_test else None), outputs)
         increment(step)
-        write([*flat(held), ended, lengths], [*flat([next_inputs, next_states]), next_ended, next_lengths])
-        going = layer("logical_not")(reduce_all(ended))
+        write([*flat(loop_values), ended, lengths], [*flat([next_inputs, next_states]), next_ended, next_lengths])
+        holds = layer("logical_not")(reduce_all(ended))
         if limit is not None:
-            going = layer("logical_and")(going, layer("less_equal")(step, fill_constant([1], "int64", limit)))
-        assign(going, output=more)
-    whole = [_all(buffer, step) for buffer in flat(buffers)]
-    whole = [x if x.dtype == of.dtype else cast(x, of.dtype) for x, of in zip(whole, flat(outputs), strict=True)]
-    outputs, final_states = packed(outputs, whole), held[1]
+            holds = layer("logical_and")(holds, layer("less_equal")(step, fill_constant([1], "int64", limit)))
+        assign(holds, output=condition)
+    joined = [_all_steps(buffer, step) for buffer in flat(buffers)]
+    joined = [x if x.dtype == of.dtype else cast(x, of.dtype) for x, of in zip(joined, flat(outputs), strict=True)]
+    outputs, final_states = packed(outputs, joined), loop_values[1]
     with suppress(NotImplementedError):
         outputs, final_states = decoder.finalize(outputs, final_states, lengths)
     if not output_time_major:
@@ -101,44 +101,44 @@ def dynamic_decode(
     return (outputs, final_states, lengths) if return_length else (outputs, final_states)
 
 
-def _all(held: Variable, steps: Variable) -> Variable:
+def _all_steps(buffer: Variable, steps: Variable) -> Variable:
     """Outputs of all steps, [steps, batch, ...]."""
-    if held.is_array:
-        return tensor_array_to_tensor(held, axis=0, use_stack=True)[0]
-    return cut(held, [0], [0], [steps])
+    if buffer.is_array:
+        return tensor_array_to_tensor(buffer, axis=0, use_stack=True)[0]
+    return cut(buffer, [0], [0], [steps])
 
 
-def _held(x: Any) -> Variable:
-    """A variable that the loop writes, with the value that ``x`` has before it."""
-    made = assign(check_variable("what decoder.initialize returned", x))
-    made.stop_gradient = x.stop_gradient
-    return made
+def _loop_variable(x: Any) -> Variable:
+    """A variable that the loop writes, initialised with ``x``."""
+    variable = assign(check_variable("what decoder.initialize returned", x))
+    variable.stop_gradient = x.stop_gradient
+    return variable
 
 
-def _same(what: str, old: Any, new: Any) -> None:
-    """Refuse a step that returns another structure than it was given, or other dtypes and ranks."""
+def _check_structure(what: str, old: Any, new: Any) -> None:
+    """Raise if a step returns another structure than it got, or other dtypes and ranks."""
     if not same(old, new):
         raise ProgramError(f"decoder.step returned {what} of another structure than it was given; expected the same")
-    for one, other in zip(flat(old), flat(new), strict=True):
-        check_variable(f"{what} that decoder.step returned", other)
-        if one.dtype != other.dtype or len(one.shape) != len(other.shape):
+    for old_leaf, new_leaf in zip(flat(old), flat(new), strict=True):
+        check_variable(f"{what} that decoder.step returned", new_leaf)
+        if old_leaf.dtype != new_leaf.dtype or len(old_leaf.shape) != len(new_leaf.shape):
             raise ShapeError(
-                f"decoder.step returned {other.dtype} {list(other.shape)} among its {what} in place of "
-                f"{one.dtype} {list(one.shape)}; expected the same dtype and rank"
+                f"decoder.step returned {new_leaf.dtype} {list(new_leaf.shape)} among its {what} in place of "
+                f"{old_leaf.dtype} {list(old_leaf.shape)}; expected the same dtype and rank"
             )
 
 
-def _kept(old: Variable, new: Variable, ended: Variable) -> Variable:
-    """The old value of sequences that had ended, and the new one of others."""
-    which = unsqueeze(cast(ended, "int32"), [1])
-    alone = len(new.shape) == 1
-    rows = [unsqueeze(x, [1]) if alone else x for x in (new, old)]
-    made = multiplex(rows, which)  # chosen: a product would make NaN of what is left out
-    return squeeze(made, [1]) if alone else made
+def _keep_ended(old: Variable, new: Variable, ended: Variable) -> Variable:
+    """The old value of sequences that had ended, the new one of others."""
+    choice = unsqueeze(cast(ended, "int32"), [1])
+    is_vector = len(new.shape) == 1
+    rows = [unsqueeze(x, [1]) if is_vector else x for x in (new, old)]
+    selected = multiplex(rows, choice)  # a selection, as products with 0 would keep NaN
+    return squeeze(selected, [1]) if is_vector else selected
 
 
 def _append(program: Program, x: Any, step: Variable, like: Variable, limit: int | None) -> Variable:
-    """Write a step's output, [batch, ...], into what holds those of all: an array, or a buffer of known size."""
+    """Write a step's output, [batch, ...], into the outputs of all steps: an array, or a buffer of known size."""
     output = check_variable("outputs that decoder.step returned", x)
     dims = list(output.shape)
     if limit is None:

@@ -25,9 +25,9 @@ from fluidlite.program.variable import Variable
 
 
 class DynamicRNN:
-    """A recurrent network over the sequences of LoD tensors, of which a block says one step.
+    """A recurrent network over the sequences of LoD tensors; a block defines one step.
 
-    At step t the block sees the rows of those sequences that have a step t, the longest sequence first.
+    At step t the block gets the rows of the sequences that have a step t, the longest sequence first.
 
     Parameters
     ----------
@@ -70,19 +70,19 @@ class DynamicRNN:
         self.outputs: list[Variable] = []
         self.output_array: list[Variable] = []
         self._parent: Block | None = None
-        self._memories: dict[str, tuple[Variable, Variable | None]] = {}  # the array, and what comes after
+        self._memories: dict[str, tuple[Variable, Variable | None]] = {}  # the array, and the updated state
         self.cond = self.helper.create_variable_for_type_inference()
         self.cond.stop_gradient = True
         self.while_op = While(self.cond)
 
     def block(self) -> SubBlock:
-        """Layers inside are what one step does."""
+        """Layers inside define one step."""
         if self.status != self.BEFORE_RNN:
             raise ProgramError("DynamicRNN has one block; it was opened already")
         rnn = self
-        whole = self.while_op.block()
+        loop_block = self.while_op.block()
 
-        class Steps(SubBlock):
+        class StepBlock(SubBlock):
             def __enter__(self) -> Block:
                 rnn._parent = self.program.current_block()
                 block = super().__enter__()
@@ -104,10 +104,10 @@ class DynamicRNN:
                 if kind is None:
                     rnn.outputs = [array_to_lod_tensor(array, rnn._table("output")) for array in rnn.output_array]
 
-        return Steps(whole.program, whole.done)
+        return StepBlock(loop_block.program, loop_block.done)
 
     def _finish_step(self) -> None:
-        """What stands at the end of the block."""
+        """Append the operators at the end of the block."""
         if self.lod_rank_table is None or not self.output_array:
             raise ProgramError("the block of DynamicRNN has no step_input or no output; it needs one of each")
         assert self.step_idx is not None and self.max_seq_len is not None
@@ -123,7 +123,7 @@ class DynamicRNN:
         self.helper.append_op("less_than", inputs, {"Out": self.cond}, {"axis": -1})
 
     def _inside(self, method: str) -> Variable:
-        """The number of the step."""
+        """The number of the step; raises outside of the block."""
         if self.status != self.IN_RNN or self.step_idx is None:
             raise ProgramError(f"DynamicRNN.{method} is called inside of its block\n  Do: with rnn.block(): ...")
         return self.step_idx
@@ -139,14 +139,14 @@ class DynamicRNN:
             refuse(argument, value, "a Variable made before the block", "make it outside of rnn.block()")
 
     def step_input(self, x: Variable, level: int = 0) -> Variable:
-        """Return what a step sees of sequences: a row of each that has such a step.
+        """Return one step of sequences: a row of each sequence that has this step.
 
         Parameters
         ----------
         x : Variable
             Sequences: at least one LoD level. Those of all step inputs have the same lengths.
         level : int
-            Which LoD level the sequences are of; of the first step input, it counts for all.
+            The LoD level of the sequences; that of the first step input is used for all.
         """
         step = self._inside("step_input")
         self._check_outside("x", x)
@@ -159,7 +159,7 @@ class DynamicRNN:
         return array_read(steps, step)
 
     def static_input(self, x: Variable) -> Variable:
-        """Return the rows (with LoD, the sequences) of ``x`` that belong to the sequences of a step.
+        """Return the rows (with LoD, the sequences) of ``x`` for the sequences of a step.
 
         Parameters
         ----------
@@ -189,7 +189,7 @@ class DynamicRNN:
         shape : list of int, optional
             Without ``init``: the dims of a row.
         value : float
-            Without ``init``: what it is filled with.
+            Without ``init``: the fill value.
         need_reorder : bool
             The rows of ``init`` are in the order of the sequences. Else they are in the order of their lengths, the
             longest first, as Fluid has it.
@@ -204,7 +204,7 @@ class DynamicRNN:
         with outside(self._parent):
             if init is None:
                 dims = [-1, *check_ints("shape", list(shape or ()))]
-                rows = transpose(table, [1, 0])  # a column a sequence; the table's LoD is of the levels above
+                rows = transpose(table, [1, 0])  # one column for each sequence; the table's LoD has the levels above
                 first = fill_constant_batch_size_like(rows, dims, dtype, check_float("value", value), input_dim_idx=1)
             else:
                 first = reorder_lod_tensor_by_rank(init, table) if need_reorder else init
@@ -215,15 +215,15 @@ class DynamicRNN:
         return before
 
     def update_memory(self, ex_mem: Variable, new_mem: Variable) -> None:
-        """Say what a state is after the step."""
+        """Set the value of a state after the step."""
         self._inside("update_memory")
-        known = self._memories.get(check_variable("ex_mem", ex_mem).name)
-        if known is None:
+        memory = self._memories.get(check_variable("ex_mem", ex_mem).name)
+        if memory is None:
             refuse("ex_mem", ex_mem, "what DynamicRNN.memory returned")
-        self._memories[ex_mem.name] = known[0], check_variable("new_mem", new_mem)
+        self._memories[ex_mem.name] = memory[0], check_variable("new_mem", new_mem)
 
     def output(self, *outputs: Variable) -> None:
-        """Say that all steps of variables are results: a row for each sequence of the step."""
+        """Make all steps of variables results: a row for each sequence of the step."""
         step = self._inside("output")
         for each in outputs:
             check_variable("outputs", each)

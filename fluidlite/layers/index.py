@@ -1,4 +1,4 @@
-"""Layers that index: rows and elements by number, orders, unique values, embeddings, hashes, random crops."""
+"""Layers that index or sort: gather, scatter, embedding, argsort, topk, unique, hash, random_crop."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fluidlite.layers.tensor import zeros
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
-# By number ---------------------------------------------------------------------------------------------------------
+# Gather and scatter --------------------------------------------------------------------------------------------------
 
 
 @layer("gather")
 def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:
-    """Return the rows of ``input`` that ``index`` names.
+    """Return the rows of ``input`` at ``index``.
 
     Returns: [count, ...]
 
@@ -31,7 +31,7 @@ def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable
 
 @layer("gather_nd")
 def gather_nd(input: Variable, index: Variable, name: str | None = None) -> Variable:
-    """Return the parts of ``input`` that ``index`` names.
+    """Return the parts of ``input`` at ``index``.
 
     index: Integers, [..., depth]: an index for each of the first ``depth`` dims of ``input``
     Returns: [..., the other dims of input]
@@ -86,7 +86,7 @@ def shard_index(input: Variable, index_num: int, nshards: int, shard_id: int, ig
 
 @layer("one_hot", stop_gradient=True)
 def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = False) -> Variable:
-    """Return float32 [..., depth] with 1 at the class that ``input`` names.
+    """Return float32 [..., depth] with 1 at the class in ``input``.
 
     input: Integers, [..., 1]
 
@@ -116,7 +116,7 @@ def embedding(
     param_attr: Any = None,
     dtype: Any = "float32",
 ) -> Variable:
-    """Return the rows of a table that the ids in ``input`` name.
+    """Return the rows of a table at the ids in ``input``.
 
     input: Ids, [..., 1], integers
     padding_idx: Rows of this id are zeros and get no gradient; negative ones count from the end of the vocabulary
@@ -133,7 +133,7 @@ def embedding(
     return also(W=Weight(size, dtype=dtype), padding_idx=-1 if padding_idx is None else padding_idx % size[0])
 
 
-# Orders ------------------------------------------------------------------------------------------------------------
+# Sorting -------------------------------------------------------------------------------------------------------------
 
 
 @layer("argsort", stop_gradient=("Indices",))
@@ -174,7 +174,7 @@ def argmax(x: Variable, axis: int = 0) -> Variable:
 
 @layer("arg_min", called="arg_min", stop_gradient=True)
 def argmin(x: Variable, axis: int = 0) -> Variable:
-    """Return where the least elements are along an axis (int64), without that axis; of equal ones, the first.
+    """Return where the smallest elements are along an axis (int64), without that axis; of equal ones, the first.
 
     Returns: int64
 
@@ -183,7 +183,7 @@ def argmin(x: Variable, axis: int = 0) -> Variable:
     """
 
 
-# Sizes that values decide ------------------------------------------------------------------------------------------
+# Results whose size depends on values --------------------------------------------------------------------------------
 
 
 @layer("where_index", stop_gradient=True)
@@ -197,9 +197,9 @@ def where(condition: Variable) -> Variable:
 
 @layer("unique", stop_gradient=True)
 def unique(x: Variable, dtype: Any = "int32") -> tuple[Variable, Variable]:
-    """Find the different values of ``x``, [size], in the order in which they come first.
+    """Find the different values of ``x``, [size], in the order of their first elements.
 
-    Returns: The values, and for each element of ``x`` which of them it is (``dtype``)
+    Returns: The values, and for each element of ``x`` the index of its value (``dtype``)
 
     >>> [each.shape for each in unique(data("x", [2], "int64"))]
     [(-1,), (2,)]
@@ -208,9 +208,9 @@ def unique(x: Variable, dtype: Any = "int32") -> tuple[Variable, Variable]:
 
 @layer("unique_with_counts", stop_gradient=True)
 def unique_with_counts(x: Variable, dtype: Any = "int32") -> tuple[Variable, Variable, Variable]:
-    """As :func:`unique`, with a third result: how often each value comes (``dtype``).
+    """As :func:`unique`, with a third result: the count of each value (``dtype``).
 
-    Returns: Values, places, counts
+    Returns: Values, indices, counts
 
     >>> [each.shape for each in unique_with_counts(data("x", [2], "int64"))]
     [(-1,), (2,), (-1,)]
@@ -246,15 +246,15 @@ def random_crop(x: Variable, shape: Sequence[int], seed: int | Variable | None =
     """Return a block of each instance of ``x``, at random places.
 
     shape: Dims of a block: the last ones of the result. What comes before them counts the instances.
-    seed: The first seed (default: a random one), kept and moved on in a variable of the program; or an int64 Variable
+    seed: The first seed (default: a random one), stored and advanced in a variable of the program; or an int64 Variable
 
     >>> random_crop(data("x", [2, 3, 4]), [2, 2]).shape
     (2, 2, 2)
     """
     if isinstance(seed, Variable):
         return also(Seed=seed, SeedOut="Seed")
-    first = int(np.random.randint(-65536, 65535)) if seed is None else check_int("seed", seed)
+    first_seed = int(np.random.randint(-65536, 65535)) if seed is None else check_int("seed", seed)
     helper = LayerHelper("random_crop", name=unique_name.generate("random_crop_seed"))
-    kept = helper.create_global_variable(True, name=helper.name, shape=[1], dtype="int64", stop_gradient=True)
-    helper.set_variable_initializer(kept, Constant(first))
-    return also(Seed=kept, SeedOut="Seed", startup_seed=first)
+    seed_variable = helper.create_global_variable(True, name=helper.name, shape=[1], dtype="int64", stop_gradient=True)
+    helper.set_variable_initializer(seed_variable, Constant(first_seed))
+    return also(Seed=seed_variable, SeedOut="Seed", startup_seed=first_seed)

@@ -1,4 +1,4 @@
-"""Numbers that a layer takes as ints, as Variables, or as both in one list."""
+"""NumberArgument: a layer's numbers that are ints, Variables, or a list of both."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fluidlite.layers.tensor import fill_constant
 from fluidlite.program.variable import Variable
 
 
-class Numbers(NamedTuple):
-    """What an operator gets.
+class NumberArgument(NamedTuple):
+    """The attribute and inputs of an operator for such numbers.
 
-    ``attr``: the numbers, -1 where a Variable says one; none of a Variable that holds all.
-    ``inputs``: the slots of the Variables: empty if all numbers are ints.
-    ``unknown``: which of ``attr`` a Variable says.
+    ``attr``: the numbers, -1 for those of Variables; empty if one Variable has all.
+    ``inputs``: the Variables by slot: empty if all numbers are ints.
+    ``unknown``: for each of ``attr`` whether it is that of a Variable.
     """
 
     attr: list[int]
@@ -23,25 +23,25 @@ class Numbers(NamedTuple):
     unknown: list[bool]
 
 
-def numbers(argument: str, value: Any, whole: str, each: str) -> Numbers:
-    """Sort a layer's argument out.
+def numbers(argument: str, value: Any, slot: str, list_slot: str) -> NumberArgument:
+    """Convert a layer's argument.
 
     ``argument``: its name.
-    ``whole``: the slot for a Variable that holds all numbers.
-    ``each``: the slot for a list of Variables of one number each; ints beside Variables become constants.
-    Raises ProgramError if it is something else.
+    ``slot``: the slot for a Variable that has all numbers.
+    ``list_slot``: the slot for a list of Variables of one number each; ints among them become constants.
+    Raises ProgramError if it is no number.
     """
     if isinstance(value, Variable):
-        return Numbers([], {whole: value}, [])
+        return NumberArgument([], {slot: value}, [])
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         value = [value]
     items: Sequence[Any] = list(value)
-    known = [-1 if isinstance(item, Variable) else check_int(argument, item) for item in items]
+    values = [-1 if isinstance(item, Variable) else check_int(argument, item) for item in items]
     unknown = [isinstance(item, Variable) for item in items]
     if not any(unknown):
-        return Numbers(known, {}, unknown)
+        return NumberArgument(values, {}, unknown)
     tensors = [
         item if isinstance(item, Variable) else fill_constant([1], "int32", n)
-        for item, n in zip(items, known, strict=True)
+        for item, n in zip(items, values, strict=True)
     ]
-    return Numbers(known, {each: tensors}, unknown)
+    return NumberArgument(values, {list_slot: tensors}, unknown)

@@ -1,4 +1,4 @@
-"""Where data comes in."""
+"""Layers of input: data, readers, and load."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def data(
     """Declare a variable that is fed.
 
     name: The key under which it is fed
-    shape: Dims; -1 or None where they are known only when it runs
+    shape: Dims; -1 or None for dims that are known only at a run
     append_batch_size: Put a batch dim of -1 first, unless ``shape`` has an unknown dim itself
     lod_level: Number of LoD levels: 1 for sequences
     type: Kind of variable; only ``VarType.LOD_TENSOR`` can be fed
-    stop_gradient: False: gradients for the data can be asked for
+    stop_gradient: False: gradients of the data can be computed
     """
     if not isinstance(name, str) or not name:
         refuse("name", name, "a text")
@@ -45,8 +45,8 @@ def data(
     if check_bool("append_batch_size", append_batch_size) and -1 not in dims:
         dims = [-1, *dims]
     block = default_main_program().global_block()
-    found = block.vars.get(name)
-    if found is not None and not found.is_data:
+    existing = block.vars.get(name)
+    if existing is not None and not existing.is_data:
         refuse("name", name, "a name that is not taken", "it is the result of an earlier layer, or a parameter")
     return block.create_var(
         name,
@@ -63,13 +63,13 @@ def _exact_data(name: str, shape: Sequence[int | None], dtype: Any = "float32", 
     """Declare a variable that is fed, ``fluid.data``: its dims are those of ``shape``, no batch dim is added.
 
     name: The key under which it is fed
-    shape: Dims; -1 or None where they are known only when it runs
+    shape: Dims; -1 or None for dims that are known only at a run
     lod_level: Number of LoD levels: 1 for sequences
     """
     return data(name, shape, append_batch_size=False, dtype=dtype, lod_level=lod_level)
 
 
-_exact_data.__name__ = _exact_data.__qualname__ = "data"  # as users know it
+_exact_data.__name__ = _exact_data.__qualname__ = "data"  # its public name
 
 
 def py_reader(
@@ -80,15 +80,15 @@ def py_reader(
     name: str | None = None,
     use_double_buffer: bool = True,
 ) -> GeneratorLoader:
-    """Declare variables that a reader feeds at each run; :func:`read_file` gives them.
+    """Declare variables that a reader feeds at each run; :func:`read_file` returns them.
 
     ``reader.decorate_paddle_reader(fluid.batch(...))`` sets what it reads, ``reader.start()`` begins an epoch, runs
     raise ``fluid.core.EOFException`` at its end, ``reader.reset()`` ends it.
 
-    capacity: Batches made ahead, at most 8 of them
+    capacity: Batches prefetched, at most 8
     shapes: Dims of each variable, the batch's (-1) included
     lod_levels: LoD levels of each variable; default: none
-    use_double_buffer: False: one batch is made ahead
+    use_double_buffer: False: one batch is prefetched
     """
     if isinstance(shapes, (str, Variable)) or not hasattr(shapes, "__len__") or not len(shapes):
         refuse("shapes", shapes, "a list of shapes, one a variable")
@@ -109,8 +109,8 @@ def create_py_reader_by_data(
 ) -> GeneratorLoader:
     """Let a reader feed variables of ``layers.data`` at each run; see :func:`py_reader`.
 
-    capacity: Batches made ahead, at most 8 of them
-    use_double_buffer: False: one batch is made ahead
+    capacity: Batches prefetched, at most 8
+    use_double_buffer: False: one batch is prefetched
     """
     return GeneratorLoader(feed_list, capacity, use_double_buffer, iterable=False, name=name)
 
@@ -143,9 +143,9 @@ def read_file(reader: GeneratorLoader | RecordReader) -> Variable | list[Variabl
 def double_buffer(
     reader: GeneratorLoader | RecordReader, place: PlaceLike | None = None, name: str | None = None
 ) -> GeneratorLoader | RecordReader:
-    """Return the reader, whose batches lie on the place before a run asks for them in any case.
+    """Return the reader; its batches are always copied to the place before a run reads them.
 
-    place: Where batches are to lie; default: where the program runs
+    place: The place of batches; default: that of the run
     name: Not used
     """
     _refuse_reader(reader)
@@ -155,9 +155,9 @@ def double_buffer(
 
 
 def load(out: Variable, file_path: str, load_as_fp16: bool | None = None) -> None:
-    """Load a variable from a file, at each run: a tensor as Paddle saves it, or as ``fluid.io.save_vars`` does.
+    """Load a variable from a file, at each run: a tensor as saved by Paddle or by ``fluid.io.save_vars``.
 
-    out: Declared with the dims and dtype of what the file holds
+    out: Declared with the dims and dtype of the tensor in the file
     load_as_fp16: The file holds float32, and ``out`` is float16
     """
     if not isinstance(out, Variable):

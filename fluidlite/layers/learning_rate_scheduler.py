@@ -1,8 +1,8 @@
-"""Learning-rate schedules: programs that compute a rate of the number of the run.
+"""Learning-rate schedules: operators that compute a rate from the number of the run.
 
 All but ``noam_decay`` count from 0 (Fluid's convention), ``noam_decay`` from 1. There is one counter,
-``@LR_DECAY_COUNTER@``, in a program, and as in Fluid the first schedule says where it begins. What Fluid does by
-control flow is arithmetic on 0 and 1 here; products with exactly 0 and 1 keep the chosen value exact.
+``@LR_DECAY_COUNTER@``, in a program, and as in Fluid the first schedule sets its start. Fluid uses control flow; here
+schedules multiply by masks of 0 and 1, which keeps the selected value exact.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def _decay_step_counter(begin: int = 0) -> Variable:
     return cast(autoincreased_step_counter("@LR_DECAY_COUNTER@", begin=begin), "float32")
 
 
-def _part(step: Variable, decay_steps: float, staircase: bool) -> Variable:
-    """How many ``decay_steps`` have gone by."""
+def _periods(step: Variable, decay_steps: float, staircase: bool) -> Variable:
+    """The step divided by ``decay_steps``."""
     steps = check_float("decay_steps", decay_steps)
     if steps <= 0:
         refuse("decay_steps", decay_steps, "a number above 0")
-    # Divided by a constant: at a multiple of decay_steps a product with its inverse might fall short of a whole.
+    # A division, as at multiples of decay_steps a product with the inverse might round below an integer.
     part = ops.elementwise_div(step, fill_constant([1], "float32", steps))
     return ops.floor(part) if check_bool("staircase", staircase) else part
 
@@ -91,7 +91,7 @@ def exponential_decay(learning_rate: float, decay_steps: float, decay_rate: floa
     Returns: float32 [1]
     """
     base = fill_constant([1], "float32", check_float("decay_rate", decay_rate))
-    power = _part(_decay_step_counter(), decay_steps, staircase)
+    power = _periods(_decay_step_counter(), decay_steps, staircase)
     return scale(ops.elementwise_pow(base, power), check_float("learning_rate", learning_rate))
 
 
@@ -101,7 +101,7 @@ def natural_exp_decay(learning_rate: float, decay_steps: float, decay_rate: floa
 
     Returns: float32 [1]
     """
-    power = scale(_part(_decay_step_counter(), decay_steps, staircase), -check_float("decay_rate", decay_rate))
+    power = scale(_periods(_decay_step_counter(), decay_steps, staircase), -check_float("decay_rate", decay_rate))
     return scale(ops.exp(power), check_float("learning_rate", learning_rate))
 
 
@@ -113,7 +113,7 @@ def inverse_time_decay(
 
     Returns: float32 [1]
     """
-    divisor = scale(_part(_decay_step_counter(), decay_steps, staircase), check_float("decay_rate", decay_rate), 1.0)
+    divisor = scale(_periods(_decay_step_counter(), decay_steps, staircase), check_float("decay_rate", decay_rate), 1.0)
     return ops.elementwise_div(fill_constant([1], "float32", check_float("learning_rate", learning_rate)), divisor)
 
 
@@ -127,18 +127,18 @@ def polynomial_decay(
 ) -> Variable:
     """Return (learning_rate - end) (1 - step / decay_steps)^power + end.
 
-    decay_steps: After them the rate stays at the end; with ``cycle`` it starts anew with a stretch one longer
+    decay_steps: After them the rate stays at the end; with ``cycle`` it restarts with one more ``decay_steps``
     Returns: float32 [1]
     """
-    part = _part(_decay_step_counter(), decay_steps, staircase=False)
+    part = _periods(_decay_step_counter(), decay_steps, staircase=False)
     one = fill_constant([1], "float32", 1.0)
     if cycle:
         part = ops.elementwise_div(part, ops.elementwise_max(ops.ceil(part), one))
     else:
         part = ops.elementwise_min(part, one)
     end = check_float("end_learning_rate", end_learning_rate)
-    left = _power(ops.elementwise_sub(one, part), check_float("power", power))
-    return scale(left, check_float("learning_rate", learning_rate) - end, end)
+    decayed = _power(ops.elementwise_sub(one, part), check_float("power", power))
+    return scale(decayed, check_float("learning_rate", learning_rate) - end, end)
 
 
 @_schedule
@@ -159,7 +159,7 @@ def piecewise_decay(boundaries: Sequence[float], values: Sequence[float]) -> Var
         return fill_constant([1], "float32", rates[0])
     step = _decay_step_counter()
     below = [_is_below(step, bound) for bound in bounds]
-    # Exactly one term is not 0: the first below, between two bounds the difference, and what none is below.
+    # Exactly one term is not 0: below the first bound, between two bounds, or from the last bound on.
     terms = [scale(below[0], rates[0])]
     terms += [scale(ops.elementwise_sub(b, a), rate) for (a, b), rate in zip(pairwise(below), rates[1:-1], strict=True)]
     terms.append(scale(_not(below[-1]), rates[-1]))
@@ -172,7 +172,7 @@ def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Var
 
     Returns: float32 [1]
     """
-    epoch = _part(_decay_step_counter(), check_int("step_each_epoch", step_each_epoch, minimum=1), staircase=True)
+    epoch = _periods(_decay_step_counter(), check_int("step_each_epoch", step_each_epoch, minimum=1), staircase=True)
     wave = ops.cos(scale(epoch, pi / check_int("epochs", epochs, minimum=1)))
     half = check_float("learning_rate", learning_rate) / 2
     return scale(wave, half, half)
@@ -189,13 +189,13 @@ def linear_lr_warmup(learning_rate: Any, warmup_steps: float, start_lr: float, e
         learning_rate = fill_constant([1], "float32", check_float("learning_rate", learning_rate))
     start, end = check_float("start_lr", start_lr), check_float("end_lr", end_lr)
     step = _decay_step_counter()
-    rising = scale(_part(step, warmup_steps, staircase=False), end - start, start)
+    rising = scale(_periods(step, warmup_steps, staircase=False), end - start, start)
     below = _is_below(step, float(warmup_steps))
     return sums([ops.elementwise_mul(rising, below), ops.elementwise_mul(learning_rate, _not(below))])
 
 
 def append_LARS(params_grads: Sequence[tuple[Parameter, Variable]], learning_rate: Any, weight_decay: float) -> None:
-    """Give each parameter a rate of its own: learning_rate |param| / (|grad| + weight_decay |param|).
+    """Set a learning rate for each parameter: learning_rate |param| / (|grad| + weight_decay |param|).
 
     params_grads: Pairs of a parameter and its gradient
     learning_rate: A number, or a Variable
@@ -203,11 +203,11 @@ def append_LARS(params_grads: Sequence[tuple[Parameter, Variable]], learning_rat
     decay = check_float("weight_decay", weight_decay)
     for param, grad in params_grads:
         with param.block.program.roles("lr_sched"):
-            own = param.optimize_attr["learning_rate"]
-            wide = (var._of_dtype(compute_dtype(var.dtype)) for var in (param, grad))
-            p, g = (ops.sqrt(reduce_sum(ops.square(var))) for var in wide)
+            param_rate = param.optimize_attr["learning_rate"]
+            widened = (var._of_dtype(compute_dtype(var.dtype)) for var in (param, grad))
+            p, g = (ops.sqrt(reduce_sum(ops.square(var))) for var in widened)
             ratio = ops.elementwise_div(p, ops.elementwise_add(g, scale(p, decay)))._of_dtype("float32")
-            for factor in (own, learning_rate):
+            for factor in (param_rate, learning_rate):
                 if isinstance(factor, Variable):
                     ratio = ops.elementwise_mul(ratio, factor)
                 elif factor != 1.0:

@@ -26,26 +26,26 @@ def check_condition(argument: str, value: Any) -> Variable:
 
 
 class While:
-    """A loop: its block runs as long as a condition holds.
+    """A loop: its block runs while a condition holds.
 
     Parameters
     ----------
     cond : Variable
         bool [1]. The block has to write it, as ``layers.less_than(i, n, cond=cond)`` does.
     is_test : bool
-        No gradient is taken through the loop: nothing is kept of the iterations.
+        No gradient is taken through the loop, so nothing is saved of the iterations.
     name : str, optional
     max_iterations : int, optional
-        More iterations are an error; default: there may be any number.
+        More iterations raise an error; default: no limit.
 
     Raises
     ------
     ProgramError
-        If ``cond`` is no bool of one element; and at the end of the block, if that does not write ``cond``.
+        If ``cond`` is no bool of one element, or at the end of the block, if the block does not write ``cond``.
 
     Notes
     -----
-    Outer variables that the block writes have, after the loop, what the last iteration left in them, or what they had
+    Outer variables that the block writes have, after the loop, their values of the last iteration, or their old ones
     if there is none. Gradients flow through them unless their ``stop_gradient`` is set, as ``layers.fill_constant``
     does in its result. An iteration computes on the place; only the condition is read by the host.
 
@@ -69,7 +69,7 @@ class While:
         self.max_iterations = 0 if max_iterations is None else check_int("max_iterations", max_iterations, 1)
 
     def block(self) -> SubBlock:
-        """Layers inside are what one iteration does."""
+        """Layers inside define one iteration."""
         return SubBlock(self.helper.main_program, self._done)
 
     def _done(self, outer: Block, body: Block) -> None:
@@ -91,57 +91,58 @@ def while_loop(
     name: str | None = None,
     max_iterations: int | None = None,
 ) -> list[Any]:
-    """Return what ``body``, applied again and again while ``cond`` holds, makes of the loop's variables.
+    """Apply ``body`` to the loop's variables while ``cond`` holds; return their last values.
 
     cond: ``cond(*loop_vars)`` returns bool [1]
     body: ``body(*loop_vars)`` returns as many values, of the same structure, dtypes and ranks
     loop_vars: Variables, or lists, tuples and dicts of them
     is_test: No gradient is taken through the loop
-    max_iterations: More iterations are an error
-    Returns: The values after the last iteration, in the structure of ``loop_vars``; these themselves are as they were
+    max_iterations: More iterations raise an error
+    Returns: The values after the last iteration, in the structure of ``loop_vars``; these are not changed
     Raises: ProgramError: If an argument is of another kind, or ``body`` returns another structure
     """
     check_function("cond", cond)
     check_function("body", body)
     if not isinstance(loop_vars, (list, tuple)) or not loop_vars:
         refuse("loop_vars", loop_vars, "a list of one Variable or more")
-    given = [check_variable("loop_vars", each) for each in flat(list(loop_vars))]
-    held = [_copy(variable) for variable in given]
-    arguments = packed(list(loop_vars), held)
-    pre = check_condition("cond", cond(*arguments))
-    more = assign(pre)
-    loop = While(more, is_test, name, max_iterations)
+    initial = [check_variable("loop_vars", each) for each in flat(list(loop_vars))]
+    loop_variables = [_loop_variable(variable) for variable in initial]
+    arguments = packed(list(loop_vars), loop_variables)
+    initial_condition = check_condition("cond", cond(*arguments))
+    condition = assign(initial_condition)
+    loop = While(condition, is_test, name, max_iterations)
     with loop.block():
         returned = body(*arguments)
         results = list(returned) if isinstance(returned, (list, tuple)) else [returned]
         values = flat(results)
-        if len(results) != len(loop_vars) or len(values) != len(held):
+        if len(results) != len(loop_vars) or len(values) != len(loop_variables):
             raise ProgramError(
                 f"body of while_loop returned {len(results)} value(s), {len(values)} variables; "
-                f"expected {len(loop_vars)}, {len(held)} variables, as loop_vars has"
+                f"expected {len(loop_vars)}, {len(loop_variables)} variables, as loop_vars has"
             )
-        for old, new in zip(held, values, strict=True):
+        for old, new in zip(loop_variables, values, strict=True):
             check_variable("what body returned", new)
-            one, other = old.spec, new.spec
-            if one is not None and other is not None and (one.dtype != other.dtype or one.rank != other.rank):
-                raise ShapeError(f"body of while_loop makes {other!r} of {one!r}; expected the same dtype and rank")
-        write(held, values)
-        assign(check_condition("cond", cond(*arguments)), output=more)
+            before, after = old.spec, new.spec
+            if before is not None and after is not None and (before.dtype != after.dtype or before.rank != after.rank):
+                raise ShapeError(f"body of while_loop makes {after!r} of {before!r}; expected the same dtype and rank")
+        write(loop_variables, values)
+        assign(check_condition("cond", cond(*arguments)), output=condition)
     return list(arguments)
 
 
-def write(held: Sequence[Variable], new: Sequence[Variable]) -> None:
-    """Write a loop's variables, all as of one moment."""
-    ours = {id(variable) for variable in held}
+def write(targets: Sequence[Variable], new: Sequence[Variable]) -> None:
+    """Assign new values to a loop's variables, as if all at the same time."""
+    ids = {id(variable) for variable in targets}
     values = [
-        assign(each) if id(each) in ours and each is not old else each for old, each in zip(held, new, strict=True)
+        assign(value) if id(value) in ids and value is not old else value
+        for old, value in zip(targets, new, strict=True)
     ]
-    for old, each in zip(held, values, strict=True):
-        if old is not each:
-            assign(each, output=old)
+    for old, value in zip(targets, values, strict=True):
+        if old is not value:
+            assign(value, output=old)
 
 
-def _copy(variable: Variable) -> Variable:
-    made = assign(variable)
-    made.stop_gradient = False
-    return made
+def _loop_variable(variable: Variable) -> Variable:
+    copy = assign(variable)
+    copy.stop_gradient = False
+    return copy

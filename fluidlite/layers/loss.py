@@ -12,7 +12,7 @@ from fluidlite.param_attr import ParamAttr
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
-_PART = Attr("epsilon", "float", minimum=0, maximum=1, doc="the weight of the prior")
+_EPSILON = Attr("epsilon", "float", minimum=0, maximum=1, doc="the weight of the prior")
 
 
 @layer("cross_entropy")
@@ -61,7 +61,7 @@ def softmax_with_cross_entropy(
     return_softmax: bool = False,
     axis: int = -1,
 ) -> Variable | tuple[Variable, Variable]:
-    """Return the cross entropy of softmax(logits) for each row; exact where ``softmax`` first would lose digits.
+    """Return the cross entropy of softmax(logits) for each row, more exact than ``softmax`` and ``cross_entropy``.
 
     return_softmax: Return (loss, softmax)
     Returns: [..., 1, ...]; with ``return_softmax`` two of them
@@ -120,7 +120,7 @@ def center_loss(
     """Return half the squared distance of each row from its class's center; the centers move towards their rows.
 
     alpha: The rate at which centers move; a Variable is [1], of the dtype of ``input``
-    param_attr: Of the centers, [num_classes, width], which are no optimiser's matter
+    param_attr: Of the centers, [num_classes, width], which no optimiser updates
     Returns: [rows, 1]
 
     >>> center_loss(data("input", [2, 4]), data("label", [2, 1], "int64"), 4, 0.5, None).shape
@@ -137,7 +137,7 @@ def center_loss(
     return also(Centers=centers, CenterUpdateRate=rate, CentersOut="Centers")
 
 
-@layer("label_smooth", {"label": "X", "epsilon": _PART, "dtype": Unused("the result has the dtype of ``label``")})
+@layer("label_smooth", {"label": "X", "epsilon": _EPSILON, "dtype": Unused("the result has the dtype of ``label``")})
 def label_smooth(
     label: Variable,
     prior_dist: Variable | None = None,
@@ -162,8 +162,8 @@ def linear_chain_crf(
 ) -> Variable:
     """Return the negative log-likelihood of each sequence's labels under a linear-chain CRF.
 
-    param_attr: Of the transition weights, [tags + 2, tags]: start, stop, then from tag to tag. ``crf_decoding`` finds
-        them by their name.
+    param_attr: Of the transition weights, [tags + 2, tags]: start, stop, then from tag to tag. ``crf_decoding`` gets
+        them by name.
     Returns: [sequences, 1]
 
     >>> linear_chain_crf(data("input", [-1, 4], lod_level=1), data("label", [-1, 1], "int64", lod_level=1)).shape
@@ -182,17 +182,17 @@ def crf_decoding(
     """Return the likeliest tag of each row, [rows, 1] int64; with ``label``, 1 where it is right, else 0.
 
     param_attr: Its name is that of ``linear_chain_crf``'s transition weights
-    Returns: Of padded sequences [batch, longest], 0 behind their ends
+    Returns: For padded sequences [batch, longest], with 0 after their ends
 
     >>> emission = data("emission", [-1, 5], lod_level=1)
     >>> cost = linear_chain_crf(emission, data("label", [-1, 1], "int64", 1), "crf_weights")
     >>> crf_decoding(emission, "crf_weights").shape
     (-1, 1)
     """
-    found = getattr(ParamAttr.to_attr(param_attr), "name", None)
-    if found is None:
+    weights_name = getattr(ParamAttr.to_attr(param_attr), "name", None)
+    if weights_name is None:
         refuse("param_attr", param_attr, "the name of linear_chain_crf's weights, or a ParamAttr that has it")
-    return also(Transition=LayerHelper("crf_decoding", name="crf_decoding").get_parameter(found))
+    return also(Transition=LayerHelper("crf_decoding", name="crf_decoding").get_parameter(weights_name))
 
 
 __getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare

@@ -1,4 +1,4 @@
-"""Losses of regression and of ranking, between distributions, and of pairs."""
+"""Losses of regression and ranking, of distributions, and of pairs."""
 
 from __future__ import annotations
 
@@ -129,28 +129,28 @@ def dice_loss(input: Variable, label: Variable, epsilon: float = 0.00001) -> Var
     check_variable("label", label)
     if len(input.shape) < 2 or input.shape[-1] < 1:
         refuse("input", input, "[rows, ..., classes] with a known number of classes")
-    chosen = cast(one_hot(label, input.shape[-1]), input.dtype)
+    one_hot_labels = cast(one_hot(label, input.shape[-1]), input.dtype)
     dims = list(range(1, len(input.shape)))
-    overlap = reduce_sum(input * chosen, dim=dims)
-    both = reduce_sum(input, dim=dims) + reduce_sum(chosen, dim=dims)
-    return reduce_mean(1 - overlap * 2 / (both + epsilon))
+    overlap = reduce_sum(input * one_hot_labels, dim=dims)
+    total = reduce_sum(input, dim=dims) + reduce_sum(one_hot_labels, dim=dims)
+    return reduce_mean(1 - overlap * 2 / (total + epsilon))
 
 
 def npair_loss(anchor: Variable, positive: Variable, labels: Variable, l2_reg: float = 0.002) -> Variable:
     """Return the N-pair loss: the cross entropy of anchors' similarities with the positives, plus an L2 term; [1].
 
     anchor, positive: Embeddings, [rows, width]
-    labels: [rows]; rows of one label are alike
+    labels: [rows]; rows of equal labels are similar
     l2_reg: A quarter of it weighs the mean squared norms
     """
     check_variable("anchor", anchor)
     check_variable("positive", positive)
     check_variable("labels", labels)
     equal, square = ops.layer("equal"), ops.layer("square")
-    alike: Any = cast(equal(reshape(labels, [-1, 1]), reshape(labels, [1, -1])), anchor.dtype)
-    alike = alike / reduce_sum(alike, dim=1, keep_dim=True)
+    same_label: Any = cast(equal(reshape(labels, [-1, 1]), reshape(labels, [1, -1])), anchor.dtype)
+    same_label = same_label / reduce_sum(same_label, dim=1, keep_dim=True)
     norms = reduce_mean(reduce_sum(square(anchor), dim=1)) + reduce_mean(reduce_sum(square(positive), dim=1))
-    similar = matmul(anchor, positive, transpose_x=False, transpose_y=True)
-    cost: Any = softmax_with_cross_entropy(similar, alike, soft_label=True)
-    loss: Variable = norms * (0.25 * check_float("l2_reg", l2_reg)) + reduce_mean(reduce_sum(alike * cost, dim=0))
+    similarities = matmul(anchor, positive, transpose_x=False, transpose_y=True)
+    cost: Any = softmax_with_cross_entropy(similarities, same_label, soft_label=True)
+    loss: Variable = norms * (0.25 * check_float("l2_reg", l2_reg)) + reduce_mean(reduce_sum(same_label * cost, dim=0))
     return loss

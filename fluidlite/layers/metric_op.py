@@ -1,4 +1,4 @@
-"""Metrics that the program computes."""
+"""Metrics computed by operators: accuracy, auc, mean_iou."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fluidlite.program.variable import Variable
 def accuracy(
     input: Variable, label: Variable, k: int = 1, correct: Variable | None = None, total: Variable | None = None
 ) -> Variable:
-    """Return the share of rows whose label is among the ``k`` highest scores.
+    """Return the fraction of rows whose label is among the ``k`` highest scores.
 
     input: Scores, [rows, classes]
-    correct, total: Get the number of right rows and of all rows, int32 [1]
+    correct, total: Set to the number of correct rows and of all rows, int32 [1]
     Returns: float32 [1]
 
     >>> accuracy(data("input", [2, 4]), data("label", [2, 1], "int64")).shape
@@ -44,9 +44,9 @@ def auc(
     input: Probabilities of class 1 in the last column, [rows, 2] or [rows, 1]
     label: 0 or not, [rows, 1], integers
     curve: ``"ROC"``; as in Fluid, ``"PR"`` gives the same area
-    num_thresholds: Scores are counted in so many buckets, whose width bounds the error
+    num_thresholds: The number of buckets of scores; their width bounds the error
     topk: Taken for Fluid's sake
-    slide_steps: How many batches are the last ones
+    slide_steps: The number of last batches
     Returns: The area of all batches, that of the last ones (float64 [1]), and the persistable counts that they are of:
         positives and negatives of the last batches, then of all
     """

@@ -1,4 +1,4 @@
-"""Layers of a network: those with parameters, products, reductions, indexing."""
+"""fc, scale, dropout, softmax, maxout, mul and matmul; Fluid's path of most layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fluidlite.layers.common import elsewhere
 from fluidlite.layers.declare import also, layer
 from fluidlite.program.variable import Variable
 
-# With parameters ---------------------------------------------------------------------------------------------------
+# With parameters -----------------------------------------------------------------------------------------------------
 
 
 def fc(
@@ -31,7 +31,7 @@ def fc(
 ) -> Variable:
     """Return act(sum of input . weight + bias): a fully connected layer.
 
-    input: Each gets a weight of its own
+    input: Each has a separate weight
     size: Number of units: the width of the result
     num_flatten_dims: How many leading dims are kept, -1: all but the last; the others are flattened into the weight's
         rows
@@ -67,7 +67,7 @@ def fc(
     return helper.append_activation(helper.append_bias_op(total, dim_start=num_flatten_dims))
 
 
-# Elementwise, with attributes of their own -------------------------------------------------------------------------
+# Elementwise ---------------------------------------------------------------------------------------------------------
 
 
 @layer("scale", {"scale": "scale|ScaleTensor"})
@@ -130,7 +130,7 @@ def maxout(x: Variable, groups: int, name: str | None = None, axis: int = 1) -> 
     """
 
 
-# Products ----------------------------------------------------------------------------------------------------------
+# Products ------------------------------------------------------------------------------------------------------------
 
 
 @layer("mul")

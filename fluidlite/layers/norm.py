@@ -1,4 +1,4 @@
-"""Layers that normalise: by the batch, by rows, groups or channels, by neighbours, to length 1; and log_softmax."""
+"""Normalisation layers: batch_norm, layer_norm, group_norm, instance_norm, lrn, l2_normalize; and log_softmax."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _channels(input: Variable, layout: str = "NCHW") -> int:
 
 
 def _scale_and_bias(input: Variable, size: int, needed: bool = False) -> tuple[Weight, Bias]:
-    """The scale, 1 at first, and the bias of a layer, in float32 for half types."""
+    """The scale, initially 1, and the bias of a layer, in float32 for half types."""
     dtype = compute_dtype(input.dtype)
     return Weight([size], Constant(1.0), dtype), Bias([size], dtype, needed)
 
@@ -61,10 +61,10 @@ def batch_norm(
 
     In training two averages follow the batches' means and variances; at test they normalise.
 
-    momentum: What an average keeps of itself at each step; a Variable is [1], float32
+    momentum: The decay rate of the averages; a Variable is [1], float32
     param_attr, bias_attr: Of the scale, ``batch_norm_0.w_0``, and of the bias, ``batch_norm_0.b_0``, [channels] both
     moving_mean_name, moving_variance_name: Of the averages; default ``batch_norm_0.w_1`` and ``batch_norm_0.w_2``
-    do_model_average_for_mean_and_var: Whether ``ModelAverage`` takes the averages in
+    do_model_average_for_mean_and_var: Whether ``ModelAverage`` includes the averages
     Returns: As ``input``
     Raises: If the channels are not known, or an argument is out of its range
 
@@ -72,10 +72,10 @@ def batch_norm(
     (2, 3, 4)
     """
     weight, bias = _scale_and_bias(input, _channels(input, data_layout), True)
-    averaged = do_model_average_for_mean_and_var
+    is_averaged = do_model_average_for_mean_and_var
 
     def average(name: str | None, first: float) -> Weight:
-        attr = ParamAttr(name=name, initializer=Constant(first), trainable=False, do_model_average=averaged)
+        attr = ParamAttr(name=name, initializer=Constant(first), trainable=False, do_model_average=is_averaged)
         return Weight(bias.dims, dtype=bias.dtype, stop_gradient=True, attr=attr)
 
     return also(
@@ -110,11 +110,11 @@ def layer_norm(
     >>> layer_norm(data("input", [2, 4, 4, 8, 8])).shape
     (2, 4, 4, 8, 8)
     """
-    row = input.shape[begin_norm_axis:]
-    if (scale or shift) and any(d < 0 for d in row):
+    row_dims = input.shape[begin_norm_axis:]
+    if (scale or shift) and any(d < 0 for d in row_dims):
         do = "say them in layers.data, or reshape the input"
         refuse("input", input, f"known dims from dim {begin_norm_axis} on", do)
-    weight, bias = _scale_and_bias(input, prod(row))
+    weight, bias = _scale_and_bias(input, prod(row_dims))
     return also(Scale=weight if scale else None, Bias=bias if shift else None)
 
 
@@ -204,7 +204,7 @@ def affine_channel(
 def l2_normalize(x: Variable, axis: int | None, epsilon: float = 1e-12, name: str | None = None) -> Variable:
     """Return x / sqrt(sum(x^2) + epsilon), the sum being over ``axis``.
 
-    As in Fluid, elements are squared as they are: of float32 beyond 1.8e19, whose squares are infinite, 0 comes out.
+    As in Fluid, elements are squared without scaling: for float32 beyond 1.8e19, with infinite squares, it is 0.
 
     Returns: As ``x``
 

@@ -1,4 +1,4 @@
-"""Layers that normalise by what they keep: sums over all data, averages of batches, vectors near a weight's own."""
+"""Normalisation layers with stored statistics: data_norm, inplace_abn, spectral_norm."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fluidlite.layers.norm import batch_norm
 from fluidlite.param_attr import ParamAttr
 from fluidlite.program.variable import Variable
 
-FIRST = {"batch_size": 1e4, "batch_sum": 0.0, "batch_square": 1e4, "scale_w": 1.0, "bias": 0.0}
-"""What data_norm's parameters start with, by the names that ``param_attr`` has for them."""
+INITIAL = {"batch_size": 1e4, "batch_sum": 0.0, "batch_square": 1e4, "scale_w": 1.0, "bias": 0.0}
+"""Initial values of data_norm's parameters, by their names in ``param_attr``."""
 
 
-def _first(param_attr: Any) -> dict[str, float]:
+def _initial_stats(param_attr: Any) -> dict[str, float]:
     if not isinstance(param_attr, dict):
-        return FIRST
+        return INITIAL
     for name in param_attr:
-        if name not in FIRST:
-            refuse("param_attr", param_attr, f"a dict with some of {', '.join(FIRST)}", error=AttributeValueError)
-    return {name: check_float(f"param_attr[{name!r}]", param_attr.get(name, value)) for name, value in FIRST.items()}
+        if name not in INITIAL:
+            refuse("param_attr", param_attr, f"a dict with some of {', '.join(INITIAL)}", error=AttributeValueError)
+    return {name: check_float(f"param_attr[{name!r}]", param_attr.get(name, value)) for name, value in INITIAL.items()}
 
 
 @layer(
@@ -55,11 +55,11 @@ def data_norm(
 ) -> Variable:
     """Normalise each channel by the mean and the deviation of all data so far.
 
-    Three parameters hold these: how many samples, their sum, and the sum of their squared distances from the mean.
-    Their gradients are what a batch adds to them, as in Fluid, whose servers add these up; an optimiser here would
+    Three parameters store the number of samples, their sum, and the sum of their squared distances from the mean.
+    Their gradients are the contributions of a batch, as in Fluid, whose servers add these; an optimiser here would
     subtract them.
 
-    param_attr: What the parameters start with: ``batch_size`` (1e4), ``batch_sum`` (0), ``batch_square`` (1e4), and
+    param_attr: Initial values of the parameters: ``batch_size`` (1e4), ``batch_sum`` (0), ``batch_square`` (1e4), and
         with ``enable_scale_and_shift`` ``scale_w`` (1) and ``bias`` (0). A ParamAttr is taken for Fluid's sake, and
         not used.
     Returns: As ``input``
@@ -70,21 +70,21 @@ def data_norm(
     """
     if len(input.shape) != 2 or input.shape[1] < 1:
         refuse("input", input, "[batch, channels], with a known number of channels")
-    first, start = _first(param_attr), "dn" if name is None else name
+    initial, prefix = _initial_stats(param_attr), "dn" if name is None else name
 
-    def parameter(called: str, begin: str) -> Weight:
-        return Weight(input.shape[1:], attr=ParamAttr(name=f"{start}.{called}", initializer=Constant(first[begin])))
+    def parameter(suffix: str, key: str) -> Weight:
+        return Weight(input.shape[1:], attr=ParamAttr(name=f"{prefix}.{suffix}", initializer=Constant(initial[key])))
 
-    learned = ("scale_w", "bias") if enable_scale_and_shift else ()
+    trained = ("scale_w", "bias") if enable_scale_and_shift else ()
     return also(
-        **{called: parameter(called, called) for called in learned},
+        **{suffix: parameter(suffix, suffix) for suffix in trained},
         BatchSize=parameter("batch_size", "batch_size"),
         BatchSum=parameter("batch_sum", "batch_sum"),
         BatchSquareSum=parameter("batch_square_sum", "batch_square"),
     )
 
 
-SLOPED = {"leaky_relu": "alpha", "elu": "alpha"}
+ALPHA_ATTRIBUTES = {"leaky_relu": "alpha", "elu": "alpha"}
 """Activations of inplace_abn, with the attribute that ``act_alpha`` sets."""
 
 
@@ -106,7 +106,7 @@ def inplace_abn(
 ) -> Variable:
     """Normalise as :func:`batch_norm`, and activate the result.
 
-    Fluid computes the input again from the result to save its memory; here it is kept, and memory is shared wherever
+    Fluid recomputes the input from the result to save memory; here the input is saved, and memory is shared wherever
     that is safe.
 
     input: As for ``batch_norm``
@@ -117,14 +117,14 @@ def inplace_abn(
     act_alpha: The slope of ``leaky_relu``, the scale of ``elu``
     Returns: As ``input``
     """
-    if act not in (None, "identity", *SLOPED):
+    if act not in (None, "identity", *ALPHA_ATTRIBUTES):
         refuse("act", act, "'identity', 'leaky_relu' or 'elu'", error=AttributeValueError)
-    chosen = None
-    if act in SLOPED:
-        chosen = {"type": act, SLOPED[act]: check_float("act_alpha", act_alpha)}
+    activation = None
+    if act in ALPHA_ATTRIBUTES:
+        activation = {"type": act, ALPHA_ATTRIBUTES[act]: check_float("act_alpha", act_alpha)}
     return batch_norm(
         input,
-        chosen,
+        activation,
         is_test,
         momentum,
         epsilon,
@@ -145,7 +145,7 @@ def spectral_norm(
 ) -> Variable:
     """Divide a weight by an estimate of its largest singular value.
 
-    Two vectors, which start with normal numbers and stay, are brought nearer to the singular ones ``power_iters`` times
+    Two persistent vectors, initially normal random numbers, approach the singular vectors by ``power_iters`` iterations
     in each run.
 
     Returns: As ``weight``

@@ -1,6 +1,6 @@
 """Layers generated from the definitions of elementwise operators: activations, ``elementwise_*``, compare, logic.
 
-Each is made when it is first asked for (``layers.relu``), so that importing fluidlite loads no operator.
+Each is generated on first access (``layers.relu``), so that importing fluidlite loads no operator.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from fluidlite.layers.declare import Body, Declaration, Options, also, make
+from fluidlite.layers.declare import Body, Declaration, LayerOptions, also, make
 from fluidlite.layers.public import public
 from fluidlite.program.registry import HINTS, ops
 from fluidlite.program.variable import Variable
@@ -61,14 +61,14 @@ ACTIVATIONS = (
     "tanh_shrink",
     "thresholded_relu",
 )
-OPTIONAL = {
+OPTIONAL_ARGUMENTS = {
     "cumsum": {"axis": "axis", "exclusive": "exclusive", "reverse": "reverse"},
     "hard_shrink": {"threshold": "threshold"},
     "selu": {"scale": "scale", "alpha": "alpha"},
     "softshrink": {"alpha": "lambda"},
     "thresholded_relu": {"threshold": "threshold"},
 }
-"""Arguments that Fluid gives the default None, with the attributes that they set; None leaves the attribute's."""
+"""Arguments with the default None in Fluid, and the attributes that they set; None means the attribute's default."""
 ELEMENTWISE = (
     "elementwise_add",
     "elementwise_div",
@@ -87,7 +87,7 @@ __all__ = [*ACTIVATIONS, *ELEMENTWISE, *COMPARE, *LOGICAL]
 
 Layer = Callable[..., Variable]
 _EMPTY = inspect.Parameter.empty
-_KINDS = {"x": "Variable", "y": "Variable", "cond": "Variable", "out": "Variable", "force_cpu": "bool"}
+_ANNOTATIONS = {"x": "Variable", "y": "Variable", "cond": "Variable", "out": "Variable", "force_cpu": "bool"}
 
 
 def __getattr__(name: str) -> Layer:
@@ -119,7 +119,7 @@ def layer(type: str) -> Layer:
     elif logical:
         arguments += [("out", None), ("name", None)]
     else:
-        optional = OPTIONAL.get(type)
+        optional = OPTIONAL_ARGUMENTS.get(type)
         names = optional or {attr.name: attr.name for attr in definition.attrs if attr.name not in HINTS}
         attrs = [definition.attr(attribute) for attribute in names.values()]
         defaults = [_EMPTY if attr is None or attr.required else attr.default for attr in attrs]
@@ -128,13 +128,13 @@ def layer(type: str) -> Layer:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature(
         [
-            inspect.Parameter(name, kind, default=default, annotation=_KINDS.get(name, _EMPTY))
+            inspect.Parameter(name, kind, default=default, annotation=_ANNOTATIONS.get(name, _EMPTY))
             for name, default in arguments
         ],
         return_annotation="Variable",
     )
-    options = Options(stop_gradient=logical or compare)
-    declaration = Declaration(type, signature, type, names, options, _hinted if compare else None)
+    options = LayerOptions(stop_gradient=logical or compare)
+    declaration = Declaration(type, signature, type, names, options, _force_cpu_hint if compare else None)
 
     def generated() -> None: ...
 
@@ -144,15 +144,17 @@ def layer(type: str) -> Layer:
     return public(make(declaration, generated))
 
 
-def _hinted(force_cpu: Any, **_: Any) -> Any:
+def _force_cpu_hint(force_cpu: Any, **_: Any) -> Any:
     return also() if force_cpu is None else also(force_cpu=bool(force_cpu))
 
 
 def _example(declaration: Declaration) -> str:
-    """Return an example: the layer of a matrix, and of needed numbers."""
+    """Return an example call with matrices, and numbers for required attributes."""
     of_integers = "float32" not in declaration.definition.dtypes.get("X", ("float32",))
     dtype = ', "bool"' if declaration.name in LOGICAL else ', "int64"' * of_integers
-    given = [f'data("{each.slot.lower()}", [2, 4]{dtype})' for each in declaration.arguments if each.slot in ("X", "Y")]
-    needed = [each for each in declaration.arguments if each.attr is not None and each.attr.required]
-    given += [f"{each.name}={i - 0.5}" for i, each in enumerate(needed)]
-    return f">>> {declaration.name}({', '.join(given)}).shape\n(2, 4)"
+    operands = [
+        f'data("{each.slot.lower()}", [2, 4]{dtype})' for each in declaration.arguments if each.slot in ("X", "Y")
+    ]
+    required = [each for each in declaration.arguments if each.attr is not None and each.attr.required]
+    operands += [f"{each.name}={i - 0.5}" for i, each in enumerate(required)]
+    return f">>> {declaration.name}({', '.join(operands)}).shape\n(2, 4)"

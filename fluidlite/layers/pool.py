@@ -17,38 +17,38 @@ from fluidlite.program.variable import Variable
 Size = int | Sequence[int]
 
 
-_OWN: Names = {
+_NAMES: Names = {
     "pool_size": Body("ksize"),
     "pool_type": "pooling_type",
     "pool_stride": Body("strides"),
     "pool_padding": Body("paddings"),
     "data_format": "",
 }
-_KIND = Attr("pool_type", "str", choices=("max", "avg"))
-_ADAPTIVE: Names = {"pool_size": Body("ksize"), "pool_type": _KIND, "require_index": Returned("Mask")}
+_POOL_TYPE = Attr("pool_type", "str", choices=("max", "avg"))
+_ADAPTIVE_NAMES: Names = {"pool_size": Body("ksize"), "pool_type": _POOL_TYPE, "require_index": Returned("Mask")}
 
 
-def _pool(spatial: int, **given: Any) -> Any:
-    size, whole, data_format = given["pool_size"], given["global_pooling"], given["data_format"]
+def _pool(spatial: int, **arguments: Any) -> Any:
+    size, is_global, data_format = arguments["pool_size"], arguments["global_pooling"], arguments["data_format"]
     check_format(spatial, data_format)
-    if as_whole(size) == -1 and not whole:
+    if as_whole(size) == -1 and not is_global:
         do = "say pool_size, or global_pooling=True"
         refuse("pool_size", size, f"an int of 1 or more, or {spatial} of them", do, error=AttributeValueError)
-    paddings, algorithm = _paddings(given["pool_padding"], spatial, data_format, "pool_padding")
-    if algorithm == "VALID" and given["ceil_mode"]:
+    paddings, algorithm = _paddings(arguments["pool_padding"], spatial, data_format, "pool_padding")
+    if algorithm == "VALID" and arguments["ceil_mode"]:
         refuse("ceil_mode", True, "False, since pool_padding is 'VALID'", error=AttributeValueError)
     return also(
-        ksize=per_dim("pool_size", size, spatial, -1 if whole else 1),
-        strides=per_dim("pool_stride", given["pool_stride"], spatial),
+        ksize=per_dim("pool_size", size, spatial, -1 if is_global else 1),
+        strides=per_dim("pool_stride", arguments["pool_stride"], spatial),
         paddings=paddings,
         padding_algorithm=algorithm,
         data_format=data_format,
     )
 
 
-def _adaptive(spatial: int, **given: Any) -> Any:
-    pool_type, require_index = given["pool_type"], given["require_index"]
-    size = per_dim("pool_size", given["pool_size"], spatial)
+def _adaptive(spatial: int, **arguments: Any) -> Any:
+    pool_type, require_index = arguments["pool_type"], arguments["require_index"]
+    size = per_dim("pool_size", arguments["pool_size"], spatial)
     if pool_type == "max":
         return also(ksize=size, adaptive=True)
     if require_index:
@@ -56,7 +56,7 @@ def _adaptive(spatial: int, **given: Any) -> Any:
     return also(f"pool{spatial}d", ksize=size, adaptive=True, pooling_type="avg")
 
 
-@layer("pool2d", _OWN, body=partial(_pool, 2))
+@layer("pool2d", _NAMES, body=partial(_pool, 2))
 def pool2d(
     input: Variable,
     pool_size: Size = -1,
@@ -77,7 +77,7 @@ def pool2d(
     input: Images, [images, channels, height, width] ([images, height, width, channels] if ``data_format`` is "NHWC"),
         floating
     pool_size: Size of a window; needed unless ``global_pooling``
-    pool_padding: What windows may reach beyond the image. It is never the maximum. "SAME": the result has
+    pool_padding: How far windows may reach beyond the image. Padding is never the maximum. "SAME": the result has
         ceil(size / stride) windows.
     data_format: "NCHW" or "NHWC"
     Raises: An argument has another form, "VALID" meets ``ceil_mode``, or no window fits in the padded image
@@ -113,18 +113,18 @@ def adaptive_pool2d(
 ) -> tuple[Variable, Variable]: ...
 
 
-@layer("max_pool2d_with_index", _ADAPTIVE, returns="Out", stop_gradient=("Mask",), body=partial(_adaptive, 2))
+@layer("max_pool2d_with_index", _ADAPTIVE_NAMES, returns="Out", stop_gradient=("Mask",), body=partial(_adaptive, 2))
 def adaptive_pool2d(
     input: Variable, pool_size: Size, pool_type: str = "max", require_index: bool = False, name: str | None = None
 ) -> Variable | tuple[Variable, Variable]:
-    """Return the maximum, or the mean, of as many windows as are asked for.
+    """Return the maximum, or the mean, of a given number of windows.
 
     Window i of n covers floor(i size / n) to ceil((i + 1) size / n) of a dim.
 
     input: Images, [images, channels, height, width], floating
     pool_size: Height and width of the result
     require_index: With "max": return also where each element was, as int32 indices into its plane
-    Raises: An argument has another form, or ``require_index`` is asked of means
+    Raises: An argument has another form, or ``require_index`` is true for means
 
     >>> adaptive_pool2d(data("input", [2, 4, 8, 8]), [2, 2]).shape
     (2, 4, 2, 2)
@@ -133,14 +133,14 @@ def adaptive_pool2d(
 
 @alike(adaptive_pool2d, "max_pool3d_with_index", body=partial(_adaptive, 3))
 def adaptive_pool3d() -> None:
-    """Return the maximum, or the mean, of as many windows of a volume as are asked for.
+    """Return the maximum, or the mean, of a given number of windows of a volume.
 
     Parameters are those of :func:`adaptive_pool2d` with a depth before height and width.
 
     input: Volumes, [images, channels, depth, height, width]
     pool_size: Dims of the result
-    require_index: Return where the maxima are too
-    Returns: With ``require_index`` (result, places): int32, each place counted within its volume
+    require_index: Also return the indices of the maxima
+    Returns: With ``require_index`` (result, indices): int32, each index counts within its volume
 
     >>> adaptive_pool3d(data("input", [2, 4, 4, 8, 8]), 1).shape
     (2, 4, 1, 1, 1)

@@ -1,4 +1,4 @@
-"""Preprocessor: layers that change what a reader gives, before a program takes it."""
+"""Preprocessor: layers that transform the batches of a reader before the program reads them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from fluidlite.program.variable import Variable
 
 
 class Preprocessor:
-    """A block of layers that each batch of a reader goes through, on the host, while batches are made ahead.
+    """A block of layers that transforms each batch of a reader, on the host, while batches are prefetched.
 
-    ``with preprocessor.block():`` take ``preprocessor.inputs()``, append layers, name
-    ``preprocessor.outputs(...)``; ``preprocessor()`` is the reader of these then.
+    Inside ``with preprocessor.block():`` append layers to ``preprocessor.inputs()`` and call
+    ``preprocessor.outputs(...)``; ``preprocessor()`` then returns the reader of these.
 
     Parameters
     ----------
@@ -74,31 +74,31 @@ class Preprocessor:
         return list(self._inputs)
 
     def outputs(self, *outs: Variable) -> None:
-        """Name what the reader gives in place of its inputs."""
+        """Set the variables that replace the reader's inputs."""
         if not self._inside:
             raise ProgramError("Preprocessor: outputs() belongs into the block\n  Do: with preprocessor.block(): ...")
         self._outputs = [check_variable("outs", out) for out in outs]
 
     def __call__(self) -> RecordReader:
-        """The reader of what the block makes."""
+        """The reader of the block's outputs."""
         program = self._program
         if program is None:
             raise ProgramError("Preprocessor: it has no block yet\n  Do: with preprocessor.block(): ...")
         specs = [out.spec for out in self._outputs]
-        known = [spec for spec in specs if spec is not None]
+        output_specs = [spec for spec in specs if spec is not None]
         names = [variable.name for variable in self._inputs]
-        wanted = [out.name for out in self._outputs]
+        fetch_names = [out.name for out in self._outputs]
 
-        def change(records: Records) -> Records:
-            def changed() -> Iterator[list[Value]]:
+        def transform(records: Records) -> Records:
+            def transformed() -> Iterator[list[Value]]:
                 executor, scope = Executor(devices.host()), Scope()
                 for record in records():
                     feed: dict[str, Any] = dict(zip(names, map(tensor_of, record), strict=False))
-                    found = executor.run(program, feed=feed, fetch_list=wanted, scope=scope, return_numpy=False)
-                    yield [(np.array(tensor), tuple(tuple(level) for level in tensor.lod())) for tensor in found]
+                    fetched = executor.run(program, feed=feed, fetch_list=fetch_names, scope=scope, return_numpy=False)
+                    yield [(np.array(tensor), tuple(tuple(level) for level in tensor.lod())) for tensor in fetched]
 
-            return changed
+            return transformed
 
-        made = self._reader.over(change)
-        made.specs = known
-        return made
+        new_reader = self._reader.over(transform)
+        new_reader.specs = output_specs
+        return new_reader

@@ -1,4 +1,4 @@
-"""Layers of products and norms of rows, and activations with a parameter or a tensor of their own."""
+"""Products and norms of rows, and activations with a parameter or a tensor operand: cos_sim, dot, pow, prelu."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def bilinear_tensor_product(
 
 @layer("clip_by_norm")
 def clip_by_norm(x: Variable, max_norm: float, name: str | None = None) -> Variable:
-    """Return ``x``, scaled down to the L2 norm ``max_norm`` if its own is larger; it has no derivative.
+    """Return ``x``, scaled down to the L2 norm ``max_norm`` if its norm is larger; it has no derivative.
 
     It is meant for gradients. Fluid leaves out paths through it; here backward raises on one.
 
@@ -93,7 +93,7 @@ def prelu(x: Variable, mode: str, param_attr: Any = None, name: str | None = Non
     x: [rows, channels, ...]
     mode: ``"all"``: one alpha; ``"channel"``: one for each channel, [1, channels, 1, ...]; ``"element"``: one for
         each element of a row, [1, channels, ...]
-    param_attr: Of alpha, which is 1 at first
+    param_attr: Of alpha, which is initially 1
     Raises: If mode is another one, or dims that alpha needs are not known
 
     >>> prelu(data("x", [2, 4, 8, 8]), "all").shape

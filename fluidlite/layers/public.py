@@ -1,4 +1,4 @@
-"""What every layer does for its user: it is appended whole or not at all, and an error names the user's line."""
+"""The wrapper of public layers: a failed layer is undone completely, and errors name the user's line."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any, TypeVar, cast
 
 from fluidlite.base.errors import FluidError, ProgramError
 from fluidlite.layers.documentation import code_documentation
-from fluidlite.layers.selected_rows import OF_ROWS
+from fluidlite.layers.selected_rows import SPARSE_LAYERS
 from fluidlite.program.program import default_main_program, default_startup_program
 from fluidlite.program.source_location import PACKAGE_FOLDER, source_location
 from fluidlite.program.undo import undone_on_error
 from fluidlite.program.variable import Variable
 
 Layer = TypeVar("Layer", bound=Callable[..., Any])
-OPTIMIZE = "optimize"
-_TAKES_ROWS = {"merge_selected_rows", "get_tensor_from_selected_rows"}
-_UNFIT = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
-"""What Python raises where a value is not of the kind that the code reads."""
+OPTIMIZE_ROLE = "optimize"
+_ROWS_LAYERS = {"merge_selected_rows", "get_tensor_from_selected_rows"}
+_KIND_ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+"""Python's errors for an argument of the wrong kind."""
 
 
 def public(layer: Layer) -> Layer:
-    """Return the layer as users call it."""
+    """Wrap a layer for users."""
 
     @functools.wraps(layer)
     def _public(*args: Any, **kwargs: Any) -> Any:
@@ -33,24 +33,24 @@ def public(layer: Layer) -> Layer:
         blocks = dict.fromkeys((main.current_block(), main.global_block(), start))
         try:
             with undone_on_error(*blocks):
-                if layer.__name__ in OF_ROWS and any(map(_has_rows, (*args, *kwargs.values()))):
-                    return OF_ROWS[layer.__name__](layer, *args, **kwargs)
-                if main.role != OPTIMIZE and layer.__name__ not in _TAKES_ROWS:
+                if layer.__name__ in SPARSE_LAYERS and any(map(_has_rows, (*args, *kwargs.values()))):
+                    return SPARSE_LAYERS[layer.__name__](layer, *args, **kwargs)
+                if main.role != OPTIMIZE_ROLE and layer.__name__ not in _ROWS_LAYERS:
                     _refuse_rows(args, kwargs)
                 return layer(*args, **kwargs)
         except FluidError as exc:
             text = str(exc)
-            if _where() not in text:
-                exc.args = (f"{_named(layer)}: {text}", *exc.args[1:])
+            if _line_text() not in text:
+                exc.args = (f"{_layer_text(layer)}: {text}", *exc.args[1:])
             raise
-        except _UNFIT as exc:
+        except _KIND_ERRORS as exc:
             bound = _bind(layer, args, kwargs)
-            if not _ours(exc.__traceback__) or not bound:
-                raise  # a user's function that was called, or Python's own word on arguments that are missing
-            given = ", ".join(f"{name} = {value!r:.60}" for name, value in bound.items())
+            if not _is_own_error(exc.__traceback__) or not bound:
+                raise  # an error of a user's function, or Python's error for missing arguments
+            given_texts = ", ".join(f"{name} = {value!r:.60}" for name, value in bound.items())
             raise ProgramError(
-                f"{_named(layer)}: an argument is of no kind that the layer takes ({type(exc).__name__}: {exc}); "
-                f"given are {given}."
+                f"{_layer_text(layer)}: an argument is of no kind that the layer takes ({type(exc).__name__}: {exc}); "
+                f"given are {given_texts}."
             ) from exc
 
     if "----" not in (layer.__doc__ or ""):
@@ -59,7 +59,7 @@ def public(layer: Layer) -> Layer:
 
 
 def _refuse_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse gradients that are sparse rows: their values, taken for a tensor, would give wrong numbers silently."""
+    """Refuse sparse gradients: their values, read as a dense tensor, would silently give wrong results."""
     for value in (*args, *kwargs.values()):
         for each in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(each, Variable) and each.selected is not None:
@@ -74,24 +74,24 @@ def _has_rows(value: Any) -> bool:
     return any(isinstance(each, Variable) and each.selected is not None for each in items)
 
 
-def _where() -> str:
+def _line_text() -> str:
     line = source_location()
     return f"{os.path.basename(line.file)}:{line.number}"
 
 
-def _named(layer: Callable[..., Any]) -> str:
-    return f"{source_location().api or f'layers.{layer.__name__}'} ({_where()})"
+def _layer_text(layer: Callable[..., Any]) -> str:
+    return f"{source_location().api or f'layers.{layer.__name__}'} ({_line_text()})"
 
 
-def _ours(traceback: TracebackType | None) -> bool:
-    """Whether the error arose in a line of this package."""
+def _is_own_error(traceback: TracebackType | None) -> bool:
+    """Whether the error was raised in this package."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     return traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(PACKAGE_FOLDER)
 
 
 def _bind(layer: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by name; none if they do not fit the layer's signature."""
+    """The arguments by name; empty if they do not match the layer's signature."""
     try:
         return dict(inspect.signature(layer).bind(*args, **kwargs).arguments)
     except TypeError:

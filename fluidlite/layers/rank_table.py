@@ -1,4 +1,4 @@
-"""Sequences by their lengths, and step by step; rows by a mask."""
+"""Rank tables, conversions between sequences and arrays of steps, and split_lod_tensor and merge_lod_tensor."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def _check_table(argument: str, value: Variable) -> Variable:
 
 
 def lod_rank_table(x: Variable, level: int = 0) -> Variable:
-    """Return the sequences of ``x`` by their lengths, the longest first.
+    """Return the sequences of ``x`` sorted by length, the longest first.
 
     x: With more than ``level`` LoD levels
-    level: Which level the sequences are of
-    Returns: int64 [sequences, 2]: index and length of each. Sequences of equal length stay in order.
+    level: The level of the sequences
+    Returns: int64 [sequences, 2]: index and length of each. The sort is stable.
     Raises: ShapeError: If ``x`` has no such level
     """
     inputs = {"X": check_variable("x", x)}
-    made = append(
+    table = append(
         "lod_rank_table", "lod_rank_table", inputs, {"level": check_int("level", level, 0)}, stop_gradient=True
     )
-    made.type = VarType.LOD_RANK_TABLE
-    return made
+    table.type = VarType.LOD_RANK_TABLE
+    return table
 
 
 @layer("max_sequence_len", stop_gradient=True)
@@ -60,9 +60,9 @@ def lod_tensor_to_array(x: Variable, table: Variable) -> Variable:
 
 @layer("array_to_lod_tensor", {"table": "RankTable"})
 def array_to_lod_tensor(x: Variable, table: Variable) -> Variable:
-    """Return the sequences whose steps an array holds, in the order that they had before the table.
+    """Return the sequences of an array of steps, in their order before the table.
 
-    Returns: With the LoD of what the table was made of
+    Returns: With the LoD of the tensor of the table
     Raises: At a run, if the array has not as many steps as the longest sequence, or a step other rows than sequences
 
     >>> x = data("x", [-1, 4], lod_level=1)
@@ -118,7 +118,7 @@ def split_lod_tensor(input: Variable, mask: Variable, level: int = 0) -> tuple[V
 
 @layer("merge_lod_tensor")
 def merge_lod_tensor(in_true: Variable, in_false: Variable, x: Variable, mask: Variable, level: int = 0) -> Variable:
-    """Return what :func:`split_lod_tensor` has split as one, in the order of the mask.
+    """Merge the two results of :func:`split_lod_tensor`, in the order of the mask.
 
     in_true, in_false: The rows or sequences for which the mask holds, and the others
     Raises: If the two are of different kinds; at a run, if they have not as many sequences as the mask says

@@ -1,4 +1,4 @@
-"""Readers that a program has of itself: files of records, random numbers, shuffled and batched."""
+"""Readers as layers: files of records, random numbers, shuffle and batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _specs(shapes: Any, lod_levels: Any, dtypes: Any) -> list[Spec]:
     for argument, value in (("lod_levels", lod_levels), ("dtypes", dtypes)):
         if isinstance(value, str) or not hasattr(value, "__len__") or len(value) != len(shapes):
             refuse(argument, value, f"a list of {len(shapes)}, one a shape")
-    found = []
+    specs = []
     for shape, level, dtype in zip(shapes, lod_levels, dtypes, strict=True):
         if isinstance(shape, (str, Variable)) or not hasattr(shape, "__iter__"):
             refuse("shapes", shapes, "a list of shapes, one a field of a record")
@@ -30,8 +30,8 @@ def _specs(shapes: Any, lod_levels: Any, dtypes: Any) -> list[Spec]:
         problem = dims_problem(dims, name)
         if problem:
             refuse("shapes", shapes, "dims that memory can hold", f"one {problem}")
-        found.append(Spec.of(dims, name, lod_level=check_int("lod_levels", level, minimum=0)))
-    return found
+        specs.append(Spec.of(dims, name, lod_level=check_int("lod_levels", level, minimum=0)))
+    return specs
 
 
 def open_files(
@@ -44,14 +44,14 @@ def open_files(
     pass_num: int = 1,
     is_test: bool | None = None,
 ) -> RecordReader:
-    """Read the files that :mod:`fluidlite.recordio_writer` wrote, one after another, a record a run.
+    """Read the files that :mod:`fluidlite.recordio_writer` wrote, one after another, one record for each run.
 
     Runs of the program take a record each, from the first run on, until they raise ``fluid.core.EOFException``;
-    ``reader.reset()`` lets the next run begin anew.
+    ``reader.reset()`` restarts with the next run.
 
     shapes: Dims of each field of a record, the batch's (-1) included
     thread_num, buffer_size, is_test: Not used: the order is always that of the files
-    pass_num: How often the files are read in an epoch
+    pass_num: The number of passes over the files in an epoch
     """
     names = [filenames] if isinstance(filenames, str) else filenames
     if isinstance(names, Variable) or not hasattr(names, "__iter__"):
@@ -85,7 +85,7 @@ def open_recordio_file(
 def random_data_generator(
     low: float, high: float, shapes: Sequence[Sequence[int]], lod_levels: Sequence[int], for_parallel: bool = True
 ) -> RecordReader:
-    """Uniform float32 numbers without an end, a batch a run, to try a program without data.
+    """An endless reader of uniform float32 numbers, one batch for each run, to test a program without data.
 
     low, high: The range
     shapes: All dims of each variable, none of them -1
@@ -104,21 +104,21 @@ def random_data_generator(
     return RecordReader(random_records(float(low), float(high), specs, abs(seed) or None), specs)
 
 
-def _reader(reader: Any) -> RecordReader:
+def _check_reader(reader: Any) -> RecordReader:
     if not isinstance(reader, RecordReader):
         refuse("reader", reader, "a reader, such as open_files makes")
     return reader
 
 
 def shuffle(reader: RecordReader, buffer_size: int) -> RecordReader:
-    """Shuffle a reader's records within a buffer of so many."""
-    return _reader(reader).over(readers.shuffle, check_int("buffer_size", buffer_size, minimum=1))
+    """Shuffle a reader's records within a buffer of ``buffer_size`` records."""
+    return _check_reader(reader).over(readers.shuffle, check_int("buffer_size", buffer_size, minimum=1))
 
 
 def batch(reader: RecordReader, batch_size: int) -> RecordReader:
-    """Join so many of a reader's records along their first dims; fewer at the end are left out."""
-    return _reader(reader).over(_batched, check_int("batch_size", batch_size, minimum=1))
+    """Concatenate ``batch_size`` records of a reader along their first dims; an incomplete last batch is dropped."""
+    return _check_reader(reader).over(_batch_records, check_int("batch_size", batch_size, minimum=1))
 
 
-def _batched(records: Records, size: int) -> Records:
+def _batch_records(records: Records, size: int) -> Records:
     return readers.map_readers(joined, batches(records, size, drop_last=True))

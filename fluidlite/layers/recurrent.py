@@ -15,12 +15,12 @@ from fluidlite.program.variable import Variable
 
 _ACTIVATION_NUMBERS = {"identity": 0, "sigmoid": 1, "tanh": 2, "relu": 3}
 
-_SIZE: Names = {"size": Attr("size", "int", minimum=1)}
-_WIDTH = Attr("proj_size", "int", minimum=1, doc="the width of the projection")
+_SIZE_NAMES: Names = {"size": Attr("size", "int", minimum=1)}
+_PROJECTION_ATTR = Attr("proj_size", "int", minimum=1, doc="the width of the projection")
 
 
-def _named(doc: str) -> Attr:
-    """An activation by name, which the operator takes as a number."""
+def _activation_attr(doc: str) -> Attr:
+    """The attribute of an activation name, which becomes a number for the operator."""
     return Attr("activation", "str", choices=tuple(_ACTIVATION_NUMBERS), doc=doc)
 
 
@@ -31,7 +31,7 @@ def _units(size: Any, gates: int) -> int:
     return units
 
 
-@layer("lstm", {**_SIZE, "dtype": ""}, called="lstm", stop_gradient=())
+@layer("lstm", {**_SIZE_NAMES, "dtype": ""}, called="lstm", stop_gradient=())
 def dynamic_lstm(
     input: Variable,
     size: int,
@@ -52,8 +52,8 @@ def dynamic_lstm(
     size: 4 times the units of a cell
     param_attr: Of the weight from state to gates, [units, 4 units]
     bias_attr: Of the bias, [1, 4 units], or with peepholes [1, 7 units]
-    use_peepholes: The input and the forget gate see the cell before, the output gate sees the new one
-    dtype: Of the parameters: that of ``input``
+    use_peepholes: The input and the forget gate read the previous cell, the output gate reads the new one
+    dtype: Of the parameters: the dtype of ``input``
     Returns: Hidden states and cells, [steps of all sequences, units], with the sequences of ``input``
 
     >>> [each.shape for each in dynamic_lstm(data("input", [-1, 4], lod_level=1), 4)]
@@ -64,7 +64,7 @@ def dynamic_lstm(
     return also(Weight=Weight([units, 4 * units], dtype=dtype), Bias=bias)
 
 
-@layer("lstmp", {**_SIZE, "proj_size": _WIDTH, "dtype": ""}, called="lstmp", stop_gradient=())
+@layer("lstmp", {**_SIZE_NAMES, "proj_size": _PROJECTION_ATTR, "dtype": ""}, called="lstmp", stop_gradient=())
 def dynamic_lstmp(
     input: Variable,
     size: int,
@@ -87,19 +87,19 @@ def dynamic_lstmp(
     """Return the projected states and the cells of an LSTM whose gates read a projection of its hidden state.
 
     size: 4 times the units of a cell
-    param_attr: Of both weights, [proj_size, 4 units] and [units, proj_size]; to name them, a list of two
+    param_attr: Of both weights, [proj_size, 4 units] and [units, proj_size]; a list of two to name them
     bias_attr, dtype: As for ``dynamic_lstm``
     Returns: [steps of all sequences, proj_size] and [steps of all sequences, units]
 
     >>> [each.shape for each in dynamic_lstmp(data("input", [-1, 4], lod_level=1), 4, 2)]
     [(-1, 2), (-1, 1)]
     """
-    units, said = _units(size, 4), ParamAttr.to_attr(param_attr)
-    if isinstance(said, list) and len(said) != 2:
+    units, attrs = _units(size, 4), ParamAttr.to_attr(param_attr)
+    if isinstance(attrs, list) and len(attrs) != 2:
         refuse("param_attr", param_attr, "one ParamAttr, or one for each of the two weights")
-    if not isinstance(said, (list, bool)) and said is not None and said.name is not None:
+    if not isinstance(attrs, (list, bool)) and attrs is not None and attrs.name is not None:
         refuse("param_attr", param_attr, "a list of two: one name is for one parameter")
-    first, second = said if isinstance(said, list) else (said, said)
+    first, second = attrs if isinstance(attrs, list) else (attrs, attrs)
     return also(
         Weight=Weight([proj_size, 4 * units], dtype=dtype, attr=first),
         ProjWeight=Weight([units, proj_size], dtype=dtype, attr=second),
@@ -107,7 +107,7 @@ def dynamic_lstmp(
     )
 
 
-@layer("gru", {**_SIZE, "candidate_activation": "activation"}, called="gru", stop_gradient=())
+@layer("gru", {**_SIZE_NAMES, "candidate_activation": "activation"}, called="gru", stop_gradient=())
 def dynamic_gru(
     input: Variable,
     size: int,
@@ -122,8 +122,8 @@ def dynamic_gru(
     """Return the hidden states of a GRU over the sequences of a LoD tensor.
 
     size: Units
-    param_attr: Of the weight, [size, 3 size]; as memory first that of update and reset, [size, 2 size], then the
-        candidate's
+    param_attr: Of the weight, [size, 3 size]; in memory first the weight of update and reset, [size, 2 size], then
+        the candidate's
     bias_attr: Of the bias, [1, 3 size]; False: none
     Returns: [steps of all sequences, size], with the sequences of ``input``
 
@@ -136,10 +136,10 @@ def dynamic_gru(
 @layer(
     "gru_unit",
     {
-        **_SIZE,
+        **_SIZE_NAMES,
         "hidden": "HiddenPrev",
-        "activation": _named("of the candidate"),
-        "gate_activation": _named("of the gates"),
+        "activation": _activation_attr("of the candidate"),
+        "gate_activation": _activation_attr("of the gates"),
     },
     returns=("Hidden", "ResetHiddenPrev", "Gate"),
     stop_gradient=(),
@@ -154,9 +154,9 @@ def gru_unit(
     gate_activation: str = "sigmoid",
     origin_mode: bool = False,
 ) -> tuple[Variable, Variable, Variable]:
-    """Return the new state, what reset leaves of the old one, and the gates, of one step of a GRU.
+    """Return the new state, the old one times the reset gate, and the gates, of one step of a GRU.
 
-    hidden: [rows, units]: the state before
+    hidden: [rows, units]: the previous state
     size: 3 times the units
     param_attr, bias_attr: As for ``dynamic_gru``
     Returns: [rows, units], [rows, units], [rows, 3 units]
@@ -191,7 +191,7 @@ def lstm_unit(
     """Return the new state and the new cell of one step of an LSTM, the product with its weight included.
 
     x_t: [rows, width]: the input of the step
-    hidden_t_prev, cell_t_prev: [rows, units]: the state and the cell before
+    hidden_t_prev, cell_t_prev: [rows, units]: the previous state and cell
     param_attr: Of the weight, [width + units, 4 units]: input, forget and output gate, candidate
     bias_attr: Of the bias, [4 units]; False: none
     Returns: Both [rows, units]
@@ -240,5 +240,5 @@ def lstm(
         refuse("input", input, "[steps, batch, width] with a known width")
     width, directions = input.shape[2], 2 if is_bidirec else 1
     weight = Weight([weight_size(width, hidden_size, num_layers, directions)], default_initializer, attr=ParamAttr())
-    kept = Several("num_layers", reserved(num_layers, directions))
-    return also(W=weight, Reserve=kept, input_size=width, fix_seed=seed > 0, seed=max(seed, 0))
+    reserve = Several("num_layers", reserved(num_layers, directions))
+    return also(W=weight, Reserve=reserve, input_size=width, fix_seed=seed > 0, seed=max(seed, 0))

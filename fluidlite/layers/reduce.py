@@ -1,4 +1,4 @@
-"""Layers that make one number of many: means, sums, products and extremes, and tests of a whole tensor."""
+"""Reductions: means, sums, products, maxima and minima, all and any; isfinite, has_inf, has_nan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
 Dims = Union[int, Sequence[int], None]
-_DIM = {"dim": Attr("dim", "ints", doc="the dims, negative ones count from the end; None or []: all")}
+_DIM_NAMES = {"dim": Attr("dim", "ints", doc="the dims, negative ones count from the end; None or []: all")}
 
 
 @layer("mean")
@@ -22,7 +22,7 @@ def mean(x: Variable, name: str | None = None) -> Variable:
     """
 
 
-@layer("reduce_sum", _DIM)
+@layer("reduce_sum", _DIM_NAMES)
 def reduce_sum(input: Variable, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Variable:
     """Return the sum over dims of a tensor.
 
@@ -72,7 +72,7 @@ def reduce_prod() -> None:
     """
 
 
-@layer("reduce_all", _DIM, stop_gradient=True)
+@layer("reduce_all", _DIM_NAMES, stop_gradient=True)
 def reduce_all(input: Variable, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Variable:
     """Return whether all truth values over dims are true; arguments as of ``reduce_sum``.
 

@@ -24,7 +24,7 @@ Cell = Callable[..., tuple[Any, Any]]
 
 
 class RNNCell:
-    """One step of a recurrent network: a subclass says :meth:`call`, :attr:`state_shape` and its parameters."""
+    """One step of a recurrent network: a subclass defines :meth:`call`, :attr:`state_shape` and its parameters."""
 
     def call(self, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Append one step; return its output and the new states, of the structure of ``states``."""
@@ -46,13 +46,13 @@ class RNNCell:
         Parameters
         ----------
         batch_ref : Variable, or a structure of Variables
-            The first one tells the rows, and the dtype unless that is given.
+            The first one determines the rows, and the default dtype.
         shape : list of int, or a structure of such lists
             Default: :attr:`state_shape`.
         dtype : dtype
         init_value : float
         batch_dim_idx : int
-            Which dim of ``batch_ref`` counts the rows.
+            The dim of ``batch_ref`` with the number of rows.
         """
         like = _leaves(batch_ref)[0]
         return _over_shapes(
@@ -64,7 +64,7 @@ class RNNCell:
 
 
 class _Gates(RNNCell):
-    """What both cells are made of: parameters that all steps share, and products of input and state."""
+    """Base class of both cells: parameters that all steps share, and products of input and state."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class _Gates(RNNCell):
         self._program: Any = None
 
     _suffixes: tuple[str, ...] = ("",)
-    """Behind the name of a ParamAttr, of which each pair of parameters takes a copy."""
+    """Appended to the name of a ParamAttr, of which each pair of parameters has a copy."""
 
     def _products(self, number: int, inputs: Variable, state: Variable, width: int, count: int) -> Variable:
         """[inputs, state] weight + bias, of the ``number``-th of ``count`` pairs of parameters."""
@@ -98,7 +98,7 @@ class _Gates(RNNCell):
             self._parameters, self._program = [], helper.main_program
         if len(self._parameters) == number:
             attr, bias_attr = (
-                _of_several(a, number, count, self._suffixes) for a in (helper.param_attr, helper.bias_attr)
+                _parameter_attr(a, number, count, self._suffixes) for a in (helper.param_attr, helper.bias_attr)
             )
             weight = helper.create_parameter(attr, [rows.shape[1] + self.hidden_size, width], self._dtype)
             bias = (
@@ -106,8 +106,8 @@ class _Gates(RNNCell):
             )
             self._parameters.append((weight, bias))
         weight, bias = self._parameters[number]
-        made = append("mul", "mul", {"X": concat([rows, state], axis=1), "Y": weight})
-        return made if bias is None else made + bias
+        product = append("mul", "mul", {"X": concat([rows, state], axis=1), "Y": weight})
+        return product if bias is None else product + bias
 
 
 class GRUCell(_Gates):
@@ -118,7 +118,7 @@ class GRUCell(_Gates):
     hidden_size : int
     param_attr, bias_attr : ParamAttr, or a list of two, optional
         Of the gates, [width + hidden_size, 2 hidden_size], and of the candidate, [width + hidden_size, hidden_size].
-        The name of one for both gets ``_gate`` or ``_candidate`` behind it, as in Fluid.
+        If one is used for both, ``_gate`` or ``_candidate`` is appended to its name, as in Fluid.
     gate_activation, activation : callable, optional
         Layers; default ``sigmoid`` and ``tanh``.
     dtype : dtype
@@ -207,92 +207,92 @@ def rnn(
     is_reverse: bool = False,
     **kwargs: Any,
 ) -> tuple[Any, Any]:
-    """Return the outputs of a cell over the steps of a batch, and its last states.
+    """Return the outputs of a cell for the steps of a batch, and its last states.
 
-    A known number of steps is unrolled; else they are those of a :class:`StaticRNN`.
+    A known number of steps is unrolled; an unknown one runs as a :class:`StaticRNN`.
 
     inputs: A Variable, or a structure of Variables: [batch, steps, ...], or [steps, batch, ...] if ``time_major``
-    initial_states: As the cell's states; default: zeros
-    sequence_length: int32 or int64, [batch]: from there on states stay as they are. Outputs of such steps are what the
-        cell makes of them, as in Fluid.
-    is_reverse: From the last step to the first; padding comes first then, and leaves the states as they are
-    kwargs: Given to each call of the cell
+    initial_states: In the structure of the cell's states; default: zeros
+    sequence_length: int32 or int64, [batch]: later steps do not change the states. Outputs of later steps are the
+        results of the cell, as in Fluid.
+    is_reverse: From the last step to the first; padding comes first then, and does not change the states
+    kwargs: Passed to each call of the cell
     Returns: Outputs of all steps, laid out as ``inputs``; the states after the last step
     """
     if not isinstance(cell, RNNCell):
         refuse("cell", cell, "an RNNCell")
-    given = _leaves(inputs)
-    for each in given:
-        if len(check_variable("inputs", each).shape) < 2:
-            refuse("inputs", each, "[batch, steps, ...], or [steps, batch, ...] with time_major=True")
+    leaves = _leaves(inputs)
+    for leaf in leaves:
+        if len(check_variable("inputs", leaf).shape) < 2:
+            refuse("inputs", leaf, "[batch, steps, ...], or [steps, batch, ...] with time_major=True")
     axis = 0 if time_major else 1
-    counts = {each.shape[axis] for each in given}
+    counts = {leaf.shape[axis] for leaf in leaves}
     if 0 in counts or len(counts - {-1}) > 1:
-        refuse("inputs", given[0], "one number of steps, at least 1")
+        refuse("inputs", leaves[0], "one number of steps, at least 1")
     if sequence_length is not None and len(check_variable("sequence_length", sequence_length).shape) != 1:
         refuse("sequence_length", sequence_length, "[batch]")
     if initial_states is None:
         initial_states = cell.get_initial_states(inputs, batch_dim_idx=1 - axis)
 
     if -1 in counts:
-        swap: Callable[[Variable], Variable] = _swapped if axis else lambda x: x
-        sequences = packed(inputs, [swap(each) for each in given])
+        to_time_major: Callable[[Variable], Variable] = _swapped if axis else lambda x: x
+        sequences = packed(inputs, [to_time_major(leaf) for leaf in leaves])
         outputs, states = looped(cell, sequences, initial_states, sequence_length, is_reverse, **kwargs)
-        return over(swap, outputs), over(lambda each: row(each, -1), states)
+        return over(to_time_major, outputs), over(lambda leaf: row(leaf, -1), states)
     steps = counts.pop()
-    parts = [unstack(each, axis=axis) for each in given]
+    parts = [unstack(leaf, axis=axis) for leaf in leaves]
     states, outputs = initial_states, []
     for t in reversed(range(steps)) if is_reverse else range(steps):
-        has = None
+        active = None
         if sequence_length is not None:
             limit = fill_constant([1], sequence_length.dtype, t)
-            has = append("greater_than", "greater_than", {"X": sequence_length, "Y": limit}, stop_gradient=True)
-        output, states = _step(cell, packed(inputs, [part[t] for part in parts]), states, has, kwargs)
+            active = append("greater_than", "greater_than", {"X": sequence_length, "Y": limit}, stop_gradient=True)
+        output, states = _step(cell, packed(inputs, [part[t] for part in parts]), states, active, kwargs)
         outputs.append(output)
     if is_reverse:
         outputs.reverse()
-    columns = [stack(list(each), axis=axis) for each in zip(*map(_leaves, outputs), strict=True)]
+    columns = [stack(list(leaf), axis=axis) for leaf in zip(*map(_leaves, outputs), strict=True)]
     return packed(outputs[0], columns), states
 
 
-def _step(cell: Cell, inputs: Any, states: Any, has: Variable | None, kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-    output, new = cell(inputs, states, **kwargs)
-    return output, new if has is None else _kept(states, new, has)
+def _step(cell: Cell, inputs: Any, states: Any, active: Variable | None, kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+    output, new_states = cell(inputs, states, **kwargs)
+    return output, new_states if active is None else _keep_ended(states, new_states, active)
 
 
 def looped(
     cell: Cell, inputs: Any, states: Any, sequence_length: Variable | None, is_reverse: bool, **kwargs: Any
 ) -> tuple[Any, Any]:
-    """Outputs and states of all steps of inputs [steps, batch, ...], whose number a run may know alone.
+    """Outputs and states of all steps of inputs [steps, batch, ...], whose number may be unknown before a run.
 
-    Outputs are in the order of the steps, states in that in which the steps were made.
+    Outputs are in the order of the steps, states in the order of computation.
     """
     sequences = flat(inputs)
     if sequence_length is not None:
-        sequences = [*sequences, _steps_there(sequences[0], sequence_length)]
+        sequences = [*sequences, _step_mask(sequences[0], sequence_length)]
     loop = StaticRNN()
-    turned = [reverse(each, 0) for each in sequences] if is_reverse else sequences
+    ordered = [reverse(each, 0) for each in sequences] if is_reverse else sequences
     with loop.step():
-        now = [loop.step_input(each) for each in turned]
-        has = now.pop() if sequence_length is not None else None
+        step_inputs = [loop.step_input(each) for each in ordered]
+        active = step_inputs.pop() if sequence_length is not None else None
         before = [loop.memory(init=each) for each in _leaves(states)]
-        output, new = _step(cell, packed(inputs, now), packed(states, before), has, kwargs)
-        after = flat(new)
+        output, new_states = _step(cell, packed(inputs, step_inputs), packed(states, before), active, kwargs)
+        after = flat(new_states)
         for old, each in zip(before, after, strict=True):
             loop.update_memory(old, each)
         loop.output(*flat(output), *after)
-    made = flat(loop())
-    count = len(made) - len(after)
-    outs = [reverse(each, 0) for each in made[:count]] if is_reverse else made[:count]
-    return packed(output, outs), packed(new, made[count:])
+    results = flat(loop())
+    count = len(results) - len(after)
+    outs = [reverse(each, 0) for each in results[:count]] if is_reverse else results[:count]
+    return packed(output, outs), packed(new_states, results[count:])
 
 
 def _swapped(x: Variable) -> Variable:
     return transpose(x, [1, 0, *range(2, len(x.shape))])
 
 
-def _steps_there(x: Variable, sequence_length: Variable) -> Variable:
-    """1 for each step of ``x`` [steps, batch, ...] that a sequence has, and 0 behind: [steps, batch]."""
+def _step_mask(x: Variable, sequence_length: Variable) -> Variable:
+    """1 for each step of ``x`` [steps, batch, ...] that a sequence has, and 0 after its end: [steps, batch]."""
     steps = x.shape[0] if x.shape[0] >= 0 else slice(shape(x), axes=[0], starts=[0], ends=[1])
     mask = transpose(sequence_mask(sequence_length, maxlen=steps, dtype="int64"), [1, 0])
     mask.stop_gradient = True
@@ -300,26 +300,26 @@ def _steps_there(x: Variable, sequence_length: Variable) -> Variable:
 
 
 def row(x: Variable, at: int) -> Variable:
-    """One of the first dim; -1: the last."""
+    """Index the first dim; -1: the last row."""
     end = at + 1 if at >= 0 else 10**9
     return squeeze(slice(x, axes=[0], starts=[at], ends=[end]), axes=[0])
 
 
-def _kept(old: Any, new: Any, has: Variable) -> Any:
+def _keep_ended(old: Any, new: Any, active: Variable) -> Any:
     """The new states of sequences that have the step, the old ones of others."""
     before, after = _leaves(old), _leaves(new)
     if len(before) != len(after):
         raise ProgramError(f"the cell was given {len(before)} states, and returned {len(after)}; expected as many")
-    made = []
-    for was, now in zip(before, after, strict=True):
-        mask = cast(has, now.dtype)
+    merged = []
+    for old_state, new_state in zip(before, after, strict=True):
+        mask = cast(active, new_state.dtype)
         mask.stop_gradient = True
-        passed, left = (
+        from_new, from_old = (
             append("elementwise_mul", "elementwise_mul", {"X": x, "Y": y}, {"axis": 0})
-            for x, y in ((now, mask), (was, 1.0 - mask))
+            for x, y in ((new_state, mask), (old_state, 1.0 - mask))
         )
-        made.append(passed + left)
-    return packed(new, made)
+        merged.append(from_new + from_old)
+    return packed(new, merged)
 
 
 def _activation(activation: Any, default: str) -> Callable[[Any], Variable]:
@@ -327,12 +327,12 @@ def _activation(activation: Any, default: str) -> Callable[[Any], Variable]:
         return lambda x: append(default, default, {"X": x})
     if not callable(activation):
         refuse("activation", activation, "a layer, such as fluid.layers.sigmoid")
-    made: Callable[[Any], Variable] = activation
-    return made
+    layer: Callable[[Any], Variable] = activation
+    return layer
 
 
-def _of_several(attr: Any, number: int, count: int, suffixes: tuple[str, ...]) -> Any:
-    """What was said of one of several parameters."""
+def _parameter_attr(attr: Any, number: int, count: int, suffixes: tuple[str, ...]) -> Any:
+    """The ParamAttr of one of several parameters."""
     if not isinstance(attr, list):
         return renamed(attr, suffixes[number])
     if len(attr) != count:
@@ -341,7 +341,7 @@ def _of_several(attr: Any, number: int, count: int, suffixes: tuple[str, ...]) -
 
 
 def renamed(attr: Any, suffix: str) -> Any:
-    """What was said of a parameter, under a name of its own if it has one."""
+    """A ParamAttr with a suffix appended to its name, if it has one."""
     if not isinstance(attr, ParamAttr) or attr.name is None:
         return attr
     attr = copy(attr)
@@ -353,14 +353,14 @@ def renamed(attr: Any, suffix: str) -> Any:
 
 
 def _leaves(structure: Any) -> list[Any]:
-    found = flat(structure)
-    if not found:
+    leaves = flat(structure)
+    if not leaves:
         refuse("inputs", structure, "one Variable or more")
-    return found
+    return leaves
 
 
 def _over_shapes(function: Callable[[Sequence[int]], Any], shape: Any) -> Any:
-    """A structure of shapes with each replaced: lists of ints are the leaves."""
+    """Apply a function to each shape of a structure; lists of ints are the leaves."""
     if isinstance(shape, int):
         return function([shape])
     if isinstance(shape, Mapping):

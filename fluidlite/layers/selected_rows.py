@@ -1,4 +1,4 @@
-"""Sparse rows of tables: merging them, layers of them, and taking and putting back rows of variables."""
+"""SelectedRows: merge them, apply layers to them, and gather and write rows of variables."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fluidlite.program.variable_metadata import SelectedRowsOf
 __all__ = ["get_tensor_from_selected_rows", "merge_selected_rows"]
 
 
-def _selected(what: str, x: Variable) -> SelectedRowsOf:
+def _selected(layer_name: str, x: Variable) -> SelectedRowsOf:
     if not isinstance(x, Variable) or x.selected is None:
         raise ProgramError(
-            f"layers.{what}: argument 'x' is {x!r}; expected SelectedRows\n"
+            f"layers.{layer_name}: argument 'x' is {x!r}; expected SelectedRows\n"
             "  Do: give the gradient of an embedding with is_sparse=True, as Optimizer.backward returns it"
         )
     return x.selected
 
 
 def merge_rows(grad: Variable) -> Variable:
-    """Return SelectedRows in which each row comes once, with the sum of its values; others as they are."""
+    """Return SelectedRows with each row once and its values summed; a dense gradient unchanged."""
     if grad.selected is None or grad.selected.merged:
         return grad
     block, selected = grad.block.program.current_block(), grad.selected
@@ -35,7 +35,7 @@ def merge_rows(grad: Variable) -> Variable:
 
 
 def dense(grad: Variable) -> Variable:
-    """Return SelectedRows as the whole tensor, 0 in other rows; a dense gradient as it is."""
+    """Return SelectedRows as a dense tensor, 0 in other rows; a dense gradient unchanged."""
     if grad.selected is None:
         return grad
     block = grad.block.program.current_block()
@@ -64,7 +64,7 @@ def put_rows(var: Variable, rows: Variable, grad: Variable) -> None:
 
 
 def merge_selected_rows(x: Variable, name: str | None = None) -> Variable:
-    """Return SelectedRows in which each row comes once, with the sum of its values.
+    """Return SelectedRows with each row once and its values summed.
 
     x: SelectedRows: the gradient of ``embedding(is_sparse=True)``
     Returns: SelectedRows, the values [count, width] of different rows
@@ -88,13 +88,13 @@ def get_tensor_from_selected_rows(x: Variable, name: str | None = None) -> Varia
     return out
 
 
-# Layers that take rows for the tensor that they are rows of, and give rows: the other rows are 0 before and after.
+# Layers on SelectedRows, which return SelectedRows: missing rows are 0 before and after.
 
 Layer = Callable[..., Variable]
 
 
 def _rows_of(values: Variable, like: SelectedRowsOf) -> Variable:
-    """Say that what a layer made of values are rows."""
+    """Mark the result of a layer on values as SelectedRows."""
     values.stop_gradient = True
     return values.select(like)
 
@@ -137,30 +137,30 @@ def _clip_by_norm(layer: Layer, x: Variable, max_norm: float, name: str | None =
 
 
 def _sums(layer: Layer, input: Variable | Sequence[Variable], out: Variable | None = None) -> Variable:
-    given = [input] if isinstance(input, Variable) else list(input)
-    rows = [each.selected for each in given if isinstance(each, Variable) and each.selected is not None]
-    if len({selected.height for selected in rows}) > 1:
-        texts = ", ".join(f"{each.name!r} of {each.selected.height}" for each in given if each.selected is not None)
+    terms = [input] if isinstance(input, Variable) else list(input)
+    sparse_terms = [each.selected for each in terms if isinstance(each, Variable) and each.selected is not None]
+    if len({selected.height for selected in sparse_terms}) > 1:
+        texts = ", ".join(f"{each.name!r} of {each.selected.height}" for each in terms if each.selected is not None)
         raise ProgramError(f"layers.sum: the inputs are rows of tensors of different heights: {texts}")
-    if len(rows) < len(given):
-        return layer([dense(each) for each in given], *([] if out is None else [out]))
+    if len(sparse_terms) < len(terms):
+        return layer([dense(each) for each in terms], *([] if out is None else [out]))
     if out is not None:
         raise ProgramError(
             f"layers.sums: all inputs are sparse rows (SelectedRows), and so is their sum; out is {out.name!r}"
             "\n  Do: leave out= away"
         )
-    block = given[0].block.program.current_block()
-    values, numbers = block.create_temporary(given[0].dtype), block.create_temporary("int64", stop_gradient=True)
-    block.append_op("concat", {"X": given}, {"Out": values}, {"axis": 0})
-    block.append_op("concat", {"X": [selected.rows for selected in rows]}, {"Out": numbers}, {"axis": 0})
-    return _rows_of(values, SelectedRowsOf(numbers.name, rows[0].height))
+    block = terms[0].block.program.current_block()
+    values, row_numbers = block.create_temporary(terms[0].dtype), block.create_temporary("int64", stop_gradient=True)
+    block.append_op("concat", {"X": terms}, {"Out": values}, {"axis": 0})
+    block.append_op("concat", {"X": [selected.rows for selected in sparse_terms]}, {"Out": row_numbers}, {"axis": 0})
+    return _rows_of(values, SelectedRowsOf(row_numbers.name, sparse_terms[0].height))
 
 
-OF_ROWS: dict[str, Callable[..., Variable]] = {
+SPARSE_LAYERS: dict[str, Callable[..., Variable]] = {
     "scale": _scale,
     "clip": _clip,
     "clip_by_norm": _clip_by_norm,
     "sum": lambda layer, x: _sums(layer, x),
     "sums": _sums,
 }
-"""Layers that take sparse rows: each is called with the layer that takes tensors, and the arguments."""
+"""Layers that take SelectedRows: each is called with the dense layer and the arguments."""

@@ -13,24 +13,24 @@ from fluidlite.layers.reduce import reduce_max
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
-_POOLS = ("average", "sum", "sqrt", "last", "first", "max")
-_POOL = Attr(
+_POOL_TYPES = ("average", "sum", "sqrt", "last", "first", "max")
+_POOL_TYPE_ATTR = Attr(
     "pool_type", "str", doc="average, sum, sqrt (the sum divided by the square root of the length), last, first or max"
 )
-_FILTERS = Attr("num_filters", "int", minimum=1)
+_FILTERS_ATTR = Attr("num_filters", "int", minimum=1)
 
 
-@layer("sequence_pool", {"pool_type": _POOL})
+@layer("sequence_pool", {"pool_type": _POOL_TYPE_ATTR})
 def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_value: float = 0.0) -> Variable:
-    """Return a row for each sequence of the last level: what ``pool_type`` makes of its rows.
+    """Return a row for each sequence of the last level: the reduction ``pool_type`` of its rows.
 
     Returns: [sequences, ...], with the levels of LoD above the last
 
     >>> sequence_pool(data("input", [-1, 4], lod_level=1), "max").shape
     (-1, 4)
     """
-    if pool_type.lower() not in _POOLS:
-        refuse("pool_type", pool_type, f"one of {', '.join(_POOLS)}", error=AttributeValueError)
+    if pool_type.lower() not in _POOL_TYPES:
+        refuse("pool_type", pool_type, f"one of {', '.join(_POOL_TYPES)}", error=AttributeValueError)
     return also(pooltype=pool_type.upper())
 
 
@@ -65,7 +65,7 @@ def sequence_softmax(input: Variable, use_cudnn: bool = False, name: str | None 
 
 @layer("sequence_expand")
 def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | None = None) -> Variable:
-    """Return each sequence of ``x`` as often as the sequence of ``y`` beside it is long.
+    """Repeat each sequence of ``x`` by the length of the corresponding sequence of ``y``.
 
     Returns: With one level of LoD if ``x`` has it
 
@@ -76,7 +76,7 @@ def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | N
 
 @layer("sequence_expand_as")
 def sequence_expand_as(x: Variable, y: Variable, name: str | None = None) -> Variable:
-    """Return each row of ``x`` as often as the sequence of ``y`` beside it is long, with the LoD of ``y``.
+    """Repeat each row of ``x`` by the length of the corresponding sequence of ``y``, with the LoD of ``y``.
 
     >>> sequence_expand_as(data("x", [2, 4]), data("y", [-1, 1], "int64", lod_level=1)).shape
     (-1, 4)
@@ -85,7 +85,7 @@ def sequence_expand_as(x: Variable, y: Variable, name: str | None = None) -> Var
 
 @layer("sequence_reverse")
 def sequence_reverse(x: Variable, name: str | None = None) -> Variable:
-    """Return the rows of each sequence, the last first.
+    """Return the rows of each sequence in reverse order.
 
     Returns: As ``x``
 
@@ -121,9 +121,9 @@ def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Va
 
 @layer("sequence_mask", {"dtype": "out_dtype"}, stop_gradient=True)
 def sequence_mask(x: Variable, maxlen: Any = None, dtype: Any = "int64", name: str | None = None) -> Variable:
-    """Return 1 for each step before a length, and 0 behind.
+    """Return 1 for each step before a length, and 0 from there on.
 
-    maxlen: How many steps; None: the largest length
+    maxlen: The number of steps; None: the maximum length
     Returns: [*dims of x, maxlen]
 
     >>> sequence_mask(data("x", [2], "int64")).shape
@@ -150,7 +150,7 @@ def sequence_reshape(input: Variable, new_dim: int) -> Variable:
 
 @layer("sequence_concat")
 def sequence_concat(input: Sequence[Variable], name: str | None = None) -> Variable:
-    """Return sequences joined: each is those of all inputs at its place, one behind the other.
+    """Concatenate the i-th sequences of all inputs, for each i.
 
     >>> sequence_concat(data("input", [-1, 4], lod_level=1)).shape
     (-1, 4)
@@ -171,7 +171,7 @@ def sequence_slice(input: Variable, offset: Variable, length: Variable, name: st
 
 @layer("sequence_scatter", {"index": "Ids"})
 def sequence_scatter(input: Variable, index: Variable, updates: Variable, name: str | None = None) -> Variable:
-    """Return ``input`` with the numbers of each sequence added to its row, where ``index`` says.
+    """Return ``input`` with the numbers of each sequence added to its row at ``index``.
 
     Returns: As ``input``
 
@@ -197,7 +197,7 @@ def sequence_enumerate(input: Variable, win_size: int, pad_value: int = 0, name:
 @layer(
     "sequence_conv",
     {
-        "num_filters": _FILTERS,
+        "num_filters": _FILTERS_ATTR,
         "filter_size": "contextLength",
         "filter_stride": "contextStride",
         "padding": Unused("there are zeros beyond sequences"),
@@ -216,7 +216,7 @@ def sequence_conv(
     act: Any = None,
     name: str | None = None,
 ) -> Variable:
-    """Return act(windows of steps times a filter + bias); beyond a sequence are zeros.
+    """Return act(windows of steps times a filter + bias), with zeros beyond the ends of a sequence.
 
     padding_start: Where a window begins, from its step on; None: ``-(filter_size // 2)``
     bias_attr, param_attr: Of the bias, [num_filters], and of the filter, [filter_size * width, num_filters]
@@ -245,8 +245,8 @@ def sequence_topk_avg_pooling(
     """
 
 
-def _sequences(argument: str, y: Any, listed: str, offsets: Any) -> dict[str, Any]:
-    """A variable whose LoD is taken, or that holds offsets; or the offsets."""
+def _lod_source(argument: str, y: Any, listed: str, offsets: Any) -> dict[str, Any]:
+    """The input or attribute of a LoD: a variable with LoD, a variable of offsets, or offsets."""
     if y is not None:
         return {"Y" if check_variable(argument, y).lod_level else "TargetLod": y}
     if offsets is None:
@@ -258,18 +258,18 @@ def _sequences(argument: str, y: Any, listed: str, offsets: Any) -> dict[str, An
 def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] | None = None) -> Variable:
     """Return ``x`` with other sequences.
 
-    y: Its LoD is taken; without LoD it holds the offsets of one level, int32 or int64
-    target_lod: Offsets of one level, where ``y`` is None
+    y: A Variable whose LoD is used; without LoD, the offsets of one level, int32 or int64
+    target_lod: Offsets of one level, if ``y`` is None
 
     >>> lod_reset(data("x", [6, 4]), target_lod=[0, 2, 6]).shape
     (6, 4)
     """
-    return also(**_sequences("y", y, "target_lod", target_lod))
+    return also(**_lod_source("y", y, "target_lod", target_lod))
 
 
 @layer("lod_reset", {"level": ""}, attrs={"append": True})
 def lod_append(x: Variable, level: Any) -> Variable:
-    """Return ``x`` with one more level, or those of a Variable, under its own.
+    """Return ``x`` with one more LoD level, or the levels of a Variable, below its own.
 
     level: Offsets, as ``target_lod`` and ``y`` of :func:`lod_reset`
 
@@ -277,7 +277,7 @@ def lod_append(x: Variable, level: Any) -> Variable:
     (-1, 4)
     """
     variable = isinstance(level, Variable)
-    return also(**_sequences("level", level if variable else None, "level", None if variable else level))
+    return also(**_lod_source("level", level if variable else None, "level", None if variable else level))
 
 
 __getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare

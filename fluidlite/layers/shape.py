@@ -1,4 +1,4 @@
-"""Other dims for the same elements, and what dims tell: reshape, squeeze, stack, split, shape and their kin."""
+"""Layers on dims: reshape, squeeze, flatten, transpose, stack, split, shape, rank, size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fluidlite.layers.int_or_variable import numbers
 from fluidlite.layers.tensor import assign
 from fluidlite.program.variable import Variable
 
-# The same bytes ----------------------------------------------------------------------------------------------------
+# Reshape -------------------------------------------------------------------------------------------------------------
 
 
 @layer(
@@ -35,9 +35,9 @@ def reshape(
 ) -> Variable:
     """Return ``x`` in other dims.
 
-    shape: One may be -1: what remains; 0 means as in ``x``. A Variable in the list is an integer [1]; one instead of
-        the list holds all dims.
-    actual_shape: Integers, [rank]: the dims at run time. ``shape`` is then what is known before.
+    shape: One may be -1: the remaining size; 0: the dim of ``x``. A Variable in the list is an integer [1]; one
+        instead of the list has all dims.
+    actual_shape: Integers, [rank]: the dims at run time. ``shape`` then has the dims known before.
     Raises: If ``x`` has not as many elements as the dims say
 
     >>> reshape(data("x", [2, 6]), [0, 3, -1]).shape
@@ -50,7 +50,7 @@ def reshape(
 
 @layer("squeeze2", extra=("XShape",))
 def squeeze(input: Variable, axes: int | Sequence[int], name: str | None = None) -> Variable:
-    """Return ``input`` without its dims of 1 in ``axes``; without all that are known to be 1, if there are none.
+    """Return ``input`` without its dims of 1 in ``axes``; if ``axes`` is empty, without all known dims of 1.
 
     >>> squeeze(data("input", [2, 1], "int64"), 1).shape
     (2,)
@@ -59,7 +59,7 @@ def squeeze(input: Variable, axes: int | Sequence[int], name: str | None = None)
 
 @layer("unsqueeze2", extra=("XShape",), called="unsqueeze2")
 def unsqueeze(input: Variable, axes: Any, name: str | None = None) -> Variable:
-    """Put dims of 1 in.
+    """Insert dims of 1.
 
     >>> unsqueeze(data("input", [2, 4]), 1).shape
     (2, 1, 4)
@@ -87,12 +87,12 @@ def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Vari
     """
 
 
-# Several tensors ---------------------------------------------------------------------------------------------------
+# Stack and split -----------------------------------------------------------------------------------------------------
 
 
 @layer("stack")
 def stack(x: Variable | Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
-    """Return the tensors ``x``, of equal dims, side by side along a new axis.
+    """Return the tensors ``x``, of equal dims, stacked along a new axis.
 
     axis: Of the result; negative ones count from its end
 
@@ -101,8 +101,8 @@ def stack(x: Variable | Sequence[Variable], axis: int = 0, name: str | None = No
     """
 
 
-def _parts(argument: str, x: Variable, axis: int, slot: str, count: int | None) -> dict[str, Any]:
-    """The results of a layer that takes a variable apart; without a count, the dim says how many."""
+def _results_along(argument: str, x: Variable, axis: int, slot: str, count: int | None) -> dict[str, Any]:
+    """The results of a layer that splits a variable along an axis; default of ``count``: the dim."""
     if not -len(x.shape) <= axis < len(x.shape):
         refuse("axis", axis, f"an axis in [{-len(x.shape)}, {len(x.shape)}) of {x}")
     if count is None and x.shape[axis] < 0:
@@ -112,15 +112,15 @@ def _parts(argument: str, x: Variable, axis: int, slot: str, count: int | None) 
 
 @layer("unstack", {"num": ""})
 def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable]:
-    """Take ``x`` apart along ``axis``, which the parts lack.
+    """Split ``x`` along ``axis``, which the parts lack.
 
-    num: How many parts there are; default: the dim, which must be known then
+    num: The number of parts; default: the dim, which must then be known
 
     >>> [each.shape for each in unstack(data("x", [2], "int64"))]
     [(), ()]
     """
     count = None if num is None else check_int("num", num, minimum=1)
-    return also(**_parts("x", x, axis, "Y", count), num=count or x.shape[axis])
+    return also(**_results_along("x", x, axis, "Y", count), num=count or x.shape[axis])
 
 
 @layer("unbind")
@@ -130,14 +130,14 @@ def unbind(input: Variable, axis: int = 0) -> list[Variable]:
     >>> [each.shape for each in unbind(data("input", [2, 4]))]
     [(4,), (4,)]
     """
-    return also(**_parts("input", input, axis, "Out", None))
+    return also(**_results_along("input", input, axis, "Out", None))
 
 
 @layer("split", {"num_or_sections": "", "dim": "axis"})
 def split(input: Variable, num_or_sections: Any, dim: Any = -1, name: str | None = None) -> list[Variable]:
     """Divide ``input`` along a dim.
 
-    num_or_sections: How many equal parts, or the size of each; one may be -1: what remains
+    num_or_sections: The number of equal parts, or the size of each; one may be -1: the remaining size
 
     >>> [each.shape for each in split(data("input", [2, 4, 8, 8]), 4)]
     [(2, 4, 8, 2), (2, 4, 8, 2), (2, 4, 8, 2), (2, 4, 8, 2)]
@@ -145,13 +145,13 @@ def split(input: Variable, num_or_sections: Any, dim: Any = -1, name: str | None
     if not isinstance(num_or_sections, (list, tuple)):
         count = check_int("num_or_sections", num_or_sections, minimum=1)
         return also(Out=Several("num_or_sections", count), num=count)
-    given = numbers("num_or_sections", num_or_sections, "", "SectionsTensorList")
-    if not given.attr:
+    sections = numbers("num_or_sections", num_or_sections, "", "SectionsTensorList")
+    if not sections.attr:
         refuse("num_or_sections", num_or_sections, "one section or more")
-    return also(Out=Several("num_or_sections", len(given.attr)), sections=given.attr, **given.inputs)
+    return also(Out=Several("num_or_sections", len(sections.attr)), sections=sections.attr, **sections.inputs)
 
 
-# What dims tell ----------------------------------------------------------------------------------------------------
+# Shape and size ------------------------------------------------------------------------------------------------------
 
 
 @layer("shape", stop_gradient=True)

@@ -1,4 +1,4 @@
-"""Parts of a tensor, tensors in larger ones, elements moved: slice, crop, pad, expand, reverse and their kin."""
+"""Slicing, padding and moving elements: slice, crop, multiplex, expand, pad, reverse, roll, tril."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from fluidlite.layer_helper import (
     refuse,
 )
 from fluidlite.layers.declare import Several, also, layer
-from fluidlite.layers.int_or_variable import Numbers
+from fluidlite.layers.int_or_variable import NumberArgument
 from fluidlite.program.variable import Variable
 
-# Parts -------------------------------------------------------------------------------------------------------------
+# Slice and crop ------------------------------------------------------------------------------------------------------
 
 
-def _bounds(axes: Sequence[int], **bounds: Numbers) -> dict[str, Any]:
-    """Flags of the axes with bounds that Variables hold, which stand as 0 in the attributes, and strides as 1."""
+def _bounds(axes: Sequence[int], **bounds: NumberArgument) -> dict[str, Any]:
+    """The attributes of bounds, and flags of axes with Variables as bounds: these are 0 in attributes, strides 1."""
     flags = [1] * len(axes)
-    said: dict[str, Any] = {"infer_flags": flags}
-    for name, given in bounds.items():
-        open_ = given.unknown if given.attr or not given.inputs else [True] * len(axes)
-        flags[:] = [-1 if i < len(open_) and open_[i] else flag for i, flag in enumerate(flags)]
-        said[name] = [int(name == "strides") if unknown else n for n, unknown in zip(*given[::2], strict=True)]
-    return said
+    attrs: dict[str, Any] = {"infer_flags": flags}
+    for name, bound in bounds.items():
+        unknowns = bound.unknown if bound.attr or not bound.inputs else [True] * len(axes)
+        flags[:] = [-1 if i < len(unknowns) and unknowns[i] else flag for i, flag in enumerate(flags)]
+        attrs[name] = [int(name == "strides") if unknown else n for n, unknown in zip(*bound[::2], strict=True)]
+    return attrs
 
 
 @layer("slice")
 def slice(input: Variable, axes: Sequence[int], starts: Any, ends: Any) -> Variable:
-    """Cut dims.
+    """Return a range of each of some dims.
 
     >>> slice(data("input", [2, 3, 4]), 2, [0], 2).shape
     (2, 3, 2)
@@ -38,7 +38,7 @@ def slice(input: Variable, axes: Sequence[int], starts: Any, ends: Any) -> Varia
 
 @layer("strided_slice")
 def strided_slice(input: Variable, axes: Sequence[int], starts: Any, ends: Any, strides: Any) -> Variable:
-    """Cut dims, by steps.
+    """Return a range, with a stride, of each of some dims.
 
     >>> strided_slice(data("input", [2, 3, 4]), 1, data("starts", [1], "int64"), 4, 4).shape
     (2, -1, 4)
@@ -48,10 +48,10 @@ def strided_slice(input: Variable, axes: Sequence[int], starts: Any, ends: Any, 
 
 @layer("crop", {"shape": "shape|Y"})
 def crop(x: Variable, shape: Any = None, offsets: Any = None, name: str | None = None) -> Variable:
-    """Cut a block out of ``x``.
+    """Return a block of ``x``.
 
     shape: Dims of the block, or a Variable that has them
-    offsets: Where it begins; default: 0 everywhere
+    offsets: The begin of the block; default: 0
 
     >>> crop(data("x", [2, 3, 4]), [1, 2, 2]).shape
     (1, 2, 2)
@@ -63,10 +63,10 @@ def crop(x: Variable, shape: Any = None, offsets: Any = None, name: str | None =
 
 @layer("crop_tensor")
 def crop_tensor(x: Variable, shape: Any = None, offsets: Any = None, name: str | None = None) -> Variable:
-    """Cut a block out of ``x``.
+    """Return a block of ``x``.
 
-    shape: Dims of the block; -1: all from the offset on. A Variable holds integers: these dims.
-    offsets: Where it begins; default: 0 everywhere
+    shape: Dims of the block; -1: all from the offset on. A Variable has the dims as integers.
+    offsets: The begin of the block; default: 0
 
     >>> crop_tensor(data("x", [2, 3, 4]), [1, 2, 2]).shape
     (1, 2, 2)
@@ -78,22 +78,22 @@ def crop_tensor(x: Variable, shape: Any = None, offsets: Any = None, name: str |
 
 @layer("multiplex", {"inputs": "X", "index": "Ids"})
 def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
-    """Choose rows: the ``i``-th is that of ``inputs[index[i]]``.
+    """Select rows: row ``i`` is that of ``inputs[index[i]]``.
 
     index: Integers, [rows, 1]
-    Raises: When it runs, if an index names no input
+    Raises: At a run, if an index is out of range
 
     >>> multiplex([data("inputs1", [2, 4]), data("inputs2", [2, 4])], data("index", [2, 1], "int64")).shape
     (2, 4)
     """
 
 
-# Larger ones -------------------------------------------------------------------------------------------------------
+# Expand and pad ------------------------------------------------------------------------------------------------------
 
 
 @layer("expand")
 def expand(x: Variable, expand_times: Any, name: str | None = None) -> Variable:
-    """Repeat ``x`` along each dim, so often as ``expand_times`` (ints, Variables, or one Variable) says.
+    """Repeat ``x`` along each dim by ``expand_times`` (ints, Variables, or one Variable).
 
     >>> expand(data("x", [4, 4]), [2, 2]).shape
     (8, 8)
@@ -129,7 +129,7 @@ def pad2d(
 ) -> Variable:
     """Put a border around images.
 
-    Raises: If as many rows or columns are mirrored as there are
+    Raises: If the mirrored border is not smaller than the image
 
     >>> pad2d(data("input", [2, 4, 8, 8])).shape
     (2, 4, 8, 8)
@@ -148,7 +148,7 @@ def pad_constant_like(x: Variable, y: Variable, pad_value: float = 0.0, name: st
 
 @layer("meshgrid")
 def meshgrid(input: Sequence[Variable], name: str | None = None) -> list[Variable]:
-    """Return for each of the vectors a tensor that is it along its dim, repeated along those of the others.
+    """Return each vector repeated along the dims of the others.
 
     Returns: Each of the dims [size of the first, size of the second, ...]
 
@@ -158,7 +158,7 @@ def meshgrid(input: Sequence[Variable], name: str | None = None) -> list[Variabl
     return also(Out=Several("input", len(input)))
 
 
-# Moved elements ----------------------------------------------------------------------------------------------------
+# Reverse and roll ----------------------------------------------------------------------------------------------------
 
 
 @layer("reverse")
@@ -181,7 +181,7 @@ def flip(input: Variable, dims: int | Sequence[int], name: str | None = None) ->
 
 @layer("roll")
 def roll(input: Variable, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Variable:
-    """Roll dims: what leaves one at its end comes in at its beginning.
+    """Rotate dims: elements shifted beyond the end enter at the begin.
 
     >>> roll(data("input", [2, 4]), 4).shape
     (2, 4)

@@ -13,13 +13,13 @@ from fluidlite.program.variable import Variable
 
 
 class StaticRNN:
-    """A recurrent network of which a block says one step.
+    """A recurrent network; a block defines one step.
 
     Parameters
     ----------
     name : str, optional
     is_test : bool
-        No gradient is taken: nothing is kept of the steps.
+        No gradient is taken, so nothing is saved of the steps.
 
     Raises
     ------
@@ -47,11 +47,11 @@ class StaticRNN:
         self._outer: Block | None = None
         self._inputs: list[tuple[Variable, Variable]] = []  # the sequence, and its step
         self._memories: dict[str, tuple[Variable, Variable, Variable | None]] = {}  # first value, before, after
-        self._outputs: list[tuple[Variable, Variable]] = []  # of a step, and all of them
+        self._outputs: list[tuple[Variable, Variable]] = []  # one step, and the sequence of all steps
         self._done = False
 
     def step(self) -> SubBlock:
-        """Layers inside are what one step does."""
+        """Layers inside define one step."""
         if self._outer is not None:
             raise ProgramError("StaticRNN has one step block; it was opened already")
         program = self.helper.main_program
@@ -75,7 +75,7 @@ class StaticRNN:
             refuse(argument, value, "a Variable made before the step", "make it outside of rnn.step()")
 
     def step_input(self, x: Variable) -> Variable:
-        """Return what a step sees of a sequence [steps, ...]."""
+        """Return one step of a sequence [steps, ...]."""
         outer, _ = self._inside("step_input")
         self._check_outside("x", x)
         if not x.shape:
@@ -105,7 +105,7 @@ class StaticRNN:
         init : Variable, optional
             Its value before the first step.
         shape : list of int, optional
-            Without ``init``: its dims, of which ``init_batch_dim_idx`` is that of ``batch_ref``'s sequence.
+            Without ``init``: its dims, where ``init_batch_dim_idx`` is replaced by the dim of ``batch_ref``.
         batch_ref : Variable, optional
             A step input, whose sequence has the batch at ``ref_batch_dim_idx``; or another variable.
         init_value : float
@@ -116,7 +116,7 @@ class StaticRNN:
             if shape is None or batch_ref is None:
                 refuse("init", init, "a Variable, or shape and batch_ref")
             source = check_variable("batch_ref", batch_ref)
-            source = next((whole for whole, step in self._inputs if step is source), source)
+            source = next((sequence for sequence, step in self._inputs if step is source), source)
             init = outer.create_temporary(prefix=f"{self.helper.name}.memory", stop_gradient=True)
             attrs = {
                 "shape": list(shape),
@@ -133,28 +133,28 @@ class StaticRNN:
         return before
 
     def update_memory(self, mem: Variable, var: Variable) -> None:
-        """Say what a state is after the step."""
+        """Set the value of a state after the step."""
         self._inside("update_memory")
-        known = self._memories.get(check_variable("mem", mem).name)
-        if known is None:
+        memory = self._memories.get(check_variable("mem", mem).name)
+        if memory is None:
             refuse("mem", mem, "what StaticRNN.memory returned")
-        self._memories[mem.name] = (known[0], known[1], check_variable("var", var))
+        self._memories[mem.name] = (memory[0], memory[1], check_variable("var", var))
 
     def step_output(self, o: Variable) -> None:
-        """Say that all steps of a variable are a result."""
+        """Make all steps of a variable a result."""
         outer, block = self._inside("step_output")
         check_variable("o", o)
         number = len(self._outputs)
         step = outer.create_var(f"{self.helper.name}.step_output_{number}")
         step.declare(o._spec())
         block.append_op("assign", {"X": o}, {"Out": step})
-        whole = outer.create_var(f"{self.helper.name}.output_{number}")
+        sequence = outer.create_var(f"{self.helper.name}.output_{number}")
         length = -1 if self.seq_len is None else self.seq_len
-        whole.declare(step._spec().with_(dims=(length, *step.shape)))
-        self._outputs.append((step, whole))
+        sequence.declare(step._spec().with_(dims=(length, *step.shape)))
+        self._outputs.append((step, sequence))
 
     def output(self, *outputs: Variable) -> None:
-        """Say it of several."""
+        """Make all steps of several variables results."""
         for each in outputs:
             self.step_output(each)
 
@@ -162,44 +162,44 @@ class StaticRNN:
         """The results [steps, ...]: one, or a list."""
         if not self._done:
             raise ProgramError("the result of StaticRNN is there after its step block")
-        wholes = [whole for _, whole in self._outputs]
-        return wholes[0] if len(wholes) == 1 else wholes
+        results = [sequence for _, sequence in self._outputs]
+        return results[0] if len(results) == 1 else results
 
     def _append_recurrent(self, outer: Block, block: Block) -> None:
-        """Append the operator that runs the step; the end of the block does it."""
+        """Append the operator that runs the step, at the end of the block."""
         if not self._inputs or not self._outputs:
             raise ProgramError("the step of StaticRNN has no step_input or no step_output; it needs one of each")
-        after: list[tuple[Variable, Variable]] = []
+        new_states: list[tuple[Variable, Variable]] = []
         for _, before, value in self._memories.values():
             if value is None:
                 raise ProgramError(f"memory {before.name!r} of StaticRNN is not updated\n  Do: rnn.update_memory(...)")
-            held = block.create_temporary()  # a state may become what another was
-            block.append_op("assign", {"X": value}, {"Out": held})
-            after.append((held, before))
-        for held, before in after:
+            new_state = block.create_temporary()  # as a state may get the old value of another
+            block.append_op("assign", {"X": value}, {"Out": new_state})
+            new_states.append((new_state, before))
+        for new_state, before in new_states:
             spec = before._spec()
-            block.append_op("assign", {"X": held}, {"Out": before})
-            if held._spec().rank != spec.rank or held.dtype != spec.dtype:
-                raise ProgramError(f"memory {before.name!r} is {spec!r}, and {held._spec()!r} after a step")
+            block.append_op("assign", {"X": new_state}, {"Out": before})
+            if new_state._spec().rank != spec.rank or new_state.dtype != spec.dtype:
+                raise ProgramError(f"memory {before.name!r} is {spec!r}, and {new_state._spec()!r} after a step")
         inner = {v.name for _, v in self._inputs} | self._memories.keys() | {step.name for step, _ in self._outputs}
-        strange = [name for name in writes_of(block) if name not in inner]
-        if strange:
+        outer_writes = [name for name in writes_of(block) if name not in inner]
+        if outer_writes:
             raise ProgramError(
-                f"the step of StaticRNN writes {strange[0]!r}, a variable outside; it may write its memories only"
+                f"the step of StaticRNN writes {outer_writes[0]!r}, a variable outside; it may write its memories only"
                 "\n  Do: rnn.memory(init=...), and rnn.update_memory"
             )
-        others = [name for name in reads_of(block) if name not in inner]
+        parameter_names = [name for name in reads_of(block) if name not in inner]
         outer.append_op(
             "recurrent",
             {
                 "inputs": [x for x, _ in self._inputs],
                 "initial_states": [m[0] for m in self._memories.values()],
-                "parameters": others,
+                "parameters": parameter_names,
             },
             {"outputs": [whole for _, whole in self._outputs]},
             {
                 "sub_block": block.idx,
-                "inside": others,
+                "inside": parameter_names,
                 "step_inputs": [step.name for _, step in self._inputs],
                 "ex_states": list(self._memories),
                 "step_outputs": [step.name for step, _ in self._outputs],

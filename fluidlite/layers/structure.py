@@ -1,4 +1,4 @@
-"""Lists, tuples and dicts of variables, one in another."""
+"""Nested structures of variables: lists, tuples and dicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def flat(structure: Any) -> list[Any]:
 
 
 def packed(structure: Any, leaves: list[Any]) -> Any:
-    """A structure like another, with other leaves."""
+    """A structure of the form of another, with new leaves."""
     return _pack(structure, iter(leaves))
 
 
@@ -31,6 +31,7 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
+    """Whether two structures differ in their leaves only."""
     if isinstance(one, (list, tuple)):
         alike = isinstance(other, (list, tuple)) and len(one) == len(other)
         return alike and all(map(same, one, other))
@@ -40,5 +41,5 @@ def same(one: Any, other: Any) -> bool:
 
 
 def over(function: Callable[[Any], Any], structure: Any) -> Any:
-    """The structure with a function of each of its leaves in their places."""
+    """The structure with a function applied to each leaf."""
     return packed(structure, [function(leaf) for leaf in flat(structure)])

@@ -1,4 +1,4 @@
-"""Layers that compare, read or cost whole sequences: edit_distance, ctc_greedy_decoder, warpctc, chunk_eval."""
+"""Layers that compare or decode sequences: edit_distance, ctc_greedy_decoder, warpctc, chunk_eval."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fluidlite.program.variable import Variable
 _IGNORED = Attr("ignored_tokens", "ints", doc="left out of both before they are compared; for inputs with LoD")
 
 
-def _may_hold(lengths: Variable, batch: int) -> bool:
+def _can_be_lengths(lengths: Variable, batch: int) -> bool:
     """Whether a variable may be [batch] or [batch, 1]."""
     return tuple(lengths.shape[1:]) in ((), (1,), (-1,)) and (
         -1 in (batch, *lengths.shape[:1]) or tuple(lengths.shape[:1]) == (batch,)
@@ -45,7 +45,7 @@ def edit_distance(
     input_length: Variable | None = None,
     label_length: Variable | None = None,
 ) -> tuple[Variable, Variable]:
-    """Return Levenshtein's distance of each pair of sequences, and how many pairs there are.
+    """Return the Levenshtein distance of each pair of sequences, and the number of pairs.
 
     >>> input = data("input", [-1, 1], "int64", lod_level=1)
     >>> label = data("label", [-1, 1], "int64", lod_level=1)
@@ -72,12 +72,12 @@ def edit_distance(
 def ctc_greedy_decoder(
     input: Variable, blank: int, input_length: Variable | None = None, padding_value: int = 0, name: str | None = None
 ) -> Any:
-    """Return the labels of each sequence's likeliest path: its best class a step, without repetitions and blanks.
+    """Return the labels of each sequence's likeliest path: the best class of each step, without repetitions and blanks.
 
-    input: Probabilities or scores: [rows, classes] with LoD, or padded, [batch, longest, classes], beside lengths
+    input: Probabilities or scores: [rows, classes] with LoD, or padded, [batch, longest, classes], with lengths
     blank: From 0 to classes - 1: the class that is no label
     input_length: int32 or int64, [batch]
-    padding_value: What stands after the labels of a padded sequence
+    padding_value: The value after the labels of a padded sequence
     Returns: int64, [labels, 1] with LoD; or with ``input_length``: [batch, longest], and the number of labels of each,
         [batch, 1]
     """
@@ -92,7 +92,7 @@ def ctc_greedy_decoder(
         refuse("input", input, "[rows, classes] with one level of LoD" if rank == 2 else "[batch, longest, classes]")
     if 0 <= input.shape[-1] <= blank:
         refuse("blank", blank, f"a class of input, from 0 to {input.shape[-1] - 1}")
-    if input_length is not None and not _may_hold(input_length, input.shape[0]):
+    if input_length is not None and not _can_be_lengths(input_length, input.shape[0]):
         refuse("input_length", input_length, f"[{input.shape[0]}]: the length of each sequence of input")
     _, best = topk(input, 1)
     attrs = {"blank": blank, "merge_repeated": True, "padding_value": padding_value}
@@ -135,7 +135,7 @@ def chunk_eval(
     excluded_chunk_types: Sequence[int] | None = None,
     seq_length: Variable | None = None,
 ) -> tuple[Variable, Variable, Variable, Variable, Variable, Variable]:
-    """Return precision, recall and F1 of chunks, and how many are found, are right, and are both.
+    """Return precision, recall and F1 of chunks, and the numbers of predicted, true and correct ones.
 
     Returns: Precision, recall, F1: float32, [1]; counts of chunks of ``input``, of ``label`` and of both: int64, [1].
         ``metrics.ChunkEvaluator`` adds the counts of batches

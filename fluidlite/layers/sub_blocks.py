@@ -1,4 +1,4 @@
-"""What layers with sub-blocks share: a block is opened, filled by layers, and run by an operator."""
+"""SubBlock: the context of layers with sub-blocks, whose block is filled by layers and run by an operator."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fluidlite.program.program import Program
 
 
 class SubBlock:
-    """A context in which layers append to a new block; it is taken out again if something raises.
+    """A context in which layers append to a new block; the block is removed if an error is raised.
 
-    ``done``: ``done(outer, block)`` is called at the end, when layers append to the outer block again.
+    ``done``: ``done(outer, block)`` is called at the end, when the outer block is current again.
     """
 
     def __init__(self, program: Program, done: Callable[[Block, Block], None]) -> None:
@@ -32,13 +32,13 @@ class SubBlock:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self.program.current_block_idx = self._outer.idx
         self.program.touch()
-        kept = False
+        succeeded = False
         try:
             if kind is None:
                 self.done(self._outer, self.block)
-                kept = True
+                succeeded = True
         finally:
-            if not kept:
+            if not succeeded:
                 del self.program.blocks[self._count :]
                 self._outer.ops[:] = self._before[0]
                 for name in [name for name in self._outer.vars if name not in self._before[1]]:
@@ -47,20 +47,20 @@ class SubBlock:
 
 @contextmanager
 def outside(block: Block | None) -> Iterator[None]:
-    """Layers append to a block around the current one, in front of the operator that will run that."""
+    """Let layers append to an enclosing block, before the operator that will run the current one."""
     assert block is not None
     program = block.program
-    here, program.current_block_idx = program.current_block_idx, block.idx
+    inner_index, program.current_block_idx = program.current_block_idx, block.idx
     try:
         yield
     finally:
-        program.current_block_idx = here
+        program.current_block_idx = inner_index
 
 
 def control_flow(
     outer: Block, type: str, blocks: Sequence[Block], slot: str, inputs: dict[str, Any], attrs: dict[str, Any]
 ) -> Operator:
-    """Append the operator that runs blocks, with all that these use of the variables around them."""
+    """Append the operator that runs blocks, with all outer variables that these use."""
     written = list(dict.fromkeys(name for block in blocks for name in writes_of(block)))
     read = [name for block in blocks for name in _first_read(block)]
     inside = [name for name in dict.fromkeys((*read, *written)) if name in read or has_value(outer, name)]
@@ -73,9 +73,9 @@ def control_flow(
 def _first_read(block: Block) -> list[str]:
     """Names of outer variables that a block reads before it writes them."""
     written: set[str] = set()
-    found: list[str] = []
+    reads: list[str] = []
     outer = set(reads_of(block))
     for op in block.ops:
-        found += [name for name in op.input_arg_names if name in outer and name not in written]
+        reads += [name for name in op.input_arg_names if name in outer and name not in written]
         written.update(op.output_arg_names)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(reads))

@@ -1,4 +1,4 @@
-"""Creation, copies and conversion of tensors; variables of one's own."""
+"""Create, copy and convert tensors; declare variables and parameters."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from fluidlite.program.variable import Parameter, Variable
 from fluidlite.program.variable_metadata import copy_operator
 from fluidlite.tensor.var_type import dtype_of
 
-# Variables ---------------------------------------------------------------------------------------------------------
+# Variables -----------------------------------------------------------------------------------------------------------
 
 
 def create_tensor(dtype: Any, name: str | None = None, persistable: bool = False) -> Variable:
-    """Declare a variable whose dims the operator that writes it will say.
+    """Declare a variable whose dims are set by the operator that writes it.
 
-    persistable: Kept in the scope after a run, and saved
+    persistable: Stays in the scope after a run, and is saved
     """
     dtype_of(dtype)
     helper = LayerHelper("create_tensor", name=name)
@@ -54,15 +54,15 @@ def create_parameter(
     is_bias: Changes the default initializer from Xavier to 0
     default_initializer: Used unless ``attr`` names one
     """
-    given = ParamAttr.to_attr(attr)
-    if not isinstance(given, ParamAttr):
+    param_attr = ParamAttr.to_attr(attr)
+    if not isinstance(param_attr, ParamAttr):
         refuse("attr", attr, "a ParamAttr")
-    given = given.copy()
+    param_attr = param_attr.copy()
     if name is not None:
-        given.name = name
+        param_attr.name = name
     helper = LayerHelper("create_parameter")
     return helper.create_parameter(
-        given, check_ints("shape", shape), dtype, check_bool("is_bias", is_bias), default_initializer
+        param_attr, check_ints("shape", shape), dtype, check_bool("is_bias", is_bias), default_initializer
     )
 
 
@@ -76,7 +76,7 @@ def create_global_var(
 ) -> Variable:
     """Declare a variable of the global block, filled with ``value`` at startup.
 
-    persistable: Kept in the scope after a run, and saved
+    persistable: Stays in the scope after a run, and is saved
     force_cpu: Taken for Fluid's sake
     """
     check_bool("force_cpu", force_cpu)
@@ -99,16 +99,16 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
     name = "@STEP_COUNTER@" if counter_name is None else counter_name
     helper = LayerHelper("global_step_counter")
     block = helper.main_program.global_block()
-    found = block.vars.get(name)
-    if found is not None:
-        return found
+    existing = block.vars.get(name)
+    if existing is not None:
+        return existing
     counter = helper.create_global_variable(True, name=name, shape=[1], dtype="int64", stop_gradient=True)
     helper.set_variable_initializer(counter, Constant(check_int("begin", begin) - check_int("step", step)))
     block.prepend_op("increment", {"X": counter}, {"Out": counter}, {"step": float(step)})
     return counter
 
 
-# Constants and random numbers --------------------------------------------------------------------------------------
+# Constants and random numbers ----------------------------------------------------------------------------------------
 
 
 @layer(
@@ -193,7 +193,7 @@ def ones_like(x: Variable, out: Variable | None = None) -> Variable:
     """
 
 
-# Copies and conversions --------------------------------------------------------------------------------------------
+# Copies and conversions ----------------------------------------------------------------------------------------------
 
 
 @layer("cast", {"dtype": "out_dtype"})
@@ -208,7 +208,7 @@ def cast(x: Variable, dtype: Any) -> Variable:
 
 @layer("concat")
 def concat(input: Sequence[Variable], axis: Any = 0, name: str | None = None) -> Variable:
-    """Return the inputs one behind the other along ``axis``, an int or a Variable that holds it.
+    """Return the inputs concatenated along ``axis``, an int or a Variable.
 
     >>> concat(data("input", [1])).shape
     (1,)
@@ -236,7 +236,7 @@ def sum(x: Variable | Sequence[Variable]) -> Variable:
 def assign(input: Variable | np.ndarray[Any, Any], output: Variable | None = None) -> Variable:
     """Return a copy of ``input``, a tensor or a tensor array (written into ``output``, if given).
 
-    The values of an array are kept in the program; they are what it holds now.
+    The values of an array are copied into the program now.
     """
     if isinstance(input, np.ndarray):
         attrs = value_attrs(input, dtype_of(input.dtype))
@@ -256,15 +256,15 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
     return also(Out=x if in_place else None)
 
 
-# Where values lie --------------------------------------------------------------------------------------------------
+# Places --------------------------------------------------------------------------------------------------------------
 
 
 @layer("device_view", {"place": ""})
 def device_view(x: Variable, place: PlaceLike, name: str | None = None) -> Variable:
-    """A view of a value, which must lie on ``place`` already: no copy; value and gradient are shared.
+    """A view of a value that is already on ``place``: nothing is copied; value and gradient are shared.
 
     Returns: The same dims and dtype
-    Raises: When it is run, if ``x`` lies on another place; :func:`device_transfer` copies it
+    Raises: At a run, if ``x`` is on another place; :func:`device_transfer` copies it
 
     >>> device_view(data("x", [2, 4]), "cpu").shape
     (2, 4)
@@ -276,8 +276,8 @@ def device_view(x: Variable, place: PlaceLike, name: str | None = None) -> Varia
 def device_transfer(x: Variable, place: PlaceLike, name: str | None = None) -> Variable:
     """Copy a value to a place, and its gradient back.
 
-    Operators run where the executor is, or where ``fluid.device_guard`` says; those that shall run on ``place`` are
-    appended inside ``fluid.device_guard(place)``.
+    Operators run on the executor's place, or on that of ``fluid.device_guard``; append those that shall run on
+    ``place`` inside ``fluid.device_guard(place)``.
 
     Returns: The same dims and dtype
 

@@ -1,4 +1,4 @@
-"""Tensor arrays: tensors by number, which loops write and read."""
+"""Tensor arrays: lists of tensors that loops write and read by index."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def create_array(dtype: Any) -> Variable:
 
 
 def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Variable:
-    """Write a copy of ``x`` into an array, and return that.
+    """Write a copy of ``x`` into an array, and return the array.
 
     x: Of one dim or more, of the dtype and rank of the other elements; the sizes of its dims may differ from theirs
-    i: int64 [1]: the index, from 0 on. An array is as long as its highest index says.
+    i: int64 [1]: the index, from 0 on. The length of an array is its highest index plus 1.
     array: Default: a new one
     Returns: The array, which is changed in place
     Raises: ProgramError, DtypeError, ShapeError, OutOfRangeError: If an argument is of another kind, if ``x`` has
@@ -64,7 +64,7 @@ def array_read(array: Variable, i: Variable) -> Variable:
     """Return an element of an array.
 
     i: int64 [1]: the index
-    Raises: If an argument is of another kind. If nothing in front of it writes into the array. At a run, if the index
+    Raises: If an argument is of another kind, or no earlier operator writes into the array. At a run, if the index
         is negative, beyond the array's length, or of an element that was never written.
 
     >>> array = array_write(data("x", [2, 4]), data("step", [1], "int64"))
@@ -97,7 +97,7 @@ def tensor_array_to_tensor(
     """Return all elements of an array as one tensor, and the size of each along the axis.
 
     Returns: The tensor; and the sizes, int32 [number of elements]
-    Raises: If ``input`` is no tensor array. At a run, if the array is empty, or its elements do not fit one another.
+    Raises: If ``input`` is no tensor array. At a run, if the array is empty, or the dims of its elements do not match.
 
     >>> array = array_write(data("x", [2, 4]), data("step", [1], "int64"))
     >>> [each.shape for each in tensor_array_to_tensor(array)]

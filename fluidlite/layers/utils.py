@@ -1,4 +1,4 @@
-"""Structures of variables, one in another, under Fluid's names."""
+"""Functions on nested structures of variables, under Fluid's names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def flatten(nest: Any) -> list[Any]:
 
 
 def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
-    """A structure like another, with other leaves."""
+    """A structure of the form of another, with new leaves."""
     count = len(flat(structure))
     if count != len(flat_sequence):
         raise ProgramError(f"the structure has {count} leaves, flat_sequence {len(flat_sequence)}; expected as many")
@@ -31,19 +31,19 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
 
 
 def map_structure(func: Callable[..., Any], *structure: Any) -> Any:
-    """A structure of what a function returns for the leaves of one, or of several that are alike."""
+    """Apply a function to the leaves of one structure, or of several of the same form."""
     check_function("func", func)
     if not structure:
         raise ProgramError("map_structure got no structure; expected one or more after the function")
-    first, *others = structure
-    for other in others:
+    first, *more = structure
+    for other in more:
         assert_same_structure(first, other)
     leaves = zip(*map(flat, structure), strict=True)
     return packed(first, [func(*each) for each in leaves])
 
 
 def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> None:
-    """Raise ProgramError unless two structures are alike but for their leaves.
+    """Raise ProgramError unless two structures differ in their leaves only.
 
     ``check_types`` is a hint of Fluid's: lists and tuples are alike.
     """

@@ -1,4 +1,4 @@
-"""Layers on images: other sizes, other orders, images as sequences; and row_conv, which looks ahead in sequences."""
+"""Layers on images: resize, pixel_shuffle, space_to_depth, im2sequence; and row_conv on sequences."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
 Size = int | Sequence[int]
-_AHEAD = Attr("future_context_size", "int", minimum=0, doc="how many steps ahead")
+_CONTEXT_ATTR = Attr("future_context_size", "int", minimum=0, doc="the number of future steps")
 
-# Other sizes -------------------------------------------------------------------------------------------------------
+# Resize --------------------------------------------------------------------------------------------------------------
 
 _METHODS = {
     "LINEAR": ("linear", 1, ("NCW", "NWC")),
@@ -28,7 +28,7 @@ _METHODS = {
 }
 
 
-_SIZES: Names = {
+_SIZE_NAMES: Names = {
     "out_shape": "",
     "actual_shape": "OutSize",
     "align_corners": Body("align_corners"),
@@ -36,26 +36,26 @@ _SIZES: Names = {
 }
 
 
-def _resized(
-    out_shape: Any, scale: Any, actual_shape: Any, resample: Any, data_format: Any, align_mode: int = 1, **given: Any
+def _resize(
+    out_shape: Any, scale: Any, actual_shape: Any, resample: Any, data_format: Any, align_mode: int = 1, **values: Any
 ) -> Any:
-    """The size, or the scale, of the images, by numbers or Variables."""
+    """The body of resizing layers: the size or the scale, as numbers or Variables."""
     method, spatial, formats = _METHODS[resample]
     if data_format not in formats:
         refuse("data_format", data_format, " or ".join(map(repr, formats)), error=AttributeValueError)
-    if not isinstance(given["align_corners"], bool):
-        refuse("align_corners", given["align_corners"], "True or False")
+    if not isinstance(values["align_corners"], bool):
+        refuse("align_corners", values["align_corners"], "True or False")
     if out_shape is None and scale is None:
         refuse("out_shape", None, "the size of the result, or a scale")
     if isinstance(scale, float) and out_shape is None and scale <= 0:
         refuse("scale", scale, "a number above 0", error=AttributeValueError)
-    made = {} if out_shape is None else {"scale": None, "Scale": None, **_sizes(out_shape, spatial)}
+    sizes = {} if out_shape is None else {"scale": None, "Scale": None, **_sizes(out_shape, spatial)}
     if actual_shape is not None:
-        made["OutSize"] = actual_shape
+        sizes["OutSize"] = actual_shape
     layout = "NCHW" if data_format[1] == "C" else "NHWC"
-    corners = given["align_corners"]
+    corners = values["align_corners"]
     attrs = {"interp_method": method, "align_corners": corners, "align_mode": align_mode, "data_layout": layout}
-    return also(f"{method}_interp", **attrs, **made)
+    return also(f"{method}_interp", **attrs, **sizes)
 
 
 def _sizes(out_shape: Any, spatial: int) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _sizes(out_shape: Any, spatial: int) -> dict[str, Any]:
     return dict(zip(("out_d", "out_h", "out_w")[-spatial:], sizes, strict=True))
 
 
-@layer("bilinear_interp", {**_SIZES, "resample": Attr("resample", "str", choices=(*_METHODS,))}, body=_resized)
+@layer("bilinear_interp", {**_SIZE_NAMES, "resample": Attr("resample", "str", choices=(*_METHODS,))}, body=_resize)
 def image_resize(
     input: Variable,
     out_shape: Sequence[int | Variable] | Variable | None = None,
@@ -89,8 +89,8 @@ def image_resize(
     input: Images, [images, channels, height, width] ([images, height, width, channels] if ``data_format`` is "NHWC");
         with "TRILINEAR" volumes, with a depth before the height, and with "LINEAR" lines, without height
     out_shape: The size of the result; numbers may be Variables of [1], int32 or int64, or all of it one of [2]
-    scale: How many times as large the result is, rounded down, if ``out_shape`` does not say it
-    align_corners: The corner elements keep their places. Else a result's element i is i * size / out_size of the
+    scale: The ratio of sizes, rounded down, if ``out_shape`` is None
+    align_corners: The corner elements stay at the corners. Else a result's element i is i * size / out_size of the
         image.
     data_format: "NCHW" or "NHWC", "NCDHW" or "NDHWC" for "TRILINEAR", "NCW" or "NWC" for "LINEAR"
     Raises: An argument has another form, or neither ``out_shape`` nor ``scale`` is given
@@ -100,7 +100,7 @@ def image_resize(
     """
 
 
-@layer("bilinear_interp", _SIZES, body=partial(_resized, resample="BILINEAR"))
+@layer("bilinear_interp", _SIZE_NAMES, body=partial(_resize, resample="BILINEAR"))
 def resize_bilinear(
     input: Variable,
     out_shape: Sequence[int | Variable] | Variable | None = None,
@@ -118,7 +118,7 @@ def resize_bilinear(
     """
 
 
-@alike(resize_bilinear, "linear_interp", body=partial(_resized, resample="LINEAR"), data_format="NCW")
+@alike(resize_bilinear, "linear_interp", body=partial(_resize, resample="LINEAR"), data_format="NCW")
 def resize_linear() -> None:
     """Return the lines in another length, each element from the two around its place: :func:`image_resize`.
 
@@ -127,7 +127,7 @@ def resize_linear() -> None:
     """
 
 
-@alike(resize_bilinear, "trilinear_interp", body=partial(_resized, resample="TRILINEAR"), data_format="NCDHW")
+@alike(resize_bilinear, "trilinear_interp", body=partial(_resize, resample="TRILINEAR"), data_format="NCDHW")
 def resize_trilinear() -> None:
     """Return the volumes in another size, each element from the eight around its place: :func:`image_resize`.
 
@@ -136,7 +136,7 @@ def resize_trilinear() -> None:
     """
 
 
-@layer("nearest_interp", _SIZES, body=partial(_resized, resample="NEAREST"))
+@layer("nearest_interp", _SIZE_NAMES, body=partial(_resize, resample="NEAREST"))
 def resize_nearest(
     input: Variable,
     out_shape: Sequence[int | Variable] | Variable | None = None,
@@ -154,7 +154,7 @@ def resize_nearest(
 
 
 def image_resize_short(input: Variable, out_short_len: int, resample: str = "BILINEAR") -> Variable:
-    """Return the images in another size, of which the shorter side is ``out_short_len``, in their proportions.
+    """Resize images so that the shorter side is ``out_short_len``, with their proportions.
 
     input: Images, [images, channels, height, width], of known height and width
     resample: As in :func:`image_resize`
@@ -162,15 +162,15 @@ def image_resize_short(input: Variable, out_short_len: int, resample: str = "BIL
     check_variable("input", input)
     if len(input.shape) != 4 or min(input.shape[2:]) < 1:
         refuse("input", input, "[images, channels, height, width], height and width known")
-    short = check_int("out_short_len", out_short_len, 1)
+    short_size = check_int("out_short_len", out_short_len, 1)
     sizes = list(input.shape[2:])
-    less = sizes.index(min(sizes))
-    sizes[1 - less] = int(sizes[1 - less] * (short / sizes[less]) + 0.5)
-    sizes[less] = short
+    short_axis = sizes.index(min(sizes))
+    sizes[1 - short_axis] = int(sizes[1 - short_axis] * (short_size / sizes[short_axis]) + 0.5)
+    sizes[short_axis] = short_size
     return image_resize(input, sizes, resample=resample)
 
 
-# Other orders ------------------------------------------------------------------------------------------------------
+# Reorder -------------------------------------------------------------------------------------------------------------
 
 
 @layer("pixel_shuffle")
@@ -200,7 +200,7 @@ def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Vari
 
 @layer("shuffle_channel")
 def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variable:
-    """Return images whose channels take turns among ``group`` groups; it divides the channels of ``x``.
+    """Interleave the channels of ``group`` groups; it divides the channels of ``x``.
 
     >>> shuffle_channel(data("x", [2, 4, 8, 8]), 4).shape
     (2, 4, 8, 8)
@@ -209,14 +209,14 @@ def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variabl
 
 @layer("temporal_shift")
 def temporal_shift(x: Variable, seg_num: int, shift_ratio: float = 0.25, name: str | None = None) -> Variable:
-    """Return images, ``seg_num`` in a row being a sequence, of which some channels come from their neighbours.
+    """Return images, ``seg_num`` consecutive ones being a sequence, with some channels of the neighbouring images.
 
     >>> temporal_shift(data("x", [2, 4, 8, 8]), 1).shape
     (2, 4, 8, 8)
     """
 
 
-# Sequences ---------------------------------------------------------------------------------------------------------
+# Sequences -----------------------------------------------------------------------------------------------------------
 
 
 @layer("im2sequence", {"filter_size": "", "stride": "", "padding": "", "input_image_size": "Y", "out_stride": ""})
@@ -234,8 +234,8 @@ def im2sequence(
     filter_size: Size of a window
     stride: Distance between two
     padding: Zeros around each image
-    out_stride: How many times smaller the images have become
-    Returns: [all windows, channels * height * width], a LoD tensor: one sequence an image
+    out_stride: The ratio of the original size to the size of ``input``
+    Returns: [all windows, channels * height * width], a LoD tensor: one sequence for each image
 
     >>> im2sequence(data("input", [2, 4, 8, 8])).shape
     (128, 4)
@@ -245,9 +245,9 @@ def im2sequence(
     return also(kernels=kernels, strides=strides, paddings=four_paddings("padding", padding), **sizes)
 
 
-@layer("row_conv", {"future_context_size": _AHEAD})
+@layer("row_conv", {"future_context_size": _CONTEXT_ATTR})
 def row_conv(input: Variable, future_context_size: int, param_attr: Any = None, act: Any = None) -> Variable:
-    """Return, for each step of sequences, a sum of itself and the steps ahead, weighted by column.
+    """Return, for each step of sequences, the weighted sum of itself and the next steps, with weights for each column.
 
     param_attr: Of the weights ``row_conv_0.w_0``, [future_context_size + 1, width]
 

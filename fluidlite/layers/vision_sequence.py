@@ -1,4 +1,4 @@
-"""Layers on images and sequences that have no parameters: windows as columns, grids of places, positions, products."""
+"""Layers on images and sequences without parameters: unfold, affine_grid, grid_sampler, fsp_matrix."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def unfold(
 
 @layer("affine_grid", {"out_shape": "output_shape"})
 def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, name: str | None = None) -> Variable:
-    """Return where the pixels of an image lie in another, each coordinate from -1 to 1.
+    """Return the positions of an image's pixels in another image, each coordinate from -1 to 1.
 
     Returns: [images, height, width, 2]: x, then y
 
@@ -53,7 +53,7 @@ def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, name: str 
 
 @layer("grid_sampler")
 def grid_sampler(x: Variable, grid: Variable, name: str | None = None) -> Variable:
-    """Return the images read at the places of a grid, each place from the four pixels around it.
+    """Sample images at the positions of a grid, each from the four nearest pixels.
 
     Returns: [images, channels, rows, columns]; pixels outside the image count as 0
 
@@ -64,7 +64,7 @@ def grid_sampler(x: Variable, grid: Variable, name: str | None = None) -> Variab
 
 @layer("add_position_encoding")
 def add_position_encoding(input: Variable, alpha: float, beta: float, name: str | None = None) -> Variable:
-    """Return ``alpha * input`` plus ``beta`` times waves that tell the steps of a sequence apart.
+    """Return ``alpha * input`` plus ``beta`` times sine and cosine waves of the step number.
 
     Returns: Dims and LoD of ``input``
 
@@ -86,7 +86,7 @@ def fsp_matrix(x: Variable, y: Variable) -> Variable:
 
 @layer("cvm", called="cvm")
 def continuous_value_model(input: Variable, cvm: Variable, use_cvm: bool = True) -> Variable:
-    """Take the logarithms of the counts of shows and clicks in front of each row, or leave them out.
+    """Replace the counts of shows and clicks at the begin of each row by logarithms, or remove them.
 
     Returns: As ``input``, or two features narrower
 
@@ -97,7 +97,7 @@ def continuous_value_model(input: Variable, cvm: Variable, use_cvm: bool = True)
 
 @layer("similarity_focus", stop_gradient=True)
 def similarity_focus(input: Variable, axis: int, indexes: Sequence[int], name: str | None = None) -> Variable:
-    """Return a mask of the places where some planes of ``input`` have their maxima.
+    """Return a mask of the positions of the maxima of some planes of ``input``.
 
     input: float32 or float64, [batch, a, b, c]
     Returns: As ``input``

@@ -53,7 +53,7 @@ class BodyScope(Scope):
         return self.outer.random_key if self.outer is not None else None
 
 
-UNKNOWN = object()
+UNKNOWN = object()  # a trip count not computed yet
 
 
 class BlockBody:

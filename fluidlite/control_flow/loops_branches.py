@@ -14,7 +14,7 @@ from fluidlite.base.errors import OutOfRangeError, ProgramError
 from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.run_errors import before_state
 from fluidlite.control_flow.bodies import UNKNOWN, BlockBody, StepRecords, body_of, check_fits, is_random, zeros
-from fluidlite.control_flow.sub_program import STEP, body_program, step_gradient
+from fluidlite.control_flow.sub_program import STEP_GRAD, body_program, step_gradient
 from fluidlite.control_flow.trip_count import TripCount, find_trip_count
 from fluidlite.program.block import Block
 from fluidlite.program.contents import slots
@@ -269,11 +269,11 @@ def _run_back(
             for name in body.inputs:
                 tensor = gradients.get(name)
                 if tensor is not None:
-                    body.copy_in(name + STEP, tensor)
+                    body.copy_in(name + STEP_GRAD, tensor)
                 else:
                     spec = ends.get(name) or steps.before.get(name)
                     assert spec is not None
-                    body.set_zeros(name + STEP, spec)
+                    body.set_zeros(name + STEP_GRAD, spec)
         for name, tensor in values.items():
             if name in body.program.global_block().vars:
                 body.copy_in(name, tensor)
@@ -282,7 +282,7 @@ def _run_back(
         last = body
     if last is not None:
         for name in last.inputs:
-            if name in grad_names and (gradient := last.copy_out(name + STEP)) is not None:
+            if name in grad_names and (gradient := last.copy_out(name + STEP_GRAD)) is not None:
                 gradients[name] = gradient
 
 

@@ -11,7 +11,7 @@ from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.run_errors import before_state
 from fluidlite.control_flow.bodies import BlockBody, StepRecords, body_of, check_fits, empty, is_random, zeros
 from fluidlite.control_flow.loops_branches import NO_SECOND_GRADIENT, gradient_program, steps_of
-from fluidlite.control_flow.sub_program import STEP, body_program, step_gradient
+from fluidlite.control_flow.sub_program import STEP_GRAD, body_program, step_gradient
 from fluidlite.program.gradient_paths import NoDerivativeError
 from fluidlite.program.opdef import GRAD, Attr, Slot
 from fluidlite.program.operator import Operator
@@ -141,42 +141,42 @@ def _run_grad(frame: Frame, op: Operator) -> None:
     block = op.block.program.blocks[index]
     targets = (*attrs["ex_states"], *attrs["given"])
     body = body_of(frame, op, index, partial(gradient_program, block, targets, grad_names, _step_inputs(op)))
-    gradients: dict[str, Tensor] = {}
+    grads: dict[str, Tensor] = {}
     step_inputs = dict(zip(attrs["step_inputs"], sequences, strict=True))
     for name in grad_names:
         if name in step_inputs:
-            gradients[name] = zeros(step_inputs[name]._known().with_(lod=()), context)
+            grads[name] = zeros(step_inputs[name]._known().with_(lod=()), context)
     body.begin(frame)
     try:
         for name, tensor in parameters.items():
             body.share(name, tensor)
         for name, tensor in (*states.items(), *parameters.items()):
             if name in body.inputs:
-                body.set_zeros(name + STEP, tensor._known())
+                body.set_zeros(name + STEP_GRAD, tensor._known())
         for (_, values, runs), at in reversed(list(zip(steps.started, _step_order(op, length), strict=True))):
             for name, tensor in values.items():
                 body.copy_in(name, tensor)
             for name, tensor in step_inputs.items():
                 body.copy_in(name, step_view(tensor, at))
                 if name in grad_names:
-                    body.set_zeros(name + STEP, step_view(tensor, at)._known())
+                    body.set_zeros(name + STEP_GRAD, step_view(tensor, at)._known())
             for name, start in starts.items():
                 if name in body.inputs:
-                    body.copy_in(name + STEP, step_view(start, at))
+                    body.copy_in(name + STEP_GRAD, step_view(start, at))
             body.scope.runs = dict(runs) if runs is not None else None
             body.executor.run(body.program, None, [], scope=body.scope)
             for name in step_inputs:
                 if name in grad_names:
-                    transfer.transfer(_step_output(body, name + STEP), context, into=step_view(gradients[name], at))
+                    transfer.transfer(_step_output(body, name + STEP_GRAD), context, into=step_view(grads[name], at))
         for name in grad_names:
             if name not in step_inputs:
-                gradient = body.copy_out(name + STEP)
+                gradient = body.copy_out(name + STEP_GRAD)
                 assert gradient is not None
-                gradients[name] = gradient
+                grads[name] = gradient
     finally:
         body.end()
     for slot, names in ((_SEQUENCES, step_inputs), (_STATES, states), (_PARAMETERS, parameters)):
-        tensors = [gradients[name] for name in grad_names if name in names]
+        tensors = [grads[name] for name in grad_names if name in names]
         if tensors:
             frame.write(slot + GRAD, tensors)
 

@@ -19,7 +19,7 @@ from fluidlite.program.program import Program
 from fluidlite.program.variable import Variable
 from fluidlite.program.variable_metadata import copy_operator, sum_operator, zeros_operator
 
-STEP = "@STEP" + GRAD
+STEP_GRAD = "@STEP" + GRAD
 """Suffix of the state that holds the gradient of a name between the steps of a backward loop."""
 
 
@@ -132,7 +132,7 @@ def step_gradient(
     root = builder.root
     changed = [name for name in targets if name in written and differentiable(block, name)]
     inputs_of = list(dict.fromkeys((*grad_names, *changed)))
-    steps = {name: builder.state(name + STEP, name) for name in dict.fromkeys((*inputs_of, *changed))}
+    steps = {name: builder.state(name + STEP_GRAD, name) for name in dict.fromkeys((*inputs_of, *changed))}
     for name, variable in steps.items():
         variable.stop_gradient = True
         if name not in root.vars:  # another block of the operator reads it

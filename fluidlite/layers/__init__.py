@@ -72,7 +72,7 @@ def _layers_of(module: _ModuleType) -> list[str]:
     return [name for name, each in members.items() if name[0] != "_" and (_isclass(each) or _isfunction(each))]
 
 
-_HELPERS = {"attribute_checks", "common", "declare", "declared", "declared_use", "device", "documentation"}
+_HELPERS = {"attribute_checks", "common", "declare", "declared", "declared_use", "device", "documentation"}  # no layers
 _HELPERS |= {"int_or_variable", "ops", "public", "structure", "sub_blocks", "utils"}
 _modules = [
     _import_module(f"{__name__}.{_info.name}")

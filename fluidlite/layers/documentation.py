@@ -13,7 +13,7 @@ from fluidlite.layers.attribute_checks import expected_of
 if TYPE_CHECKING:
     from fluidlite.layers.declare import Declaration, LayerArgument
 
-MAX_LINE_WIDTH = 118
+MAX_LINE_WIDTH = 118  # characters of a line of a docstring
 _ENTRY_PATTERN = re.compile(r"(\w+(?:, \w+)*): (.*)")
 _COMMON_ARGUMENTS = {
     "name": ("str, optional", "Of the layer; its result is ``<name>.tmp_0``."),

@@ -19,7 +19,7 @@ from fluidlite.program.variable import Variable
 
 Layer = TypeVar("Layer", bound=Callable[..., Any])
 OPTIMIZE_ROLE = "optimize"
-_ROWS_LAYERS = {"merge_selected_rows", "get_tensor_from_selected_rows"}
+_ROWS_LAYERS = {"merge_selected_rows", "get_tensor_from_selected_rows"}  # take SelectedRows only
 _KIND_ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """Python's errors for an argument of the wrong kind."""
 

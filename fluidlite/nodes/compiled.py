@@ -61,14 +61,14 @@ class NotCompiled:
 
 
 NOT_RUN = NotCompiled("it has not run")
-NOT_ASKED = NotCompiled("compiled=False")
-COMPUTED = NotCompiled("a part of its nodes was computed before")
+NOT_REQUESTED = NotCompiled("compiled=False")
+PARTLY_COMPUTED = NotCompiled("a part of its nodes was computed before")
 OBSERVED = NotCompiled("somebody observes its operators (fluid.debug)")
-FIRST = NotCompiled("no graph of its structure and metadata was seen before")
-ALIVE = NotCompiled(f"{MAX_RUNS} graphs of its structure are alive, whose values are kept")
-LARGE = NotCompiled(f"it has more than {MAX_COMPILED_NODES} nodes")
-MOVED = NotCompiled("the value of a leaf lies across memory, or elsewhere")
-LEAF = NotCompiled("its sink is a leaf, so nothing is computed")
+FIRST_OF_STRUCTURE = NotCompiled("no graph of its structure and metadata was seen before")
+RUNS_IN_USE = NotCompiled(f"{MAX_RUNS} graphs of its structure are alive, whose values are kept")
+TOO_LARGE = NotCompiled(f"it has more than {MAX_COMPILED_NODES} nodes")
+LEAF_NOT_CONTIGUOUS = NotCompiled("the value of a leaf is missing or not contiguous")
+SINK_IS_LEAF = NotCompiled("its sink is a leaf, so nothing is computed")
 
 
 class GraphStructure:
@@ -98,10 +98,10 @@ class GraphStructure:
 def structure_of(nodes: Sequence[Node]) -> GraphStructure | NotCompiled:
     """The structure of a graph of operators and leaves, or a reason against compiling; see :func:`find_obstacle`."""
     if len(nodes) > MAX_COMPILED_NODES:
-        return LARGE
+        return TOO_LARGE
     sink = nodes[-1]
     if sink.leaf:
-        return LEAF
+        return SINK_IS_LEAF
     if sink._dev.precedence:
         return NotCompiled(
             f"lies on {sink._dev}, whose memory each run takes and reset() ends; compiled graphs keep theirs", sink
@@ -126,7 +126,7 @@ def structure_of(nodes: Sequence[Node]) -> GraphStructure | NotCompiled:
                 return NotCompiled("has no value", node)
             value = storage._tensor
             if value is None or value._strides is not None:
-                return MOVED
+                return LEAF_NOT_CONTIGUOUS
             leaves.append((node, value_type))
             key += (value_type, type(node) is Weight, ties.setdefault(id(storage), node._position))
         else:
@@ -251,7 +251,7 @@ def compiled_run(graph: Graph, structure: GraphStructure, after: int) -> Compile
     if entry.refused is not None:
         return entry.refused
     if entry.count <= after:
-        return FIRST
+        return FIRST_OF_STRUCTURE
     if entry.unchecked:
         reason = find_obstacle(graph.nodes)
         if reason is not None:
@@ -262,7 +262,7 @@ def compiled_run(graph: Graph, structure: GraphStructure, after: int) -> Compile
         entry.stamp, entry.key = stamp, object()
     try:
         compiled_graph = _compiled.get(entry.key, lambda: CompiledGraph(graph, structure))
-        return compiled_graph.run_for(graph) or ALIVE
+        return compiled_graph.run_for(graph) or RUNS_IN_USE
     except FluidError as exc:  # it runs node by node, with equal results
         entry.refused = NotCompiled(f"its program was refused: {exc}")
         log.warning("%r is not compiled: %s", graph, exc)

@@ -276,4 +276,4 @@ def _reference_counts() -> tuple[int, int, int]:
     return value, gradient, memory
 
 
-_VALUE_REFERENCES, _GRADIENT_REFERENCES, _MEMORY_REFERENCES = _reference_counts()
+_VALUE_REFERENCES, _GRADIENT_REFERENCES, _MEMORY_REFERENCES = _reference_counts()  # compared with getrefcount

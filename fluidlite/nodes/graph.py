@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from fluidlite.base.errors import NodeError
 from fluidlite.nodes.buffers import text_of
 from fluidlite.nodes.compiled import (
-    COMPUTED,
-    NOT_ASKED,
+    NOT_REQUESTED,
     NOT_RUN,
+    PARTLY_COMPUTED,
     GraphStructure,
     NotCompiled,
     compiled_run,
@@ -163,7 +163,7 @@ class Graph:
 
     def _find_run(self, structure: GraphStructure | None, count: int) -> CompiledRun | NotCompiled:
         if not self._compiled:
-            return NOT_ASKED
+            return NOT_REQUESTED
         if structure is None or not structure.is_current():
             self._structure = None
             new_structure = structure_of(self.nodes)
@@ -172,7 +172,7 @@ class Graph:
             structure = self._structure = new_structure
             self._computed = len(self.nodes) - len(structure.leaves)
         if count != self._computed:
-            return COMPUTED
+            return PARTLY_COMPUTED
         return compiled_run(self, structure, COMPILE_AFTER)
 
     def _claim_nodes(self) -> None:

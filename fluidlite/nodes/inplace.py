@@ -14,7 +14,7 @@ from fluidlite.base.errors import NodeError
 from fluidlite.nodes.node import Node
 from fluidlite.nodes.operator_node import OperatorNode
 
-MODES = ("asked", "auto", "copy")
+MODES = ("asked", "auto", "copy")  # values of Graph's argument inplace, besides False
 
 
 class InPlaceError(NodeError):

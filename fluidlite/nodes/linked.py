@@ -112,13 +112,13 @@ class LinkedGraph:
         node_inputs = linked.input_addresses
         alias_of: dict[tuple[int, int], int] = {}  # the leaf that a value, or a saved value, aliases
         ties: dict[int, int] = {}
-        has_devices = False
+        is_mixed = False  # whether nodes are on several devices
         launches = 0
         for at, node in enumerate(nodes):
             if type(node) is not OperatorNode:
                 if not (linked._add_leaf(node, at, ties) if node.leaf else linked._add_view(node, at, nodes, alias_of)):
                     return None
-                has_devices = has_devices or node._at._dev is not sink_dev
+                is_mixed = is_mixed or node._at._dev is not sink_dev
                 continue
             program = node._program
             if program is None or node._forwarded or node._inplace >= 0:
@@ -128,7 +128,7 @@ class LinkedGraph:
                 count_image_uses(nodes[at:], context)
                 return None
             if node._dev is not dev:
-                region.cursor, region, has_devices = cursor, regions.of(node._dev), True
+                region.cursor, region, is_mixed = cursor, regions.of(node._dev), True
                 if region is None:
                     return None
                 dev, cursor, sizes, counted = region.dev, region.cursor, region.sizes, region.counted
@@ -161,7 +161,7 @@ class LinkedGraph:
                 sizes += image.sizes
             words += (image.address, *result_addresses, *addresses)
             if not image.is_plain:
-                stream.note(image)
+                stream.add_requirements(image)
                 words += (at, SCRATCH)
             for number, (source, result) in enumerate(image.outs):
                 if source >= 0:
@@ -176,7 +176,7 @@ class LinkedGraph:
         region.cursor, stream.launches = cursor, launches
         if not regions.allocate(stream.scratch):
             return None
-        if has_devices:
+        if is_mixed:
             linked.devs = [node._at._dev for node in nodes]
         linked.memory = regions.memory
         stream.run(context, regions)

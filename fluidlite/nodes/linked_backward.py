@@ -118,7 +118,7 @@ class LinkedBackward:
                 continue
             launches += image.launches
             result_addresses = []
-            for fetch, aligned_bytes, size in zip(image.fetches, image.aligned_sizes, image.sizes):  # noqa: B905  # strict costs time in this loop
+            for fetch, aligned_bytes, size in zip(image.fetches, image.aligned_sizes, image.sizes):  # noqa: B905
                 if devs:
                     dev = devs[inputs[program.targets[fetch]]._position]
                     if dev is not region.dev:
@@ -132,7 +132,7 @@ class LinkedBackward:
                     region.sizes.append(size)
             words += (image.address, *result_addresses, *addresses)
             if not image.is_plain:
-                stream.note(image)
+                stream.add_requirements(image)
                 words += (at, SCRATCH)
             for (source, result), target in zip(image.outs, program.targets):  # noqa: B905
                 target_node = inputs[target]._position
@@ -171,7 +171,7 @@ class LinkedBackward:
             return False
         self._stream.words += image.address, region.cursor, *parts
         if not image.is_plain:
-            self._stream.note(image)
+            self._stream.add_requirements(image)
             self._stream.words += at, SCRATCH
         self._stream.launches += image.launches
         self.gradients[at] = region.cursor

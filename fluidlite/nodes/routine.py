@@ -30,10 +30,10 @@ from fluidlite.tensor.tensor import Tensor as PlacedTensor
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.transfer import contiguous, transfer
 
-_NO_STATE = Scope()
+_NO_STATE = Scope()  # of frames for errors
 Draw = tuple[int, int]
 """A seed and a run number: the key of the random operators of one run."""
-_WORD_MASK = 0xFFFFFFFF
+_WORD_MASK = 0xFFFFFFFF  # the lower 32 bits
 IMAGE_AFTER = 4
 """Uses of a routine before it is linked, which compiles its small kernels."""
 

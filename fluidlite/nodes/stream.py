@@ -64,7 +64,7 @@ class ImageStream:
         self.launches = self.scratch = 0
         self.may_fail = False
 
-    def note(self, image: RoutineImage) -> None:
+    def add_requirements(self, image: RoutineImage) -> None:
         """Register the scratch memory and errors of an image that is not plain."""
         if image.scratch > self.scratch:
             self.scratch = image.scratch

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
-_NEW_ARGUMENTS = ("parameter_list", "grad_clip")
+_NEW_ARGUMENTS = ("parameter_list", "grad_clip")  # inserted by Fluid 1.8
 
 
 def either_order(init: Init) -> Init:

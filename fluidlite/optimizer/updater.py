@@ -32,7 +32,7 @@ class StateVar(NamedTuple):
     wide: bool = True
 
 
-_COMMON_ARGUMENTS = ("learning_rate", "parameter_list", "regularization", "grad_clip", "name")
+_COMMON_ARGUMENTS = ("learning_rate", "parameter_list", "regularization", "grad_clip", "name")  # of Optimizer
 
 
 class Updater(Optimizer):

@@ -23,12 +23,12 @@ STEP_GRAD = "@STEP" + GRAD
 """Suffix of the state that holds the gradient of a name between the steps of a backward loop."""
 
 
-def reads_of(block: Block) -> list[str]:
+def outer_reads(block: Block) -> list[str]:
     """Names of outer variables that a block's operators read."""
     return _outer(block, (name for op in block.ops for name in op.input_arg_names))
 
 
-def writes_of(block: Block) -> list[str]:
+def outer_writes(block: Block) -> list[str]:
     """Names of outer variables that a block's operators write."""
     return _outer(block, (name for op in block.ops for name in op.output_arg_names))
 
@@ -68,7 +68,7 @@ class _Builder:
         self.program._random_seed = block.program.random_seed
         self.program._next_id = block.program._next_id
         self.root = self.program.global_block()
-        for name in dict.fromkeys((*reads_of(block), *writes_of(block))):
+        for name in dict.fromkeys((*outer_reads(block), *outer_writes(block))):
             self.state(name, name)
         for name, variable in block.vars.items():
             self.root.vars[name] = copy_variable(variable, self.root)
@@ -115,7 +115,7 @@ def step_gradient(
     """
     builder = _Builder(block)
     current: dict[str, str] = {}
-    written = set(writes_of(block))
+    written = set(outer_writes(block))
     versions: set[str] = set(builder.root.vars)
     local_writes: set[str] = set()
     for op in block.ops:

@@ -19,7 +19,7 @@ from fluidlite.layers.nn import softmax
 from fluidlite.layers.ops import layer
 from fluidlite.layers.shape import reshape, shape, unsqueeze
 from fluidlite.layers.slicing_padding import expand, slice
-from fluidlite.layers.structure import flat, over
+from fluidlite.layers.structure import flat, map_leaves
 from fluidlite.layers.tensor import assign, cast, fill_constant, fill_constant_batch_size_like
 from fluidlite.program.variable import Variable
 
@@ -106,7 +106,7 @@ class BeamSearchDecoder(Decoder):
         """``inits`` are states of the cell, [batch, ...]. Only the first beam of each sequence is possible at first."""
         if inits is None:
             refuse("inits", inits, "the states of the cell", "give those of an encoder, or cell.get_initial_states(x)")
-        states = over(lambda x: _to_beams(x, self.beam_size), inits)
+        states = map_leaves(lambda x: _to_beams(x, self.beam_size), inits)
         reference, dims = flat(inits)[0], [-1, self.beam_size]
         words = fill_constant_batch_size_like(reference, dims, "int64", self.start_token)
         dtype = next((x.dtype for x in flat(inits) if x.dtype in FLOATS), "float32")
@@ -122,9 +122,9 @@ class BeamSearchDecoder(Decoder):
 
     def step(self, time: Variable, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any, Any, Variable]:
         """One call of the cell, and one selection; ``kwargs`` are passed to the cell."""
-        merged = over(self._merge, states.cell_states)
-        outputs, cell_states = self.cell(over(self._merge, inputs), merged, **kwargs)
-        outputs, cell_states = over(self._split, outputs), over(self._split, cell_states)
+        merged = map_leaves(self._merge, states.cell_states)
+        outputs, cell_states = self.cell(map_leaves(self._merge, inputs), merged, **kwargs)
+        outputs, cell_states = map_leaves(self._split, outputs), map_leaves(self._split, cell_states)
         if self.output_fn is not None:
             outputs = self.output_fn(outputs)
         output, state = self._beam_search_step(check_variable("output_fn", outputs), cell_states, states)
@@ -167,7 +167,7 @@ class BeamSearchDecoder(Decoder):
         new_lengths = lengths + cast(layer("logical_not")(was_ended), "int64")
         end = fill_constant([1], "int64", self.end_token)
         is_ended = layer("logical_or")(was_ended, layer("equal")(words, end))
-        cells = over(lambda x: self._gather(x, parents), cell_states)
+        cells = map_leaves(lambda x: self._gather(x, parents), cell_states)
         for output in (words, parents, is_ended, new_lengths):
             output.stop_gradient = True
         return self.OutputWrapper(best, words, parents), self.StateWrapper(cells, best, is_ended, new_lengths)

@@ -10,7 +10,7 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import LayerHelper, check_function, check_variable, refuse
 from fluidlite.layers import ops
 from fluidlite.layers.loops import check_condition
-from fluidlite.layers.structure import flat, packed, same
+from fluidlite.layers.structure import flat, pack, same_structure
 from fluidlite.layers.sub_blocks import SubBlock, control_flow
 from fluidlite.layers.tensor import fill_constant
 from fluidlite.program.block import Block
@@ -149,7 +149,7 @@ def _merge_results(outer: Block, returned: Sequence[Any], blocks: Sequence[Block
     """Create the variables that both branches write."""
     if returned[0] is None and returned[1] is None:
         return None
-    if not same(*returned) or any(leaf is None for leaf in (*flat(returned[0]), *flat(returned[1]))):
+    if not same_structure(*returned) or any(leaf is None for leaf in (*flat(returned[0]), *flat(returned[1]))):
         raise ProgramError(
             f"true_fn of cond returned {_structure_text(returned[0])}, false_fn {_structure_text(returned[1])}; "
             "expected the same structure"
@@ -166,7 +166,7 @@ def _merge_results(outer: Block, returned: Sequence[Any], blocks: Sequence[Block
             block.append_op(copy_operator(value), {"X": value}, {"Out": result})
         dims = tuple(a if a == b else -1 for a, b in zip(first.dims, second.dims, strict=True))
         result.declare(first.with_(dims=dims, lod_level=max(first.lod_level, second.lod_level)))
-    return packed(returned[0], results)
+    return pack(returned[0], results)
 
 
 def _structure_text(structure: Any) -> str:

@@ -39,7 +39,7 @@ def hsigmoid(
     is_custom: bool = False,
     is_sparse: bool = False,
 ) -> Variable:
-    """Return the cost of each row's class as a leaf of a binary tree, at whose nodes sigmoids turn left or right.
+    """Return the cost of each row's class in a binary tree of classes, with a sigmoid at each inner node.
 
     label: int32 or int64, [rows, 1]; one that is no class is an OutOfRangeError
     param_attr, bias_attr: Of the weights of the nodes, [num_classes - 1, width], or [num_classes, width] of a custom

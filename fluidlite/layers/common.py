@@ -39,7 +39,7 @@ def append(
     return out
 
 
-def elsewhere(module: str) -> Callable[[str], Any]:
+def layers_getattr(module: str) -> Callable[[str], Any]:
     """Return a module's ``__getattr__`` that finds all layers, as Fluid's module has more of them."""
 
     def find(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fluidlite.layers.common import elsewhere
+from fluidlite.layers.common import layers_getattr
 from fluidlite.layers.declare import also, layer
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
@@ -35,4 +35,4 @@ def Print(
     return also(print_phase=print_phase.upper())
 
 
-__getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare
+__getattr__ = layers_getattr(__name__)  # Fluid's path of layers that other modules declare

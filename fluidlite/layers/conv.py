@@ -10,7 +10,7 @@ from typing import Any
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.initializer import Normal
 from fluidlite.layer_helper import check_ints, refuse
-from fluidlite.layers.declare import AddedBias, Body, Names, Weight, alike, also, layer
+from fluidlite.layers.declare import AddedBias, BodyArg, Names, Weight, alike, also, layer
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
@@ -23,9 +23,9 @@ Size = int | Sequence[int]
 _NAMES: Names = {
     "num_filters": Attr("num_filters", "int", minimum=1, doc="channels of the result"),
     "filter_size": "",
-    "stride": Body("strides"),
-    "padding": Body("paddings"),
-    "dilation": Body("dilations"),
+    "stride": BodyArg("strides"),
+    "padding": BodyArg("paddings"),
+    "dilation": BodyArg("dilations"),
     "data_format": "",
 }
 
@@ -156,7 +156,7 @@ def conv3d() -> None:
     """
 
 
-@layer("conv2d_transpose", {**_NAMES, "output_size": Body("output_size")}, body=partial(_transposed_convolution, 2))
+@layer("conv2d_transpose", {**_NAMES, "output_size": BodyArg("output_size")}, body=partial(_transposed_convolution, 2))
 def conv2d_transpose(
     input: Variable,
     num_filters: int,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from fluidlite.base.errors import RegistryError
 from fluidlite.control_flow import sub_program as _control_flow  # noqa: F401  declares the operators that run blocks
-from fluidlite.layers.declared import AddedBias, Bias, Body, Returned, Several, Unused, Weight, also
+from fluidlite.layers.declared import AddedBias, Bias, BodyArg, Returned, Unused, VariableList, Weight, also
 from fluidlite.layers.declared_use import HELPED, LayerCall
 from fluidlite.program.opdef import Attr
 from fluidlite.program.registry import HINTS, ops
@@ -24,11 +24,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 __all__ = [
     "AddedBias",
     "Bias",
-    "Body",
+    "BodyArg",
     "Names",
     "Returned",
-    "Several",
     "Unused",
+    "VariableList",
     "Weight",
     "alike",
     "also",
@@ -124,7 +124,7 @@ class Declaration:
         role = names.get(name, name)
         if isinstance(role, Attr):
             return LayerArgument(name, optional, attr=role)
-        if not role or isinstance(role, Body):
+        if not role or isinstance(role, BodyArg):
             return LayerArgument(name, optional, body_attr=role)
         if isinstance(role, (Unused, Returned)):
             unused, output = (str(role), "") if isinstance(role, Unused) else ("", str(role))
@@ -189,7 +189,7 @@ def layer(
     ``names``: the roles of arguments whose name differs from the operator's: a slot or an attribute;
     ``"scale|ScaleTensor"``, an attribute and the slot of a Variable with its value, besides the declared ones; an
     output that is written into it; an :class:`Attr`, which is checked for the body; ``""``, passed to the body
-    unchecked; :class:`Body` with the attribute that the body computes from it; :class:`Unused` with the reason;
+    unchecked; :class:`BodyArg` with the attribute that the body computes from it; :class:`Unused` with the reason;
     :class:`Returned` with an output. For attributes that Variables may hold the body gets NumberArgument.
     ``returns``: the outputs that are returned; default: all that are neither intermediate nor dispensable.
     ``extra``: dispensable outputs that the gradient needs.

@@ -18,7 +18,7 @@ class Returned(str):
     """Marks an argument that, if true, also returns the named output."""
 
 
-class Body(str):
+class BodyArg(str):
     """Marks an argument that the body gets unchecked, and the attribute, if any, that the body computes from it."""
 
 
@@ -48,7 +48,7 @@ class AddedBias(NamedTuple):
     end: int | None = None
 
 
-class Several(NamedTuple):
+class VariableList(NamedTuple):
     """For an output: a list of ``number`` variables, requested by ``argument``."""
 
     argument: str
@@ -67,6 +67,6 @@ def also(type: str = "", /, **values: Any) -> Result:  # type: ignore[type-var] 
 
     ``type``: another operator of the same slots and attributes.
     ``values``: by slot: a Variable or a list, a :class:`Weight` or :class:`Bias`; of an output also :class:`AddedBias`,
-    :class:`Several`, or the name of the input whose variable it writes. By attribute: its value. None: nothing.
+    :class:`VariableList`, or the name of the input whose variable it writes. By attribute: its value. None: nothing.
     """
     return cast(Result, Further(type, values))

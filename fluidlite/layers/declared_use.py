@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fluidlite.base.arguments import whole_text
 from fluidlite.layer_helper import LayerHelper, check_variable, check_variables
 from fluidlite.layers.attribute_checks import check_attribute
-from fluidlite.layers.declared import AddedBias, Bias, Further, Several, Weight
+from fluidlite.layers.declared import AddedBias, Bias, Further, VariableList, Weight
 from fluidlite.program.registry import ops
 from fluidlite.program.variable import Variable
 
@@ -103,7 +103,7 @@ class LayerCall:
                 continue
             if isinstance(value, str):
                 value = self._inputs[value]
-            elif isinstance(value, Several):
+            elif isinstance(value, VariableList):
                 value = helper.create_variables(value.argument, value.number)
             elif value is None:
                 value = helper.create_variable_for_type_inference(stop_gradient=slot in declaration.no_gradient)

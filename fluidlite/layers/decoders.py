@@ -14,7 +14,7 @@ from fluidlite.layers.nn import scale, softmax
 from fluidlite.layers.ops import layer
 from fluidlite.layers.shape import squeeze, transpose
 from fluidlite.layers.slicing_padding import pad
-from fluidlite.layers.structure import flat, over
+from fluidlite.layers.structure import flat, map_leaves
 from fluidlite.layers.tensor import cast, fill_constant, fill_constant_batch_size_like
 from fluidlite.program.variable import Variable
 
@@ -92,7 +92,7 @@ class TrainingHelper(DecodeHelper):
         if len(lengths.shape) != 1:
             refuse("sequence_length", lengths, "[batch]")
         self.inputs, self.sequence_length, self.time_major = inputs, lengths, time_major
-        self._steps = over(self._padded, inputs)
+        self._steps = map_leaves(self._padded, inputs)
 
     def _padded(self, x: Variable) -> Variable:
         """[steps + 1, batch, ...]: the padded last step is read but not used."""
@@ -101,7 +101,7 @@ class TrainingHelper(DecodeHelper):
         return pad(steps, [0, 1] + [0, 0] * (rank - 1))
 
     def _at(self, step: Variable) -> Any:
-        return over(lambda x: squeeze(gather(x, step), [0]), self._steps)
+        return map_leaves(lambda x: squeeze(gather(x, step), [0]), self._steps)
 
     def initialize(self) -> tuple[Any, Variable]:
         """The first step; sequences of length 0 have ended."""

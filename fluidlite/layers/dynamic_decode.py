@@ -14,7 +14,7 @@ from fluidlite.layers.ops import layer
 from fluidlite.layers.reduce import reduce_all
 from fluidlite.layers.shape import squeeze, transpose, unsqueeze
 from fluidlite.layers.slicing_padding import multiplex, slice as cut
-from fluidlite.layers.structure import flat, over, packed, same
+from fluidlite.layers.structure import flat, map_leaves, pack, same_structure
 from fluidlite.layers.sub_blocks import outside
 from fluidlite.layers.tensor import (
     assign,
@@ -67,7 +67,7 @@ def dynamic_decode(
     ended.stop_gradient = True
     lengths = zeros_like(cast(ended, "int64"))
     lengths.stop_gradient = True
-    loop_values = over(_loop_variable, [inputs, states])
+    loop_values = map_leaves(_loop_variable, [inputs, states])
     step = fill_constant([1], "int64", 0)
     condition = layer("logical_not")(reduce_all(ended))
     loop = While(condition, is_test=is_test, max_iterations=MAX_STEPS if limit is None else limit + 1)
@@ -83,8 +83,8 @@ def dynamic_decode(
             next_lengths = lengths + cast(layer("logical_not")(ended), "int64")
         if impute_finished and not decoder.tracks_own_finished:  # else ended sequences may have been reordered
             pairs = zip(flat(loop_values[1]), flat(next_states), strict=True)
-            next_states = packed(next_states, [_keep_ended(old, new, ended) for old, new in pairs])
-        buffers = over(lambda x: _append(helper.main_program, x, step, ended, limit if is_test else None), outputs)
+            next_states = pack(next_states, [_keep_ended(old, new, ended) for old, new in pairs])
+        buffers = map_leaves(lambda x: _write(helper.main_program, x, step, ended, limit if is_test else None), outputs)
         increment(step)
         write([*flat(loop_values), ended, lengths], [*flat([next_inputs, next_states]), next_ended, next_lengths])
         holds = layer("logical_not")(reduce_all(ended))
@@ -93,11 +93,11 @@ def dynamic_decode(
         assign(holds, output=condition)
     joined = [_all_steps(buffer, step) for buffer in flat(buffers)]
     joined = [x if x.dtype == of.dtype else cast(x, of.dtype) for x, of in zip(joined, flat(outputs), strict=True)]
-    outputs, final_states = packed(outputs, joined), loop_values[1]
+    outputs, final_states = pack(outputs, joined), loop_values[1]
     with suppress(NotImplementedError):
         outputs, final_states = decoder.finalize(outputs, final_states, lengths)
     if not output_time_major:
-        outputs = over(lambda x: transpose(x, [1, 0, *range(2, len(x.shape))]), outputs)
+        outputs = map_leaves(lambda x: transpose(x, [1, 0, *range(2, len(x.shape))]), outputs)
     return (outputs, final_states, lengths) if return_length else (outputs, final_states)
 
 
@@ -117,7 +117,7 @@ def _loop_variable(x: Any) -> Variable:
 
 def _check_structure(what: str, old: Any, new: Any) -> None:
     """Raise if a step returns another structure than it got, or other dtypes and ranks."""
-    if not same(old, new):
+    if not same_structure(old, new):
         raise ProgramError(f"decoder.step returned {what} of another structure than it was given; expected the same")
     for old_leaf, new_leaf in zip(flat(old), flat(new), strict=True):
         check_variable(f"{what} that decoder.step returned", new_leaf)
@@ -137,7 +137,7 @@ def _keep_ended(old: Variable, new: Variable, ended: Variable) -> Variable:
     return squeeze(selected, [1]) if is_vector else selected
 
 
-def _append(program: Program, x: Any, step: Variable, like: Variable, limit: int | None) -> Variable:
+def _write(program: Program, x: Any, step: Variable, like: Variable, limit: int | None) -> Variable:
     """Write a step's output, [batch, ...], into the outputs of all steps: an array, or a buffer of known size."""
     output = check_variable("outputs that decoder.step returned", x)
     dims = list(output.shape)

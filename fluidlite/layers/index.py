@@ -72,7 +72,7 @@ def scatter_nd(index: Variable, updates: Variable, shape: Sequence[int], name: s
 
 @layer("shard_index", stop_gradient=True)
 def shard_index(input: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1) -> Variable:
-    """Return indices as one of several shards counts them, ``ignore_value`` for those of other shards.
+    """Convert indices to those of one shard, with ``ignore_value`` for indices of other shards.
 
     Returns: Dims of ``input``
 
@@ -245,7 +245,7 @@ def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0, 
 def random_crop(x: Variable, shape: Sequence[int], seed: int | Variable | None = None) -> Variable:
     """Return a block of each instance of ``x``, at random places.
 
-    shape: Dims of a block: the last ones of the result. What comes before them counts the instances.
+    shape: Dims of a block: the last dims of the result. The dims before them are those of the instances.
     seed: The first seed (default: a random one), stored and advanced in a variable of the program; or an int64 Variable
 
     >>> random_crop(data("x", [2, 3, 4]), [2, 2]).shape

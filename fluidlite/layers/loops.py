@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fluidlite.base.errors import ProgramError, ShapeError
-from fluidlite.control_flow.sub_program import writes_of
+from fluidlite.control_flow.sub_program import outer_writes
 from fluidlite.layer_helper import LayerHelper, check_function, check_int, check_variable, refuse
-from fluidlite.layers.structure import flat, packed
+from fluidlite.layers.structure import flat, pack
 from fluidlite.layers.sub_blocks import SubBlock, control_flow
 from fluidlite.layers.tensor import assign
 from fluidlite.program.block import Block
@@ -74,7 +74,7 @@ class While:
 
     def _done(self, outer: Block, body: Block) -> None:
         name = self.cond_var.name
-        if name not in writes_of(body):
+        if name not in outer_writes(body):
             raise ProgramError(
                 f"the block of While never writes its condition {name!r}: it would run for ever, or not at all"
                 f"\n  Do: compare again at its end, such as layers.less_than(i, n, cond={name})"
@@ -107,7 +107,7 @@ def while_loop(
         refuse("loop_vars", loop_vars, "a list of one Variable or more")
     initial = [check_variable("loop_vars", each) for each in flat(list(loop_vars))]
     loop_variables = [_loop_variable(variable) for variable in initial]
-    arguments = packed(list(loop_vars), loop_variables)
+    arguments = pack(list(loop_vars), loop_variables)
     initial_condition = check_condition("cond", cond(*arguments))
     condition = assign(initial_condition)
     loop = While(condition, is_test, name, max_iterations)

@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 
 from fluidlite.initializer import Constant
 from fluidlite.layer_helper import LayerHelper, check_float, refuse
-from fluidlite.layers.common import elsewhere
+from fluidlite.layers.common import layers_getattr
 from fluidlite.layers.declare import Returned, Unused, Weight, also, layer
 from fluidlite.param_attr import ParamAttr
 from fluidlite.program.opdef import Attr
@@ -195,4 +195,4 @@ def crf_decoding(
     return also(Transition=LayerHelper("crf_decoding", name="crf_decoding").get_parameter(weights_name))
 
 
-__getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare
+__getattr__ = layers_getattr(__name__)  # Fluid's path of layers that other modules declare

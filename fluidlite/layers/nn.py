@@ -12,7 +12,7 @@ from fluidlite.layer_helper import (
     check_int,
     refuse,
 )
-from fluidlite.layers.common import elsewhere
+from fluidlite.layers.common import layers_getattr
 from fluidlite.layers.declare import also, layer
 from fluidlite.program.variable import Variable
 
@@ -162,4 +162,4 @@ def matmul(
     """
 
 
-__getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare
+__getattr__ = layers_getattr(__name__)  # Fluid's path of layers that other modules declare

@@ -218,7 +218,7 @@ def l2_normalize(x: Variable, axis: int | None, epsilon: float = 1e-12, name: st
 def log_softmax(input: Variable, axis: int | None = None, dtype: Any = None, name: str | None = None) -> Variable:
     """Return the logarithm of softmax, exact where softmax itself would be rounded to 0.
 
-    dtype: What ``input`` is cast to first
+    dtype: ``input`` is first cast to it
     Returns: As ``input``
 
     >>> log_softmax(data("input", [2, 4, 8, 8])).shape

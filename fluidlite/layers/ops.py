@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from fluidlite.layers.declare import Body, Declaration, LayerOptions, also, make
+from fluidlite.layers.declare import BodyArg, Declaration, LayerOptions, also, make
 from fluidlite.layers.public import public
 from fluidlite.program.registry import HINTS, ops
 from fluidlite.program.variable import Variable
@@ -114,7 +114,7 @@ def layer(type: str) -> Layer:
         # Fluid has this order in less_than, and no force_cpu elsewhere
         hint, last = ("force_cpu", None), [("cond", None), ("name", None)]
         arguments += [hint, *last] if type == "less_than" else [*last, hint]
-        names = {"cond": "Out", "force_cpu": Body()}
+        names = {"cond": "Out", "force_cpu": BodyArg()}
         text = "force_cpu: kept as a hint, for Fluid's sake"
     elif logical:
         arguments += [("out", None), ("name", None)]

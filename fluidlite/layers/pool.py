@@ -10,7 +10,7 @@ from fluidlite.base.arguments import as_whole
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.layer_helper import refuse
 from fluidlite.layers.conv import _paddings, check_format, per_dim
-from fluidlite.layers.declare import Body, Names, Returned, alike, also, layer
+from fluidlite.layers.declare import BodyArg, Names, Returned, alike, also, layer
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
@@ -18,14 +18,14 @@ Size = int | Sequence[int]
 
 
 _NAMES: Names = {
-    "pool_size": Body("ksize"),
+    "pool_size": BodyArg("ksize"),
     "pool_type": "pooling_type",
-    "pool_stride": Body("strides"),
-    "pool_padding": Body("paddings"),
+    "pool_stride": BodyArg("strides"),
+    "pool_padding": BodyArg("paddings"),
     "data_format": "",
 }
 _POOL_TYPE = Attr("pool_type", "str", choices=("max", "avg"))
-_ADAPTIVE_NAMES: Names = {"pool_size": Body("ksize"), "pool_type": _POOL_TYPE, "require_index": Returned("Mask")}
+_ADAPTIVE_NAMES: Names = {"pool_size": BodyArg("ksize"), "pool_type": _POOL_TYPE, "require_index": Returned("Mask")}
 
 
 def _pool(spatial: int, **arguments: Any) -> Any:

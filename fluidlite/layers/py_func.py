@@ -24,7 +24,7 @@ def py_func(
 
     func: ``func(*x)`` takes tensors (``numpy.asarray`` gives their values) and returns an array or tensor for each
         variable of ``out``
-    out: Made by the caller, with the dims (-1 where they are open) and dtype that ``func`` returns
+    out: Created by the caller, with the dims (-1 where they are open) and dtype that ``func`` returns
     backward_func: ``backward_func(*x, *out, *gradients of out)`` returns the gradients of ``x``; without it there are
         none
     skip_vars_in_backward_input: Variables of ``x`` and ``out`` that ``backward_func`` does not get

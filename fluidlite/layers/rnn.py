@@ -1,4 +1,4 @@
-"""Cells, and ``rnn``, which applies one to the steps of a batch."""
+"""RNN cells, and ``rnn``, which applies a cell to the steps of a batch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import LayerHelper, check_float, check_int, check_variable, refuse
-from fluidlite.layers.common import append, elsewhere
+from fluidlite.layers.common import append, layers_getattr
 from fluidlite.layers.sequence_lod import sequence_mask
 from fluidlite.layers.shape import shape, split, squeeze, stack, transpose, unstack
 from fluidlite.layers.slicing_padding import reverse, slice
 from fluidlite.layers.static_rnn import StaticRNN
-from fluidlite.layers.structure import flat, over, packed
+from fluidlite.layers.structure import flat, map_leaves, pack
 from fluidlite.layers.tensor import cast, concat, fill_constant, fill_constant_batch_size_like
 from fluidlite.param_attr import ParamAttr
 from fluidlite.program.variable import Variable
@@ -236,9 +236,9 @@ def rnn(
 
     if -1 in counts:
         to_time_major: Callable[[Variable], Variable] = _swapped if axis else lambda x: x
-        sequences = packed(inputs, [to_time_major(leaf) for leaf in leaves])
+        sequences = pack(inputs, [to_time_major(leaf) for leaf in leaves])
         outputs, states = looped(cell, sequences, initial_states, sequence_length, is_reverse, **kwargs)
-        return over(to_time_major, outputs), over(lambda leaf: row(leaf, -1), states)
+        return map_leaves(to_time_major, outputs), map_leaves(lambda leaf: row(leaf, -1), states)
     steps = counts.pop()
     parts = [unstack(leaf, axis=axis) for leaf in leaves]
     states, outputs = initial_states, []
@@ -247,12 +247,12 @@ def rnn(
         if sequence_length is not None:
             limit = fill_constant([1], sequence_length.dtype, t)
             active = append("greater_than", "greater_than", {"X": sequence_length, "Y": limit}, stop_gradient=True)
-        output, states = _step(cell, packed(inputs, [part[t] for part in parts]), states, active, kwargs)
+        output, states = _step(cell, pack(inputs, [part[t] for part in parts]), states, active, kwargs)
         outputs.append(output)
     if is_reverse:
         outputs.reverse()
     columns = [stack(list(leaf), axis=axis) for leaf in zip(*map(_leaves, outputs), strict=True)]
-    return packed(outputs[0], columns), states
+    return pack(outputs[0], columns), states
 
 
 def _step(cell: Cell, inputs: Any, states: Any, active: Variable | None, kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -276,7 +276,7 @@ def looped(
         step_inputs = [loop.step_input(each) for each in ordered]
         active = step_inputs.pop() if sequence_length is not None else None
         before = [loop.memory(init=each) for each in _leaves(states)]
-        output, new_states = _step(cell, packed(inputs, step_inputs), packed(states, before), active, kwargs)
+        output, new_states = _step(cell, pack(inputs, step_inputs), pack(states, before), active, kwargs)
         after = flat(new_states)
         for old, each in zip(before, after, strict=True):
             loop.update_memory(old, each)
@@ -284,7 +284,7 @@ def looped(
     results = flat(loop())
     count = len(results) - len(after)
     outs = [reverse(each, 0) for each in results[:count]] if is_reverse else results[:count]
-    return packed(output, outs), packed(new_states, results[count:])
+    return pack(output, outs), pack(new_states, results[count:])
 
 
 def _swapped(x: Variable) -> Variable:
@@ -319,7 +319,7 @@ def _keep_ended(old: Any, new: Any, active: Variable) -> Any:
             for x, y in ((new_state, mask), (old_state, 1.0 - mask))
         )
         merged.append(from_new + from_old)
-    return packed(new, merged)
+    return pack(new, merged)
 
 
 def _activation(activation: Any, default: str) -> Callable[[Any], Variable]:
@@ -372,4 +372,4 @@ def _over_shapes(function: Callable[[Sequence[int]], Any], shape: Any) -> Any:
     return refuse("shape", shape, "a list of ints, or a structure of such lists")
 
 
-__getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare
+__getattr__ = layers_getattr(__name__)  # Fluid's path of layers that other modules declare

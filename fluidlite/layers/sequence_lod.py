@@ -7,7 +7,7 @@ from typing import Any
 
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.layer_helper import check_int, check_ints, check_variable, refuse
-from fluidlite.layers.common import elsewhere
+from fluidlite.layers.common import layers_getattr
 from fluidlite.layers.declare import AddedBias, Unused, Weight, also, layer
 from fluidlite.layers.reduce import reduce_max
 from fluidlite.program.opdef import Attr
@@ -280,4 +280,4 @@ def lod_append(x: Variable, level: Any) -> Variable:
     return also(**_lod_source("level", level if variable else None, "level", None if variable else level))
 
 
-__getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare
+__getattr__ = layers_getattr(__name__)  # Fluid's path of layers that other modules declare

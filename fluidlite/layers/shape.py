@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.layer_helper import check_int, check_variable, refuse
-from fluidlite.layers.declare import Several, Unused, also, layer
+from fluidlite.layers.declare import Unused, VariableList, also, layer
 from fluidlite.layers.int_or_variable import numbers
 from fluidlite.layers.tensor import assign
 from fluidlite.program.variable import Variable
@@ -107,7 +107,7 @@ def _results_along(argument: str, x: Variable, axis: int, slot: str, count: int 
         refuse("axis", axis, f"an axis in [{-len(x.shape)}, {len(x.shape)}) of {x}")
     if count is None and x.shape[axis] < 0:
         refuse(argument, x, f"a known dim {axis}: it is the number of results")
-    return {slot: Several("num", x.shape[axis] if count is None else count)}
+    return {slot: VariableList("num", x.shape[axis] if count is None else count)}
 
 
 @layer("unstack", {"num": ""})
@@ -144,11 +144,11 @@ def split(input: Variable, num_or_sections: Any, dim: Any = -1, name: str | None
     """
     if not isinstance(num_or_sections, (list, tuple)):
         count = check_int("num_or_sections", num_or_sections, minimum=1)
-        return also(Out=Several("num_or_sections", count), num=count)
+        return also(Out=VariableList("num_or_sections", count), num=count)
     sections = numbers("num_or_sections", num_or_sections, "", "SectionsTensorList")
     if not sections.attr:
         refuse("num_or_sections", num_or_sections, "one section or more")
-    return also(Out=Several("num_or_sections", len(sections.attr)), sections=sections.attr, **sections.inputs)
+    return also(Out=VariableList("num_or_sections", len(sections.attr)), sections=sections.attr, **sections.inputs)
 
 
 # Shape and size ------------------------------------------------------------------------------------------------------

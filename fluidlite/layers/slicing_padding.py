@@ -8,7 +8,7 @@ from typing import Any
 from fluidlite.layer_helper import (
     refuse,
 )
-from fluidlite.layers.declare import Several, also, layer
+from fluidlite.layers.declare import VariableList, also, layer
 from fluidlite.layers.int_or_variable import NumberArgument
 from fluidlite.program.variable import Variable
 
@@ -155,7 +155,7 @@ def meshgrid(input: Sequence[Variable], name: str | None = None) -> list[Variabl
     >>> [each.shape for each in meshgrid(data("input", [2], "int64"))]
     [(2,)]
     """
-    return also(Out=Several("input", len(input)))
+    return also(Out=VariableList("input", len(input)))
 
 
 # Reverse and roll ----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fluidlite.base.errors import ProgramError
-from fluidlite.control_flow.sub_program import reads_of, writes_of
+from fluidlite.control_flow.sub_program import outer_reads, outer_writes
 from fluidlite.layer_helper import LayerHelper, check_int, check_variable, refuse
 from fluidlite.layers.sub_blocks import SubBlock
 from fluidlite.program.block import Block
@@ -182,13 +182,13 @@ class StaticRNN:
             if new_state._spec().rank != spec.rank or new_state.dtype != spec.dtype:
                 raise ProgramError(f"memory {before.name!r} is {spec!r}, and {new_state._spec()!r} after a step")
         inner = {v.name for _, v in self._inputs} | self._memories.keys() | {step.name for step, _ in self._outputs}
-        outer_writes = [name for name in writes_of(block) if name not in inner]
-        if outer_writes:
+        refused = [name for name in outer_writes(block) if name not in inner]
+        if refused:
             raise ProgramError(
-                f"the step of StaticRNN writes {outer_writes[0]!r}, a variable outside; it may write its memories only"
+                f"the step of StaticRNN writes {refused[0]!r}, a variable outside; it may write its memories only"
                 "\n  Do: rnn.memory(init=...), and rnn.update_memory"
             )
-        parameter_names = [name for name in reads_of(block) if name not in inner]
+        parameter_names = [name for name in outer_reads(block) if name not in inner]
         outer.append_op(
             "recurrent",
             {

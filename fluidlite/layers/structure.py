@@ -15,7 +15,7 @@ def flat(structure: Any) -> list[Any]:
     return [structure]
 
 
-def packed(structure: Any, leaves: list[Any]) -> Any:
+def pack(structure: Any, leaves: list[Any]) -> Any:
     """A structure of the form of another, with new leaves."""
     return _pack(structure, iter(leaves))
 
@@ -30,16 +30,16 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
     return next(leaves)
 
 
-def same(one: Any, other: Any) -> bool:
+def same_structure(a: Any, b: Any) -> bool:
     """Whether two structures differ in their leaves only."""
-    if isinstance(one, (list, tuple)):
-        alike = isinstance(other, (list, tuple)) and len(one) == len(other)
-        return alike and all(map(same, one, other))
-    if isinstance(one, dict):
-        return isinstance(other, dict) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    return not isinstance(other, (list, tuple, dict))
+    if isinstance(a, (list, tuple)):
+        alike = isinstance(b, (list, tuple)) and len(a) == len(b)
+        return alike and all(map(same_structure, a, b))
+    if isinstance(a, dict):
+        return isinstance(b, dict) and list(a) == list(b) and all(same_structure(a[key], b[key]) for key in a)
+    return not isinstance(b, (list, tuple, dict))
 
 
-def over(function: Callable[[Any], Any], structure: Any) -> Any:
+def map_leaves(function: Callable[[Any], Any], structure: Any) -> Any:
     """The structure with a function applied to each leaf."""
-    return packed(structure, [function(leaf) for leaf in flat(structure)])
+    return pack(structure, [function(leaf) for leaf in flat(structure)])

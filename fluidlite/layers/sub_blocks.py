@@ -1,4 +1,4 @@
-"""SubBlock: the context of layers with sub-blocks, whose block is filled by layers and run by an operator."""
+"""SubBlock: a context in which layers fill a block that an operator will run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fluidlite.control_flow.sub_program import has_value, reads_of, writes_of
+from fluidlite.control_flow.sub_program import has_value, outer_reads, outer_writes
 from fluidlite.program.block import Block
 from fluidlite.program.operator import Operator
 from fluidlite.program.program import Program
@@ -61,7 +61,7 @@ def control_flow(
     outer: Block, type: str, blocks: Sequence[Block], slot: str, inputs: dict[str, Any], attrs: dict[str, Any]
 ) -> Operator:
     """Append the operator that runs blocks, with all outer variables that these use."""
-    written = list(dict.fromkeys(name for block in blocks for name in writes_of(block)))
+    written = list(dict.fromkeys(name for block in blocks for name in outer_writes(block)))
     read = [name for block in blocks for name in _first_read(block)]
     inside = [name for name in dict.fromkeys((*read, *written)) if name in read or has_value(outer, name)]
     names = {"inside": inside, "written": written, "sub_block": blocks[0].idx}
@@ -74,7 +74,7 @@ def _first_read(block: Block) -> list[str]:
     """Names of outer variables that a block reads before it writes them."""
     written: set[str] = set()
     reads: list[str] = []
-    outer = set(reads_of(block))
+    outer = set(outer_reads(block))
     for op in block.ops:
         reads += [name for name in op.input_arg_names if name in outer and name not in written]
         written.update(op.output_arg_names)

@@ -18,7 +18,7 @@ from fluidlite.layer_helper import (
     check_variable,
     refuse,
 )
-from fluidlite.layers.common import append, elsewhere
+from fluidlite.layers.common import append, layers_getattr
 from fluidlite.layers.declare import Unused, also, layer
 from fluidlite.param_attr import ParamAttr
 from fluidlite.platform.place import Place, PlaceLike
@@ -287,4 +287,4 @@ def device_transfer(x: Variable, place: PlaceLike, name: str | None = None) -> V
     return also(op_device=str(Place.parse(place)))
 
 
-__getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare
+__getattr__ = layers_getattr(__name__)  # Fluid's path of layers that other modules declare

@@ -7,7 +7,7 @@ from typing import Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import check_function
-from fluidlite.layers.structure import flat, packed, same
+from fluidlite.layers.structure import flat, pack, same_structure
 
 __all__ = ["assert_same_structure", "flatten", "is_sequence", "map_structure", "pack_sequence_as"]
 
@@ -27,7 +27,7 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
     count = len(flat(structure))
     if count != len(flat_sequence):
         raise ProgramError(f"the structure has {count} leaves, flat_sequence {len(flat_sequence)}; expected as many")
-    return packed(structure, list(flat_sequence))
+    return pack(structure, list(flat_sequence))
 
 
 def map_structure(func: Callable[..., Any], *structure: Any) -> Any:
@@ -39,7 +39,7 @@ def map_structure(func: Callable[..., Any], *structure: Any) -> Any:
     for other in more:
         assert_same_structure(first, other)
     leaves = zip(*map(flat, structure), strict=True)
-    return packed(first, [func(*each) for each in leaves])
+    return pack(first, [func(*each) for each in leaves])
 
 
 def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> None:
@@ -47,5 +47,5 @@ def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> N
 
     ``check_types`` is a hint of Fluid's: lists and tuples are alike.
     """
-    if not same(nest1, nest2):
+    if not same_structure(nest1, nest2):
         raise ProgramError(f"the structures differ: {nest1!r:.200} and {nest2!r:.200}")

@@ -9,7 +9,7 @@ from typing import Any
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.layer_helper import check_int, check_variable, refuse
 from fluidlite.layers.conv import four_paddings, per_dim
-from fluidlite.layers.declare import Body, Names, Weight, alike, also, layer
+from fluidlite.layers.declare import BodyArg, Names, Weight, alike, also, layer
 from fluidlite.layers.tensor import fill_constant
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
@@ -31,7 +31,7 @@ _METHODS = {
 _SIZE_NAMES: Names = {
     "out_shape": "",
     "actual_shape": "OutSize",
-    "align_corners": Body("align_corners"),
+    "align_corners": BodyArg("align_corners"),
     "data_format": "",
 }
 
@@ -186,7 +186,7 @@ def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:
 
 @layer("space_to_depth")
 def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Variable:
-    """Return images of s^2 times the channels, s times less high and wide; s is ``blocksize``, 2 or more.
+    """Move blocks of s x s pixels into channels: s^2 times the channels; s is ``blocksize``, 2 or more.
 
     Elements go where Fluid's operator puts them (YOLO's reorg layer): see the operator's formula. s^2 divides the
     channels of ``x``, [images, channels, height, width], and s its height and width.

@@ -1,4 +1,4 @@
-"""Nodes of one input that compute element by element, and along an axis."""
+"""Elementwise nodes of one input, and Softmax, LayerNorm and Dropout."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def Softmax(x: Node, axis: int = 0) -> OperatorNode:
 def LayerNorm(x: Node, axis: int = 0, epsilon: float = 1e-5) -> OperatorNode:
     """``x`` with mean 0 and variance 1 along an axis; by default, of each column.
 
-    ``epsilon`` is added to the variance. Scale and shift are nodes of their own.
+    ``epsilon`` is added to the variance. Scale and shift are separate nodes.
     """
     return operator_node(LAYER_NORM, (x,), (("axis", axis), ("epsilon", float(epsilon))))
 
@@ -80,7 +80,7 @@ def Dropout(x: Node, probability: float, seed: int = 0) -> OperatorNode:
     Parameters
     ----------
     seed : int
-        Other than 0: the same elements at every forward.
+        Not 0: the same elements at each forward.
     """
     return operator_node(DROPOUT, (x,), (("probability", float(probability)), ("seed", seed)))
 

@@ -1,4 +1,4 @@
-"""Sums, differences and products of nodes; operators on nodes are these."""
+"""Arithmetic nodes: sums, differences, products, quotients and maxima; and Python's operators on nodes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _scale_node(kind: Kind, x: Node, scale: float, bias: float, inplace: bool = 
 
 
 def Add(*inputs: Node) -> OperatorNode:
-    """The sum of nodes: of two, which are broadcast as NumPy does, or of more, of equal dims."""
+    """The sum of two nodes, broadcast as in NumPy, or of more nodes with equal dims."""
     return operator_node(ADD, inputs)
 
 

@@ -26,7 +26,7 @@ class ValueBuffer:
 
 
 def buffers_of(nodes: Sequence[Node]) -> list[ValueBuffer]:
-    """The buffers of the values of a graph's nodes, leaves aside, in order of their first value."""
+    """The buffers of the values of a graph's nodes, without leaves, in order of their first value."""
     buffer_of_node: dict[int, ValueBuffer] = {}
     buffers: list[ValueBuffer] = []
     step = 0

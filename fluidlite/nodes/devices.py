@@ -39,7 +39,7 @@ class Device:
     place : Place or None
         Where the memory is; None of the null device, which has none.
     precedence : int
-        Of the devices of a node's inputs, the highest is the node's: null -1, a place 0, preallocated 1.
+        A node is on the device of highest precedence among its inputs: null -1, a place 0, preallocated 1.
     """
 
     __slots__ = ("__weakref__", "_types", "place")
@@ -165,7 +165,7 @@ class Prealloc(Device):
 
     @property
     def generation(self) -> int:
-        """How often it was reset."""
+        """The number of resets."""
         return self.arena.generation
 
     def allocation(self, nbytes: int, context: Context) -> Allocation:
@@ -186,7 +186,7 @@ class Prealloc(Device):
         return self.arena()
 
     def close(self) -> None:
-        """Reset, and give the memory back to the place."""
+        """Reset, and free the memory."""
         self.arena.close()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -230,7 +230,7 @@ class PreallocOpenCL(Prealloc):
 
 
 def device(place: PlaceLike) -> Device:
-    """The device of a place: one object a place and process.
+    """The device of a place: one object for each place in a process.
 
     Raises
     ------

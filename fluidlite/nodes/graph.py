@@ -52,7 +52,7 @@ class Graph:
     nodes : list of Node
         In depth-first order: each node once, after its inputs.
     inplace_report : InPlaceReport
-        Which nodes write in place, the bytes that saves, and why others do not.
+        Which nodes write in place, the bytes saved, and why others do not.
 
     Raises
     ------
@@ -87,7 +87,7 @@ class Graph:
 
     @property
     def inplace_report(self) -> InPlaceReport:
-        """Which nodes write in place, the bytes that saves, and why others do not."""
+        """Which nodes write in place, the bytes saved, and why others do not."""
         if self._report is None:
             self._report = choose_in_place(self.nodes, self._inplace_mode)
         return self._report
@@ -97,7 +97,7 @@ class Graph:
         return text_of(self.nodes)
 
     def weights(self) -> list[Weight]:
-        """The weights, each once; of tied ones, the first."""
+        """The distinct weights; of tied ones, the first."""
         distinct: dict[int, Weight] = {}
         for node in self.nodes:
             if isinstance(node, Weight):

@@ -25,7 +25,7 @@ class InPlaceError(NodeError):
 class Refusal:
     """Why a node does not write over an input.
 
-    ``node``, ``other``: the node that would write, and the one that the reason is about.
+    ``node``, ``other``: the node that would write, and the node that prevents it.
     ``slot``: the value that would be read after it is overwritten, such as ``"the value of Sigmoid"``.
     """
 
@@ -52,7 +52,7 @@ class InPlaceReport:
     refused : list of Refusal
         Nodes that requested it, or that "auto" tried, and why they do not.
     value_bytes, gradient_bytes : int
-        Of all nodes but leaves, without in-place.
+        Bytes of all nodes except leaves, without in-place writing.
     saved_value_bytes, saved_gradient_bytes : int
     """
 
@@ -65,12 +65,12 @@ class InPlaceReport:
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes of values and gradients that need no memory of their own."""
+        """Bytes of values and gradients that need no separate memory."""
         return self.saved_value_bytes + self.saved_gradient_bytes
 
     @property
     def saved_share(self) -> float:
-        """The saved part of the bytes of all values, 0 to 1."""
+        """The saved fraction of the bytes of all values, 0 to 1."""
         return self.saved_value_bytes / self.value_bytes if self.value_bytes else 0.0
 
     def __str__(self) -> str:

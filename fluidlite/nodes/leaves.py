@@ -1,4 +1,4 @@
-"""Leaves: nodes that nothing computes. Their values move between devices, with their gradients."""
+"""Leaves: nodes with stored values. These can be moved between devices, with their gradients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Leaf(Node):
         self._cached_type: ValueType | None = None  # cached for _type: the type of the value,
         self._cached_device: Device | None = None  # and the device at that time
 
-    @property  # ties move together
+    @property  # tied leaves move together
     def _dev(self) -> Device:  # type: ignore[override]
         at = self._at
         value = at._tensor  # a leaf's value is never materialized on demand
@@ -65,7 +65,7 @@ class Leaf(Node):
         return self._dev
 
     def move_to(self: L, dev: Device | PlaceLike) -> L:
-        """Move value and gradient to a device; nothing happens if they are on it. Ties move together.
+        """Move value and gradient to a device; nothing happens if they are on it. Tied leaves move together.
 
         Raises
         ------

@@ -82,13 +82,13 @@ def _index_node(function: str, index: Any, x: Node) -> Node:
 
 
 def Pick(x: Node, indices: Any, axis: int = 0) -> OperatorNode:
-    """The element of each column that its index names: of [classes, batch], [1, batch].
+    """The element of each column at its index: [1, batch] of [classes, batch].
 
     Parameters
     ----------
     x : Node
     indices : Node or array_like
-        int32 or int64, one for each element of the other axes. Outside 0 to classes - 1 it raises.
+        int32 or int64, one for each element of the other axes. Indices outside 0 to classes - 1 raise.
     axis : int
     """
     return operator_node(PICK, (x, _index_node("Pick", indices, x)), (("axis", axis),))
@@ -111,5 +111,5 @@ def PickNegLogSigmoid(x: Node, labels: Any) -> OperatorNode:
 
 
 def Lookup(table: Node, indices: Any) -> OperatorNode:
-    """Rows of a table [rows, width] by indices of any dims: [..., width]. Outside 0 to rows - 1 one raises."""
+    """Rows of a table [rows, width] by indices of any dims: [..., width]. Indices outside 0 to rows - 1 raise."""
     return operator_node(LOOKUP, (table, _index_node("Lookup", indices, table)))

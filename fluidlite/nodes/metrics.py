@@ -24,7 +24,7 @@ def values_of(item: Any) -> Array:
 
 
 class Average:
-    """The mean of all that was added: losses, ..."""
+    """The mean of all elements added, such as losses."""
 
     def __init__(self) -> None:
         self.reset()

@@ -142,7 +142,7 @@ class Node:
     ----------
     inputs : sequence of Node
     dev : Device or Place or str, optional
-        Default: the most precedent device of the inputs.
+        Default: the device of highest precedence of the inputs.
 
     Attributes
     ----------

@@ -92,7 +92,7 @@ class NodeProgram:
         self.kind, self.attrs, self.ins, self.place = kind, attrs, ins, place
         self.needs_grad = tuple(each and is_float(spec.dtype) for each, spec in zip(needs_grad, ins, strict=True))
         self.number = next(_numbers)
-        self.weight = 60_000  # two plans of a few operators, with their programs
+        self.weight = 60_000  # bytes, an estimate: two plans of a few operators, with their programs
         program = Program()
         program.random_seed = 1  # nodes pass their own seeds when they run
         with unique_name.guard(), program_guard(program, Program()):

@@ -1,4 +1,4 @@
-"""Sums, means and variances; choices by conditions."""
+"""Reductions Sum, Mean and Variance; Select, Mask and comparisons."""
 
 from __future__ import annotations
 

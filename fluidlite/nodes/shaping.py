@@ -30,7 +30,7 @@ def _blocks(*items: Value, rows: tuple[int, ...]) -> Value:
 
 
 def _rank(x: Value, rank: int) -> Value:
-    """Dims of 1 behind the others, or the last axes as one."""
+    """Append dims of 1, or merge the last axes."""
     dims = list(x.shape)
     if rank >= len(dims):
         return ng.reshape(x, [*dims, *[1] * (rank - len(dims))])

@@ -174,7 +174,7 @@ class DecayedAdagradOptimizer(Updater):
 
 
 class AdadeltaOptimizer(Updater):
-    """Adadelta (Zeiler, 2012), in which the learning rate has no part, as in Fluid.
+    """Adadelta (Zeiler, 2012), which ignores the learning rate, as in Fluid.
 
     Parameters
     ----------

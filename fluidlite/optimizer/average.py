@@ -60,7 +60,7 @@ class _AveragedParameters:
 
     @contextmanager
     def apply(self, executor: Any, need_restore: bool = True) -> Iterator[None]:
-        """Inside, the parameters of the scope are their averages.
+        """Return a context in which averages replace the parameters of the scope.
 
         Parameters
         ----------

@@ -112,7 +112,7 @@ class Optimizer:
         return rate
 
     def _create_param_lr(self, param_and_grad: ParamAndGrad) -> Variable:
-        """The learning rate of a parameter, with its own factor, in the dtype that the parameter computes in."""
+        """The learning rate of a parameter, with its own factor, in the dtype in which the parameter computes."""
         param = param_and_grad[0]
         dtype = compute_dtype(param.dtype)
         param_rate = param.optimize_attr["learning_rate"]

@@ -14,7 +14,18 @@ from fluidlite import expr
 from fluidlite.errors import AttributeValueError, ProgramError, RegistryError
 from fluidlite.expr.declare import operator
 from fluidlite.layers.attribute_checks import check_attribute, expected_of
-from fluidlite.layers.declare import AddedBias, Bias, Body, Returned, Several, Unused, Weight, alike, also, layer
+from fluidlite.layers.declare import (
+    AddedBias,
+    Bias,
+    BodyArg,
+    Returned,
+    Unused,
+    VariableList,
+    Weight,
+    alike,
+    also,
+    layer,
+)
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
@@ -76,7 +87,7 @@ def test_an_argument_that_nothing_stands_for_is_refused_at_once() -> None:
 def test_a_body_asks_for_parameters_results_and_another_operator() -> None:
     size = Attr("size", "int", minimum=1)
 
-    @layer("mul", {"size": size, "fast": Unused("there is one way"), "start": Body("x_num_col_dims")})
+    @layer("mul", {"size": size, "fast": Unused("there is one way"), "start": BodyArg("x_num_col_dims")})
     def dense(
         x: Variable,
         size: int,
@@ -114,7 +125,7 @@ def test_a_body_asks_for_parameters_results_and_another_operator() -> None:
     @layer("unstack")
     def parts(x: Variable) -> list[Variable]:
         """Return rows."""
-        return also(Y=Several("x", x.shape[0]), num=x.shape[0], axis=0)
+        return also(Y=VariableList("x", x.shape[0]), num=x.shape[0], axis=0)
 
     assert [each.shape for each in parts(fluid.data("c", [2, 3]))] == [(3,), (3,)]
 

@@ -25,10 +25,10 @@ class Affine(Layer):
         Of the weights.
     inputs, outputs : int
     activation : callable, optional
-        Such as ``Tanh``: a node of a node.
+        Returns a node of a node, such as ``Tanh``.
     bias : bool
     init : callable, optional
-        Of the matrix; default: :class:`~fluidlite.nodes.initialisers.Xavier`. The bias begins with zeros.
+        Of the matrix; default: :class:`~fluidlite.nodes.initialisers.Xavier`. The bias is initially 0.
     dtype : str
     """
 
@@ -103,5 +103,5 @@ class Dropout(Layer):
         self.probability = float(probability)
 
     def run(self, x: Node) -> Node:
-        """A node of the same dims; ``x`` itself where it is not trained."""
+        """A node of the same dims; ``x`` itself in inference mode."""
         return activations.Dropout(x, self.probability) if self.training and self.probability else x

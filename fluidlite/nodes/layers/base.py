@@ -35,15 +35,15 @@ class Layer:
     training = True
 
     def run(self, *args: Any, **options: Any) -> Any:
-        """Make the nodes of one use."""
+        """Make the nodes of one application of the layer."""
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Make the nodes of one use."""
+        """Make the nodes of one application of the layer."""
         return self.run(*args, **options)
 
     def weights(self) -> list[Weight]:
-        """All weights, each once: of tied ones, the first."""
+        """The distinct weights; of tied ones, the first."""
         distinct: dict[int, Weight] = {}
         for item in _parts(vars(self)):
             item_weights = [item] if isinstance(item, Weight) else item.weights()

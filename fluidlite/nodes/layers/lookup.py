@@ -52,7 +52,7 @@ class Lookup(Layer):
         self.unknown = Weight(dev, [width], init=init, dtype=dtype) if unknown else None
 
     def run(self, key: Hashable, dev: Device | PlaceLike | None = None) -> Node:
-        """The vector of a key, [width]: the weight itself, or a view of it under a device of the same memory.
+        """The vector of a key, [width]: the weight itself, or a view of it on a device of the same memory.
 
         Raises
         ------

@@ -56,8 +56,8 @@ class Lstm(Layer):
         output gate and of the candidate.
     inputs, hidden : int
     init : callable, optional
-        Of the matrices; default: :class:`~fluidlite.nodes.initialisers.Xavier`. The bias begins with 1 for the forget
-        gate (Jozefowicz and others, 2015), else with 0.
+        Of the matrices; default: :class:`~fluidlite.nodes.initialisers.Xavier`. The bias is initially 1 for the forget
+        gate (Jozefowicz and others, 2015), else 0.
     dtype : str
     """
 
@@ -96,7 +96,7 @@ class Lstm(Layer):
 
 
 class BiLstm(Layer):
-    """Two LSTMs, from the front and from the back: at each input, both hidden states, [2 hidden, ...].
+    """A forward and a backward LSTM: at each input, both hidden states, [2 hidden, ...].
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class BiLstm(Layer):
         self.backward = Lstm(dev, inputs, hidden, init=init, dtype=dtype)
 
     def run(self, sequence: Sequence[Node]) -> list[Node]:
-        """Both hidden states at each input of a sequence, that from the front above."""
+        """Both hidden states at each input of a sequence, that of the forward LSTM first."""
         items = _sequence(self, sequence)
         backward_states = self.backward.run(items[::-1])[::-1]
         return [Cat(*each) for each in zip(self.forward.run(items), backward_states, strict=True)]

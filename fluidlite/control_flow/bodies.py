@@ -96,7 +96,7 @@ class BlockBody:
         if target.allocation is not None and target.contiguous and target.spec == tensor.spec:
             transfer.transfer(tensor, self.context, into=target)
         else:
-            target.share_data_with(copied(tensor, self.context))
+            target.share_data_with(copy_of(tensor, self.context))
 
     def set_zeros(self, name: str, spec: Spec) -> None:
         self.copy_in(name, zeros(spec, self.context))
@@ -104,7 +104,7 @@ class BlockBody:
     def copy_out(self, name: str) -> Tensor | None:
         """A copy of a variable's value; None if it has none."""
         source = self.value(name)
-        return copied(source, self.context) if source is not None else None
+        return copy_of(source, self.context) if source is not None else None
 
     def value(self, name: str) -> Tensor | None:
         """A variable's value, valid until the next run; None if it has none."""
@@ -175,7 +175,7 @@ def _cached_body(frame: Frame, op: Operator, call: Any, make: Callable[[], tuple
     return body
 
 
-def copied(tensor: Tensor, context: Context) -> Tensor:
+def copy_of(tensor: Tensor, context: Context) -> Tensor:
     if isinstance(tensor, TensorArray):
         return tensor.copy()
     return transfer.transfer(tensor, context)
@@ -216,17 +216,17 @@ def is_random(program: Program) -> bool:
 class StepRecords(Tensor):
     """The values at the start of each step, recorded for the gradient of an operator with sub-blocks.
 
-    ``started``: (block index, values by name, random run numbers or None) of each step.
+    ``records``: (block index, values by name, random run numbers or None) of each step.
     ``before``, ``after``: specs of the values that the operator read, and wrote.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.started: list[tuple[int, dict[str, Tensor], Runs | None]] = []
+        self.records: list[tuple[int, dict[str, Tensor], Runs | None]] = []
         self.before: dict[str, Spec] = {}
         self.after: dict[str, Spec] = {}
 
     def record(self, index: int, body: BlockBody, names: Iterable[str], random: bool) -> None:
         """Record copies of the values that the next step changes."""
         values = {name: value for name in names if (value := body.copy_out(name)) is not None}
-        self.started.append((index, values, body.scope.random_runs() if random else None))
+        self.records.append((index, values, body.scope.random_runs() if random else None))

@@ -26,13 +26,13 @@ def rows_of(tensor: Tensor, begin: int, end: int) -> Tensor:
     return Tensor.of(part, tensor.place, tensor.allocation, tensor.byte_offset + begin * row.nbytes)  # type: ignore[arg-type]
 
 
-def reshaped(tensor: Tensor, dims: Sequence[int]) -> Tensor:
+def reshape_view(tensor: Tensor, dims: Sequence[int]) -> Tensor:
     """A view of the same elements with other dims."""
     spec = tensor._known().with_(dims=tuple(dims), lod=())
     return Tensor.of(spec, tensor.place, tensor.allocation, tensor.byte_offset)  # type: ignore[arg-type]
 
 
-def copied_rows(tensor: Tensor, begin: int, end: int, context: Context) -> Tensor:
+def copy_rows(tensor: Tensor, begin: int, end: int, context: Context) -> Tensor:
     if begin == end or not tensor._known().size:
         return empty(rows_of(tensor, begin, end)._known(), context)
     return transfer.transfer(rows_of(tensor, begin, end), context)
@@ -63,17 +63,17 @@ def join(frame: Frame, op: Operator, tensors: Sequence[Tensor], axis: int, stack
     if not stacked and not axis:
         return join_rows(tensors, context)
     if not has_equal_dims:
-        return _concatenated(frame, op, tensors, axis)
-    joined = join_rows([reshaped(tensor, (1, *dims)) for tensor in tensors], context)
+        return _concat(frame, op, tensors, axis)
+    joined = join_rows([reshape_view(tensor, (1, *dims)) for tensor in tensors], context)
     if axis:
         order = (*range(1, axis + 1), 0, *range(axis + 1, len(dims) + 1))
         (joined,) = run_operator(frame, op, "transpose2", {"X": [joined]}, {"axis": order})
     if stacked:
         return joined
-    return reshaped(joined, (*dims[:axis], len(tensors) * dims[axis], *dims[axis + 1 :]))
+    return reshape_view(joined, (*dims[:axis], len(tensors) * dims[axis], *dims[axis + 1 :]))
 
 
-def _concatenated(frame: Frame, op: Operator, tensors: Sequence[Tensor], axis: int) -> Tensor:
+def _concat(frame: Frame, op: Operator, tensors: Sequence[Tensor], axis: int) -> Tensor:
     while len(tensors) > 1:
         groups = [tensors[i : i + MAX_OPERANDS] for i in range(0, len(tensors), MAX_OPERANDS)]
         tensors = [
@@ -91,15 +91,15 @@ def split(frame: Frame, op: Operator, tensor: Tensor, sizes: Sequence[int], axis
         return _sections(frame, op, tensor, sizes, axis)
     if axis:
         if not stacked:
-            tensor = reshaped(tensor, (*dims[:axis], len(sizes), sizes[0], *dims[axis + 1 :]))
+            tensor = reshape_view(tensor, (*dims[:axis], len(sizes), sizes[0], *dims[axis + 1 :]))
         rank = len(tensor.dims)
         order = (axis, *(i for i in range(rank) if i != axis))
         (tensor,) = run_operator(frame, op, "transpose2", {"X": [tensor]}, {"axis": order})
     elif not stacked:
         bounds = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-        return [copied_rows(tensor, begin, end, context) for begin, end in pairwise(bounds)]
-    parts = [copied_rows(tensor, i, i + 1, context) for i in range(len(sizes))]
-    return [reshaped(part, tensor.dims[1:]) for part in parts]
+        return [copy_rows(tensor, begin, end, context) for begin, end in pairwise(bounds)]
+    parts = [copy_rows(tensor, i, i + 1, context) for i in range(len(sizes))]
+    return [reshape_view(part, tensor.dims[1:]) for part in parts]
 
 
 def _sections(frame: Frame, op: Operator, tensor: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:

@@ -229,7 +229,7 @@ def _run_grad(frame: Frame, op: Operator) -> None:
     bodies: dict[int, BlockBody] = {}
     program = op.block.program
     try:
-        for index in dict.fromkeys(index for index, _, _ in steps.started):
+        for index in dict.fromkeys(index for index, _, _ in steps.records):
             make = partial(gradient_program, program.blocks[index], attrs["written"], grad_names, steps.before)
             body = bodies[index] = body_of(frame, op, index, make)
             body.begin(frame)
@@ -262,10 +262,10 @@ def _run_back(
 ) -> None:
     """Run the gradients of steps, last first; ``gradients`` becomes that of the values before the first step."""
     last: BlockBody | None = None
-    for number, (index, values, runs) in reversed(list(enumerate(steps.started))):
+    for number, (index, values, runs) in reversed(list(enumerate(steps.records))):
         body = bodies[index]
         if last is not body:
-            ends = steps.after if number == len(steps.started) - 1 else {}
+            ends = steps.after if number == len(steps.records) - 1 else {}
             for name in body.inputs:
                 tensor = gradients.get(name)
                 if tensor is not None:

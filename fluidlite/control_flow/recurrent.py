@@ -153,7 +153,7 @@ def _run_grad(frame: Frame, op: Operator) -> None:
         for name, tensor in (*states.items(), *parameters.items()):
             if name in body.inputs:
                 body.set_zeros(name + STEP_GRAD, tensor._known())
-        for (_, values, runs), at in reversed(list(zip(steps.started, _step_order(op, length), strict=True))):
+        for (_, values, runs), at in reversed(list(zip(steps.records, _step_order(op, length), strict=True))):
             for name, tensor in values.items():
                 body.copy_in(name, tensor)
             for name, tensor in step_inputs.items():

@@ -8,7 +8,7 @@ from fluidlite.base.dtypes import ALL
 from fluidlite.base.errors import OutOfRangeError, ShapeError
 from fluidlite.compiler.frame import Frame
 from fluidlite.control_flow.bodies import zeros
-from fluidlite.control_flow.join_split import copied_rows, join_rows
+from fluidlite.control_flow.join_split import copy_rows, join_rows
 from fluidlite.control_flow.rank_tables import TABLE_TYPE, RankTable, check_count, infer_like_x, read_table, table_slot
 from fluidlite.control_flow.second_gradients import array_forward_as_gradient, forward_as_gradient
 from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, take_units, unit_count
@@ -55,7 +55,7 @@ def _infer_to_array(call: Call) -> Inferred:
 def _array_of_steps(frame: Frame, tensor: Tensor, steps: StepSizes) -> TensorArray:
     array, at = TensorArray(tensor.dtype, frame.place), 0
     for number, (count, lod) in enumerate(steps):
-        part = copied_rows(tensor, at, at + count, frame.context)
+        part = copy_rows(tensor, at, at + count, frame.context)
         part.spec, part._array = part._known().with_(lod=lod), None
         array, at = array.with_element(number, part), at + count
     return array

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.compiler.frame import Frame
-from fluidlite.control_flow.bodies import copied, zeros
+from fluidlite.control_flow.bodies import copy_of, zeros
 from fluidlite.control_flow.operator_calls import run_operator
 from fluidlite.program.operator import Operator
 from fluidlite.tensor.tensor import Tensor
@@ -52,7 +52,7 @@ def gather_rows(frame: Frame, op: Operator, tensor: Tensor, rows: Indices, lod: 
     if not len(rows):
         gathered = zeros(spec.with_(dims=(0, *spec.dims[1:]), lod=()), context)
     elif len(rows) == spec.dims[0] and (rows == np.arange(len(rows))).all():
-        gathered = copied(tensor, context)
+        gathered = copy_of(tensor, context)
     else:
         index = Tensor().set(rows, frame.place)
         (gathered,) = run_operator(frame, op, "gather", {"X": [tensor], "Index": [index]})

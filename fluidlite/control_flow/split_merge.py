@@ -8,7 +8,7 @@ from fluidlite.base.dtypes import ALL
 from fluidlite.base.errors import ShapeError
 from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.run_errors import before_state
-from fluidlite.control_flow.join_split import copied_rows, join_rows
+from fluidlite.control_flow.join_split import copy_rows, join_rows
 from fluidlite.control_flow.rank_tables import infer_like_x, open_rows
 from fluidlite.control_flow.second_gradients import grad_merge, grad_split
 from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, take_units, unit_count
@@ -112,7 +112,7 @@ def _run_merge_grad(frame: Frame, op: Operator) -> None:
     gathered, at = gather_rows(frame, op, gradient, inverse(rows)), 0
     for slot, tensor in zip(("InTrue", "InFalse"), tensors, strict=True):
         if frame.wants(slot + GRAD):
-            part = copied_rows(gathered, at, at + tensor.dims[0], frame.context)
+            part = copy_rows(gathered, at, at + tensor.dims[0], frame.context)
             part.spec, part._array = frame.planned(slot + GRAD)[0], None
             frame.write(slot + GRAD, [part])
         at += tensor.dims[0]

@@ -97,7 +97,7 @@ class StepGradient:
     reached: list[str]
 
 
-def differentiable(block: Block, name: str) -> bool:
+def is_differentiable(block: Block, name: str) -> bool:
     variable = block.find_var(name)
     is_float_variable = variable is not None and variable.spec is not None and is_float(variable.spec.dtype)
     return is_float_variable and variable is not None and not variable.stop_gradient
@@ -130,7 +130,7 @@ def step_gradient(
         builder.root.ops.append(op._near(builder.root, op.definition, inputs, outputs, op.attrs, hints))
     bring_blocks(block.program, builder.program)
     root = builder.root
-    changed = [name for name in targets if name in written and differentiable(block, name)]
+    changed = [name for name in targets if name in written and is_differentiable(block, name)]
     inputs_of = list(dict.fromkeys((*grad_names, *changed)))
     steps = {name: builder.state(name + STEP_GRAD, name) for name in dict.fromkeys((*inputs_of, *changed))}
     for name, variable in steps.items():

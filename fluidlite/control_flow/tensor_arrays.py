@@ -14,7 +14,7 @@ from fluidlite.base.dtypes import ALL
 from fluidlite.base.errors import OutOfRangeError, ProgramError, ShapeError
 from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.run_errors import before_state
-from fluidlite.control_flow.bodies import copied, zeros
+from fluidlite.control_flow.bodies import copy_of, zeros
 from fluidlite.control_flow.operator_calls import run_operator
 from fluidlite.control_flow.second_gradients import array_forward_as_gradient, grad_write
 from fluidlite.operators.inference import Inferred
@@ -78,7 +78,7 @@ def _element(frame: Frame, op: Operator, slot: str) -> tuple[int, Tensor]:
     return index, element
 
 
-def _shared(tensor: Tensor, context: Context) -> Tensor:
+def _shared_tensor(tensor: Tensor, context: Context) -> Tensor:
     """An element as a value of a run: it shares the memory, which is never written."""
     transfer.ready(tensor, context)
     return Tensor().share_data_with(tensor)
@@ -106,7 +106,7 @@ def _run_write(frame: Frame, op: Operator) -> None:
     index = read_index(frame, op)
     (tensor,) = frame.read("X")
     try:
-        array = read_array(frame, "Array").with_element(index, copied(tensor, frame.context))
+        array = read_array(frame, "Array").with_element(index, copy_of(tensor, frame.context))
     except OutOfRangeError as exc:
         raise index_error(op, exc, "Array") from None
     frame.write("Out", [array])
@@ -128,7 +128,7 @@ def _run_write_grad(frame: Frame, op: Operator) -> None:
         (planned,) = frame.planned("X" + GRAD)
         if gradient is not None:
             check_planned("the gradient of X", gradient, planned)
-            gradient = _shared(gradient, frame.context)
+            gradient = _shared_tensor(gradient, frame.context)
         frame.write("X" + GRAD, [gradient if gradient is not None else zeros(planned, frame.context)])
     if frame.wants("Array" + GRAD):
         frame.write("Array" + GRAD, [array.with_element(index, None) if index < len(array) else array.copy()])
@@ -147,7 +147,7 @@ def _infer_read(call: Call) -> Inferred:
 def _run_read(frame: Frame, op: Operator) -> None:
     _, element = _element(frame, op, "X")
     check_planned(f"the element of {op.input('X')[0]!r}", element, frame.planned("Out")[0])
-    frame.write("Out", [_shared(element, frame.context)])
+    frame.write("Out", [_shared_tensor(element, frame.context)])
 
 
 def _grad_read(maker: Any) -> None:
@@ -164,7 +164,7 @@ def _run_read_grad(frame: Frame, op: Operator) -> None:
     index = read_index(frame, op)
     (tensor,) = frame.read("Out" + GRAD)
     empty = TensorArray(tensor.dtype, frame.place)
-    frame.write("X" + GRAD, [empty.with_element(index, copied(tensor, frame.context))])
+    frame.write("X" + GRAD, [empty.with_element(index, copy_of(tensor, frame.context))])
 
 
 def _run_length(frame: Frame, op: Operator) -> None:

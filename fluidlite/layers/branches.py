@@ -79,7 +79,7 @@ class Switch:
     def __init__(self, name: str | None = None) -> None:
         self.helper = LayerHelper("switch", name=name)
         self._none_before: Variable | None = None
-        self._defaulted = False
+        self._has_default = False
 
     def __enter__(self) -> Switch:
         return self
@@ -90,7 +90,7 @@ class Switch:
     def case(self, condition: Variable) -> SubBlock:
         """Layers inside run if this condition is the first that holds."""
         check_condition("condition", condition)
-        if self._defaulted:
+        if self._has_default:
             raise ProgramError("a case of Switch follows its default\n  Do: put the default last")
         case_condition = condition if self._none_before is None else ops.logical_and(self._none_before, condition)
         negated = ops.logical_not(condition)
@@ -99,9 +99,9 @@ class Switch:
 
     def default(self) -> SubBlock:
         """Layers inside run if no condition holds."""
-        if self._none_before is None or self._defaulted:
+        if self._none_before is None or self._has_default:
             raise ProgramError("the default of Switch comes once, after one case or more")
-        self._defaulted = True
+        self._has_default = True
         return ConditionalBlock([self._none_before], is_scalar_condition=True).block()
 
 

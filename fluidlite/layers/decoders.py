@@ -92,9 +92,9 @@ class TrainingHelper(DecodeHelper):
         if len(lengths.shape) != 1:
             refuse("sequence_length", lengths, "[batch]")
         self.inputs, self.sequence_length, self.time_major = inputs, lengths, time_major
-        self._steps = map_leaves(self._padded, inputs)
+        self._steps = map_leaves(self._pad_steps, inputs)
 
-    def _padded(self, x: Variable) -> Variable:
+    def _pad_steps(self, x: Variable) -> Variable:
         """[steps + 1, batch, ...]: the padded last step is read but not used."""
         rank = len(x.shape)
         steps = x if self.time_major else transpose(x, [1, 0, *range(2, rank)])

@@ -235,7 +235,7 @@ def rnn(
         initial_states = cell.get_initial_states(inputs, batch_dim_idx=1 - axis)
 
     if -1 in counts:
-        to_time_major: Callable[[Variable], Variable] = _swapped if axis else lambda x: x
+        to_time_major: Callable[[Variable], Variable] = _swap_axes if axis else lambda x: x
         sequences = pack(inputs, [to_time_major(leaf) for leaf in leaves])
         outputs, states = looped(cell, sequences, initial_states, sequence_length, is_reverse, **kwargs)
         return map_leaves(to_time_major, outputs), map_leaves(lambda leaf: row(leaf, -1), states)
@@ -287,7 +287,7 @@ def looped(
     return pack(output, outs), pack(new_states, results[count:])
 
 
-def _swapped(x: Variable) -> Variable:
+def _swap_axes(x: Variable) -> Variable:
     return transpose(x, [1, 0, *range(2, len(x.shape))])
 
 

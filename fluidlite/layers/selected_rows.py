@@ -12,7 +12,7 @@ from fluidlite.program.variable_metadata import SelectedRowsOf
 __all__ = ["get_tensor_from_selected_rows", "merge_selected_rows"]
 
 
-def _selected(layer_name: str, x: Variable) -> SelectedRowsOf:
+def _require_rows(layer_name: str, x: Variable) -> SelectedRowsOf:
     if not isinstance(x, Variable) or x.selected is None:
         raise ProgramError(
             f"layers.{layer_name}: argument 'x' is {x!r}; expected SelectedRows\n"
@@ -52,14 +52,14 @@ def dense(grad: Variable) -> Variable:
 
 
 def take_rows(var: Variable, grad: Variable) -> Variable:
-    block, selected = grad.block.program.current_block(), _selected("take_rows", grad)
+    block, selected = grad.block.program.current_block(), _require_rows("take_rows", grad)
     out = block.create_temporary(var.dtype, stop_gradient=True)
     block.append_op("gather", {"X": var, "Index": selected.rows}, {"Out": out})
     return out
 
 
 def put_rows(var: Variable, rows: Variable, grad: Variable) -> None:
-    block, selected = grad.block.program.current_block(), _selected("put_rows", grad)
+    block, selected = grad.block.program.current_block(), _require_rows("put_rows", grad)
     block.append_op("set_rows", {"X": var, "Rows": selected.rows, "Values": rows}, {"Out": var})
 
 
@@ -70,7 +70,7 @@ def merge_selected_rows(x: Variable, name: str | None = None) -> Variable:
     Returns: SelectedRows, the values [count, width] of different rows
     Raises: ProgramError: If ``x`` is dense
     """
-    _selected("merge_selected_rows", x)
+    _require_rows("merge_selected_rows", x)
     return merge_rows(x)
 
 
@@ -81,7 +81,7 @@ def get_tensor_from_selected_rows(x: Variable, name: str | None = None) -> Varia
     Returns: A tensor, [count, width]
     Raises: ProgramError: If ``x`` is dense
     """
-    _selected("get_tensor_from_selected_rows", x)
+    _require_rows("get_tensor_from_selected_rows", x)
     block = x.block.program.current_block()
     out = block.create_temporary(x.dtype)
     block.append_op("assign", {"X": x}, {"Out": out})
@@ -108,7 +108,7 @@ def _scale(
     act: Any = None,
     name: str | None = None,
 ) -> Variable:
-    selected = _selected("scale", x)
+    selected = _require_rows("scale", x)
     if bias or act is not None:
         raise ProgramError(
             f"layers.scale: x, {x.name!r}, is sparse rows (SelectedRows), and given are bias {bias!r} and act {act!r}, "
@@ -118,7 +118,7 @@ def _scale(
 
 
 def _clip(layer: Layer, x: Variable, min: Any, max: Any, name: str | None = None) -> Variable:
-    _selected("clip", x)
+    _require_rows("clip", x)
     if isinstance(min, (int, float)) and isinstance(max, (int, float)) and not min <= 0 <= max:
         raise ProgramError(
             f"layers.clip: x, {x.name!r}, is sparse rows (SelectedRows), and {min} to {max} leaves out 0, "
@@ -130,7 +130,7 @@ def _clip(layer: Layer, x: Variable, min: Any, max: Any, name: str | None = None
 
 
 def _clip_by_norm(layer: Layer, x: Variable, max_norm: float, name: str | None = None) -> Variable:
-    _selected("clip_by_norm", x)
+    _require_rows("clip_by_norm", x)
     merged = merge_rows(x)
     assert merged.selected is not None
     return _rows_of(layer(merged, max_norm, name), merged.selected)

@@ -231,7 +231,7 @@ class _StructureRecord:
     """Counts the graphs of a structure, and stores why it could not be compiled."""
 
     count: int = 0
-    refused: NotCompiled | None = None
+    obstacle: NotCompiled | None = None
     unchecked: bool = True  # whether find_obstacle is still to be called
     stamp: object = None
     key: object = None
@@ -248,8 +248,8 @@ def compiled_run(graph: Graph, structure: GraphStructure, after: int) -> Compile
         return OBSERVED
     entry = _entries.get(structure.key, _StructureRecord)
     entry.count += 1
-    if entry.refused is not None:
-        return entry.refused
+    if entry.obstacle is not None:
+        return entry.obstacle
     if entry.count <= after:
         return FIRST_OF_STRUCTURE
     if entry.unchecked:
@@ -264,6 +264,6 @@ def compiled_run(graph: Graph, structure: GraphStructure, after: int) -> Compile
         compiled_graph = _compiled.get(entry.key, lambda: CompiledGraph(graph, structure))
         return compiled_graph.run_for(graph) or RUNS_IN_USE
     except FluidError as exc:  # it runs node by node, with equal results
-        entry.refused = NotCompiled(f"its program was refused: {exc}")
+        entry.obstacle = NotCompiled(f"its program was refused: {exc}")
         log.warning("%r is not compiled: %s", graph, exc)
-        return entry.refused
+        return entry.obstacle

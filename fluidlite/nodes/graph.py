@@ -21,7 +21,7 @@ from fluidlite.nodes.leaves import Weight
 from fluidlite.nodes.linked import LinkedGraph
 from fluidlite.nodes.node import Node
 from fluidlite.nodes.node_program import check_stamp
-from fluidlite.nodes.operator_call import filled
+from fluidlite.nodes.operator_call import filled_tensor
 from fluidlite.nodes.operator_node import OperatorNode
 from fluidlite.nodes.running import locked_queues, raise_deferred
 from fluidlite.nodes.tensor import Tensor
@@ -228,7 +228,7 @@ class Graph:
             if not node._at.leaf:
                 node.reset_grad()
         value = sink.value()
-        start = filled(sink._dev, value._known(), float(coefficient))
+        start = filled_tensor(sink._dev, value._known(), float(coefficient))
         contexts = self._contexts()
         with locked_queues(contexts, self._read_values):
             sink._add_grad(start)

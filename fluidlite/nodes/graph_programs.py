@@ -87,11 +87,11 @@ class GraphPrograms:
         new_names, prefix = dict(names), f"{prefix}{at}"
         block, line = program.global_block(), self.nodes[at].line
 
-        def renamed(name: str) -> str:
+        def new_name_of(name: str) -> str:
             return name if name == EMPTY else new_names.setdefault(name, f"{prefix}.{name}")
 
         def read(op: Operator, slot: str, name: str) -> str:
-            new_name = renamed(name)
+            new_name = new_name_of(name)
             if name == EMPTY or new_name in self._declared or new_name in self._outputs:
                 return new_name
             declared = op.definition.input(slot)
@@ -102,7 +102,7 @@ class GraphPrograms:
 
         for op in operators:
             inputs = {slot: [read(op, slot, name) for name in each] for slot, each in op.inputs.items()}
-            outputs = {slot: [renamed(name) for name in each] for slot, each in op.outputs.items()}
+            outputs = {slot: [new_name_of(name) for name in each] for slot, each in op.outputs.items()}
             for slots, old_slots in ((inputs, op.inputs), (outputs, op.outputs)):
                 for slot, each in slots.items():
                     for name, old in zip(each, old_slots[slot], strict=True):

@@ -111,7 +111,7 @@ class _Recording:
 
     def _scratch_tensor(self, spec: Spec) -> tuple[Tensor, tuple[int, int]]:
         at = self.scratch
-        self.scratch = at + _aligned(max(spec.nbytes, 1), self._context)
+        self.scratch = at + _align_up(max(spec.nbytes, 1), self._context)
         return self._register(spec, self._scratch, at), (-2, at)
 
     def _launch(self, step: Any, tensors: list[Tensor], number: int) -> None:
@@ -152,7 +152,7 @@ def image_of(routine: Routine, context: Context) -> RoutineImage | None:
     image = make_image((first.launches, second.launches), memory, registers)
     if image is None or any(source < -1 for source, _ in first.outs):
         return None
-    aligned_sizes = tuple(_aligned(size, context) for size in first.sizes)
+    aligned_sizes = tuple(_align_up(size, context) for size in first.sizes)
     has_single_result = first.outs == ((-1, 0),) and first.results == 1
     return RoutineImage(
         image.address,
@@ -172,6 +172,6 @@ def image_of(routine: Routine, context: Context) -> RoutineImage | None:
     )
 
 
-def _aligned(nbytes: int, context: Context) -> int:
+def _align_up(nbytes: int, context: Context) -> int:
     alignment = context.unit.info.alignment
     return -(-nbytes // alignment) * alignment

@@ -214,14 +214,14 @@ def FixedData(*args: Any, dtype: Any = None) -> Data:
     return Data(*args, dtype=dtype, has_grad=False)
 
 
-def _filled(dev: Any, shape: Sequence[int], fill: Any, dtype: Any) -> Tensor:
+def _filled_tensor(dev: Any, shape: Sequence[int], fill: Any, dtype: Any) -> Tensor:
     value = Tensor(as_device(dev), shape, dtype)
     if value.spec is not None and value.spec.size:
         fill(value)
     return value
 
 
-def _fixed(leaf: L) -> L:
+def _without_grad(leaf: L) -> L:
     leaf._has_grad = False
     return leaf
 
@@ -232,7 +232,7 @@ class Constant(Leaf):
     __slots__ = ()
 
     def __init__(self, dev: Device | PlaceLike, shape: Sequence[int], value: float, dtype: Any = "float32") -> None:
-        super().__init__(_filled(dev, shape, lambda tensor: tensor.fill(value), dtype), True)
+        super().__init__(_filled_tensor(dev, shape, lambda tensor: tensor.fill(value), dtype), True)
 
 
 class Zero(Leaf):
@@ -241,7 +241,7 @@ class Zero(Leaf):
     __slots__ = ()
 
     def __init__(self, dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> None:
-        super().__init__(_filled(dev, shape, Tensor.set_zero, dtype), True)
+        super().__init__(_filled_tensor(dev, shape, Tensor.set_zero, dtype), True)
 
 
 class Ones(Leaf):
@@ -250,7 +250,7 @@ class Ones(Leaf):
     __slots__ = ()
 
     def __init__(self, dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> None:
-        super().__init__(_filled(dev, shape, Tensor.set_ones, dtype), True)
+        super().__init__(_filled_tensor(dev, shape, Tensor.set_ones, dtype), True)
 
 
 class Random(Leaf):
@@ -259,24 +259,24 @@ class Random(Leaf):
     __slots__ = ()
 
     def __init__(self, dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> None:
-        super().__init__(_filled(dev, shape, Tensor.set_random, dtype), True)
+        super().__init__(_filled_tensor(dev, shape, Tensor.set_random, dtype), True)
 
 
 def FixedConstant(dev: Device | PlaceLike, shape: Sequence[int], value: float, dtype: Any = "float32") -> Constant:
     """A leaf of one number, without a gradient."""
-    return _fixed(Constant(dev, shape, value, dtype))
+    return _without_grad(Constant(dev, shape, value, dtype))
 
 
 def FixedZero(dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> Zero:
     """A leaf of zeros, without a gradient."""
-    return _fixed(Zero(dev, shape, dtype))
+    return _without_grad(Zero(dev, shape, dtype))
 
 
 def FixedOnes(dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> Ones:
     """A leaf of ones, without a gradient."""
-    return _fixed(Ones(dev, shape, dtype))
+    return _without_grad(Ones(dev, shape, dtype))
 
 
 def FixedRandom(dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> Random:
     """A leaf of random numbers, uniform in -1 to 1, without a gradient."""
-    return _fixed(Random(dev, shape, dtype))
+    return _without_grad(Random(dev, shape, dtype))

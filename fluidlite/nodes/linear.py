@@ -36,7 +36,7 @@ def _affine(*items: Value) -> Value:
     return emit("elementwise_add", {"X": total, "Y": column}, {"axis": 0})
 
 
-def _batched(a: Value, b: Value) -> Value:
+def _batch_prod(a: Value, b: Value) -> Value:
     if len(a.shape) < 3 or len(b.shape) != len(a.shape):
         raise ShapeError(
             f"batched product of dims {list(a.shape)} and {list(b.shape)}; expected [batch..., m, n] twice"
@@ -91,7 +91,7 @@ def Affine(*inputs: Node) -> OperatorNode:
 
 
 BatchedProd = binary(
-    Kind("BatchedProd", _batched), "Products of matrices [batch..., m, n] and [batch..., n, k], as ``numpy.matmul``."
+    Kind("BatchedProd", _batch_prod), "Products of matrices [batch..., m, n] and [batch..., n, k], as ``numpy.matmul``."
 )
 Transpose = unary(Kind("Transpose", _transpose), "``x`` with its last two axes exchanged.")
 

@@ -39,21 +39,21 @@ def _pick(x: Value, index: Value, axis: int) -> Value:
     rank = len(x.shape)
     last = [a for a in range(rank) if a != at] + [at]
     count = math.prod(kept_dims)
-    rows = _reshaped(x if at == rank - 1 else ng.transpose(x, last), [count, x.shape[at]])
-    samples = emit("index_sample", {"X": rows, "Index": _reshaped(index, [count, 1])})
-    return _reshaped(samples, kept_dims)
+    rows = _reshape(x if at == rank - 1 else ng.transpose(x, last), [count, x.shape[at]])
+    samples = emit("index_sample", {"X": rows, "Index": _reshape(index, [count, 1])})
+    return _reshape(samples, kept_dims)
 
 
 def _pick_nll(x: Value, index: Value, axis: int) -> Value:
     at, kept_dims = _indices(x, index, axis)
-    logits = _reshaped(x, [*x.shape, 1]) if len(x.shape) == 1 else x
-    label = _reshaped(index, kept_dims if len(x.shape) > 1 else [1, 1])
+    logits = _reshape(x, [*x.shape, 1]) if len(x.shape) == 1 else x
+    label = _reshape(index, kept_dims if len(x.shape) > 1 else [1, 1])
     attrs = {"axis": at, "ignore_index": _NO_CLASS}
     loss = emit("softmax_with_cross_entropy", {"Logits": logits, "Label": label}, attrs, slot="Loss")
-    return _reshaped(loss, kept_dims)
+    return _reshape(loss, kept_dims)
 
 
-def _reshaped(x: Value, dims: list[int]) -> Value:
+def _reshape(x: Value, dims: list[int]) -> Value:
     """A value reshaped to dims; the value itself if it has them."""
     return x if list(x.shape) == dims else ng.reshape(x, dims)
 

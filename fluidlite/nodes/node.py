@@ -125,11 +125,11 @@ class ValueStorage:
         return copy
 
     def _zeros(self) -> Tensor:
-        from fluidlite.nodes.operator_call import filled
+        from fluidlite.nodes.operator_call import filled_tensor
 
         if self._value is None:
             raise NodeError("a node has no value yet, so its gradient has no dims\n  Do: Graph(node).forward()")
-        return filled(self._dev, self._value._known(), 0.0)
+        return filled_tensor(self._dev, self._value._known(), 0.0)
 
 
 class Node:

@@ -79,7 +79,7 @@ class NodeProgram:
     ``in0``, ``in1``, ...; the value's gradient is ``dout``.
     ``out``: the variable of the value.
     ``saved_names``, ``gradient_names``: the variables saved for the gradient, and the gradients of ``targets``.
-    ``differentiable``: whether the value has a float dtype.
+    ``is_differentiable``: whether the value has a float dtype.
     ``saved_count``: the number of saved values besides inputs and output.
     ``reads_input``: whether the gradient reads the value of each input.
     ``reads_output``: whether it reads the node's own value.
@@ -104,7 +104,7 @@ class NodeProgram:
             if any(out.name == value.name for value in values):  # the value needs its own memory
                 out = emit("assign", {"X": out})
             self.spec: Spec = out._spec()
-            self.differentiable = is_float(self.spec.dtype)
+            self.is_differentiable = is_float(self.spec.dtype)
             self.error: NoDerivativeError | None = None
             gradients = self._gradients(block, out, values)
         names = [value.name for value in values]

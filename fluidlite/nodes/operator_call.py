@@ -125,7 +125,7 @@ def _routine(
 _sums: LRUCache[Routine] = LRUCache(MAX_OPERATOR_CALLS, "sums of gradients", 16 << 20)
 
 
-def filled(dev: Device, spec: Spec, value: float) -> Tensor:
+def filled_tensor(dev: Device, spec: Spec, value: float) -> Tensor:
     attrs = {"shape": list(spec.dims), "value": value, "dtype": spec.dtype}
     (tensor,) = run_operator("fill_constant", {}, attrs, dev)["Out"]
     return tensor

@@ -101,7 +101,7 @@ class OperatorNode(Node):
             raise _with_node(exc, self, specs) from exc
         if self.kind.random and not hasattr(self, "_seed"):  # the first node of a user-defined kind
             self._seed, self._drawn = next_seed(), 0
-        if not program.differentiable:
+        if not program.is_differentiable:
             self._has_grad = False
         self._type = self._dev.type_of(program.spec, self._has_grad)
 
@@ -150,7 +150,7 @@ class OperatorNode(Node):
         if inplace < 0:
             results = program.forward.run(context, values, devs, number, None, draw)
         else:
-            target = values[0] if inplace == 0 and program.forward.aliasable and values[0].contiguous else None
+            target = values[0] if inplace == 0 and program.forward.is_aliasable and values[0].contiguous else None
             results = program.forward.run(context, values, devs, number, target, draw)
             self.mark_overwritten()
         self._at._value = results[0]

@@ -78,8 +78,8 @@ class Routine:
         self.feed_specs = tuple(feeds.values())
         self.program = program
         self.place = place
-        described = {**feeds, **(metadata or {})}
-        arguments = {name: (spec, place) for name, spec in described.items()}
+        all_specs = {**feeds, **(metadata or {})}
+        arguments = {name: (spec, place) for name, spec in all_specs.items()}
         plan_policy = replace(policy(), repeated=True) if repeated else _policy_of(program)
         self.plan: Plan = plan_graph(
             Graph(program, fetches).finished(), place, arguments, {}, plan_policy, inplace=False
@@ -90,16 +90,16 @@ class Routine:
         self.feed_names = tuple(feeds)
         self._fetch_keys = [(key, fetch_place) for _, key, fetch_place, _ in self.plan.fetches]
         read = _read_keys(self.plan)
-        self.reads = frozenset(name for name in described if self.plan.feed_keys.get(name, name) in read)
+        self.reads = frozenset(name for name in all_specs if self.plan.feed_keys.get(name, name) in read)
         self._views = _views_of(self.plan)
         self.steps = self._register_launches()
         self.spare: list[PlacedTensor | None] = []
-        self.shares = tuple(self._shared(key) for key, _ in self._fetch_keys)
+        self.shares = tuple(self._aliased_feed(key) for key, _ in self._fetch_keys)
         if self.steps is not None:
             self._number_registers()
 
     @property
-    def aliasable(self) -> bool:
+    def is_aliasable(self) -> bool:
         """Whether its only operator declares that it may write the first fetch over the first feed."""
         if self.steps is None or len(self.steps) != 1:
             return False
@@ -158,7 +158,7 @@ class Routine:
         view = step.call.op.view
         return step.call.index[view[1]] if view is not None and out.key in self._views else out.shares
 
-    def _shared(self, key: str) -> int:
+    def _aliased_feed(self, key: str) -> int:
         """The feed that a value aliases; -1: it has its own memory."""
         for step in reversed(self.plan.steps):
             if isinstance(step, Launch):
@@ -198,7 +198,7 @@ class Routine:
 
         ``devs``: the device of each fetch.
         ``number``: the operator number in deferred errors.
-        ``over``: a tensor whose memory the first fetch overwrites (:attr:`aliasable`).
+        ``over``: a tensor whose memory the first fetch overwrites (:attr:`is_aliasable`).
         ``draw``: the key of random operators.
         """
         for fed in tensors:

@@ -64,7 +64,7 @@ class Tensor(PlacedTensor):
         if values is not None:
             array = np.asarray(values).astype(NUMPY[dtype_of(dtype)])
             if shape is not None:
-                array = self._shaped(array, shape)
+                array = self._reshape_values(array, shape)
             shape = array.shape
         assert shape is not None
         self.spec = Spec.of(_clean_dims(shape, dtype_of(dtype)), dtype_of(dtype))
@@ -73,7 +73,7 @@ class Tensor(PlacedTensor):
             write_host(self, array)
 
     @staticmethod
-    def _shaped(array: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    def _reshape_values(array: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
         try:
             return array.reshape(tuple(shape))
         except ValueError:
@@ -205,7 +205,7 @@ class Tensor(PlacedTensor):
         context = target.context()
         copy = Tensor.on(target, self._known())
         copy.allocate(context)
-        transfer(self._readable(), context, copy)
+        transfer(self._with_data(), context, copy)
         return copy
 
     def maybe_copy_to(self, dev: Device | PlaceLike) -> Tensor:
@@ -292,17 +292,17 @@ class Tensor(PlacedTensor):
         """
         attrs = {"shape": list(self.dims), "dtype": self.dtype, "min": low, "max": high, "seed": seed or next_seed()}
         run_operator = _run_operator()
-        run_operator("uniform_random", {}, attrs, as_device(self._readable().dev.known_place()), {"Out": [self]})
+        run_operator("uniform_random", {}, attrs, as_device(self._with_data().dev.known_place()), {"Out": [self]})
         return self
 
     def cast(self, dtype: Any) -> Tensor:
         """A tensor of another dtype on the same device, computed by the operator ``cast``."""
         attrs = {"in_dtype": self.dtype, "out_dtype": dtype_of(dtype)}
         run_operator = _run_operator()
-        result: Tensor = run_operator("cast", {"X": [contiguous(self._readable())]}, attrs, self.dev)["Out"][0]
+        result: Tensor = run_operator("cast", {"X": [contiguous(self._with_data())]}, attrs, self.dev)["Out"][0]
         return result
 
-    def _readable(self) -> Tensor:
+    def _with_data(self) -> Tensor:
         if self.allocation is None or self.place is None:
             raise TensorError("the tensor has no data yet; call mutable_data(place, dtype), or set(array, place)")
         self.allocation.live_block()  # stale memory raises

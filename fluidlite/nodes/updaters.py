@@ -134,7 +134,7 @@ class Updater:
         weights.sort(key=lambda weight: (str(specs[weight._at]), weight_states[weight._at].number))
         key = (place, tuple(specs[weight._at] for weight in weights))
         chunks = [weights]
-        if key not in self._wholes and len(self._wholes) >= MAX_WHOLE_PROGRAMS and self._separable:
+        if key not in self._wholes and len(self._wholes) >= MAX_WHOLE_PROGRAMS and self._is_separable:
             chunks = list(_powers_of_two(weights, specs))
         else:
             self._wholes.add(key)
@@ -148,7 +148,7 @@ class Updater:
         return groups
 
     @property
-    def _separable(self) -> bool:
+    def _is_separable(self) -> bool:
         """Whether a weight's update depends on its own gradient only."""
         return self._clip is None or isinstance(self._clip, (GradientClipByValue, GradientClipByNorm))
 

@@ -22,7 +22,7 @@ from fluidlite.regularizer import WeightDecayRegularizer
 __all__ = ["ExponentialMovingAverage", "ModelAverage"]
 
 
-def _declared(block: Block, var: Variable) -> Variable:
+def _declare(block: Block, var: Variable) -> Variable:
     """Declare a variable of the training program in another program, which then uses it in the same scope."""
     return block.create_var(var.name, var.shape, var.dtype, persistable=True, stop_gradient=True)
 
@@ -39,7 +39,7 @@ class _AveragedParameters:
             block = self.restore_program.global_block()
             for param, backup in self._backups:
                 tensor.assign(
-                    block.create_var(backup, param.shape, param.dtype, persistable=True), _declared(block, param)
+                    block.create_var(backup, param.shape, param.dtype, persistable=True), _declare(block, param)
                 )
 
     def _build(self) -> None:
@@ -47,14 +47,14 @@ class _AveragedParameters:
             block = self.apply_program.global_block()
             self._prepare(block)
             for param, backup in self._backups:
-                duplicate = _declared(block, param)
+                duplicate = _declare(block, param)
                 tensor.assign(duplicate, block.create_var(backup, param.shape, param.dtype, persistable=True))
-                tensor.assign(self._averaged(block, param)._of_dtype(param.dtype), duplicate)
+                tensor.assign(self._append_average(block, param)._of_dtype(param.dtype), duplicate)
 
     def _prepare(self, block: Block) -> None:
         """Append operators that run once, before all parameters."""
 
-    def _averaged(self, block: Block, param: Parameter) -> Variable:
+    def _append_average(self, block: Block, param: Parameter) -> Variable:
         """Append operators that compute a parameter's average, in the dtype in which the parameter computes."""
         raise NotImplementedError(f"{type(self).__name__} does not say what a parameter's average is")
 
@@ -131,9 +131,9 @@ class ModelAverage(_AveragedParameters, Optimizer):
             },
         )
 
-    def _averaged(self, block: Block, param: Parameter) -> Variable:
+    def _append_average(self, block: Block, param: Parameter) -> Variable:
         def of(*names: str) -> Variable:
-            return tensor.sums([_declared(block, self._get_accumulator(name, param)) for name in names])
+            return tensor.sums([_declare(block, self._get_accumulator(name, param)) for name in names])
 
         total, count = of("sum_1", "sum_2", "sum_3"), of("num_accumulates", "old_num_accumulates")
         return ops.layer("elementwise_div")(total, tensor.cast(count, total.dtype))
@@ -166,7 +166,7 @@ class ExponentialMovingAverage(_AveragedParameters):
         program = default_main_program()
         super().__init__(program)
         with program.roles("optimize"), name_scope("moving_average"):
-            self._decay_var = self._scheduled(thres_steps)
+            self._decay_var = self._decay_schedule(thres_steps)
         self._averages: dict[str, Variable] = {}
         for param, _ in self._backups:
             self._averages[param.name] = tensor.create_global_var(
@@ -178,7 +178,7 @@ class ExponentialMovingAverage(_AveragedParameters):
             )
         self._build()
 
-    def _scheduled(self, steps: Variable | None) -> Variable:
+    def _decay_schedule(self, steps: Variable | None) -> Variable:
         rate = tensor.create_global_var(
             [1], self._decay, "float32", persistable=True, name=unique_name.generate("scheduled_ema_decay_rate")
         )
@@ -208,11 +208,11 @@ class ExponentialMovingAverage(_AveragedParameters):
     def _prepare(self, block: Block) -> None:
         counter = tensor.create_global_var([1], 0, "int64", persistable=True, name=self._COUNTER)
         step = tensor.cast(counter, "float32")
-        power = ops.layer("elementwise_pow")(_declared(block, self._decay_var), step)
+        power = ops.layer("elementwise_pow")(_declare(block, self._decay_var), step)
         zero = tensor.fill_constant([1], "float32", 0.0)
         before = tensor.cast(ops.layer("equal")(step, zero), "float32")  # 1 before the first update: 1 - power is 0
         self._divisor = ops.layer("elementwise_add")(nn.scale(power, -1.0, 1.0), before)
 
-    def _averaged(self, block: Block, param: Parameter) -> Variable:
-        average = _declared(block, self._averages[param.name])
+    def _append_average(self, block: Block, param: Parameter) -> Variable:
+        average = _declare(block, self._averages[param.name])
         return ops.layer("elementwise_div")(average, self._divisor._of_dtype(average.dtype))

@@ -265,7 +265,7 @@ def test_blocks_around_steps_change_nothing_and_their_faults_are_found(monkeypat
         assert ("while" if kind != "branch" else "conditional_block") in types
         assert "append_all" in python(recipe(kind), "cpu")
     wrong = lambda tensor, context: Tensor().set(tensor.numpy() * np.float32(1.01), context.place)  # noqa: E731
-    monkeypatch.setattr(tensor_arrays, "_shared", wrong)
+    monkeypatch.setattr(tensor_arrays, "_shared_tensor", wrong)
     assert "value" in [finding.kind for finding in check(recipe("array"), CPU).findings]
 
 

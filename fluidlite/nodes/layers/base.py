@@ -86,7 +86,7 @@ class Layer:
         """A layer that shares all weights with this one."""
         layer: L = copy.copy(self)
         for name, item in vars(self).items():
-            setattr(layer, name, _tied(item))
+            setattr(layer, name, _tie_item(item))
         return layer
 
     def __or__(self, other: Layer) -> Stacked:
@@ -111,13 +111,13 @@ def _parts(items: Any) -> Iterator[Any]:
             yield from _parts(item)
 
 
-def _tied(item: Any) -> Any:
+def _tie_item(item: Any) -> Any:
     if isinstance(item, (Weight, Layer)):
         return item.tied()
     if isinstance(item, dict):
-        return {key: _tied(each) for key, each in item.items()}
+        return {key: _tie_item(each) for key, each in item.items()}
     if isinstance(item, (list, tuple)):
-        return type(item)([_tied(each) for each in item])
+        return type(item)([_tie_item(each) for each in item])
     return item
 
 

@@ -10,15 +10,15 @@ from fluidlite.nodes.node import Node
 from fluidlite.nodes.shaping import Cat
 
 
-def _checked(function: str, layers: tuple[Any, ...], kind: type[Layer]) -> list[Layer]:
-    flat_layers: list[Layer] = []
+def _flat_layers(function: str, layers: tuple[Any, ...], kind: type[Layer]) -> list[Layer]:
+    flat: list[Layer] = []
     for layer in layers:
         if not isinstance(layer, Layer):
             raise NodeError(f"{function} takes layers; one is {layer!r:.80}")
-        flat_layers += layer.parts if type(layer) is kind else [layer]  # type: ignore[attr-defined]
-    if not flat_layers:
+        flat += layer.parts if type(layer) is kind else [layer]  # type: ignore[attr-defined]
+    if not flat:
         raise NodeError(f"{function} has no layers; expected one or more")
-    return flat_layers
+    return flat
 
 
 class Stacked(Layer):
@@ -30,7 +30,7 @@ class Stacked(Layer):
     """
 
     def __init__(self, *layers: Layer) -> None:
-        self.parts = _checked("Stacked", layers, Stacked)
+        self.parts = _flat_layers("Stacked", layers, Stacked)
 
     def run(self, *args: Any, **options: Any) -> Any:
         """Run the first layer on the arguments, each other one on the result of the previous one."""
@@ -49,7 +49,7 @@ class Joined(Layer):
     """
 
     def __init__(self, *layers: Layer) -> None:
-        self.parts = _checked("Joined", layers, Joined)
+        self.parts = _flat_layers("Joined", layers, Joined)
 
     def run(self, *args: Any, **options: Any) -> Any:
         """Run each layer on the arguments; lists of nodes, such as sequences, are joined node by node."""

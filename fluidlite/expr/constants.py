@@ -1,4 +1,4 @@
-"""Parts of a decomposed call that are tables: computed once, where the call is decomposed."""
+"""Constant tables of a decomposed call: subexpressions that are evaluated once, during decomposition."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from fluidlite.expr.traced import Traced
 from fluidlite.expr.tracing import current
 from fluidlite.program import codegen_registry as generators
 
-MOST_TABLED = 1 << 16
-"""Up to here what costs functions and depends on sizes and attributes alone is a table: its numbers are kept."""
-_TABLED = frozenset({"number", "iota", "map", "cast", "stop", "broadcast", "reshape", "transpose", "concat", "slice"})
+MAX_TABLE_SIZE = 1 << 16
+"""A subexpression of sizes and attributes with costly functions becomes a table up to this many elements."""
+_ALLOWED = frozenset({"number", "iota", "map", "cast", "stop", "broadcast", "reshape", "transpose", "concat", "slice"})
 
 
 def tables(results: Sequence[Tensor]) -> set[Tensor]:
-    """What results are made of that is worth a table: floats of counts alone, with functions such as sin in them.
+    """The subexpressions that become tables: floats computed from iota and numbers only, with functions such as sin.
 
-    What a kernel counts and compares costs less than a table that is read.
+    Without such functions, computing the elements costs a kernel less than reading a table.
     """
-    alone: set[Tensor] = set()
-    counted: set[Tensor] = set()
+    constants: set[Tensor] = set()
+    varying: set[Tensor] = set()
     costly: set[Tensor] = set()
     for x in ordered(results):
-        if x.op not in _TABLED or x.dtype in HALVES or not all(arg in alone for arg in x.args):
+        if x.op not in _ALLOWED or x.dtype in HALVES or not all(arg in constants for arg in x.args):
             continue
-        alone.add(x)
-        if x.op == "iota" or not counted.isdisjoint(x.args):
-            counted.add(x)
-        function = x.op == "map" and PRIMITIVES[x.params[0]].kind == "float"
-        if x in counted and (function or not costly.isdisjoint(x.args)):
+        constants.add(x)
+        if x.op == "iota" or not varying.isdisjoint(x.args):
+            varying.add(x)
+        has_function = x.op == "map" and PRIMITIVES[x.params[0]].kind == "float"
+        if x in varying and (has_function or not costly.isdisjoint(x.args)):
             costly.add(x)
-    return {x for x in costly if x.op != "broadcast" and x.dtype in FLOATS and 0 < prod(dims_of(x)) <= MOST_TABLED}
+    return {x for x in costly if x.op != "broadcast" and x.dtype in FLOATS and 0 < prod(dims_of(x)) <= MAX_TABLE_SIZE}
 
 
 def table_of(x: Tensor) -> dict[str, Any]:
     """The attributes of the assign_value that holds a table."""
-    made = generators.evaluated(Traced({"Out": (x,)}, {}, (), ()), current().values)
-    return {"shape": list(dims_of(x)), "dtype": x.dtype, "fp32_values": np.ravel(made["Out"]).astype(np.float64)}
+    values = generators.evaluated(Traced({"Out": (x,)}, {}, (), ()), current().values)
+    return {"shape": list(dims_of(x)), "dtype": x.dtype, "fp32_values": np.ravel(values["Out"]).astype(np.float64)}

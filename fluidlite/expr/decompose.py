@@ -1,6 +1,6 @@
-"""An expression said with operators, one primitive at a time: for places that have no kernel for the whole of it.
+"""Decomposes an expression into operators, one for each primitive: for places without a kernel for the expression.
 
-What is elementwise becomes one operator as far as it reaches; every other primitive is an operator of Fluid.
+Connected elementwise primitives become one operator; every other primitive becomes an operator of Fluid.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from fluidlite.program.opdef import OpDef
 from fluidlite.program.rules import ExpressionRule
 
 ELEMENTWISE = frozenset({"map", "cast", "stop", "broadcast", "number"})
-MOST_OPERANDS = 12
-"""Tensors that one elementwise operator reads."""
+MAX_OPERANDS = 12
+"""The maximum number of tensors that one elementwise operator reads."""
 MAX_LITERAL = 32
-"""Larger integers are arguments of a kernel: most are sizes, and batches of sequences have ever new ones."""
+"""Larger integers are arguments of a kernel, not literals: most are sizes, which batches of sequences change."""
 MAX_EXACT_INTEGER = 1 << 53
-"""Where float64, in which arguments are said, no longer has all integers."""
+"""float64, the type of kernel arguments, represents all integers only up to this one."""
 _definitions: LRUCache[OpDef] = LRUCache(1024, "decompositions", 16 << 20)
 
 
 def decompose(call: Call, build: Build) -> str | None:
-    """Write the operators that say a call of an expression; or return why none can."""
+    """Write the operators that compute a call of an expression; or return the reason why none can."""
     rule = call.op.expression
     assert rule is not None
     if not call.known:
@@ -53,37 +53,39 @@ def decompose(call: Call, build: Build) -> str | None:
     }
     with tracing(values, results, build):
         traced = traced_of(call)
-        # what is as simple for all sizes, or takes long: each batch has other sequences
-        kept = traced.has_steps or (
+        # the trace is reused if it is equally simple for all sizes, or slow to make: sequences differ in each batch
+        is_reused = traced.has_steps or (
             not traced.calls and {x.op for x in traced.every} <= ELEMENTWISE | {"input", "reshape"}
         )
-        made: Mapping[str, Any] = traced.outputs if kept else _traced_here(call, rule, values, floats)
-        wanted = []
+        by_slot: Mapping[str, Any] = traced.outputs if is_reused else _trace_call(call, rule, values, floats)
+        outputs = []
         for slot, specs in call.outs.items():
-            found = made[slot] if isinstance(made[slot], (tuple, list)) else (made[slot],)
-            wanted += [(slot, i, cast(x, spec.dtype)) for i, (x, spec) in enumerate(zip(found, specs, strict=True))]
-        simple = lowered([x for _, _, x in wanted])
-        writer = _Writer(build, values, not check_indices(ordered([x for _, _, x in wanted])), tables(simple))
+            tensors = by_slot[slot] if isinstance(by_slot[slot], (tuple, list)) else (by_slot[slot],)
+            outputs += [(slot, i, cast(x, spec.dtype)) for i, (x, spec) in enumerate(zip(tensors, specs, strict=True))]
+        simple = lowered([x for _, _, x in outputs])
+        writer = _CallWriter(build, values, not check_indices(ordered([x for _, _, x in outputs])), tables(simple))
         unknown = next(filter(_is_unknown, ordered(simple)), None)
         if unknown is not None:
             return f"no operator computes {unknown.op}"
-        writer.write([(x, build.output(slot, i)) for (slot, i, _), x in zip(wanted, simple, strict=True)])
+        writer.write([(x, build.output(slot, i)) for (slot, i, _), x in zip(outputs, simple, strict=True)])
     if any(part.call.op is call.op and id(part) not in writer.calls for part in build.parts):
         return "it is what expressions are decomposed into"
     return None
 
 
-def _traced_here(call: Call, rule: ExpressionRule, values: dict[str, Any], floats: Sequence[str]) -> Mapping[str, Any]:
-    """The expression at the sizes of a call, with calls of operators in it."""
-    given: dict[str, Any] = {
+def _trace_call(call: Call, rule: ExpressionRule, values: dict[str, Any], floats: Sequence[str]) -> Mapping[str, Any]:
+    """Trace the expression for the sizes of a call; calls of operators stay calls."""
+    inputs: dict[str, Any] = {
         slot: tuple(symbol(slot, i, [number(d) for d in spec.dims], spec.dtype) for i, spec in enumerate(specs))
         for slot, specs in call.ins.items()
     } | {
-        slot: tuple(Numbers.of((_known(n, values) for n in each), each.dims) for each in found)
-        for slot, found in stated(call).items()
+        slot: tuple(Numbers.of((_folded(n, values) for n in row), row.dims) for row in tensors)
+        for slot, tensors in stated(call).items()
     }
-    given |= {slot: tuple(table(slot, i) for i in range(call.count(slot))) for slot in call.op.tables if call.has(slot)}
-    return rule.function(given, {**call.attrs, **{name: attribute(name) for name in floats}})
+    inputs |= {
+        slot: tuple(table(slot, i) for i in range(call.count(slot))) for slot in call.op.tables if call.has(slot)
+    }
+    return rule.function(inputs, {**call.attrs, **{name: attribute(name) for name in floats}})
 
 
 def _is_unknown(x: Tensor) -> bool:
@@ -92,84 +94,84 @@ def _is_unknown(x: Tensor) -> bool:
 
 
 def _is_same_call(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors are made by one call of an operator, as slots of it."""
-    alike = x.op == y.op == "call" and x.params[1:] == y.params[1:] and 0 not in dims_of(x)
-    return alike and all(a is b for a, b in zip(x.args, y.args, strict=True))
+    """Whether two tensors are output slots of one call of an operator."""
+    same_operator = x.op == y.op == "call" and x.params[1:] == y.params[1:] and 0 not in dims_of(x)
+    return same_operator and all(a is b for a, b in zip(x.args, y.args, strict=True))
 
 
-def _known(n: Number, values: dict[str, Any]) -> Number:
-    """A number that an operand holds, as a constant if it is known."""
-    found = n.evaluate(values)
-    return n if found is None else number(found)
+def _folded(n: Number, values: dict[str, Any]) -> Number:
+    """A number read from an operand, as a constant if its value is known."""
+    value = n.evaluate(values)
+    return n if value is None else number(value)
 
 
-class _Writer(PrimitiveWriter):
-    """Writes operators; ``in_place``: nothing of the call fails after a variable is updated in place."""
+class _CallWriter(PrimitiveWriter):
+    """Emits the operators of a call; ``in_place``: no operator of it can fail after an in-place update."""
 
     def __init__(self, build: Build, values: dict[str, Any], in_place: bool, tables: set[Tensor]) -> None:
         super().__init__(build, values)
         self.in_place, self.tables = in_place, tables
 
     def value(self, x: Tensor) -> Value:
-        """What holds a tensor; its operators are written first."""
+        """The value of a tensor; its operators are emitted first."""
         pending = [x]
         while pending:
             one = pending[-1]
-            if one in self.known:
+            if one in self.written:
                 pending.pop()
                 continue
-            missing = [arg for arg in self._operands(one) if arg not in self.known]
+            missing = [arg for arg in self._operands(one) if arg not in self.written]
             if missing:
                 pending += missing
                 continue
-            self.known[one] = self._written(one, None)
+            self.written[one] = self._emit(one, None)
             pending.pop()
-        return self.known[x]
+        return self.written[x]
 
     def write(self, outputs: Sequence[tuple[Tensor, Value]]) -> None:
-        """Write outputs: those that others are made of first, and by one operator what is elementwise of known tensors.
+        """Emit the outputs, operands first; elementwise outputs of the same operands share one operator.
 
-        So no tensor that an output updates in place is read after it, if that can be.
+        Where possible, no operator reads a tensor after an output has updated it in place.
         """
         order = {x: k for k, x in enumerate(ordered([x for x, _ in outputs]))}
         pending = sorted(outputs, key=lambda each: order[each[0]])
-        self.results = {x: target for x, target in reversed(pending) if x.op == "step_result"}
+        self.step_targets = {x: target for x, target in reversed(pending) if x.op == "step_result"}
         while pending:
             x, target = pending.pop(0)
             for arg in self._operands(x):
                 self.value(arg)
-            if x.op == "step_result" and x not in self.known:
-                self.known[x] = self._written(x, target)
-            if self.known.get(x) is target:
+            if x.op == "step_result" and x not in self.written:
+                self.written[x] = self._emit(x, target)
+            if self.written.get(x) is target:
                 continue
-            if x in self.known or x.op == "input":
+            if x in self.written or x.op == "input":
                 self.build("assign", {"X": self.value(x)}, {"Out": target})
                 continue
-            group = self._alike(x, target, pending)
+            group = self._group(x, target, pending)
             pending = [each for each in pending if all(each[1] is not value for _, value in group)]
             if x.op == "call" and 0 not in dims_of(x):
-                self._called(group)
+                self._emit_call(group)
             elif len(group) == 1:
-                self._written(x, target)
+                self._emit(x, target)
             else:
                 self._elementwise([each for each, _ in group], dims_of(x), [each for _, each in group])
-            self.known.update(group)
+            self.written.update(group)
 
-    def _alike(self, x: Tensor, target: Value, pending: Sequence[tuple[Tensor, Value]]) -> list[tuple[Tensor, Value]]:
-        """An output, and those that one operator computes with it."""
+    def _group(self, x: Tensor, target: Value, pending: Sequence[tuple[Tensor, Value]]) -> list[tuple[Tensor, Value]]:
+        """An output, and the pending outputs that one operator computes together with it."""
         if x.op == "call" and 0 not in dims_of(x):
-            slots = [each for each in pending if each[0] is not x and _is_same_call(each[0], x)]
-            return [(x, target), *slots]
+            same_call = [each for each in pending if each[0] is not x and _is_same_call(each[0], x)]
+            return [(x, target), *same_call]
         group, leaves = [(x, target)], dict.fromkeys(self._operands(x))
         if not leaves or not self._is_elementwise(x):
             return group
         for each, other in pending:
             more = self._operands(each)
-            fits = self._is_elementwise(each) and dims_of(each) == dims_of(x) and each not in self.known and more
+            fits = self._is_elementwise(each) and dims_of(each) == dims_of(x) and each not in self.written and more
             if not fits or any(each is one for one, _ in group):
                 continue
-            known = all(arg in self.known or arg.op == "input" for arg in more)
-            if known and len(leaves | dict.fromkeys(more)) <= MOST_OPERANDS:
+            available = all(arg in self.written or arg.op == "input" for arg in more)
+            if available and len(leaves | dict.fromkeys(more)) <= MAX_OPERANDS:
                 group.append((each, other))
                 leaves |= dict.fromkeys(more)
         for arg in leaves:
@@ -177,14 +179,14 @@ class _Writer(PrimitiveWriter):
         return group
 
     def _operands(self, x: Tensor) -> list[Tensor]:
-        """The tensors that the operator which makes ``x`` reads."""
+        """The tensors that the operator of ``x`` reads."""
         if not prod(dims_of(x)) or x.op == "input" or x in self.tables:
             return []
-        summed = self._summed(x)
-        if summed is not None:
-            return self._leaves(summed)
+        summand = self._summand(x)
+        if summand is not None:
+            return self._leaves(summand)
         if x.op in ("segment_of", "step_table"):
-            return []  # of offsets that are known
+            return []  # a constant: the offsets are known
         if x.op == "steps":
             return [arg for arg in x.args if arg.op != "offsets"]
         if x.op == "call":
@@ -194,49 +196,49 @@ class _Writer(PrimitiveWriter):
         return self._leaves(x)
 
     def _is_elementwise(self, x: Tensor) -> bool:
-        """Whether one operator computes a tensor together with what is elementwise around it."""
+        """Whether a tensor is computed inside an elementwise operator."""
         return x.op in ELEMENTWISE and x not in self.tables
 
-    def _summed(self, x: Tensor) -> Tensor | None:
-        """The elementwise part that one operator computes and adds up, if ``x`` is a sum of one."""
+    def _summand(self, x: Tensor) -> Tensor | None:
+        """The elementwise operand of the sum ``x`` if one operator computes both, else None."""
         if x.op != "reduce" or x.params[0] != "sum" or x.dtype not in FLOATS:
             return None
         (arg,) = x.args
-        if arg.op != "map" or arg in self.known or arg in self.tables:
+        if arg.op != "map" or arg in self.written or arg in self.tables:
             return None
         dims = dims_of(arg)
         return arg if any(dims_of(leaf) == dims for leaf in self._leaves(arg)) else None
 
     def _leaves(self, x: Tensor) -> list[Tensor]:
-        """What an elementwise part of an expression begins with: each with its dims or 1, or without the first dims."""
-        found: dict[Tensor, None] = {}
-        seen: set[Tensor] = set()
+        """The operands of the elementwise operator of ``x``: they broadcast to its dims."""
+        leaves: dict[Tensor, None] = {}
+        visited: set[Tensor] = set()
         pending = list(x.args)
         while pending:
-            one = pending.pop()
-            if one in seen or one.op == "number":
+            tensor = pending.pop()
+            if tensor in visited or tensor.op == "number":
                 continue
-            seen.add(one)
-            within = self._is_elementwise(one) or self._is_spread(one)
-            if within and one not in self.known and len(found) + len(pending) < MOST_OPERANDS:
-                pending += one.args
+            visited.add(tensor)
+            is_inside = self._is_elementwise(tensor) or self._is_spread(tensor)
+            if is_inside and tensor not in self.written and len(leaves) + len(pending) < MAX_OPERANDS:
+                pending += tensor.args
             else:
-                found[one] = None
-        return list(found)
+                leaves[tensor] = None
+        return list(leaves)
 
     def _is_spread(self, x: Tensor) -> bool:
-        """Whether a reshape does what broadcasting does: it puts 1s before the dims of a tensor, or of one number.
+        """Whether a reshape only adds leading dims of 1, as broadcasting does, or has one element.
 
-        What is computed of fewer dims is made first, not once for each element.
+        An elementwise source with fewer dims is computed before, not once for each element of the result.
         """
         if x.op != "reshape":
             return False
         (source,), dims = x.args, dims_of(x)
-        given = dims_of(source)
-        made = source in self.known or not self._is_elementwise(source)
-        return prod(dims) == 1 or (made and len(given) <= len(dims) and dims == (1,) * (len(dims) - len(given)) + given)
+        tail = dims_of(source)
+        is_leaf = source in self.written or not self._is_elementwise(source)
+        return prod(dims) == 1 or (is_leaf and len(tail) <= len(dims) and dims == (1,) * (len(dims) - len(tail)) + tail)
 
-    def _written(self, x: Tensor, target: Value | None) -> Value:
+    def _emit(self, x: Tensor, target: Value | None) -> Value:
         if x.op == "input":
             return self.build.input(*x.params)
         if not prod(dims_of(x)):
@@ -244,37 +246,37 @@ class _Writer(PrimitiveWriter):
             return self.apply("fill_constant", {}, target, attrs)
         if x in self.tables:
             return self.apply("assign_value", {}, target, table_of(x))
-        summed = x if x.op in ELEMENTWISE else self._summed(x)
-        if summed is not None:
-            return self._elementwise([summed], dims_of(x), [target])
+        part = x if x.op in ELEMENTWISE else self._summand(x)
+        if part is not None:
+            return self._elementwise([part], dims_of(x), [target])
         return OPERATORS[x.op](self, x, target)
 
     # Elementwise parts
 
-    def _elementwise(self, several: Sequence[Tensor], dims: Sequence[int], targets: Sequence[Value | None]) -> Value:
-        """Outputs are the tensors, or the sums of them along the dims that are 1 in ``dims``."""
-        operands = list(dict.fromkeys(leaf for x in several for leaf in self._leaves(x)))
+    def _elementwise(self, tensors: Sequence[Tensor], dims: Sequence[int], targets: Sequence[Value | None]) -> Value:
+        """Emit an elementwise operator of the tensors, or of their sums along the dims that are 1 in ``dims``."""
+        operands = list(dict.fromkeys(leaf for x in tensors for leaf in self._leaves(x)))
         if not operands:  # numbers alone
-            return self._filled(several[0], targets[0])
+            return self._fill(tensors[0], targets[0])
         numbers: list[float] = []
-        text, expressions = self._scalars(several, operands, numbers)
-        dtypes, made = tuple(x.dtype for x in several), slots(len(several))
+        text, expressions = self._scalars(tensors, operands, numbers)
+        dtypes, outputs = tuple(x.dtype for x in tensors), slots(len(tensors))
         updated = tuple(
             (slot, f"A{k}")
-            for slot, target in zip(made, targets, strict=True)
+            for slot, target in zip(outputs, targets, strict=True)
             for k, arg in enumerate(operands)
-            if self._updates(target, arg)
+            if self._is_in_place(target, arg)
         )
         key = (text, tuple(arg.dtype for arg in operands), dtypes, updated)
         op = _definitions.get(key, lambda: definition(expressions, len(operands), len(numbers), dtypes, updated))
         attrs: dict[str, Any] = {f"n{k}": value for k, value in enumerate(numbers)}
         attrs["dims"] = list(dims)
-        inputs = {f"A{k}": self.known[arg] for k, arg in enumerate(operands)}
-        found: Value = self.build(op, inputs, dict(zip(made, targets, strict=True)), attrs)
-        return found
+        inputs = {f"A{k}": self.written[arg] for k, arg in enumerate(operands)}
+        result: Value = self.build(op, inputs, dict(zip(outputs, targets, strict=True)), attrs)
+        return result
 
-    def _updates(self, target: Value | None, x: Tensor) -> bool:
-        """Whether a target is an output of the call that is the variable of an operand, updated in place."""
+    def _is_in_place(self, target: Value | None, x: Tensor) -> bool:
+        """Whether a target is an output that the call updates in place, and ``x`` is that operand."""
         if not self.in_place or target is None or target.role != "out" or x.op != "input":
             return False
         call = self.build.call
@@ -282,7 +284,7 @@ class _Writer(PrimitiveWriter):
             call.op.must_alias.get(target.slot) == x.params[0] and call.spec(x.params[0]) == call.outs[target.slot][0]
         )
 
-    def _filled(self, x: Tensor, target: Value | None) -> Value:
+    def _fill(self, x: Tensor, target: Value | None) -> Value:
         numbers: list[float] = []
         _, (expression,) = self._scalars([x], (), numbers)
         value = evaluate(expression, {f"n{k}": n for k, n in enumerate(numbers)})
@@ -294,33 +296,33 @@ class _Writer(PrimitiveWriter):
         return self.apply("fill_constant", {}, target, attrs)
 
     def _scalars(
-        self, several: Sequence[Tensor], operands: Sequence[Tensor], numbers: list[float]
+        self, tensors: Sequence[Tensor], operands: Sequence[Tensor], numbers: list[float]
     ) -> tuple[str, tuple[Expr, ...]]:
-        """The scalar expressions of an elementwise part, and a text that is equal for equal ones."""
+        """The scalar expressions of an elementwise part, and a text that is its cache key."""
         leaves_of = {arg: Expr("input", (), f"A{k}") for k, arg in enumerate(operands)}
         done: dict[Tensor, Expr] = {}
-        words: dict[Tensor, str] = {}
+        names: dict[Tensor, str] = {}
         lines = []
-        order = ordered(several, leaves_of)
+        order = ordered(tensors, leaves_of)
         for one in order:
             if one in leaves_of:
-                done[one], words[one] = leaves_of[one], leaves_of[one].value
+                done[one], names[one] = leaves_of[one], leaves_of[one].value
                 continue
             if one.op == "number":
-                done[one], words[one] = self._constant(one, numbers)
+                done[one], names[one] = self._constant(one, numbers)
                 continue
             if one.op in ("broadcast", "stop", "reshape"):
-                done[one], words[one] = done[one.args[0]], words[one.args[0]]
+                done[one], names[one] = done[one.args[0]], names[one.args[0]]
                 continue
             args = tuple(done[arg] for arg in one.args)
             done[one] = Expr(one.params[0], args) if one.op == "map" else Expr("cast", args, one.dtype)
-            words[one] = f"v{len(words)}"
-            said = ",".join(words[arg] for arg in one.args)
-            lines.append(f"{words[one]}={one.op}{one.params if one.op == 'map' else ''}({said}):{one.dtype}")
-        return ";".join([*lines, *(words[x] for x in several)]), tuple(done[x] for x in several)
+            names[one] = f"v{len(names)}"
+            args_text = ",".join(names[arg] for arg in one.args)
+            lines.append(f"{names[one]}={one.op}{one.params if one.op == 'map' else ''}({args_text}):{one.dtype}")
+        return ";".join([*lines, *(names[x] for x in tensors)]), tuple(done[x] for x in tensors)
 
     def _constant(self, x: Tensor, numbers: list[float]) -> tuple[Expr, str]:
-        """A number of its own dtype: floats are arguments, of which the kernel does not depend; so are most sizes."""
+        """A number in its dtype, and its text: floats and most sizes are kernel arguments, so kernels are reused."""
         value = self.number(x.params[0])
         if value is None:
             raise ProgramError(f"{x.params[0].key} is a number that only the run knows")
@@ -333,9 +335,9 @@ class _Writer(PrimitiveWriter):
         return Expr("cast", (Expr("param", (), name),), x.dtype), f"{x.dtype} {name}"
 
 
-OPERATORS: dict[str, Callable[[_Writer, Tensor, Value | None], Value]] = {
-    **{op: getattr(_Writer, f"_{op}") for op in TENSOR_PRIMITIVES if hasattr(_Writer, f"_{op}")},
+OPERATORS: dict[str, Callable[[_CallWriter, Tensor, Value | None], Value]] = {
+    **{op: getattr(_CallWriter, f"_{op}") for op in TENSOR_PRIMITIVES if hasattr(_CallWriter, f"_{op}")},
     "input": lambda writer, x, target: writer.build.input(*x.params),
-    "call": lambda writer, x, target: writer._called([(x, target)]),
+    "call": lambda writer, x, target: writer._emit_call([(x, target)]),
 }
-"""By primitive: what writes the operator that is it."""
+"""By primitive: the function that emits its operator."""

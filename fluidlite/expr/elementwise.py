@@ -1,4 +1,4 @@
-"""The operators that elementwise parts of expressions are."""
+"""Operators of the elementwise parts of decomposed expressions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fluidlite.tensor.tensor_spec import Spec
 
 
 def slots(count: int) -> tuple[str, ...]:
-    """The output slots of an operator that has so many."""
+    """The names of ``count`` output slots."""
     return tuple(f"Out{k or ''}" for k in range(count))
 
 
@@ -28,13 +28,14 @@ def definition(
     dtypes: tuple[str, ...],
     updated: Iterable[tuple[str, str]],
 ) -> OpDef:
-    """An elementwise operator of tensors, each with as many elements along a dim as the results, or 1.
+    """An elementwise operator; each operand has the dims of the results, or 1 where it is broadcast.
 
-    Where the results have 1 and a tensor has more, they are sums. ``updated``: outputs that are an operand's variable.
+    Results are sums along dims in which they have 1 and an operand has more. ``updated``: pairs of an output and the
+    operand that it updates in place.
     """
-    made = slots(len(dtypes))
+    outs = slots(len(dtypes))
 
-    def function(*given: Any, **attrs: Any) -> tuple[Expr, ...]:
+    def function(*symbols: Any, **attrs: Any) -> tuple[Expr, ...]:
         return expressions
 
     kinds = inspect.Parameter
@@ -44,17 +45,17 @@ def definition(
 
     def of_tensors(inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Tensor]:
         dims = tuple(map(number, attrs["dims"]))
-        found = tensor_function(elementwise)
-        assert found is not None
-        return {slot: _of_dims(x, dims) for slot, x in found(inputs, attrs).items()}
+        compute = tensor_function(elementwise)
+        assert compute is not None
+        return {slot: _of_dims(x, dims) for slot, x in compute(inputs, attrs).items()}
 
     elementwise = OpDef(
         type="elementwise_part",
         inputs=tuple(Slot(f"A{k}") for k in range(operands)),
-        outputs=tuple(map(Slot, made)),
+        outputs=tuple(map(Slot, outs)),
         attrs=(Attr("dims", "ints"), *(Attr(f"n{k}", "float") for k in range(numbers))),
-        infer=lambda call: {slot: Spec.of(call.attr("dims"), dtype) for slot, dtype in zip(made, dtypes, strict=True)},
-        scalar=ScalarRule(function, made),
+        infer=lambda call: {slot: Spec.of(call.attr("dims"), dtype) for slot, dtype in zip(outs, dtypes, strict=True)},
+        scalar=ScalarRule(function, outs),
         must_alias=dict(updated),
         doc="an elementwise part of an expression",
         expression=ExpressionRule(of_tensors),
@@ -63,7 +64,7 @@ def definition(
 
 
 def _of_dims(x: Tensor, dims: Sequence[Number]) -> Tensor:
-    """A tensor repeated where it has 1 and the results have more, added up where it has more and they have 1."""
+    """The tensor broadcast to ``dims`` where it has 1, and summed where ``dims`` has 1 and it has more."""
     lead = len(dims) - x.rank
-    alike = zip(x.dims, dims[lead:], strict=True)
-    return sum_to(broadcast_to(x, [*dims[:lead], *(n if mine.key == "1" else mine for mine, n in alike)]), dims)
+    pairs = zip(x.dims, dims[lead:], strict=True)
+    return sum_to(broadcast_to(x, [*dims[:lead], *(n if mine.key == "1" else mine for mine, n in pairs)]), dims)

@@ -1,7 +1,7 @@
-"""Numbers and conditions of calls, evaluated as a list: a number that several have in common is computed once.
+"""Numbers and conditions of calls, evaluated as a flat list: common subexpressions are computed once.
 
-They say what ``Number.evaluate`` and ``Condition.evaluate`` say, which is asked the first time: a list pays from the
-second on. Writing and compiling a function of Python for each would take as long as fifty evaluations.
+The results are those of ``Number.evaluate`` and ``Condition.evaluate``, which compute the first call: building the list
+pays from the second call on. Generating and compiling a Python function takes as long as fifty evaluations.
 """
 
 from __future__ import annotations
@@ -14,133 +14,133 @@ from typing import Any, Union
 from fluidlite.expr.number import FUNCTIONS, Condition, Number, Values, number
 
 _ZERO = number(0)
-"""It is to itself what any whole number is to itself."""
-_Given = Callable[[list[Any]], Sequence[Any]]
-"""Takes a function's arguments from a list."""
+"""Stands for both sides of a comparison of an integer with itself."""
+_Getter = Callable[[list[Any]], Sequence[Any]]
+"""Gets a function's arguments from the list of values."""
 
 
-def _given(places: Sequence[int]) -> _Given:
+def _getter(places: Sequence[int]) -> _Getter:
     return itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
 
 
-class _Listed:
-    """What numbers are computed of: leaves, constants, then functions of what lies before."""
+class _EvaluationList:
+    """The subexpressions of numbers in order of evaluation: leaves, constants, then functions of earlier entries."""
 
     def __init__(self, numbers: Iterable[Number]) -> None:
-        every: dict[str, Number] = {}
+        by_key: dict[str, Number] = {}
         pending = [*numbers]
         pending.reverse()
         while pending:
             one, before = pending[-1], len(pending)
-            if one.key not in every:
+            if one.key not in by_key:
                 for arg in one.args:
-                    if arg.key not in every:
+                    if arg.key not in by_key:
                         pending.append(arg)
             if len(pending) == before:
-                every.setdefault(one.key, one)
+                by_key.setdefault(one.key, one)
                 pending.pop()
         leaves: list[Number] = []
         constants: list[Number] = []
         functions: list[Number] = []
-        for n in every.values():
+        for n in by_key.values():
             (functions if n.args else constants if n.op == "const" else leaves).append(n)
-        self.given = len(leaves) + len(constants)
-        self.at: dict[str, int] = {}
-        """Where each number stands, by key."""
-        self.steps: list[tuple[Callable[..., Any], _Given]] = []
+        self.input_count = len(leaves) + len(constants)
+        self.positions: dict[str, int] = {}
+        """The index of each number in the list, by key."""
+        self.steps: list[tuple[Callable[..., Any], _Getter]] = []
         for n in (*leaves, *constants, *functions):
-            self.at[n.key] = len(self.at)
+            self.positions[n.key] = len(self.positions)
             if n.args:
-                self.steps.append((FUNCTIONS[n.op], _given(self.places(n.args))))
+                self.steps.append((FUNCTIONS[n.op], _getter(self.places(n.args))))
         self._leaves = list(map(attrgetter("value"), leaves))
         self._constants = list(map(attrgetter("value"), constants))
 
     def places(self, numbers: Sequence[Number]) -> list[int]:
-        """Where numbers stand."""
-        return list(map(self.at.__getitem__, map(attrgetter("key"), numbers)))
+        """The indices of numbers in the list."""
+        return list(map(self.positions.__getitem__, map(attrgetter("key"), numbers)))
 
     def begin(self, values: Values) -> list[Any] | None:
         """Leaves and constants in a call; None if a leaf is not known."""
-        found = list(map(values.__getitem__, self._leaves))
-        return None if None in found else found + self._constants
+        leaves = list(map(values.__getitem__, self._leaves))
+        return None if None in leaves else leaves + self._constants
 
 
 class Formulas:
-    """Numbers, all of which a call gives."""
+    """Numbers that are evaluated together in each call."""
 
     def __init__(self, numbers: Sequence[Number]) -> None:
         self._numbers = numbers
-        self._asked = False
-        self._ready: tuple[_Listed, list[int]] | None = None
-        """The list, and where the numbers stand in it: set as one, as other threads may ask meanwhile."""
+        self._evaluated_once = False
+        self._compiled: tuple[_EvaluationList, list[int]] | None = None
+        """The list, and the indices of the numbers in it: one assignment, since other threads may read it."""
 
     def __call__(self, values: Values) -> list[Any]:
-        """What they are in a call; None where a leaf is not known."""
-        ready = self._ready
-        if ready is None and self._asked:
-            listed = _Listed(self._numbers)
-            ready = self._ready = listed, listed.places(self._numbers)
-        self._asked = True
-        found = ready[0].begin(values) if ready is not None else None
-        if ready is None or found is None:
+        """The values in a call; None where a leaf is unknown."""
+        compiled = self._compiled
+        if compiled is None and self._evaluated_once:
+            entries = _EvaluationList(self._numbers)
+            compiled = self._compiled = entries, entries.places(self._numbers)
+        self._evaluated_once = True
+        values_list = compiled[0].begin(values) if compiled is not None else None
+        if compiled is None or values_list is None:
             return [n.evaluate(values) for n in self._numbers]
-        for function, given in ready[0].steps:
-            found.append(function(*given(found)))
-        return list(map(found.__getitem__, ready[1]))
+        for function, getter in compiled[0].steps:
+            values_list.append(function(*getter(values_list)))
+        return list(map(values_list.__getitem__, compiled[1]))
 
 
-_Step = tuple[Callable[..., Any], _Given, Union[bool, None]]
-"""A function or a comparison, what it is of, and the answer that is expected of it."""
+_Instruction = tuple[Callable[..., Any], _Getter, Union[bool, None]]
+"""A function or a comparison, the getter of its arguments, and the expected truth of a comparison, else None."""
 
 
 class Answers:
-    """Conditions with the answers that are expected of them."""
+    """Conditions with their expected truth."""
 
-    def __init__(self, asked: Sequence[tuple[Condition, bool]]) -> None:
-        self._conditions = asked
-        self._asked = False
-        self._ready: tuple[_Listed, list[_Step]] | None = None
-        """The list, and what is computed and asked in turn: set as one, as other threads may ask meanwhile."""
+    def __init__(self, conditions: Sequence[tuple[Condition, bool]]) -> None:
+        self._conditions = conditions
+        self._evaluated_once = False
+        self._compiled: tuple[_EvaluationList, list[_Instruction]] | None = None
+        """The list, and its instructions in order: one assignment, since other threads may read it."""
 
     def first_other(self, values: Values, unknown: Callable[[int], bool]) -> int:
-        """The number of the first condition with another answer in a call, or -1.
+        """The number of the first condition with another truth in a call, or -1.
 
-        ``unknown``: says of a condition whose numbers are not known whether its answer is another.
+        ``unknown``: called for a condition of unknown numbers; whether it counts as one with another truth.
         """
-        ready = self._ready
-        if ready is None and self._asked:
-            ready = self._ready = self._list()
-        self._asked = True
-        found = ready[0].begin(values) if ready is not None else None
-        if ready is None or found is None:
+        compiled = self._compiled
+        if compiled is None and self._evaluated_once:
+            compiled = self._compiled = self._list()
+        self._evaluated_once = True
+        values_list = compiled[0].begin(values) if compiled is not None else None
+        if compiled is None or values_list is None:
             for k, (condition, answer) in enumerate(self._conditions):
                 truth = condition.evaluate(values)
                 if unknown(k) if truth is None else truth is not answer:
                     return k
             return -1
         k = 0
-        for function, given, expected in ready[1]:
+        for function, getter, expected in compiled[1]:
             if expected is None:
-                found.append(function(*given(found)))
-            elif bool(function(*given(found))) is expected:
+                values_list.append(function(*getter(values_list)))
+            elif bool(function(*getter(values_list))) is expected:
                 k += 1
             else:
                 return k
         return -1
 
-    def _list(self) -> tuple[_Listed, list[_Step]]:
+    def _list(self) -> tuple[_EvaluationList, list[_Instruction]]:
         pairs: list[tuple[Number, Number]] = []
         for condition, _ in self._conditions:
             a, b = condition.a, condition.b
             pairs.append((_ZERO, _ZERO) if a.key == b.key and a.whole else (a, b))
-        listed = _Listed(chain.from_iterable(pairs))
-        steps: list[_Step] = []
+        entries = _EvaluationList(chain.from_iterable(pairs))
+        steps: list[_Instruction] = []
         done = 0
         for (condition, answer), pair in zip(self._conditions, pairs, strict=True):
-            places = listed.places(pair)
-            needed = max(done, max(places) + 1 - listed.given)
-            for function, given in listed.steps[done:needed]:
-                steps.append((function, given, None))
+            places = entries.places(pair)
+            needed = max(done, max(places) + 1 - entries.input_count)
+            for function, getter in entries.steps[done:needed]:
+                steps.append((function, getter, None))
             done = needed
-            steps.append((FUNCTIONS[condition.op], _given(places), answer))
-        return listed, steps
+            steps.append((FUNCTIONS[condition.op], _getter(places), answer))
+        return entries, steps

@@ -1,4 +1,4 @@
-"""Sizes at which only that is equal which all calls of a trace have equal: those at hand may be so by chance."""
+"""Generic sizes for a trace: two sizes are equal only if all calls of the trace have them equal, not by chance."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from fluidlite.expr.number import Condition, Number
 
 _FACTOR = 2**12 * 3**3 * 5**2 * 7**2
-"""Sizes are usually divided by one of its divisors."""
-_FIRST = 10_007
-"""The first size is so many times that factor; the others are the next odd multiples of it."""
+"""A number with many divisors: expressions divide sizes by divisors of it."""
+_FIRST_MULTIPLE = 10_007
+"""The first size is this multiple of the factor; the other sizes are every second multiple after it."""
 
 
 def generic_sizes(names: Iterable[str], equal: Iterable[Condition]) -> dict[str, int]:
-    """A size for each leaf: equal ones where conditions say so of leaves, and others for all the rest.
+    """A size for each leaf: equal sizes for leaves that conditions equate, distinct ones for all others.
 
     ``names``: the leaves.
-    ``equal``: equalities that hold; what they say of more than a leaf on one side may be missed.
+    ``equal``: equalities that hold; those with more than a leaf on either side may have no effect.
     """
     pairs = [pair for c in equal for pair in _pairs(c)]
     first: dict[str, str] = {}
@@ -30,20 +30,20 @@ def generic_sizes(names: Iterable[str], equal: Iterable[Condition]) -> dict[str,
         if a.op == b.op == "size" and representative(a.value) != representative(b.value):
             first[representative(a.value)] = representative(b.value)
     leaves = list(names)
-    own = {name: _FACTOR * (_FIRST + 2 * k) for k, name in enumerate(leaves)}
+    sizes = {name: _FACTOR * (_FIRST_MULTIPLE + 2 * k) for k, name in enumerate(leaves)}
     for a, b in pairs:
-        for leaf, made in ((a, b), (b, a)):
-            if leaf.op == "size" and made.op != "size":
-                value = generic(made, {name: own[representative(name)] for name in leaves})
-                if value is not None and leaf.value in own:
-                    own[representative(leaf.value)] = value
+        for leaf, formula in ((a, b), (b, a)):
+            if leaf.op == "size" and formula.op != "size":
+                value = generic(formula, {name: sizes[representative(name)] for name in leaves})
+                if value is not None and leaf.value in sizes:
+                    sizes[representative(leaf.value)] = value
                     break
-    return {name: own[representative(name)] for name in leaves}
+    return {name: sizes[representative(name)] for name in leaves}
 
 
 def _pairs(equal: Condition) -> list[tuple[Number, Number]]:
-    """Numbers that are equal; of equal products of as many sizes each is taken to be the one at its place: so it is
-    where an operand and a result have the same dims, and where they have others, those at hand will say so.
+    """Pairs of equal numbers. Equal products of equally many sizes are paired factor by factor: an operand and a result
+    usually have the same dims; if they do not, the sizes of the call show it.
     """
     a, b = _factors(equal.a), _factors(equal.b)
     if len(a) == len(b) and all(n.op == "size" for n in (*a, *b)):
@@ -52,23 +52,23 @@ def _pairs(equal: Condition) -> list[tuple[Number, Number]]:
 
 
 def _factors(n: Number) -> list[Number]:
-    """Of which numbers one is the product, in one order."""
+    """The factors of a product, sorted."""
     if n.op != "mul":
         return [n]
     return sorted((factor for arg in n.args for factor in _factors(arg)), key=lambda each: each.key)
 
 
 def generic(n: Number, sizes: Mapping[str, int]) -> int | None:
-    """An integer at generic sizes; None if it is computed of anything else."""
-    for one in parts_of(n):
-        known = one.value in sizes if one.op == "size" else one.op == "const" or bool(one.args)
-        if not known or one.op == "pow" or not one.whole:
+    """The value of an integer at generic sizes; None if it depends on anything else."""
+    for part in parts_of(n):
+        is_computable = part.value in sizes if part.op == "size" else part.op == "const" or bool(part.args)
+        if not is_computable or part.op == "pow" or not part.whole:
             return None
     return int(n.evaluate(sizes))
 
 
 def parts_of(n: Number) -> Iterator[Number]:
-    """A number, and all that it is computed of."""
+    """A number and all its subexpressions."""
     yield n
     for arg in n.args:
         yield from parts_of(arg)

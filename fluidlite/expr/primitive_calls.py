@@ -1,4 +1,4 @@
-"""The operators that primitives are, where an expression is said with operators."""
+"""Emits one operator for each tensor primitive of a decomposed expression."""
 
 from __future__ import annotations
 
@@ -17,69 +17,69 @@ from fluidlite.expr.tensor import Tensor
 from fluidlite.program.decompose import Build, Value
 from fluidlite.program.opdef import OpDef
 
-MOST_COUNTED = 1 << 12
-"""Up to here what counts is a constant: two operators on so few elements take longer."""
+MAX_COUNTED_ELEMENTS = 1 << 12
+"""An iota of at most this many elements is a constant: two operators on so few elements take longer."""
 
 
 class PrimitiveWriter:
-    """Writes the operator that a primitive is; what it reads is written, and ``known``."""
+    """Emits the operator of a primitive; ``written`` maps tensors, among them its operands, to their values."""
 
     def __init__(self, build: Build, values: dict[str, Any]) -> None:
         self.build, self.values = build, values
-        self.known: dict[Tensor, Value] = {}
+        self.written: dict[Tensor, Value] = {}
         self.calls: set[int] = set()
-        self.several: dict[Tensor, list[Value]] = {}
-        self.results: dict[Tensor, Value] = {}
+        self.step_values: dict[Tensor, list[Value]] = {}
+        self.step_targets: dict[Tensor, Value] = {}
 
     def number(self, n: Number) -> Any:
-        """What a number is in the call."""
+        """The value of a number in the call."""
         return n.evaluate(self.values)
 
     def apply(self, type: str | OpDef, inputs: dict[str, Any], target: Value | None, attrs: dict[str, Any]) -> Value:
-        """Write an operator of one output."""
-        found: Value = self.build(type, inputs, {"Out": target}, attrs)
-        return found
+        """Emit an operator with one output."""
+        value: Value = self.build(type, inputs, {"Out": target}, attrs)
+        return value
 
     def _reshape(self, x: Tensor, target: Value | None) -> Value:
         dims = dims_of(x)
-        given = self.known[x.args[0]]
+        source = self.written[x.args[0]]
         if not dims:
-            return self.apply("squeeze", {"X": given}, target, {"axes": list(range(x.args[0].rank))})
+            return self.apply("squeeze", {"X": source}, target, {"axes": list(range(x.args[0].rank))})
         if not x.args[0].rank:
-            return self.apply("unsqueeze", {"X": given}, target, {"axes": list(range(len(dims)))})
-        return self.apply("reshape", {"X": given}, target, {"shape": list(dims)})
+            return self.apply("unsqueeze", {"X": source}, target, {"axes": list(range(len(dims)))})
+        return self.apply("reshape", {"X": source}, target, {"shape": list(dims)})
 
     def _transpose(self, x: Tensor, target: Value | None) -> Value:
-        return self.apply("transpose", {"X": self.known[x.args[0]]}, target, {"axis": list(x.params[0])})
+        return self.apply("transpose", {"X": self.written[x.args[0]]}, target, {"axis": list(x.params[0])})
 
     def _slice(self, x: Tensor, target: Value | None) -> Value:
         firsts, strides = x.params
         axes, starts, ends, steps = (list[int]() for _ in range(4))
-        whole = dims_of(x.args[0])
+        source_dims = dims_of(x.args[0])
         for axis, (first, step, count) in enumerate(zip(firsts, strides, dims_of(x), strict=True)):
             start = size(first)
             end = start + count * step
-            if (start, count, step) == (0, whole[axis], 1) and (axes or axis < x.rank - 1):
-                continue  # its size, which may differ from batch to batch, is no constant of a kernel
+            if (start, count, step) == (0, source_dims[axis], 1) and (axes or axis < x.rank - 1):
+                continue  # a size that differs between batches must be no constant of a kernel
             axes.append(axis)
             starts.append(start)
             ends.append(end if end >= 0 else -(10**9))
             steps.append(step)
         attrs = {"axes": axes, "starts": starts, "ends": ends, "strides": steps}
-        return self.apply("strided_slice", {"Input": self.known[x.args[0]]}, target, attrs)
+        return self.apply("strided_slice", {"Input": self.written[x.args[0]]}, target, attrs)
 
     def _pad(self, x: Tensor, target: Value | None) -> Value:
         (source, filler), (low, high, _) = x.args, x.params
         paddings = [size(n) for pair in zip(low, high, strict=True) for n in pair]
         attrs = {"paddings": paddings, "pad_value": float(self.number(filler.params[0]))}
-        return self.apply("pad", {"X": self.known[source]}, target, attrs)
+        return self.apply("pad", {"X": self.written[source]}, target, attrs)
 
     def _concat(self, x: Tensor, target: Value | None) -> Value:
-        return self.apply("concat", {"X": [self.known[arg] for arg in x.args]}, target, {"axis": x.params[0]})
+        return self.apply("concat", {"X": [self.written[arg] for arg in x.args]}, target, {"axis": x.params[0]})
 
     def _iota(self, x: Tensor, target: Value | None) -> Value:
         (count,) = dims_of(x)
-        if count <= MOST_COUNTED:
+        if count <= MAX_COUNTED_ELEMENTS:
             return self._table(range(count), target)
         ones = self.apply("fill_constant", {}, None, {"shape": list(dims_of(x)), "str_value": "1", "dtype": "int64"})
         return self.apply("cumsum", {"X": ones}, target, {"axis": 0, "exclusive": True})
@@ -94,32 +94,32 @@ class PrimitiveWriter:
     def _random(self, x: Tensor, target: Value | None) -> Value:
         attrs = self.build.call.attrs
         seed = int(attrs.get("seed") or 0) if attrs.get("fix_seed", True) else 0
-        given = {"shape": list(dims_of(x)), "min": 0.0, "max": 1.0, "seed": seed, "dtype": x.dtype}
-        return self.apply("uniform_random", {}, target, given)
+        settings = {"shape": list(dims_of(x)), "min": 0.0, "max": 1.0, "seed": seed, "dtype": x.dtype}
+        return self.apply("uniform_random", {}, target, settings)
 
     def _step_table(self, x: Tensor, target: Value | None) -> Value:
         kind, flag, _ = x.params
         return self._table(table_values(kind, flag, self.number(x.args[0].params[2])), target)  # type: ignore[arg-type]
 
     def _steps(self, x: Tensor, target: Value | None) -> Value:
-        step, _, rows, backward, made = x.params
+        step, _, rows, backward, specs = x.params
         states, inputs, parameters, offsets = operands_of(x)
         if offsets is None:
             batch = size(states[0].dims[0])
             counts = [batch] * (size(rows) // batch if batch else 0)
         else:
             counts = step_counts(self.number(offsets.params[2]))
-        facts = tuple((tuple(map(size, dims)), dtype) for dims, dtype in made)
+        facts = tuple((tuple(map(size, dims)), dtype) for dims, dtype in specs)
         op = steps_operator(step.at(self.values), facts, len(states), backward)
         operands = {"S": states, "X": inputs, "P": parameters}
-        given = {slot: [self.known[each] for each in group] for slot, group in operands.items() if group}
-        outs = [self.results.get(each) for each in results_of(x)]
-        found = self.build(op, given, {"O": outs}, {"counts": counts})
-        self.several[x] = found if isinstance(found, list) else [found]
-        return self.several[x][0]
+        inputs_by_slot = {slot: [self.written[each] for each in group] for slot, group in operands.items() if group}
+        outs = [self.step_targets.get(each) for each in results_of(x)]
+        values = self.build(op, inputs_by_slot, {"O": outs}, {"counts": counts})
+        self.step_values[x] = values if isinstance(values, list) else [values]
+        return self.step_values[x][0]
 
     def _step_result(self, x: Tensor, target: Value | None) -> Value:
-        return self.several[x.args[0]][x.params[0]]
+        return self.step_values[x.args[0]][x.params[0]]
 
     def _table(self, values: Sequence[int], target: Value | None) -> Value:
         attrs = {"shape": [len(values)], "dtype": "int64", "int64_values": np.asarray(values, np.int64)}
@@ -127,42 +127,44 @@ class PrimitiveWriter:
 
     def _reduce(self, x: Tensor, target: Value | None) -> Value:
         kind, axes = x.params
-        return self.apply(f"reduce_{kind}", {"X": self.known[x.args[0]]}, target, {"dim": list(axes), "keep_dim": True})
+        return self.apply(
+            f"reduce_{kind}", {"X": self.written[x.args[0]]}, target, {"dim": list(axes), "keep_dim": True}
+        )
 
     def _arg(self, x: Tensor, target: Value | None) -> Value:
         kind, axis = x.params
         attrs = {"axis": axis, "keepdims": True, "dtype": "int64"}
-        return self.apply(f"arg_{kind}", {"X": self.known[x.args[0]]}, target, attrs)
+        return self.apply(f"arg_{kind}", {"X": self.written[x.args[0]]}, target, attrs)
 
     def _scan(self, x: Tensor, target: Value | None) -> Value:
         _, axis, reverse, exclusive = x.params
         attrs = {"axis": axis, "reverse": reverse, "exclusive": exclusive}
-        return self.apply("cumsum", {"X": self.known[x.args[0]]}, target, attrs)
+        return self.apply("cumsum", {"X": self.written[x.args[0]]}, target, attrs)
 
     def _take(self, x: Tensor, target: Value | None) -> Value:
-        source, index = (self.known[arg] for arg in x.args)
+        source, index = (self.written[arg] for arg in x.args)
         return self.apply("gather", {"X": source, "Index": index}, target, {})
 
     def _add_rows(self, x: Tensor, target: Value | None) -> Value:
-        updates, index, base = (self.known[arg] for arg in x.args)
+        updates, index, base = (self.written[arg] for arg in x.args)
         rows = self.apply("unsqueeze", {"X": index}, None, {"axes": [1]})
         return self.apply("scatter_nd_add", {"X": base, "Index": rows, "Updates": updates}, target, {})
 
     def _set_at(self, x: Tensor, target: Value | None) -> Value:
-        source, updates, index = (self.known[arg] for arg in x.args)
+        source, updates, index = (self.written[arg] for arg in x.args)
         return self.apply("scatter", {"X": source, "Ids": index, "Updates": updates}, target, {})
 
-    def _called(self, several: Sequence[tuple[Tensor, Value | None]]) -> Value:
-        """What one call makes: of the same operands and attributes, a slot each."""
-        x = several[0][0]
+    def _emit_call(self, targets: Sequence[tuple[Tensor, Value | None]]) -> Value:
+        """Emit one call; ``targets``: tensors of its output slots, all of the same operands and attributes."""
+        x = targets[0][0]
         _, type, slots, attrs = x.params
-        inputs = {name: self.known[arg] for name, arg in zip(slots, x.args, strict=True)}
-        found = self.build(type, inputs, {each.params[0]: target for each, target in several}, dict(attrs))
+        inputs = {name: self.written[arg] for name, arg in zip(slots, x.args, strict=True)}
+        values = self.build(type, inputs, {output.params[0]: target for output, target in targets}, dict(attrs))
         self.calls.add(id(self.build.parts[-1]))
-        first: Value = found if len(several) == 1 else found[0]
+        first: Value = values if len(targets) == 1 else values[0]
         return first
 
     def _contract(self, x: Tensor, target: Value | None) -> Value:
-        (a, b), (mine, theirs, out) = (self.known[arg] for arg in x.args), x.params
+        (a, b), (mine, theirs, out) = (self.written[arg] for arg in x.args), x.params
         flags = {"transpose_X": mine[-2] != out[-2], "transpose_Y": theirs[-1] != out[-1]}
         return self.apply("matmul", {"X": a, "Y": b}, target, flags)

@@ -1,7 +1,7 @@
-"""Steps as operators: that of all steps, which runs that of one step for each, and the parts of one.
+"""Operators of ``steps``: one for all steps, which runs the operator of one step for each, and the parts of a step.
 
-One step is a function of tensors like any operator. Where it is not one kernel, it is said with products of matrices;
-what lies between two of them is one operator: a kernel of loops, or array calls.
+One step is a function of tensors like any operator. Where it is not one kernel, it is decomposed into matmuls; the
+expressions between two of them are one operator: a kernel of loops, or array calls.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from fluidlite.program.rules import ExpressionRule, StepsRule
 from fluidlite.tensor.tensor_spec import Spec
 
 Facts = tuple[tuple[tuple[int, ...], str], ...]
-"""Dims of a row, and dtype, of each result."""
+"""For each result the dims of a row and the dtype."""
 _operators: LRUCache[OpDef] = LRUCache(256, "operators of steps", 16 << 20)
 _OPERANDS = tuple(Slot(name, duplicable=True, dispensable=name != "S") for name in ("S", "X", "P"))
 
 
 def steps_operator(step: Step, facts: Facts, states: int, backward: bool) -> OpDef:
-    """The operator of all steps, of a step whose sizes are known.
+    """The operator that runs all steps; the sizes of the step are constants.
 
-    Slots: states S, inputs X, parameters P; all results of all rows as O. ``counts``: the rows of each step.
+    Slots: states S, inputs X, parameters P; the results for all rows O. Attribute ``counts``: the rows of each step.
     """
     key = (repr(step), facts, states, backward)
     return _operators.get(key, lambda: _steps_operator(step, facts, states, backward))
@@ -67,14 +67,14 @@ def _one_step(step: Step, facts: Facts) -> OpDef:
 
 
 class _Parts:
-    """Says one step with products of matrices and what lies between them."""
+    """Decomposes one step into matmuls and the expressions between them."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
         self.groups: dict[tuple[int, ...], OpDef] = {}
 
     def decompose(self, call: Call, build: Build) -> str | None:
-        """Write the operators of a call of one step; or return why it cannot be said so."""
+        """Write the operators of a call of one step; or return the reason why it cannot be decomposed."""
         traced = traced_of(call)
         results = traced.outputs["O"]
         products = dict.fromkeys(_products(results))
@@ -83,27 +83,27 @@ class _Parts:
         if any(not _is_plain(x) for x in products):
             return "a product of it is not one of two matrices"
         levels = _levels(results)
-        made: dict[Tensor, Value] = {}
+        written: dict[Tensor, Value] = {}
         for slot, symbols in traced.inputs.items():
-            made |= {x: build.input(slot, i) for i, x in enumerate(symbols)}
-        pending = [x for x in _wanted(results, products) if x not in made]
+            written |= {x: build.input(slot, i) for i, x in enumerate(symbols)}
+        pending = [x for x in _materialized(results, products) if x not in written]
         targets: dict[Tensor, Value] = {}
         for i, x in enumerate(results):
             targets.setdefault(x, build.output("O", i))
         for level in range(1 + max(levels.values())):
             group = [x for x in pending if levels[x] == level and x not in products]
             if group:
-                self._group(call, build, group, results, made, targets)
+                self._group(call, build, group, results, written, targets)
             for x in [x for x in products if levels[x] == level + 1]:
                 (a, b), (mine, theirs, out) = map(_untransposed, x.args), x.params
                 flags = {
                     "transpose_X": (mine[0] != out[0]) != (a is not x.args[0]),
                     "transpose_Y": (theirs[1] != out[1]) != (b is not x.args[1]),
                 }
-                made[x] = build("matmul", {"X": made[a], "Y": made[b]}, {"Out": targets.get(x)}, flags)
+                written[x] = build("matmul", {"X": written[a], "Y": written[b]}, {"Out": targets.get(x)}, flags)
         for i, x in enumerate(results):
-            if made[x].role != "out" or made[x].index != i:
-                build("assign", {"X": made[x]}, {"Out": build.output("O", i)})
+            if written[x].role != "out" or written[x].index != i:
+                build("assign", {"X": written[x]}, {"Out": build.output("O", i)})
         return None
 
     def _group(
@@ -115,30 +115,30 @@ class _Parts:
         written: dict[Tensor, Value],
         targets: Mapping[Tensor, Value],
     ) -> None:
-        """Write the operator that computes tensors of the operands and of the products that are there."""
+        """Write the operator that computes tensors from the operands and the products that are written already."""
         products = _products(results)
-        known = [x for x in products if x in written]
-        every = {x: k for k, x in enumerate(_wanted(results, products))}
-        numbers = tuple(every[x] for x in group)
-        key = (len(known), *numbers)
+        written_products = [x for x in products if x in written]
+        numbering = {x: k for k, x in enumerate(_materialized(results, products))}
+        numbers = tuple(numbering[x] for x in group)
+        key = (len(written_products), *numbers)
         if key not in self.groups:
             self.groups[key] = self._operator(numbers)
         inputs: dict[str, Any] = {
             slot: [build.input(slot, i) for i in range(len(specs))] for slot, specs in call.ins.items()
         }
-        if known:
-            inputs["G"] = [written[x] for x in known]
-        several = build(self.groups[key], inputs, {"O": [targets.get(x) for x in group]})
-        for x, value in zip(group, several if isinstance(several, list) else [several], strict=True):
+        if written_products:
+            inputs["G"] = [written[x] for x in written_products]
+        values = build(self.groups[key], inputs, {"O": [targets.get(x) for x in group]})
+        for x, value in zip(group, values if isinstance(values, list) else [values], strict=True):
             written[x] = value
 
     def _operator(self, numbers: Sequence[int]) -> OpDef:
         def function(inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
             results = self.step(inputs["S"], inputs.get("X", ()), inputs.get("P", ()))
             products = _products(results)
-            every = list(_wanted(results, products))
-            there = dict(zip(products, inputs.get("G", ()), strict=False))
-            return {"O": tuple(replaced(every[k], there) for k in numbers)}
+            materialized = list(_materialized(results, products))
+            replacements = dict(zip(products, inputs.get("G", ()), strict=False))
+            return {"O": tuple(replaced(materialized[k], replacements) for k in numbers)}
 
         return OpDef(
             type="step_part",
@@ -151,30 +151,30 @@ class _Parts:
 
 
 def _products(results: Sequence[Tensor]) -> list[Tensor]:
-    """The products of a step, in order."""
+    """The matmuls of a step, in order."""
     return [x for x in ordered(results) if x.op == "contract"]
 
 
-def _wanted(results: Iterable[Tensor], products: Iterable[Tensor]) -> dict[Tensor, None]:
-    """What has to be in memory: results, and operands of products."""
+def _materialized(results: Iterable[Tensor], products: Iterable[Tensor]) -> dict[Tensor, None]:
+    """The tensors that have to be in memory: results, and operands of matmuls."""
     return dict.fromkeys([*results, *(_untransposed(arg) for x in products for arg in x.args)])
 
 
 def _untransposed(x: Tensor) -> Tensor:
-    """A matrix of which a product reads the transpose, or itself."""
+    """The matrix below a transpose, or the tensor itself."""
     return x.args[0] if x.op == "transpose" and x.rank == 2 and x.params[0] == (1, 0) else x
 
 
 def _is_plain(x: Tensor) -> bool:
-    """Whether a product is one of two matrices, either of which may be transposed."""
+    """Whether a contraction is a matmul of two matrices, either of which may be transposed."""
     mine, theirs, out = x.params
     inner = set(mine) & set(theirs)
     return len(mine) == len(theirs) == len(out) == 2 and len(inner) == 1 and not inner & set(out) and out[0] in mine
 
 
 def _levels(results: Sequence[Tensor]) -> dict[Tensor, int]:
-    """How many products lie one upon the other in each tensor."""
-    found: dict[Tensor, int] = {}
+    """For each tensor the number of matmuls on the longest path to it."""
+    levels: dict[Tensor, int] = {}
     for x in ordered(results):
-        found[x] = max((found[arg] for arg in x.args), default=0) + (x.op == "contract")
-    return found
+        levels[x] = max((levels[arg] for arg in x.args), default=0) + (x.op == "contract")
+    return levels

@@ -1,7 +1,7 @@
-"""Rows of sequences by step, the longest first: one step is a run of rows (Fluid's ``LoDTensor2BatchFunctor``).
+"""Index tables of step-major order: sequences sorted by length, one contiguous run of rows for each step.
 
-Sequences are sorted by descending length, those of equal length in order: those that have a step are then the first of
-those that have the one before.
+The sort is by descending length and stable: the sequences of a step are then a prefix of those of the step before
+(Fluid's ``LoDTensor2BatchFunctor``).
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from fluidlite.base.lru_cache import LRUCache
 
 Array = np.ndarray[Any, Any]
 _tables: LRUCache[Array] = LRUCache(64, "tables of steps", 4 << 20)
-"""Layers, and their derivatives, read the same of one batch."""
+"""All layers of a batch, and their derivatives, share tables."""
 
 
 def order_of(kind: str, inverse: bool) -> str:
-    """The table by which rows, or sequences, are arranged."""
+    """The kind of the table that arranges rows, or sequences."""
     return {"rows": ("order", "rank"), "sequences": ("sequences", "ranks")}[kind][inverse]
 
 
 def step_counts(offsets: Sequence[int]) -> list[int]:
-    """How many sequences have each step."""
+    """The number of sequences that have each step."""
     return [int(n) for n in _counts(np.sort(np.diff(np.asarray(offsets, np.int64)))[::-1])]
 
 
 def table_values(kind: str, flag: bool, offsets: Sequence[int]) -> Array:
     """The numbers of a table.
 
-    ``kind``: ``"order"`` (of each row by step, where it lies in the LoD; ``flag``: step 0 is a sequence's last row),
-    ``"rank"`` (the inverse), ``"sequences"``, ``"ranks"`` (of sequences), or one of
+    ``kind``: ``"order"`` (for each row in step-major order its row in the LoD; ``flag``: step 0 is a sequence's last
+    row), ``"rank"`` (the inverse), ``"sequences"``, ``"ranks"`` (the same of sequences), or a kind of
     :func:`fluidlite.expr.steps.step_table` (``flag``: backward).
     """
     key = kind, flag, tuple(offsets)
@@ -53,22 +53,22 @@ def _table_values(kind: str, flag: bool, offsets: Sequence[int]) -> Array:
         rows = _joined([first[:n] + sign * t for t, n in enumerate(counts)])
         return rows if kind == "order" else _inverse(rows)
     begins, total, batch = np.concatenate([[0], np.cumsum(counts)]), int(lengths.sum()), len(lengths)
-    places = [np.arange(n) for n in counts]
+    sequences = [np.arange(n) for n in counts]
     last = len(counts) - 1
-    later = [
+    next_rows = [
         np.concatenate([begins[t + 1] + p[: counts[t + 1]], np.full(counts[t] - counts[t + 1], total)])
         if t < last
         else np.full(counts[t], total)
-        for t, p in enumerate(places)
+        for t, p in enumerate(sequences)
     ]
-    sooner = [begins[t - 1] + p if t else np.full(counts[0], total) for t, p in enumerate(places)]
+    previous_rows = [begins[t - 1] + p if t else np.full(counts[0], total) for t, p in enumerate(sequences)]
     if kind == "ends":
-        some = np.arange(batch)
-        return np.where(sizes > 0, begins[np.maximum(sizes - 1, 0)] + some if flag else some, total)
-    there = _joined(sooner if (kind == "before") != flag else later)
+        sequence = np.arange(batch)
+        return np.where(sizes > 0, begins[np.maximum(sizes - 1, 0)] + sequence if flag else sequence, total)
+    indices = _joined(previous_rows if (kind == "before") != flag else next_rows)
     if kind == "after":
-        return there
-    return np.where(there < total, batch + there, _joined(places))
+        return indices
+    return np.where(indices < total, batch + indices, _joined(sequences))
 
 
 def _counts(sizes: Array) -> Array:
@@ -77,9 +77,9 @@ def _counts(sizes: Array) -> Array:
 
 
 def _inverse(order: Array) -> Array:
-    found = np.empty_like(order)
-    found[order] = np.arange(len(order))
-    return found
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order))
+    return inverse
 
 
 def _joined(parts: list[Array]) -> Array:

@@ -1,8 +1,9 @@
 """A function of states applied step by step: ``states[t], emitted[t] = step(states[t - 1], inputs[t], parameters)``.
 
-Rows lie by step: first those of step 0, of all sequences, then those of step 1, of the sequences that have one, and so
-on; the sequences are sorted by length, longest first, so that those which have a step are the first of those that had
-the one before (Fluid's ``LoDTensor2BatchFunctor``). ``arrange`` puts rows of a LoD in that order and back.
+This is a recurrence over sequences (an RNN). Rows are stored in step-major order: the rows of step 0 of all sequences,
+then the rows of step 1 of the sequences that are long enough, and so on. Sequences are sorted by length, longest first,
+so the sequences of a step are a prefix of those of the step before (Fluid's ``LoDTensor2BatchFunctor``). ``arrange``
+converts rows of a LoD to that order and back.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from fluidlite.expr.views import concat, full, slice_axis, transpose
 
 Tensors = Sequence[Tensor]
 StepFunction = Callable[..., tuple[Tensors, Tensors]]
-"""``function(states, inputs, parameters, **static)`` returns the new states and what is kept beside them, of as many
-rows; it computes each row of the row of the states and inputs alone.
+"""``function(states, inputs, parameters, **static)`` returns the new states and the saved results, with the same number
+of rows. Each row is computed from the same row of the states and inputs only.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Unread:
-    """An operand of a step that it does not read: only its dims count (of an input, those of a row)."""
+    """An operand that a step does not read. It has only dims (for an input, those of a row) and a dtype."""
 
     dims: Dims
     dtype: str
@@ -34,37 +35,37 @@ class Unread:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step's function with what it is told beside tensors.
+    """The function of a step, and its arguments that are no tensors.
 
-    ``static``: its keyword arguments, each with a ``repr`` that says all of it.
-    ``inputs``, ``parameters``: for each that the function takes; None: an operand.
-    ``turned``: of the parameters that are operands, which are there transposed: so they lie as products read them.
+    ``static``: its keyword arguments; the ``repr`` of each identifies it.
+    ``inputs``, ``parameters``: one entry for each argument of the function; None: it is an operand.
+    ``transposed``: for each parameter that is an operand, whether it is passed transposed, as matmuls read it.
     """
 
     function: StepFunction
     static: tuple[tuple[str, Any], ...]
     inputs: tuple[Unread | None, ...]
     parameters: tuple[Unread | None, ...]
-    turned: tuple[bool, ...] = ()
+    transposed: tuple[bool, ...] = ()
 
     def __call__(self, states: Tensors, inputs: Tensors, parameters: Tensors) -> tuple[Tensor, ...]:
-        """The new states, and what is kept beside them, of the operands that are read."""
-        turned = self.turned or (False,) * len(parameters)
-        given, rows = iter(inputs), states[0].dims[0]
-        others = iter([transpose(x) if turn else x for x, turn in zip(parameters, turned, strict=True)])
-        every = [next(given) if x is None else full((rows, *x.dims), 0, x.dtype) for x in self.inputs]
-        fixed = [next(others) if x is None else full(x.dims, 0, x.dtype) for x in self.parameters]
-        made, kept = self.function(states, every, fixed, **dict(self.static))
-        return (*made, *kept)
+        """Return the new states and the saved results, from the operands that are read."""
+        flags = self.transposed or (False,) * len(parameters)
+        xs, rows = iter(inputs), states[0].dims[0]
+        params = iter([transpose(x) if flag else x for x, flag in zip(parameters, flags, strict=True)])
+        all_inputs = [next(xs) if x is None else full((rows, *x.dims), 0, x.dtype) for x in self.inputs]
+        all_params = [next(params) if x is None else full(x.dims, 0, x.dtype) for x in self.parameters]
+        new_states, saved = self.function(states, all_inputs, all_params, **dict(self.static))
+        return (*new_states, *saved)
 
     def at(self, values: Mapping[str, Any]) -> Step:
-        """The same step where sizes are known."""
+        """The same step with sizes evaluated."""
         inputs, parameters = (
             tuple(x and replace(x, dims=tuple(number(d.evaluate(values)) for d in x.dims)) for x in group)
             for group in (self.inputs, self.parameters)
         )
         static = tuple((name, x.at(values) if isinstance(x, Step) else x) for name, x in self.static)
-        return Step(self.function, static, inputs, parameters, self.turned)
+        return Step(self.function, static, inputs, parameters, self.transposed)
 
 
 def steps(
@@ -76,24 +77,24 @@ def steps(
     backward: bool = False,
     **static: Any,
 ) -> list[Tensor]:
-    """The states after each step, and what the step keeps beside them, for all rows.
+    """The states after each step, and the saved results of each step, for all rows.
 
     Parameters
     ----------
     function : callable
-        A step. It is traced for any number of rows; its products are of rows and a parameter.
+        A step. It is traced for any number of rows; its matmuls multiply rows by a parameter.
     states : sequence of Tensor
-        Before the first step, a row for each sequence, in the order of ``arrange(..., "sequences")``.
+        The initial states: a row for each sequence, in the order of ``arrange(..., "sequences")``.
     inputs : sequence of Tensor
-        Of the same rows each, by step; one at least.
+        At least one; all have the same number of rows, in step-major order.
     parameters : sequence of Tensor
-        What all steps read.
+        Operands that all steps share.
     offsets : Tensor, optional
-        Those of a LoD, of as many sequences as a state has rows. None: all sequences are as long.
+        The offsets of a LoD with one sequence for each row of a state. None: all sequences have equal length.
     backward : bool
-        From the last step to the first: a sequence then begins with its own last step.
+        Run from the last step to the first: each sequence then begins with its own last step.
     **static
-        Keyword arguments of the function, with a ``repr`` that says all of them.
+        Keyword arguments of the function; the ``repr`` of each identifies it.
 
     Raises
     ------
@@ -105,8 +106,8 @@ def steps(
     open_ = next((name for name, value in static.items() if isinstance(value, (Number, Tensor))), None)
     if open_ is not None:
         refuse(f"{open_} is {static[open_]}, which no step is told; make the attribute static, or it an operand")
-    whole = Step(function, tuple(sorted(static.items())), (None,) * len(inputs), (None,) * len(parameters))
-    return steps_of(whole, states, inputs, parameters, offsets, backward)
+    step = Step(function, tuple(sorted(static.items())), (None,) * len(inputs), (None,) * len(parameters))
+    return steps_of(step, states, inputs, parameters, offsets, backward)
 
 
 def steps_of(
@@ -117,50 +118,50 @@ def steps_of(
         refuse(f"steps over inputs of different rows: {list(inputs)}")
     if offsets is not None and offsets.op != "offsets":
         refuse(f"steps over sequences of {offsets}; expected the offsets of an operand's LoD")
-    given = [
+    symbols = [
         stand_in(f"@{kind}", k, x, rows) for kind, group in (("S", states), ("X", inputs)) for k, x in enumerate(group)
     ]
-    fixed = [symbol("@P", k, x.dims, x.dtype) for k, x in enumerate(parameters)]
-    before, mine = given[: len(states)], given[len(states) :]
-    made = step(before, mine, fixed)
-    for x, state in zip(made, states, strict=False):
+    params = [symbol("@P", k, x.dims, x.dtype) for k, x in enumerate(parameters)]
+    before, xs = symbols[: len(states)], symbols[len(states) :]
+    outs = step(before, xs, params)
+    for x, state in zip(outs, states, strict=False):
         if x.dtype != state.dtype or x.dtype not in FLOATS or not same_dims(x.dims[1:], state.dims[1:]):
             refuse(f"a step makes the state {x} of {state}")
-    read = set(ordered(made))
-    _need_rows(made, given)
+    read = set(ordered(outs))
+    _need_rows(outs, symbols)
     step = replace(
-        step, inputs=_missing(step.inputs, mine, read, 1), parameters=_missing(step.parameters, fixed, read, 0)
+        step, inputs=_missing(step.inputs, xs, read, 1), parameters=_missing(step.parameters, params, read, 0)
     )
-    kept = [x for x, symbol_ in zip(inputs, mine, strict=True) if symbol_ in read]
-    others = [x for x, symbol_ in zip(parameters, fixed, strict=True) if symbol_ in read]
-    turned = tuple(_is_turned(x, made) for x in fixed if x in read)
+    reads = [x for x, symbol_ in zip(inputs, xs, strict=True) if symbol_ in read]
+    weights = [x for x, symbol_ in zip(parameters, params, strict=True) if symbol_ in read]
+    flags = tuple(_is_turned(x, outs) for x in params if x in read)
     step = replace(
-        step, turned=tuple(a != b for a, b in zip(step.turned or (False,) * len(turned), turned, strict=True))
+        step, transposed=tuple(a != b for a, b in zip(step.transposed or (False,) * len(flags), flags, strict=True))
     )
-    others = [transpose(x) if turn else x for x, turn in zip(others, turned, strict=True)]
+    weights = [transpose(x) if flag else x for x, flag in zip(weights, flags, strict=True)]
     ends = () if offsets is None else (offsets,)
-    facts = (step, (len(states), len(kept), len(others)), rows, backward, tuple((x.dims[1:], x.dtype) for x in made))
-    return results_of(tensor("steps", (*states, *kept, *others, *ends), facts, (), states[0].dtype))
+    facts = (step, (len(states), len(reads), len(weights)), rows, backward, tuple((x.dims[1:], x.dtype) for x in outs))
+    return results_of(tensor("steps", (*states, *reads, *weights, *ends), facts, (), states[0].dtype))
 
 
 def results_of(x: Tensor) -> list[Tensor]:
-    """All that ``steps`` made."""
-    rows, made = x.params[2], x.params[4]
-    return [tensor("step_result", (x,), (k,), (rows, *dims), dtype) for k, (dims, dtype) in enumerate(made)]
+    """All results of a ``steps`` tensor."""
+    rows, specs = x.params[2], x.params[4]
+    return [tensor("step_result", (x,), (k,), (rows, *dims), dtype) for k, (dims, dtype) in enumerate(specs)]
 
 
 def _need_rows(results: Tensors, operands: Tensors) -> None:
-    """Raise where a step joins rows: those of a step are other ones than those of all."""
-    rows, apart = operands[0].dims[:1], set(operands)
+    """Raise ProgramError where a step combines rows: the rows of one step are not the rows of all steps."""
+    rows, row_wise = operands[0].dims[:1], set(operands)
     for x in ordered(results):
-        if any(arg in apart for arg in x.args):
+        if any(arg in row_wise for arg in x.args):
             if not same_dims(x.dims[:1], rows):
                 refuse(f"{x} joins rows; a step computes each of that row of states and inputs")
-            apart.add(x)
+            row_wise.add(x)
 
 
 def _is_turned(x: Tensor, results: Tensors) -> bool:
-    """Whether a parameter is read by products alone, which sum along its last axis."""
+    """Whether only matmuls read a parameter, and all of them contract its last axis."""
     readers = [(user, k) for user in ordered(results) for k, arg in enumerate(user.args) if arg is x]
     return x.rank == 2 and all(
         user.op == "contract" and len(user.params[2]) == 2 and user.params[k][1] not in user.params[2]
@@ -173,42 +174,42 @@ def stand_in(slot: str, k: int, x: Tensor, rows: Numeric) -> Tensor:
 
 
 def _missing(
-    known: tuple[Unread | None, ...], symbols: Tensors, read: set[Tensor], lead: int
+    entries: tuple[Unread | None, ...], symbols: Tensors, read: set[Tensor], lead: int
 ) -> tuple[Unread | None, ...]:
-    """Which operands a step does not read, as it takes them."""
-    given = iter(symbols)
+    """For each argument of a step an ``Unread`` if the step does not read it, else None."""
+    operands = iter(symbols)
     return tuple(
-        old if old is not None else None if (x := next(given)) in read else Unread(x.dims[lead:], x.dtype)
-        for old in known
+        entry if entry is not None else None if (x := next(operands)) in read else Unread(x.dims[lead:], x.dtype)
+        for entry in entries
     )
 
 
-# The order by step
+# Step-major order
 
 KINDS = ("rows", "sequences", "before", "after", "ends")
 
 
 def arrange(x: Tensor, offsets: Tensor, kind: str = "rows", inverse: bool = False, reverse: bool = False) -> Tensor:
-    """The rows of sequences by step, or (``"sequences"``) a row for each sequence as steps take them; or back.
+    """The rows of sequences in step-major order, or (``"sequences"``) one row for each sequence, sorted by length.
 
-    ``reverse``: step 0 is the last row of each sequence.
+    ``inverse``: convert back. ``reverse``: step 0 is the last row of each sequence.
     """
     return tensor("arrange", (x, offsets), (kind, inverse, reverse), x.dims, x.dtype)
 
 
 def step_table(kind: str, backward: bool, offsets: Tensor, rows: Numeric, count: Numeric) -> Tensor:
-    """Numbers of rows of a list, by step.
+    """A table of row indices, in step-major order.
 
-    ``kind``: ``"before"``: for each row where its state before lies, in the first states and then the rows;
-    ``"after"``: which row follows it; ``"ends"``: for each sequence which row is its first one. The number of rows
-    stands for none.
-    ``count``: how many numbers there are.
+    ``kind``: ``"before"``: for each row the index of its previous state in the initial states followed by all rows;
+    ``"after"``: for each row the index of the next row of its sequence; ``"ends"``: for each sequence the index of its
+    first row. An index equal to ``rows`` means that no such row exists.
+    ``count``: the length of the table.
     """
     return tensor("step_table", (offsets,), (kind, backward, number(rows)), (number(count),), "int64")
 
 
 def states_before(first: Tensor, states: Tensor, offsets: Tensor | None, backward: bool) -> Tensor:
-    """For each row the state that its step begins with."""
+    """For each row the state before its step."""
     rows, batch = states.dims[0], first.dims[0]
     if offsets is not None:
         table = step_table("before", backward, offsets, rows, rows)
@@ -219,25 +220,25 @@ def states_before(first: Tensor, states: Tensor, offsets: Tensor | None, backwar
 
 
 def states_after(states: Tensor, first: Tensor, offsets: Tensor | None, backward: bool) -> Tensor:
-    """For each row what belongs to the step that follows it; 0 where none does: the adjoint of ``states_before``."""
+    """For each row the value at the next step of its sequence, else 0: the adjoint of ``states_before``."""
     rows, batch = states.dims[0], first.dims[0]
     if offsets is not None:
         return _with_zero(states, step_table("after", backward, offsets, rows, rows))
-    nothing = full((batch, *states.dims[1:]), 0, states.dtype)
+    zeros = full((batch, *states.dims[1:]), 0, states.dtype)
     if backward:
-        return slice_axis(concat([nothing, states], 0), 0, 0, rows)
-    return slice_axis(concat([states, nothing], 0), 0, batch, rows)
+        return slice_axis(concat([zeros, states], 0), 0, 0, rows)
+    return slice_axis(concat([states, zeros], 0), 0, batch, rows)
 
 
 def states_begun(states: Tensor, first: Tensor, offsets: Tensor | None, backward: bool) -> Tensor:
-    """For each sequence what belongs to its first step; 0 for empty ones."""
+    """For each sequence the value at its first step; 0 for empty sequences."""
     rows, batch = states.dims[0], first.dims[0]
     if offsets is not None:
         return _with_zero(states, step_table("ends", backward, offsets, rows, batch))
-    nothing = full((batch, *states.dims[1:]), 0, states.dtype)
-    if backward:  # no step: nothing is left but the zeros in front
-        return slice_axis(concat([nothing, states], 0), 0, rows, batch)
-    return slice_axis(concat([states, nothing], 0), 0, 0, batch)
+    zeros = full((batch, *states.dims[1:]), 0, states.dtype)
+    if backward:  # with no step only the zeros in front remain
+        return slice_axis(concat([zeros, states], 0), 0, rows, batch)
+    return slice_axis(concat([states, zeros], 0), 0, 0, batch)
 
 
 def _with_zero(x: Tensor, table: Tensor) -> Tensor:
@@ -245,7 +246,7 @@ def _with_zero(x: Tensor, table: Tensor) -> Tensor:
 
 
 def operands_of(x: Tensor) -> tuple[Tensors, Tensors, Tensors, Tensor | None]:
-    """States, inputs, parameters and offsets of what ``steps`` made."""
+    """The states, inputs, parameters and offsets of a ``steps`` tensor."""
     states, inputs, parameters = x.params[1]
     second = states + inputs
     third = second + parameters

@@ -14,7 +14,7 @@ from fluidlite import expr as e
 from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.kernel_selection import choose
-from fluidlite.expr.constants import MOST_TABLED
+from fluidlite.expr.constants import MAX_TABLE_SIZE
 from fluidlite.expr.declare import operator as declare
 from fluidlite.program.decompose import Part, decompose as parts_of
 from fluidlite.program.op_call import Call
@@ -198,10 +198,12 @@ def test_functions_of_sizes_alone_are_a_table(made: Declare, place: str) -> None
         return e.wide(x) + e.sin(e.cast(e.iota(x.dims, 0), "float64")) + e.cast(e.iota(x.dims, 0), "float64")
 
     made("test.waves", waves)
-    assert "assign_value" in types(call_of("test.waves", {"X": (MOST_TABLED,)}, {"Out": (MOST_TABLED,)}, "float64"))
-    large = MOST_TABLED + 1
+    assert "assign_value" in types(
+        call_of("test.waves", {"X": (MAX_TABLE_SIZE,)}, {"Out": (MAX_TABLE_SIZE,)}, "float64")
+    )
+    large = MAX_TABLE_SIZE + 1
     assert "assign_value" not in types(call_of("test.waves", {"X": (large,)}, {"Out": (large,)}, "float64"))
-    for count in (3, MOST_TABLED, large):
+    for count in (3, MAX_TABLE_SIZE, large):
         k = np.arange(count, dtype="float64")
         np.testing.assert_allclose(run("test.waves", k * 0, place), np.sin(k) + k, atol=1e-9)
 

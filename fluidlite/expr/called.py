@@ -1,4 +1,4 @@
-"""A part of an expression that is what another operator makes: where a call is decomposed, a call of that operator."""
+"""Calls of other operators inside an expression: an operator call in a decomposition, inlined everywhere else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fluidlite.tensor.tensor_spec import Spec
 
 Outputs = Mapping[str, Tensor]
 _NAMED = re.compile(r"\{([A-Za-z]\w*)\}")
-"""An operand in the text of an error."""
+"""A placeholder of an operand in the text of an error."""
 
 
 def call(
@@ -29,46 +29,46 @@ def call(
     attrs: Mapping[str, Any] | None = None,
     function: Callable[[], Outputs] | None = None,
 ) -> Outputs:
-    """What the operator of that type makes of these operands and attributes, by slot.
+    """The outputs of an operator for these operands and attributes, by slot.
 
-    Where a call is decomposed, each slot that is used is one call of the operator, for which there may be a kernel.
-    Everywhere else it is what ``function`` says: where arrays compute, in a derivative, where the operator does not
-    take these operands, and where this very call of the operator is being decomposed.
+    Where the expression is decomposed, the outputs are those of a call of the operator, which may have a kernel.
+    Otherwise ``function`` is inlined: for array calls, in a derivative, if the operator refuses these operands, and
+    while this call of the operator itself is decomposed.
 
     Parameters
     ----------
     type : str
     inputs : mapping of slot to Tensor
-        Operands, or what is computed of them in their dtypes.
+        The operands, in their dtypes.
     attrs : mapping of name to value
-        The others are at their defaults.
+        Other attributes have their defaults.
     function : callable, optional
-        Returns what the operator makes, by slot; None: what the operator's expression says. An operator that is said
-        with a call of itself has to give it.
+        Returns the outputs of the operator, by slot; None: the expression of the operator. An operator whose expression
+        calls the operator itself has to pass it.
 
     Raises
     ------
     ProgramError
-        If the operator has no such slot or attribute, or the attribute cannot be that; if it has no expression, infers
-        its outputs by other means, or is said with itself, and no ``function`` is given; if it makes something else
-        than ``function`` says.
+        If the operator has no such slot or attribute, or refuses the value; if ``function`` is None and the operator
+        has no expression, reads outputs that it infers by other means, or is recursive; if the outputs of the operator
+        and of ``function`` differ in dims or dtype.
     """
     op, state = ops.get(type), current()
-    told = _checked(op, inputs, attrs or {})
-    found = function() if function is not None else meaning(op, {slot: (x,) for slot, x in inputs.items()}, told)
+    settings = _checked(op, inputs, attrs or {})
+    inlined = function() if function is not None else meaning(op, {slot: (x,) for slot, x in inputs.items()}, settings)
     if state.build is None:
-        state.called = state.called or not state.spelled
-        return found
-    known = {name: n.evaluate(state.values) if isinstance(n, Number) else n for name, n in told.items()}
-    specs = _specs(op, inputs, found, known, state)
+        state.has_inlined_calls = state.has_inlined_calls or not state.inlines_calls
+        return inlined
+    attr_values = {name: n.evaluate(state.values) if isinstance(n, Number) else n for name, n in settings.items()}
+    specs = _specs(op, inputs, inlined, attr_values, state)
     if specs is None:
-        return found
-    args, params = list(inputs.values()), (type, tuple(inputs), tuple(known.items()))
-    return {slot: tensor("call", args, (slot, *params), x.dims, specs[slot].dtype) for slot, x in found.items()}
+        return inlined
+    args, params = list(inputs.values()), (type, tuple(inputs), tuple(attr_values.items()))
+    return {slot: tensor("call", args, (slot, *params), x.dims, specs[slot].dtype) for slot, x in inlined.items()}
 
 
 def _checked(op: OpDef, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes in canonical form; numbers of the call are looked at once they are known."""
+    """The attributes in canonical form; symbolic numbers are checked later, when their values are known."""
     for slot, x in inputs.items():
         if op.input(slot) is None:
             refuse(f"{op.type} has no input slot {slot!r}")
@@ -77,57 +77,56 @@ def _checked(op: OpDef, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any]) 
     for declared in op.inputs:
         if declared.name not in inputs and not declared.dispensable:
             refuse(f"a call of {op.type} leaves out {declared.name}")
-    known, told = {attr.name: attr for attr in op.attrs}, {}
+    declared_attrs, settings = {attr.name: attr for attr in op.attrs}, {}
     for name, value in attrs.items():
-        if name not in known:
+        if name not in declared_attrs:
             refuse(f"{op.type} has no attribute {name!r}")
-        several = value if isinstance(value, (list, tuple)) else (value,)
-        open_ = any(isinstance(n, Number) for n in several)
-        if open_:
-            told[name] = tuple(value) if isinstance(value, list) else value
+        elements = value if isinstance(value, (list, tuple)) else (value,)
+        is_open = any(isinstance(n, Number) for n in elements)
+        if is_open:
+            settings[name] = tuple(value) if isinstance(value, list) else value
         else:
-            told[name] = known[name].check(value)
-    return told
+            settings[name] = declared_attrs[name].check(value)
+    return settings
 
 
 def meaning(
     op: OpDef, operands: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any], draws: bool = False
 ) -> Outputs:
-    """What an operator's expression makes of operands, by slot: outputs of one tensor each.
+    """Inline the expression of an operator; returns its outputs of one tensor each, by slot.
 
-    ``attrs``: others are at their defaults.
+    ``attrs``: other attributes have their defaults.
     ``draws``: whether it may draw random numbers.
-    Raises ProgramError if it has no expression, infers its outputs by other means and reads these, or is said with
-    itself.
+    Raises ProgramError if it has no expression, reads outputs that it infers by other means, or is recursive.
     """
     state = current()
     function = op.expression.function if op.expression is not None else tensor_function(op, draws)
     if function is None:
         refuse(f"{op.type} has no expression; expected a function that says what a call of it makes")
-    if op.type in state.said:
+    if op.type in state.inlining:
         refuse(f"{op.type} is said with a call of itself; expected a function that says what this call makes")
-    inputs = {slot: found[0] for slot, found in operands.items() if found}
-    state.said.append(op.type)
+    inputs = {slot: row[0] for slot, row in operands.items() if row}
+    state.inlining.append(op.type)
     before, results = len(state.requirements), state.results
     state.results = _Inferred(op.type)
     try:
-        every = {**{a.name: a.default for a in op.attrs}, **attrs}
-        made = function(operands, every)
+        all_attrs = {**{a.name: a.default for a in op.attrs}, **attrs}
+        outputs = function(operands, all_attrs)
     except Refused as refused:
         raise Refused("slot", *_blamed(op, inputs, refused.name, refused.expected)) from refused
     finally:
-        state.said.pop()
+        state.inlining.pop()
         state.results = results
     for k, each in enumerate(state.requirements[before:], before):
         name, expected = _blamed(op, inputs, each.name, each.expected)
         state.requirements[k] = replace(each, name=name, expected=expected, attr=False)
-    several = {slot: x if isinstance(x, (tuple, list)) else (x,) for slot, x in made.items()}
+    rows = {slot: x if isinstance(x, (tuple, list)) else (x,) for slot, x in outputs.items()}
     stored = op.expression.stored if op.expression is not None else {}
-    return {slot: cast(x, stored.get(slot) or x.dtype) for slot, (x, *more) in several.items() if not more}
+    return {slot: cast(x, stored.get(slot) or x.dtype) for slot, (x, *more) in rows.items() if not more}
 
 
 class _Inferred(dict[str, Any]):
-    """The outputs of an operator that infers them by other means than its expression, which are not known here."""
+    """The unknown outputs of an operator that infers them by other means than its expression: reading one raises."""
 
     def __init__(self, type: str) -> None:
         super().__init__()
@@ -138,16 +137,16 @@ class _Inferred(dict[str, Any]):
 
 
 def _blamed(op: OpDef, inputs: Mapping[str, Tensor], name: str, expected: str) -> tuple[str, str]:
-    """The operand that an error names, and what it says: the operator's slots and attributes are none of the caller."""
+    """The operand and the text of an error of an inlined operator, whose slots and attributes the caller lacks."""
     blamed = inputs[name] if name in inputs else next(iter(inputs.values()))
-    said = _NAMED.sub(r"\1", expected)
-    return slot_of(blamed), f"what {op.type} takes, {name}: {said}"
+    text = _NAMED.sub(r"\1", expected)
+    return slot_of(blamed), f"what {op.type} takes, {name}: {text}"
 
 
 def _specs(
     op: OpDef, inputs: Mapping[str, Tensor], outputs: Outputs, attrs: Mapping[str, Any], state: Tracing
 ) -> Mapping[str, Spec] | None:
-    """The outputs of a call of the operator; None if it does not take these operands, or is being decomposed itself."""
+    """The outputs of a call; None if the operator refuses the operands or this call is being decomposed."""
     ins = {slot: (_spec(x, state),) for slot, x in inputs.items()}
     try:
         call = state.build.callee(op, ins, dict.fromkeys(outputs, 1), attrs)
@@ -159,16 +158,16 @@ def _specs(
         spec = call.outs[slot][0]
         rounded = x.dtype == "float32" and spec.dtype in HALVES
         if spec.dims != _dims(x, state) or not (spec.dtype == x.dtype or rounded):
-            said = f"{x.dtype}{list(_dims(x, state))}"
-            raise ProgramError(f"a call of {op.type} makes {spec!r} as {slot}, where its function says {said}")
+            computed = f"{x.dtype}{list(_dims(x, state))}"
+            raise ProgramError(f"a call of {op.type} makes {spec!r} as {slot}, where its function says {computed}")
     return {slot: call.outs[slot][0] for slot in outputs}
 
 
 def _spec(x: Tensor, state: Tracing) -> Spec:
-    """The metadata of an operand."""
+    """The spec of an operand."""
     if x.op == "input":
-        found: Spec = state.build.call.spec(*x.params)
-        return found
+        spec: Spec = state.build.call.spec(*x.params)
+        return spec
     return Spec.of(_dims(x, state), x.dtype)
 
 

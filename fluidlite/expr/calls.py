@@ -1,4 +1,4 @@
-"""Calls of operators that are expressions: their trace, and their inferred outputs."""
+"""Traces of operator calls (cached), and shape and dtype inference by them."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ from fluidlite.program.op_call import Call, once_of_operands
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor_spec import Dims, Spec
 
-_MOST_KINDS, _MOST_TRACES = 256, 32
+_MAX_KINDS, _MAX_TRACES = 256, 32
+"""The numbers of cached call kinds of an operator, and of traces of a kind, which differ in their guards."""
 _traces: WeakKeyDictionary[OpDef, LRUCache[list[Traced]]] = WeakKeyDictionary()
 
 
 class _CallFacts(NamedTuple):
-    """What a call gives a trace."""
+    """The facts of a call that a trace depends on."""
 
     operands: dict[str, list[tuple[Dims, str]]]
     results: dict[str, list[tuple[Dims, str]]]
-    """The outputs of an operator that infers them itself; of others they follow from the trace."""
+    """The outputs of an operator with its own inference; those of other operators follow from the trace."""
     kinds: list[tuple[Any, ...]]
-    """How many operands and such results each slot has, and the rank and dtype of each; of those read as values which
-    dims they have, and whether they are whole numbers.
+    """For each slot the number of operands or results, and the rank and dtype of each; for inputs that are read as
+    values their dims, and whether they hold integers.
     """
     floats: list[str]
     levels: list[tuple[str, int, int]]
-    """The levels of LoD of the operands: slot, number within it, level."""
+    """The levels of LoD of the operands: slot, index within the slot, level."""
     values: dict[str, Any]
 
 
 @once_of_operands
 def leaves(call: Call) -> dict[str, Any]:
-    """What the leaves are in a call: sizes, float attributes, offsets of LoDs, and numbers of slots read as values."""
+    """The leaves of a call: sizes, float attributes, offsets of LoDs, and elements of slots read as values."""
     return _call_facts(call).values
 
 
@@ -55,21 +56,21 @@ def _call_facts(call: Call) -> _CallFacts:
     values: dict[str, Any] = {name: float(call.attrs[name]) for name in op.floats if call.attrs[name] is not None}
     facts = _CallFacts({}, {}, [], list(values), [], values)
     inferred = call.outs if rule is not None and rule.inferred else {}
-    for found, slots in ((facts.operands, call.ins), (facts.results, inferred)):
+    for rows, slots in ((facts.operands, call.ins), (facts.results, inferred)):
         for slot, specs in slots.items():
             if slot in op.stated or slot in op.tables:
                 continue
-            found[slot] = []
+            rows[slot] = []
             facts.kinds.append((slot, len(specs), ""))
             for spec in specs:
-                found[slot].append((spec.dims, spec.dtype))
+                rows[slot].append((spec.dims, spec.dtype))
                 facts.kinds.append((slot, len(spec.dims), spec.dtype))
     values.update(values_of({**facts.operands, **facts.results}))
     for slot, specs in call.ins.items():
         for i, spec in enumerate(specs):
             for level in range(spec.lod_level):
                 facts.levels.append((slot, i, level))
-                offsets = spec.lod[level] if spec.lod else None  # while a program is built nobody knows them
+                offsets = spec.lod[level] if spec.lod else None  # unknown while a program is built
                 values[offset_count(slot, i, level).value] = None if offsets is None else len(offsets)
                 values[offsets_leaf(slot, i, level).value] = offsets
     for slot in op.stated:
@@ -90,34 +91,34 @@ def _name(slot: str, i: int, k: int) -> str:
 
 
 def stated(call: Call) -> dict[str, tuple[Numbers, ...]]:
-    """The numbers of slots read as values, by tensor; raises ShapeError if it is not known how many there are."""
-    found = {}
+    """The elements of slots read as values, by tensor; raises ShapeError if their number is unknown."""
+    numbers = {}
     for slot in call.op.stated:
         for spec in call.ins.get(slot, ()):
             if not spec.known:
                 call.fail(slot, "a known number of elements", do="declare its dims")
         if slot in call.ins:
-            found[slot] = tuple(
+            numbers[slot] = tuple(
                 Numbers.of(
                     (value_leaf(_name(slot, i, k), not is_float(spec.dtype)) for k in range(spec.size)), spec.dims
                 )
                 for i, spec in enumerate(call.ins[slot])
             )
-    return found
+    return numbers
 
 
 @once_of_operands
 def traced_of(call: Call) -> Traced:
-    """The trace of a call, one for all calls that answer its guards alike.
+    """The trace of a call; calls in which all its guards have the same truth share it.
 
     Raises
     ------
     ShapeError
-        If the call does not fulfil what the expression requires of its operands.
+        If the call does not meet a requirement of the expression.
     """
     rule, facts = call.op.expression, _call_facts(call)
     floats, values = facts.floats, facts.values
-    call.found[leaves] = values  # it keeps these alone: caches keep many calls
+    call.found[leaves] = values  # only these, not all facts: caches hold many calls
     if rule is not None:
         compute = rule.function
     else:
@@ -127,10 +128,10 @@ def traced_of(call: Call) -> Traced:
     key = repr((facts.kinds, facts.levels, static))
     cache = _traces.get(call.op)
     if cache is None:
-        cache = _traces.setdefault(call.op, LRUCache(_MOST_KINDS, "traces", 16 << 20))
-    known = cache.get(key, list)
-    for found in known:
-        if found.serves(values):
+        cache = _traces.setdefault(call.op, LRUCache(_MAX_KINDS, "traces", 16 << 20))
+    traces = cache.get(key, list)
+    for traced in traces:
+        if traced.serves(values):
             break
     else:
 
@@ -139,33 +140,33 @@ def traced_of(call: Call) -> Traced:
             return compute({**symbols, **stated(call), **tables}, {**static, **floating})
 
         try:
-            found = trace(function, facts.operands, floats, values, f"operator {call.op.type!r}", facts.results)
+            traced = trace(function, facts.operands, floats, values, f"operator {call.op.type!r}", facts.results)
         except Refused as refused:
             _refuse(call, refused)
         except Unmet as unmet:
-            _unmet(call, unmet.requirement, values)
-        _check_reads(call.op, found)
-        known.append(found)
-        del known[:-_MOST_TRACES]
-    failed = found.failed(values)
-    if failed is not None:
-        _unmet(call, failed, values)
-    return found
+            _fail(call, unmet.requirement, values)
+        _check_reads(call.op, traced)
+        traces.append(traced)
+        del traces[:-_MAX_TRACES]
+    requirement = traced.failed_requirement(values)
+    if requirement is not None:
+        _fail(call, requirement, values)
+    return traced
 
 
-def _unmet(call: Call, failed: Requirement, values: Mapping[str, Any]) -> NoReturn:
-    expected = failed.expected
-    if failed.attr or failed.numbers:
-        numbers = [n.evaluate(values) for n in failed.numbers]
-        shown = {slot: call.shown(slot) for slot in call.ins}
-        expected = expected.format(*(-1 if n is None else n for n in numbers), **shown)
-    if failed.attr:
-        call.fail_attr(failed.name, expected)
-    if call.has(failed.name):
-        declared = call.op.input(failed.name)
-        value = call.value(failed.name) if declared is not None and declared.value else None
-        call.fail(failed.name, expected, got=value[0] if value and len(value) == 1 else value, do=failed.do)
-    raise ShapeError(f"{failed.name}: expected {expected}")
+def _fail(call: Call, requirement: Requirement, values: Mapping[str, Any]) -> NoReturn:
+    expected = requirement.expected
+    if requirement.attr or requirement.numbers:
+        numbers = [n.evaluate(values) for n in requirement.numbers]
+        operands = {slot: call.shown(slot) for slot in call.ins}
+        expected = expected.format(*(-1 if n is None else n for n in numbers), **operands)
+    if requirement.attr:
+        call.fail_attr(requirement.name, expected)
+    if call.has(requirement.name):
+        declared = call.op.input(requirement.name)
+        value = call.value(requirement.name) if declared is not None and declared.value else None
+        call.fail(requirement.name, expected, got=value[0] if value and len(value) == 1 else value, do=requirement.do)
+    raise ShapeError(f"{requirement.name}: expected {expected}")
 
 
 def _refuse(call: Call, refused: Refused) -> NoReturn:
@@ -177,49 +178,49 @@ def _refuse(call: Call, refused: Refused) -> NoReturn:
 
 
 def _check_reads(op: OpDef, traced: Traced) -> None:
-    """Raise ProgramError if an expression reads an input that is declared unread."""
-    for x in ordered([x for found in traced.outputs.values() for x in found]):
+    """Raise ProgramError if an expression reads an input that is declared as metadata only."""
+    for x in ordered([x for row in traced.outputs.values() for x in row]):
         declared = op.input(x.params[0]) if x.op == "input" else None
         if declared is not None and declared.unread:
             raise ProgramError(f"operator {op.type!r}: its expression reads {declared.name}, declared as metadata only")
 
 
 def infer(call: Call) -> dict[str, Spec | list[Spec]]:
-    """The outputs of a call: dims and dtypes by its trace, sequences where the rows are those of an input.
+    """Infer the outputs of a call: dims and dtypes by its trace, the LoD from an input with the same rows.
 
-    Raises ShapeError and ProgramError as the expression says.
+    Raises the ShapeError or ProgramError of the expression.
     """
-    made, rule = traced_of(call), call.op.expression
-    values = made.completed(leaves(call))
+    traced, rule = traced_of(call), call.op.expression
+    values = traced.completed_values(leaves(call))
     assert rule is not None
-    given = call.key_dtype
-    half = given if given in HALVES else None  # what is computed of it in float32 is stored in that
-    found: dict[str, Spec | list[Spec]] = {}
-    for slot, results in made.outputs.items():
+    key_dtype = call.key_dtype
+    half = key_dtype if key_dtype in HALVES else None  # results computed from it in float32 are stored in it
+    outputs: dict[str, Spec | list[Spec]] = {}
+    for slot, results in traced.outputs.items():
         specs = []
         for i, x in enumerate(results):
             dtype = rule.stored.get(slot, half if half is not None and x.dtype == "float32" else None) or x.dtype
-            rows, dims = _with_rows(call, made, x), made.dims(slot, values, i)
+            rows, dims = _with_rows(call, traced, x), traced.dims(slot, values, i)
             specs.append(rows.with_(dims=dims, dtype=dtype) if rows is not None else Spec.of(dims, dtype))
-        found[slot] = specs[0] if len(specs) == 1 else specs
-    return found
+        outputs[slot] = specs[0] if len(specs) == 1 else specs
+    return outputs
 
 
 def _with_rows(call: Call, traced: Traced, x: Tensor) -> Spec | None:
-    """The input with sequences whose rows are those of a result: it has the very same number of them."""
+    """The input with a LoD that has the same symbolic number of rows as a result, else None."""
     if not x.dims:
         return None
     for slot, symbols in traced.inputs.items():
-        for spec, mine in zip(call.ins[slot], symbols, strict=True):
-            if spec.lod_level and mine.dims and mine.dims[0].key == x.dims[0].key:
+        for spec, symbol in zip(call.ins[slot], symbols, strict=True):
+            if spec.lod_level and symbol.dims and symbol.dims[0].key == x.dims[0].key:
                 return spec
     return None
 
 
 def numbers(call: Call) -> dict[str, tuple[float, ...] | None]:
-    """The numbers that each output holds, where sizes and attributes alone say them; None where they are not known."""
+    """The elements of each output that depends on sizes and attributes only; None where they are unknown."""
     values = leaves(call)
-    return {slot: _numbers(found[0], values) for slot, found in traced_of(call).outputs.items()}
+    return {slot: _numbers(tensors[0], values) for slot, tensors in traced_of(call).outputs.items()}
 
 
 def _numbers(x: Tensor, values: Mapping[str, Any]) -> tuple[float, ...] | None:
@@ -234,12 +235,12 @@ def _numbers(x: Tensor, values: Mapping[str, Any]) -> tuple[float, ...] | None:
 
 
 def checks_indices(call: Call) -> bool:
-    """Whether the expression of a call raises where an index is out of range."""
+    """Whether the expression of a call raises for an index out of range."""
     return call.of_tensors and traced_of(call).checks_indices
 
 
 def has_steps(call: Call) -> bool:
-    """Whether the expression of a call runs another one step by step."""
+    """Whether the expression of a call contains ``steps``."""
     return call.of_tensors and traced_of(call).has_steps
 
 

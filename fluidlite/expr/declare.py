@@ -1,4 +1,4 @@
-"""``@operator`` and ``@gradient``: functions of tensors declare operators: shapes, computation, gradient."""
+"""``@operator`` and ``@gradient``: declare operators by functions of tensors: inference, computation and gradient."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def operator(
     type : str
         Its name, as in Fluid.
     *options : Differentiation, Inference, Aliasing, Execution, Lowering, Registration
-        What else there is to say of it, in any order, each at most once; see
-        :mod:`fluidlite.program.operator_options`. ``Differentiation(reads=...)`` derives its gradient operator.
+        Further properties, in any order, each option at most once; see
+        :mod:`fluidlite.program.operator_options`. ``Differentiation(reads=...)`` derives the gradient operator.
     inputs : slots
-        In order; None: the function's positional parameters, ``x`` for X and ``learning_rate`` for LearningRate. So
-        with a mapping of some of these to what documentation says of them.
+        In order; None: the function's positional parameters, ``x`` for X and ``learning_rate`` for LearningRate. A
+        mapping of slots to their documentation has the same effect.
     outputs : slots
     attrs : attributes
-        The function's keyword-only parameters; it need not take all, and ``**attrs`` takes all. One that tensors may
-        stand for has their numbers then; these slots are neither parameters nor among ``inputs``.
+        The function's keyword-only parameters; it may omit some, and ``**attrs`` takes all. An attribute that is passed
+        as a tensor has its elements as value; the slots of such tensors are neither parameters nor in ``inputs``.
     dtypes : mapping of slot to tuple of str
-        Dtypes a slot takes; anything else is a DtypeError at build time.
+        The allowed dtypes of a slot; another one is a DtypeError at build time.
     doc, source : str
-        What it computes, and where the formula is from.
+        A description, and the source of the formula.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def operator(
     Raises
     ------
     RegistryError
-        If parameters and slots or attributes do not fit, or an option is none of an operator's.
+        If parameters do not match slots or attributes, or an option does not apply to operators.
     """
     origin, attrs = declared_at(sys._getframe(1)), tuple(attrs)
     dtypes = {**(dtypes or {}), **tensor_dtypes(attrs)}
@@ -87,44 +87,44 @@ def operator(
 
     def declare(function: Callable[..., Any]) -> OpDef:
         names, keywords = _parameters(function, attrs)
-        told = inputs if isinstance(inputs, Mapping) else {}
-        slots = tuple(map(camel, names)) if inputs is None or inputs is told else tuple(inputs)
-        given = tuple(slot if isinstance(slot, Slot) else Slot(slot) for slot in slots)
-        given = tuple(replace(slot, doc=told.get(slot.name, slot.doc)) for slot in given)
-        if not told.keys() <= {slot.name for slot in given}:
-            raise RegistryError(f"operator {type!r}: inputs tells of {', '.join(told)}; expected input slots")
-        made = tuple(slot if isinstance(slot, Slot) else Slot(slot) for slot in outputs)
-        known, standing = {attr.name: attr for attr in attrs}, tensor_slots(attrs)
-        taken, given = given, (*given, *standing.values())
-        if [snake(slot.name) for slot in taken] != [name.rstrip("_") for name in names] or not {*keywords} <= {*known}:
+        docs = inputs if isinstance(inputs, Mapping) else {}
+        slots = tuple(map(camel, names)) if inputs is None or inputs is docs else tuple(inputs)
+        ins = tuple(slot if isinstance(slot, Slot) else Slot(slot) for slot in slots)
+        ins = tuple(replace(slot, doc=docs.get(slot.name, slot.doc)) for slot in ins)
+        if not docs.keys() <= {slot.name for slot in ins}:
+            raise RegistryError(f"operator {type!r}: inputs tells of {', '.join(docs)}; expected input slots")
+        outs = tuple(slot if isinstance(slot, Slot) else Slot(slot) for slot in outputs)
+        table, attr_slots = {attr.name: attr for attr in attrs}, tensor_slots(attrs)
+        params, ins = ins, (*ins, *attr_slots.values())
+        if [snake(slot.name) for slot in params] != [name.rstrip("_") for name in names] or not {*keywords} <= {*table}:
             raise RegistryError(
                 f"operator {type!r}: its function takes ({', '.join(names)}; {', '.join(keywords)}); expected slots "
-                f"{', '.join(slot.name for slot in taken)} and attributes among {', '.join(sorted(known)) or 'none'}"
+                f"{', '.join(slot.name for slot in params)} and attributes among {', '.join(sorted(table)) or 'none'}"
             )
 
         def call(symbols: Mapping[str, Sequence[Any]], numbers: Mapping[str, Any]) -> Mapping[str, Any]:
-            values = [_value(slot, symbols) for slot in taken]
-            stated = {name: _attribute(known[name], symbols, numbers) for name in keywords}
-            result = function(*values, **stated)
+            values = [_value(slot, symbols) for slot in params]
+            attr_values = {name: _attribute(table[name], symbols, numbers) for name in keywords}
+            result = function(*values, **attr_values)
             if isinstance(result, Mapping):
                 return result
-            several = result if isinstance(result, tuple) else (result,)
-            return dict(zip((slot.name for slot in made), several, strict=True))
+            results = result if isinstance(result, tuple) else (result,)
+            return dict(zip((slot.name for slot in outs), results, strict=True))
 
         writes = tuple(
-            slot.name for slot in given if not slot.unread and _has_gradient(slot, dtypes or {}, differentiation)
+            slot.name for slot in ins if not slot.unread and _has_gradient(slot, dtypes or {}, differentiation)
         )
         rule: GradRule | None = None
         if reads is not None:
-            seen = tuple(slot.name for slot in given)
-            readable = [*seen, *(slot.name for slot in made)]
+            in_names = tuple(slot.name for slot in ins)
+            readable = [*in_names, *(slot.name for slot in outs)]
             if isinstance(reads, str) or not set(reads) <= set(readable):
                 raise RegistryError(
                     f"operator {type!r}: Differentiation(reads={reads!r}); expected some of {', '.join(readable)}"
                 )
-            kept = tuple(slot.name for slot in made if slot.name in reads)
-            values = {slot.name: dtypes[slot.name] for slot in given if slot.value and dtypes and slot.name in dtypes}
-            rule = GradRule(f"{type}_grad", (*seen, *kept, *(slot.name + GRAD for slot in made)), writes)
+            saved = tuple(slot.name for slot in outs if slot.name in reads)
+            values = {slot.name: dtypes[slot.name] for slot in ins if slot.value and dtypes and slot.name in dtypes}
+            rule = GradRule(f"{type}_grad", (*in_names, *saved, *(slot.name + GRAD for slot in outs)), writes)
         op = register_op(
             type,
             replace(inference, infer=inference.infer or infer),
@@ -133,8 +133,8 @@ def operator(
             execution,
             chosen.get(Aliasing),
             chosen.get(Registration),
-            inputs=given,
-            outputs=made,
+            inputs=ins,
+            outputs=outs,
             attrs=attrs,
             dtypes=dtypes,
             doc=doc,
@@ -143,12 +143,12 @@ def operator(
         op.origin = origin
         if rule is not None:
             absent, written = differentiation.dispensable, lowering.gradient_library
-            derived_infer = infer_gradient(GRAD)  # by a trace, in which outputs that are saved must fit
+            derived_infer = infer_gradient(GRAD)  # by a trace, which checks saved outputs
             if inference.infer is not None and not reads:
                 derived_infer = infer_by_forward(inference.infer)
-            made_grad = register_op(
+            grad_op = register_op(
                 rule.type,
-                Inference(derived_infer, kernel_dtype=made[0].name + GRAD),
+                Inference(derived_infer, kernel_dtype=outs[0].name + GRAD),
                 Execution(memory=differentiation.memory),
                 Lowering(
                     expression=ExpressionRule(
@@ -165,7 +165,7 @@ def operator(
                 dtypes=values,
                 doc=differentiation.doc,
             )
-            made_grad.origin = origin
+            grad_op.origin = origin
         return op
 
     return declare
@@ -183,21 +183,21 @@ def gradient(
 ) -> Callable[[Callable[..., Any]], OpDef]:
     """Declare a gradient operator by its function, where that is better than the derived one.
 
-    The function's positional parameters are what it reads: inputs, outputs and gradients of outputs of the operator,
-    ``dout`` for Out@GRAD; keyword-only ones are attributes. It returns the gradients of ``writes``, in order.
+    The function's positional parameters are inputs, outputs and gradients of outputs of the operator, ``dout`` for
+    Out@GRAD; keyword-only ones are attributes. It returns the gradients of ``writes``, in order.
 
     Parameters
     ----------
     op : OpDef
         Declared without ``Differentiation(reads=...)``.
     *options : Inference, Aliasing, Differentiation, Execution, Lowering, Registration
-        What else there is to say of it, as of :func:`operator`. ``Differentiation`` tells what it reads that may be
-        left out (``dispensable``, beside what the operator may lack, and ``only_for``), and the ``rule`` of its own
+        Further properties, as for :func:`operator`. ``Differentiation`` declares which operands may be left out
+        (``dispensable``, in addition to those of the operator, and ``only_for``), and the ``rule`` of its own
         gradient.
     writes : sequence of slots
         Inputs that have gradients.
     metadata : sequence of slots
-        Those read whose dims alone are needed.
+        Operands of which only the dims are read.
     type : str
         Its name; ``op.type`` + "_grad" if empty.
     dtypes : mapping of slot to tuple of str
@@ -211,7 +211,7 @@ def gradient(
     Raises
     ------
     RegistryError
-        If a parameter names no slot, or an option is none of a gradient operator's.
+        If a parameter names no slot, or an option does not apply to gradient operators.
     """
     chosen = Options(f"the gradient of {op.type!r}", options)
     chosen.refuse(Lowering, ("expression", "decompose", "gradient_library"), "the function says it; leave them out")
@@ -221,31 +221,31 @@ def gradient(
 
     def declare(function: Callable[..., Any]) -> OpDef:
         names, keywords = _parameters(function, op.attrs)
-        known = [slot.name for slot in (*op.inputs, *op.outputs)] + [slot.name + GRAD for slot in op.outputs]
-        taken = slots_of(names, known, f"the gradient of {op.type!r}")
+        readable = [slot.name for slot in (*op.inputs, *op.outputs)] + [slot.name + GRAD for slot in op.outputs]
+        parameters = slots_of(names, readable, f"the gradient of {op.type!r}")
         read_attrs = [attr for attr in op.attrs if attr.name in keywords]
-        slots = (*taken, *tensor_slots(read_attrs))
+        slots = (*parameters, *tensor_slots(read_attrs))
 
         def call(symbols: Mapping[str, Sequence[Any]], numbers: Mapping[str, Any]) -> Mapping[str, Any]:
-            values = [_value(_slot_of(op, name), symbols) for name in taken]
+            values = [_value(_slot_of(op, name), symbols) for name in parameters]
             derived_of = [x for name in writes for x in symbols.get(name, ())]
             for name in (name for name in slots if name.endswith(GRAD)):
                 for x in symbols.get(name, ()):
                     need_dtype(x, derived_of, name)
-            stated = {attr.name: _attribute(attr, symbols, numbers) for attr in read_attrs}
-            result = function(*values, **stated)
-            several = result if isinstance(result, tuple) else (result,)
+            attr_values = {attr.name: _attribute(attr, symbols, numbers) for attr in read_attrs}
+            result = function(*values, **attr_values)
+            results = result if isinstance(result, tuple) else (result,)
             for name in (name for name in slots if name.endswith(GRAD)):
-                for x, of in zip(symbols.get(name, ()), symbols.get(name.removesuffix(GRAD), ()), strict=False):
-                    need_dims(x, of.dims, name, name.removesuffix(GRAD))
-            blamed = next((name for name in slots if name.endswith(GRAD)), slots[0])
-            for name, made in zip(writes, several, strict=True):
-                row = made if isinstance(made, (tuple, list)) else (made,)
-                for x, of in zip(row, symbols.get(name, ()), strict=False):
+                for x, like in zip(symbols.get(name, ()), symbols.get(name.removesuffix(GRAD), ()), strict=False):
+                    need_dims(x, like.dims, name, name.removesuffix(GRAD))
+            subject = next((name for name in slots if name.endswith(GRAD)), slots[0])
+            for name, part in zip(writes, results, strict=True):
+                row = part if isinstance(part, (tuple, list)) else (part,)
+                for x, like in zip(row, symbols.get(name, ()), strict=False):
                     if x is not None:
-                        need_dims(x, of.dims, blamed, f"{name}, for {name}{GRAD}")
-                        need_dtype(x, [of], blamed)
-            return dict(zip((name + GRAD for name in writes), several, strict=True))
+                        need_dims(x, like.dims, subject, f"{name}, for {name}{GRAD}")
+                        need_dtype(x, [like], subject)
+            return dict(zip((name + GRAD for name in writes), results, strict=True))
 
         absent = {*differentiation.dispensable, *differentiation.only_for}
         other = ops.find(type or f"{op.type}_grad")
@@ -255,12 +255,12 @@ def gradient(
                 "\n  Do: leave Differentiation(reads=...) of the operator out, or say Registration(override=True)"
             )
         rule = GradRule(type or f"{op.type}_grad", slots, tuple(writes), only_for=differentiation.only_for)
-        if op.grad is None:  # else the operator says itself what is appended
+        if op.grad is None:  # else the operator has its own rule
             op.grad = rule
         read = [_read_slot(op, name, name in metadata, name in absent) for name in slots]
-        given = [slot.name for slot in read if not slot.dispensable] or slots
-        first = next((name for name in given if GRAD in name), given[0])
-        made = register_op(
+        required = [slot.name for slot in read if not slot.dispensable] or slots
+        first = next((name for name in required if GRAD in name), required[0])
+        grad_op = register_op(
             rule.type,
             replace(
                 inference,
@@ -281,63 +281,63 @@ def gradient(
             doc=doc,
             source=source,
         )
-        made.origin = origin
-        return made
+        grad_op.origin = origin
+        return grad_op
 
     return declare
 
 
 def _lowered(lowering: Lowering, function: Callable[..., Any], inferred: bool) -> Lowering:
-    """What computes an operator that is a function of tensors."""
+    """The lowering of an operator that is a function of tensors."""
     expression = ExpressionRule(function, dict(lowering.stored), inferred, lowering.library)
     return Lowering(scalar=lowering.scalar, expression=expression, decompose=decompose, in_layout=lowering.in_layout)
 
 
 def _gradient_slot(op: OpDef, name: str) -> Slot:
-    """What holds the gradient of an input."""
+    """The slot of the gradient of an input."""
     return Slot(name + GRAD, dispensable=True, duplicable=_slot_of(op, name).duplicable)
 
 
 def _read_slot(op: OpDef, name: str, unread: bool, dispensable: bool) -> Slot:
-    """What a gradient operator reads under a name."""
+    """The slot that a gradient operator reads under a name."""
     slot = _slot_of(op, name)
     if slot.value:
         return slot
-    absent = dispensable or (slot.dispensable and op.output(name) is None)  # an output is named where it is read
+    absent = dispensable or (slot.dispensable and op.output(name) is None)  # outputs are read only by name
     return replace(slot, metadata_only=unread, dispensable=absent)
 
 
 def _has_gradient(slot: Slot, dtypes: Mapping[str, tuple[str, ...]], differentiation: Differentiation) -> bool:
-    """Whether an input has a gradient: it may hold floats, and no derivative is declared to stop there."""
+    """Whether an input has a gradient: it may hold floats, and is not declared in ``stop_gradient``."""
     allowed = dtypes.get(slot.name, ())
     return slot.name not in differentiation.stop_gradient and (not allowed or any(map(is_float, allowed)))
 
 
 def _slot_of(op: OpDef, name: str) -> Slot:
-    """The declaration of what a gradient operator reads under a name."""
+    """The forward operator's slot that a gradient operator reads under a name."""
     base = name.removesuffix(GRAD)
-    found = op.input(base) or op.output(base)
-    assert found is not None
-    return replace(found, name=name, intermediate=False, content="")
+    slot = op.input(base) or op.output(base)
+    assert slot is not None
+    return replace(slot, name=name, intermediate=False, content="")
 
 
 def _parameters(function: Callable[..., Any], attrs: Iterable[Attr]) -> tuple[list[str], list[str]]:
-    """The slots and the attributes that a function takes; ``**attrs`` takes all that are not named."""
-    given = inspect.signature(function).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in given):
+    """The names of the slots and attributes that a function takes; ``**attrs`` takes all attributes."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
         keywords = [attr.name for attr in attrs]
     else:
-        keywords = [p.name for p in given if p.kind is p.KEYWORD_ONLY]
-    return [p.name for p in given if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)], keywords
+        keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return [p.name for p in parameters if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)], keywords
 
 
 def camel(name: str) -> str:
-    """The slot that a parameter names: ``learning_rate`` is ``LearningRate``."""
-    return re.sub(r"(?:^|_)([a-z0-9])", lambda found: found[1].upper(), name.rstrip("_"))
+    """The slot of a parameter: ``LearningRate`` for ``learning_rate``."""
+    return re.sub(r"(?:^|_)([a-z0-9])", lambda match: match[1].upper(), name.rstrip("_"))
 
 
 def _attribute(attr: Attr, symbols: Mapping[str, Sequence[Numbers]], numbers: Mapping[str, Any]) -> Any:
-    """What a function gets of an attribute: the numbers of the first of its tensors that is given, or its value."""
+    """The value of an attribute for a function: the elements of its first tensor that is present, or the value."""
     slot = next((slot for slot in attr.tensors if slot.name in symbols), None)
     if slot is None:
         return numbers[attr.name]
@@ -346,16 +346,16 @@ def _attribute(attr: Attr, symbols: Mapping[str, Sequence[Numbers]], numbers: Ma
         fail(slot.name, "tensors of one number")
     if not slot.duplicable and len(tensors[0].dims) > 1:
         fail(slot.name, "one row of numbers, [n]")
-    found = [number for tensor in tensors for number in tensor]
+    elements = [number for tensor in tensors for number in tensor]
     if attr.type.endswith("s"):
-        return found
-    if len(found) != 1:
+        return elements
+    if len(elements) != 1:
         fail(slot.name, "one number")
-    return found[0]
+    return elements[0]
 
 
 def _value(slot: Slot, symbols: Mapping[str, Sequence[Any]]) -> Any:
-    found = symbols.get(slot.name)
+    row = symbols.get(slot.name)
     if slot.duplicable:
-        return tuple(found or ())
-    return found[0] if found else None
+        return tuple(row or ())
+    return row[0] if row else None

@@ -1,8 +1,8 @@
-"""Rules of derivatives: of each primitive, from the derivative of its result to those of its operands.
+"""Derivative rules: for each primitive, from the derivative of the result to those of the operands.
 
 The rules are reverse-mode (Griewank and Walther, Evaluating Derivatives, 2008, chapter 3). They are expressions of the
-same primitives, so they have derivatives themselves, to any order. The adjoint of what moves elements moves them back:
-it is a slice, a padding or a sum, and never a scatter.
+same primitives, so they have derivatives themselves, to any order. The adjoint of a primitive that moves elements is
+a slice, a padding or a sum, and never a scatter.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from fluidlite.expr.windows import unwindow, window
 Adjoints = tuple["Tensor | None", ...]
 
 Rule = Callable[[Tensor, Tensor], Adjoints]
-"""From a tensor and its derivative to those of its operands; None: no derivative flows there."""
+"""From a tensor and its derivative to the derivatives of its operands; None: no derivative flows there."""
 
 
 def zeros_like(x: Tensor) -> Tensor:
-    """Zero for each element, of the dtype in which x computes."""
+    """Zeros with the dims of ``x``, in its compute dtype."""
     return full(x.dims, 0, wide(x).dtype)
 
 
@@ -52,16 +52,16 @@ def no_derivative(x: Tensor) -> Adjoints:
     raise GradientError(f"{x.op} has no derivative; write the gradient of the operator that uses it")
 
 
-# Scalar primitives: the operands and the result have one domain
+# Scalar primitives: operands and result have the same dims
 
 
 def power_slope(a: Any, b: Any) -> Any:
-    """The derivative of ``a ** b`` by ``a``: at 0 too where it is a number there, as of whole powers of 0 or more."""
+    """The derivative of ``a ** b`` by ``a``; finite at ``a == 0`` where it exists, as for integer ``b >= 0``."""
     return b * pow_(a, where(b == 0, 0, b - 1))
 
 
 def exponent_slope(a: Any, b: Any, out: Any) -> Any:
-    """The derivative of ``out = a ** b`` by ``b``: 0 of powers of 0 that are finite."""
+    """The derivative of ``out = a ** b`` by ``b``; 0 for finite powers of 0."""
     return log(where(logical_and(a == 0, b >= 0), 1, a)) * out
 
 
@@ -100,7 +100,7 @@ SCALAR_RULES: dict[str, Callable[..., Adjoints]] = {
     **dict.fromkeys(("floor", "ceil", "round", "sign"), lambda a, out, d: (None,)),
     "floordiv": lambda a, b, out, d: (None, None),
 }
-"""Of two equal operands the second has the derivative of a maximum, as in Fluid; steps have none."""
+"""The derivative of a maximum of equal operands flows to the second, as in Fluid; step functions have none."""
 
 
 def _map(x: Tensor, d: Tensor) -> Adjoints:
@@ -113,7 +113,7 @@ def _cast(x: Tensor, d: Tensor) -> Adjoints:
     return (cast(d, compute_dtype(arg.dtype)) if arg.dtype in ALL_FLOATS else None,)
 
 
-# What moves elements moves them back
+# Primitives that move elements
 
 
 def _broadcast(x: Tensor, d: Tensor) -> Adjoints:
@@ -122,8 +122,8 @@ def _broadcast(x: Tensor, d: Tensor) -> Adjoints:
 
 def _slice(x: Tensor, d: Tensor) -> Adjoints:
     (arg,), (starts, steps) = x.args, x.params
-    turned = [axis for axis, step in enumerate(steps) if step < 0]
-    back = flip(d, turned) if turned else d
+    reversed_axes = [axis for axis, step in enumerate(steps) if step < 0]
+    forward = flip(d, reversed_axes) if reversed_axes else d
     low: list[Number] = []
     high: list[Number] = []
     for axis, (start, step) in enumerate(zip(starts, steps, strict=True)):
@@ -132,13 +132,13 @@ def _slice(x: Tensor, d: Tensor) -> Adjoints:
         inner = size if abs(step) == 1 else spread_size(size, abs(step) - 1)
         low.append(first)
         high.append(total - first - inner)
-    return (pad(back, low, high, 0, [abs(step) - 1 for step in steps]),)
+    return (pad(forward, low, high, 0, [abs(step) - 1 for step in steps]),)
 
 
 def _pad(x: Tensor, d: Tensor) -> Adjoints:
     arg, (low, high, between) = x.args[0], x.params
     inside = not any(between) and all(n.op == "const" and n.value >= 0 for n in (*low, *high))
-    if inside:  # it is a part of what was padded
+    if inside:  # the operand is a slice of the result
         part = slices(d, low, arg.dims)
         return part, reduce_sum(d) - reduce_sum(part)
     inner = pad(d, [-n for n in low], [-n for n in high])
@@ -163,24 +163,24 @@ def _reduce(x: Tensor, d: Tensor) -> Adjoints:
     spread = broadcast_to(d, arg.dims)
     if kind == "sum":
         return (spread,)
-    if kind in ("max", "min"):  # every one of equal ones, as in Fluid
+    if kind in ("max", "min"):  # it flows to all equal elements, as in Fluid
         return (where(arg == broadcast_to(x, arg.dims), spread, 0),)
     if kind == "prod":
-        return (spread * _others(arg, axes),)
+        return (spread * _product_of_others(arg, axes),)
     return (None,)
 
 
-def _others(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """For each element, the product of the others along axes: without a division, so that zeros are right."""
-    kept = [axis for axis in range(x.rank) if axis not in axes]
-    first = min(axes) if max(axes) - min(axes) < len(axes) else len(kept)  # they lie beside each other, or are put last
-    order = (*kept[:first], *sorted(axes), *kept[first:])
-    turned = transpose(x, order)
-    rows = reshape(turned, [*turned.dims[:first], -1, *turned.dims[first + len(axes) :]])
+def _product_of_others(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """For each element, the product of all other elements along axes: without a division, so zeros are exact."""
+    rest = [axis for axis in range(x.rank) if axis not in axes]
+    first = min(axes) if max(axes) - min(axes) < len(axes) else len(rest)  # adjacent axes stay, others move last
+    order = (*rest[:first], *sorted(axes), *rest[first:])
+    transposed = transpose(x, order)
+    rows = reshape(transposed, [*transposed.dims[:first], -1, *transposed.dims[first + len(axes) :]])
     front = scan("prod", rows, first, exclusive=True)
     behind = scan("prod", rows, first, reverse=True, exclusive=True)
-    whole = reshape(front * behind, turned.dims)
-    return transpose(whole, [order.index(axis) for axis in range(x.rank)])
+    products = reshape(front * behind, transposed.dims)
+    return transpose(products, [order.index(axis) for axis in range(x.rank)])
 
 
 def _scan(x: Tensor, d: Tensor) -> Adjoints:
@@ -189,7 +189,7 @@ def _scan(x: Tensor, d: Tensor) -> Adjoints:
         return (scan("sum", d, axis, not reverse, exclusive),)
     if kind != "prod":
         return no_derivative(x)
-    # the product in front of an element, times the sum of derivatives behind it, each times what lies between
+    # the product before an element, times the sum of the derivatives after it, each times the product between
     ahead = 1 if reverse else -1
     front = scan("prod", arg, axis, reverse, exclusive=True)
     behind = recur(shift(arg, axis, ahead), shift(d, axis, ahead) if exclusive else d, axis, not reverse)
@@ -212,8 +212,8 @@ def _segment(x: Tensor, d: Tensor) -> Adjoints:
     return where(arg == take(x, of, 0, "clamp"), spread, 0), None
 
 
-def _places(x: Tensor) -> tuple[Tensor, int, Number]:
-    """Where a take or pick reads: its indices, the axis, and its size."""
+def _indices(x: Tensor) -> tuple[Tensor, int, Number]:
+    """The indices of a take or pick, their axis, and its size."""
     (source, index), (axis, mode) = x.args, x.params
     bound = source.dims[axis]
     if mode == "clamp":
@@ -226,7 +226,7 @@ def _add_at(x: Tensor, d: Tensor) -> Adjoints:
 
 
 def _set_at(x: Tensor, d: Tensor) -> Adjoints:
-    """What was overwritten has none, of the operand and of updates for the same part."""
+    """0 for overwritten elements: those of the operand, and updates that a later one for the same part replaces."""
     (_, updates, index), (axis,) = x.args, x.params
     last = reshape(stays(index, x.dims[axis]), [*index.dims, *(1,) * (x.rank - 1 - axis)])
     return set_at(d, zeros_like(updates), index, axis), where(last, take(d, index, axis), 0), None
@@ -238,19 +238,19 @@ def _contract(x: Tensor, d: Tensor) -> Adjoints:
 
 
 def _factor(d: Tensor, out: str, other: Tensor, theirs: str, of: Tensor, mine: str) -> Tensor:
-    """The derivative of one factor: a letter that it has alone is one along which it was summed."""
+    """The derivative of one factor; it is broadcast along letters that only this factor has: they were summed."""
     has = "".join(name for name in mine if name in out or name in theirs)
-    found = contract(d, other, f"{out},{theirs}->{has}")
+    total = contract(d, other, f"{out},{theirs}->{has}")
     if has != mine:
-        found = reshape(found, [size if name in has else number(1) for name, size in zip(mine, of.dims, strict=True)])
-    return broadcast_to(found, of.dims)
+        total = reshape(total, [size if name in has else number(1) for name, size in zip(mine, of.dims, strict=True)])
+    return broadcast_to(total, of.dims)
 
 
-RESULTS = frozenset({"step_result"})
-"""One of several results of its operand."""
+RESULT_PRIMITIVES = frozenset({"step_result"})
+"""Primitives that select one of the results of their operand."""
 
-SEVERAL: dict[str, Callable[[Tensor, Mapping[int, Tensor]], Adjoints]] = {}
-"""Rules of what has several results, from the derivatives of those by number."""
+MULTI_RESULT_RULES: dict[str, Callable[[Tensor, Mapping[int, Tensor]], Adjoints]] = {}
+"""Rules of primitives with several results, from the derivatives of the results by number."""
 
 RULES: dict[str, Rule] = {
     "map": _map,
@@ -268,8 +268,8 @@ RULES: dict[str, Rule] = {
     "recur": _recur,
     "segment": _segment,
     "segment_of": lambda x, d: (None,),
-    "take": lambda x, d: (add_at(d, *_places(x)), None),
-    "pick": lambda x, d: (put(d, *_places(x)), None),
+    "take": lambda x, d: (add_at(d, *_indices(x)), None),
+    "pick": lambda x, d: (put(d, *_indices(x)), None),
     "checked": lambda x, d: (None,),
     "add_at": _add_at,
     "set_at": _set_at,

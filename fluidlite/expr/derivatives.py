@@ -1,11 +1,11 @@
-"""Derivatives of results with respect to sources: the rules of primitives, applied from the results back."""
+"""Reverse-mode differentiation: applies the rules of primitives from the results back to the sources."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
 from fluidlite.base.dtypes import ALL_FLOATS
-from fluidlite.expr.derivative_rules import RESULTS, RULES, SEVERAL, no_derivative
+from fluidlite.expr.derivative_rules import MULTI_RESULT_RULES, RESULT_PRIMITIVES, RULES, no_derivative
 from fluidlite.expr.functions import where
 from fluidlite.expr.number import number
 from fluidlite.expr.tensor import Tensor, broadcast_to, ordered, wide
@@ -22,48 +22,48 @@ def derivatives(
     sources: Sequence[Tensor],
     saved: Container[Tensor] | None = None,
 ) -> list[Tensor | None]:
-    """The derivatives of the results, weighed by the seeds, with respect to the sources.
+    """The vector-Jacobian products of the results with the seeds, for each source.
 
-    ``seeds``: the derivative of each result, of its dims; None: zero.
-    ``sources``: tensors of which the results were made.
-    ``saved``: what will be there: a derivative that can be said with it reads nothing else.
-    A derivative is None where the results do not depend on the source by derivatives.
+    ``seeds``: the derivative of each result, with its dims; None: zero.
+    ``sources``: subexpressions of the results.
+    ``saved``: tensors that are available in memory; derivatives are written in terms of them where possible.
+    A derivative is None where no derivative flows from the results to the source.
     Raises GradientError if a primitive on a path has no derivative.
     """
-    found: dict[Tensor, Tensor] = {}
+    gradients: dict[Tensor, Tensor] = {}
     parts: dict[Tensor, dict[int, Tensor]] = {}
 
     def add(x: Tensor, more: Tensor) -> None:
-        before = found.get(x)
-        found[x] = more if before is None else before + more
+        total = gradients.get(x)
+        gradients[x] = more if total is None else total + more
 
     order = ordered(results)
-    needed = _depending(order, sources)
+    needed = _dependent(order, sources)
     for result, seed in zip(results, seeds, strict=True):
         if seed is not None and result in needed:
             add(result, broadcast_to(wide(seed), result.dims))
     ends = set(sources)
     for x in reversed(order):
-        if x not in found or (x in ends and not any(arg in needed for arg in x.args)) or not x.args:
+        if x not in gradients or (x in ends and not any(arg in needed for arg in x.args)) or not x.args:
             continue
-        d = joined(found[x])
-        if x.op in RESULTS:
-            parts.setdefault(x.args[0], {})[x.params[0]] = found[x.args[0]] = d
+        d = joined(gradients[x])
+        if x.op in RESULT_PRIMITIVES:
+            parts.setdefault(x.args[0], {})[x.params[0]] = gradients[x.args[0]] = d
             continue
-        if x.op in SEVERAL:
-            pairs: Pairs = zip(x.args, SEVERAL[x.op](x, parts[x]), strict=True)
+        if x.op in MULTI_RESULT_RULES:
+            pairs: Pairs = zip(x.args, MULTI_RESULT_RULES[x.op](x, parts[x]), strict=True)
         else:
-            given = RULES[x.op](x, d) if x.op in RULES else no_derivative(x)
-            pairs = zip(x.args, given, strict=True)
+            adjoints = RULES[x.op](x, d) if x.op in RULES else no_derivative(x)
+            pairs = zip(x.args, adjoints, strict=True)
             pairs = _of_logistic(x, d) or (saved is not None and x in saved and _of_limit(x, d)) or pairs
         for arg, part in pairs:
             if part is not None and arg in needed:
                 add(arg, part)
-    return [joined(found[x]) if x in found else None for x in sources]
+    return [joined(gradients[x]) if x in gradients else None for x in sources]
 
 
 def _of_logistic(x: Tensor, d: Tensor) -> Pairs | None:
-    """The derivatives of ``a / (1 + exp(p))`` by the result, since the exponential may be infinite; else None."""
+    """The derivatives of ``a / (1 + exp(p))`` in terms of the result, since ``exp(p)`` may be infinite; else None."""
     if not _is_map(x, "div") or not _is_map(x.args[1], "add"):
         return None
     a, b = x.args
@@ -75,7 +75,7 @@ def _of_logistic(x: Tensor, d: Tensor) -> Pairs | None:
 
 
 def _of_limit(x: Tensor, d: Tensor) -> Pairs | None:
-    """The derivatives of a limit by the result, where it is there; else None."""
+    """The derivatives of a maximum or minimum with a number, in terms of the saved result; else None."""
     if _is_map(x, "maximum") and x.args[1].op == "number":
         return [(x.args[0], where(x > x.args[1], d, 0))]
     if _is_map(x, "minimum") and x.args[1].op == "number":
@@ -92,42 +92,42 @@ def _is_number(x: Tensor, value: int) -> bool:
 
 
 def joined(x: Tensor) -> Tensor:
-    """A sum of parts that lie beside each other, each with zeros around it, as their concatenation."""
+    """A sum of zero-padded parts that are adjacent along an axis, as their concatenation; else the tensor itself."""
     parts, pending = list[Tensor](), [x]
     while pending:
-        one = pending.pop()
-        if one.op == "map" and one.params[0] == "add":
-            pending += one.args
+        part = pending.pop()
+        if part.op == "map" and part.params[0] == "add":
+            pending += part.args
         else:
-            parts.append(one)
-    if len(parts) < 2 or any(one.op != "pad" or not _is_number(one.args[1], 0) for one in parts):
+            parts.append(part)
+    if len(parts) < 2 or any(part.op != "pad" or not _is_number(part.args[1], 0) for part in parts):
         return x
     cut = {
         axis
-        for one in parts
+        for part in parts
         for axis in range(x.rank)
-        if any(number(n[axis]).key != "0" for n in one.params[:2]) or number(one.params[2][axis]).key != "0"
+        if any(number(n[axis]).key != "0" for n in part.params[:2]) or number(part.params[2][axis]).key != "0"
     }
     if len(cut) != 1:
         return x
     (axis,) = cut
-    known = current().values
-    lows = [number(one.params[0][axis]).evaluate(known) for one in parts]
+    values = current().values
+    lows = [number(part.params[0][axis]).evaluate(values) for part in parts]
     if None in lows:
         return x
-    parts = [one for _, one in sorted(zip(lows, parts, strict=True), key=lambda pair: pair[0])]
+    parts = [part for _, part in sorted(zip(lows, parts, strict=True), key=lambda pair: pair[0])]
     at = number(0)
-    for one in parts:
-        if number(one.params[2][axis]).key != "0" or not current().assume(number(one.params[0][axis]) == at):
+    for part in parts:
+        if number(part.params[2][axis]).key != "0" or not current().assume(number(part.params[0][axis]) == at):
             return x
-        at = at + one.args[0].dims[axis]
-    return concat([one.args[0] for one in parts], axis) if current().assume(at == x.dims[axis]) else x
+        at = at + part.args[0].dims[axis]
+    return concat([part.args[0] for part in parts], axis) if current().assume(at == x.dims[axis]) else x
 
 
-def _depending(order: Sequence[Tensor], sources: Sequence[Tensor]) -> set[Tensor]:
-    """The floating tensors that depend on the sources."""
-    found = {x for x in sources if x.dtype in ALL_FLOATS}
+def _dependent(order: Sequence[Tensor], sources: Sequence[Tensor]) -> set[Tensor]:
+    """The floating-point tensors that depend on the sources."""
+    dependent = {x for x in sources if x.dtype in ALL_FLOATS}
     for x in order:
-        if x.op != "stop" and x.dtype in ALL_FLOATS and any(arg in found for arg in x.args):
-            found.add(x)
-    return found
+        if x.op != "stop" and x.dtype in ALL_FLOATS and any(arg in dependent for arg in x.args):
+            dependent.add(x)
+    return dependent

@@ -81,12 +81,12 @@ class Formulas:
             entries = _EvaluationList(self._numbers)
             compiled = self._compiled = entries, entries.places(self._numbers)
         self._evaluated_once = True
-        values_list = compiled[0].begin(values) if compiled is not None else None
-        if compiled is None or values_list is None:
+        results = compiled[0].begin(values) if compiled is not None else None
+        if compiled is None or results is None:
             return [n.evaluate(values) for n in self._numbers]
         for function, getter in compiled[0].steps:
-            values_list.append(function(*getter(values_list)))
-        return list(map(values_list.__getitem__, compiled[1]))
+            results.append(function(*getter(results)))
+        return list(map(results.__getitem__, compiled[1]))
 
 
 _Instruction = tuple[Callable[..., Any], _Getter, Union[bool, None]]
@@ -111,8 +111,8 @@ class Answers:
         if compiled is None and self._evaluated_once:
             compiled = self._compiled = self._list()
         self._evaluated_once = True
-        values_list = compiled[0].begin(values) if compiled is not None else None
-        if compiled is None or values_list is None:
+        results = compiled[0].begin(values) if compiled is not None else None
+        if compiled is None or results is None:
             for k, (condition, answer) in enumerate(self._conditions):
                 truth = condition.evaluate(values)
                 if unknown(k) if truth is None else truth is not answer:
@@ -121,8 +121,8 @@ class Answers:
         k = 0
         for function, getter, expected in compiled[1]:
             if expected is None:
-                values_list.append(function(*getter(values_list)))
-            elif bool(function(*getter(values_list))) is expected:
+                results.append(function(*getter(results)))
+            elif bool(function(*getter(results))) is expected:
                 k += 1
             else:
                 return k

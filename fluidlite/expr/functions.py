@@ -1,6 +1,6 @@
-"""Scalar primitives by name: of tensors that broadcast as NumPy's do, of numbers, and of symbols of a scalar rule.
+"""Scalar primitives by name: of tensors, which broadcast as in NumPy, of numbers, and of symbols of a scalar rule.
 
-What each means, and how exact it is, says :mod:`fluidlite.codegen.primitives`.
+:mod:`fluidlite.codegen.primitives` defines their semantics and accuracy.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def sigmoid(x: Any) -> Any:
 
 
 def pow_(x: Any, y: Any) -> Any:
-    """``x`` to the power ``y``; known powers of 1 and 2 become what is exact."""
+    """``x`` to the power ``y``; constant powers 1 and 2 become exact expressions."""
     return x**y if isinstance(x, (Tensor, Expr, Number)) else function("pow", x, y)
 
 
@@ -124,7 +124,7 @@ def cast(x: Tensor, dtype: str) -> Tensor: ...
 @overload
 def cast(x: Expr, dtype: str) -> Expr: ...
 def cast(x: Any, dtype: str) -> Any:
-    """Convert: to an integer truncates, saturates, and makes 0 of NaN; to bool is ``x != 0``."""
+    """Convert the dtype: to an integer truncates, saturates, and turns NaN into 0; to bool is ``x != 0``."""
     return node("cast", x, value=dtype) if are_scalars((x,)) else cast_tensor(x, dtype)
 
 
@@ -133,7 +133,7 @@ def full_like(x: Tensor, value: Numeric = 0.0) -> Tensor: ...
 @overload
 def full_like(x: Expr, value: Numeric | Expr = 0.0) -> Expr: ...
 def full_like(x: Any, value: Any = 0.0) -> Any:
-    """``value`` for every element of ``x``, whose bytes are not read."""
+    """``value`` for every element of ``x``, whose memory is not read."""
     return node("like", value, x) if are_scalars((x, value)) else full(x.dims, value, x.dtype)
 
 
@@ -142,12 +142,12 @@ def zeros_like(x: Tensor) -> Tensor: ...
 @overload
 def zeros_like(x: Expr) -> Expr: ...
 def zeros_like(x: Any) -> Any:
-    """Zero for every element of ``x``, whose bytes are not read."""
+    """Zero for every element of ``x``, whose memory is not read."""
     return full_like(x, 0)
 
 
 def stop_gradient(x: Tensor) -> Tensor:
-    """``x``, through which no derivative flows."""
+    """``x``, but no derivative flows through it."""
     if x.op == "number":
         return x
     return tensor("stop", (x,), (), x.dims, x.dtype)

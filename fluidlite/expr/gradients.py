@@ -1,4 +1,4 @@
-"""Gradient operators of operators that are functions of tensors: derived, of any order."""
+"""Derives the gradient operators of operators that are functions of tensors, to any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fluidlite.expr.derivatives import derivatives
 from fluidlite.expr.scalars import Function, tensor_function
 from fluidlite.expr.step_derivatives import arranged_back, parts_of
 from fluidlite.expr.tensor import Tensor, broadcast_to, replaced, symbol, tensor, wide
-from fluidlite.expr.tracing import current, known_results, spelled_out
+from fluidlite.expr.tracing import current, declared_results, inlined_calls
 from fluidlite.expr.views import reshape
 from fluidlite.program import derived
 from fluidlite.program.derived import Derived
@@ -26,51 +26,51 @@ from fluidlite.tensor.tensor_spec import Spec, all_agree, specs_of
 
 
 def function_of(op: OpDef) -> Function | None:
-    """The function of tensors that an operator is, by slots; None if it is said otherwise."""
+    """The function of tensors of an operator, by slots; None if it has no expression."""
     return op.expression.function if op.expression is not None else tensor_function(op)
 
 
 def gradient_of(
     op: OpDef, computed: Function, writes: Sequence[str], suffix: str = GRAD, by_dims: Collection[str] = ()
 ) -> Function:
-    """The function of an operator's gradient operator: derived, with saved outputs in place of what is computed again.
+    """The derived function of an operator's gradient operator; it reads saved outputs instead of recomputing them.
 
     ``op``: the forward operator.
-    ``computed``: what it computes.
-    ``writes``: input slots, those whose gradients are made.
-    ``suffix``: what names the slots of gradients.
-    ``by_dims``: output slots of which the gradient operator is given the dims alone, for a function that reads these.
-    Those of others it reads off their gradients.
+    ``computed``: its function.
+    ``writes``: the input slots that get gradients.
+    ``suffix``: the suffix of gradient slots.
+    ``by_dims``: output slots that the gradient operator gets as metadata only, for a function that reads their dims.
+    The dims of other outputs are those of their gradients.
     """
 
     def function(operands: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
-        inputs = {slot: found for slot, found in operands.items() if op.input(slot) is not None}
-        apart = _apart(inputs)
-        told = {slot.name: slot.name + ("" if slot.name in by_dims else suffix) for slot in op.outputs}
-        known = {slot: [(x.dims, x.dtype) for x in operands[by]] for slot, by in told.items() if by in operands}
-        with spelled_out(), known_results(known):
-            made = computed(apart, attrs)
-        outputs = {slot: (x,) if isinstance(x, Tensor) else tuple(x) for slot, x in made.items()}
+        inputs = {slot: group for slot, group in operands.items() if op.input(slot) is not None}
+        distinct = _distinct(inputs)
+        dims_slots = {slot.name: slot.name + ("" if slot.name in by_dims else suffix) for slot in op.outputs}
+        specs = {slot: [(x.dims, x.dtype) for x in operands[by]] for slot, by in dims_slots.items() if by in operands}
+        with inlined_calls(), declared_results(specs):
+            tensors = computed(distinct, attrs)
+        outputs = {slot: (x,) if isinstance(x, Tensor) else tuple(x) for slot, x in tensors.items()}
         results, seeds, saved = [], [], {}
-        for slot, found in outputs.items():
-            weights = operands.get(slot + suffix, (None,) * len(found))
-            for x, weight in zip(found, weights, strict=True):
+        for slot, group in outputs.items():
+            weights = operands.get(slot + suffix, (None,) * len(group))
+            for x, weight in zip(group, weights, strict=True):
                 results.append(x)
                 seeds.append(None if weight is None else broadcast_to(wide(weight), x.dims))
                 if weight is not None:
                     need_dims(weight, x.dims, slot + suffix, slot)
                     need_dtype(weight, [x], slot + suffix)
-            for x, kept in zip(found, operands.get(slot, ()) if slot not in by_dims else (), strict=False):
-                need_dims(kept, x.dims, slot, f"what {op.type} makes")
-                saved[x] = _like(wide(kept), x)
-                while x.op in ("reshape", "arrange"):  # what it is a view of, or has in another order, is there, too
+            for x, saved_x in zip(group, operands.get(slot, ()) if slot not in by_dims else (), strict=False):
+                need_dims(saved_x, x.dims, slot, f"what {op.type} makes")
+                saved[x] = _like(wide(saved_x), x)
+                while x.op in ("reshape", "arrange"):  # the saved output also replaces the source of a view
                     part, whole = x.args[0], saved[x]
                     saved[part] = reshape(whole, part.dims) if x.op == "reshape" else arranged_back(x, whole)
                     x = part
                 saved |= parts_of(x, saved[x])
-        sources = [x for slot in writes for x in apart.get(slot, ()) if x.dtype in ALL_FLOATS]
-        there = {x: y for slot, row in apart.items() for x, y in zip(row, inputs[slot], strict=True) if x is not y}
-        by = {**there, **{x: replaced(kept, there) for x, kept in saved.items()}}
+        sources = [x for slot in writes for x in distinct.get(slot, ()) if x.dtype in ALL_FLOATS]
+        actual = {x: y for slot, row in distinct.items() for x, y in zip(row, inputs[slot], strict=True) if x is not y}
+        by = {**actual, **{x: replaced(saved_x, actual) for x, saved_x in saved.items()}}
         with_saved = [replaced(x, by) if x is not None else None for x in derivatives(results, seeds, sources)]
         parts = iter(with_saved)
         written: dict[str, tuple[Tensor, ...]] = {}
@@ -86,67 +86,67 @@ def gradient_of(
     return function
 
 
-def _apart(operands: Mapping[str, Sequence[Tensor]]) -> dict[str, Sequence[Tensor]]:
-    """Operands none of which is made of another one, or is another one: a derivative would go through both.
+def _distinct(operands: Mapping[str, Sequence[Tensor]]) -> dict[str, Sequence[Tensor]]:
+    """The operands with a new symbol for each that repeats or depends on another: a derivative would pass both.
 
-    In an expression of several operators, one may be given the same tensor twice, or a tensor and what was made of it.
+    In an expression of several operators, a call may get the same tensor twice, or a tensor and one computed from it.
     """
-    known: set[Tensor] = set()
-    found: dict[str, Sequence[Tensor]] = {}
+    visited: set[Tensor] = set()
+    distinct: dict[str, Sequence[Tensor]] = {}
     for slot, row in operands.items():
-        others = []
+        symbols = []
         for x in row:
-            if isinstance(x, Tensor):  # numbers that are read as values are apart anyway
-                if x.dtype in ALL_FLOATS and (x in known or x.args):
+            if isinstance(x, Tensor):  # the numbers of inputs read as values need no symbols
+                if x.dtype in ALL_FLOATS and (x in visited or x.args):
                     x = symbol(slot, len(current().tensors), x.dims, x.dtype)
-                known.add(x)
-            others.append(x)
-        found[slot] = others
-    return found
+                visited.add(x)
+            symbols.append(x)
+        distinct[slot] = symbols
+    return distinct
 
 
 def _like(x: Tensor, other: Tensor) -> Tensor:
-    """A saved output in the place of what computes it: its dims are equal, under names of its own."""
+    """A saved output cast to the dtype of the tensor that it replaces; its dims are equal under other symbols."""
     return x if x.dtype == other.dtype else tensor("cast", (x,), (), x.dims, other.dtype)
 
 
 def infer_gradient(suffix: str) -> Infer:
-    """Return the inference of a gradient operator: each gradient is as its input; the expression is traced too."""
+    """Return the inference of a gradient operator: gradients have the specs of inputs; the trace checks operands."""
 
     def inferred(call: Any) -> Any:
-        found = infer(call)
-        base = {slot: slot.removesuffix(suffix) for slot in found}
+        outputs = infer(call)
+        bases = {slot: slot.removesuffix(suffix) for slot in outputs}
         return {
-            slot: [spec.with_(value=None) for spec in call.specs(base[slot])] if call.has(base[slot]) else spec
-            for slot, spec in found.items()
+            slot: [spec.with_(value=None) for spec in call.specs(bases[slot])] if call.has(bases[slot]) else spec
+            for slot, spec in outputs.items()
         }
 
     return inferred
 
 
 def infer_by_forward(forward: Infer) -> Infer:
-    """Return the inference of a gradient operator of one that infers itself: its results' gradients have their dims."""
+    """Return the inference of a gradient operator whose forward operator has its own, ``forward``."""
 
     def inferred(call: Call) -> Mapping[str, Sequence[Spec]]:
         bases = [slot.name.removesuffix(GRAD) for slot in call.op.outputs]
         dtype = call.dtype(bases[0])
-        for slot, made in forward(call).items():
-            given = slot + GRAD
-            for spec, found in zip(specs_of(made), call.specs(given) if call.has(given) else (), strict=False):
-                if not all_agree(found.dims, spec.dims):
-                    call.fail(given, f"{list(spec.dims)}, the dims of {slot}")
-                if is_float(found.dtype) and found.dtype != dtype:
-                    call.fail_dtype(given, f"{dtype}, the dtype of {bases[0]}", do="use layers.cast on one of the two")
+        for slot, outputs in forward(call).items():
+            name = slot + GRAD
+            for spec, grad in zip(specs_of(outputs), call.specs(name) if call.has(name) else (), strict=False):
+                if not all_agree(grad.dims, spec.dims):
+                    call.fail(name, f"{list(spec.dims)}, the dims of {slot}")
+                if is_float(grad.dtype) and grad.dtype != dtype:
+                    call.fail_dtype(name, f"{dtype}, the dtype of {bases[0]}", do="use layers.cast on one of the two")
         return {base + GRAD: [spec.with_(value=None) for spec in call.specs(base)] for base in bases if call.has(base)}
 
     return inferred
 
 
 def derive(op: OpDef, type: str) -> Derived | None:
-    """An operator's gradient operator, which takes the gradients of all its outputs, and the rule that asks for it.
+    """Derive the gradient operator, which reads the gradients of all outputs, and the rule that appends it.
 
-    It reads the inputs; of those that are updated in place, and have no gradient, the dims alone, and what the operator
-    saves for backward in their stead. Of outputs whose dims its expression does not say, it reads the dims.
+    It reads the inputs. Of an input that is updated in place and has no gradient it reads the dims, and the outputs
+    that the operator saves for backward. Of outputs that the operator infers by other means it reads the dims.
     """
     computed = function_of(op)
     if computed is None:
@@ -167,7 +167,7 @@ def derive(op: OpDef, type: str) -> Derived | None:
     )
     reads = (*inputs, *saved, *dims, *seeds)
     rule = GradRule(type, tuple(slot.name for slot in reads), writes, suffix=suffix)
-    made = OpDef(
+    gradient_op = OpDef(
         type=type,
         inputs=reads,
         outputs=tuple(Slot(slot.name + suffix, dispensable=True, duplicable=slot.duplicable) for slot in written),
@@ -179,11 +179,11 @@ def derive(op: OpDef, type: str) -> Derived | None:
         origin=op.origin,
         doc=f"the gradient of {op.type}",
     )
-    return rule, made
+    return rule, gradient_op
 
 
 def _order(slot: str) -> int:
-    """1 of ``X@GRAD``, 2 of ``X@GRAD2``; 0 of what is no gradient."""
+    """The order of a gradient slot: 1 for ``X@GRAD``, 2 for ``X@GRAD2``, 0 for ``X``."""
     _, mark, order = slot.rpartition(GRAD)
     return int(order or 1) if mark else 0
 

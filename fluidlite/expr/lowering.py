@@ -1,4 +1,4 @@
-"""Primitives said with simpler ones, for places that have no kernel for them; all dims are known."""
+"""Lowers tensor primitives to simpler ones, for places without kernels for them; all dims are known."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from fluidlite.expr.views import concat, flip, full, iota, move_axis, pad, resha
 
 
 def lowered(results: list[Tensor]) -> list[Tensor]:
-    """The tensors with everything that :data:`RULES` knows in simpler words, of the same dtypes."""
+    """Apply :data:`RULES` to the tensors and all their subexpressions until none applies; dtypes stay the same."""
     done: dict[Tensor, Tensor] = {}
 
-    def lower(x: Tensor, known: Mapping[Tensor, Tensor]) -> Tensor:
-        args = tuple(known[arg] for arg in x.args)
-        same = all(a is b for a, b in zip(args, x.args, strict=True))
-        made = x if same else tensor(x.op, args, x.params, x.dims, x.dtype)
-        rule = RULES.get(made.op)
-        simpler = rule(made) if rule is not None else None
-        return made if simpler is None or simpler is made else expand(cast(simpler, made.dtype))
+    def lower(x: Tensor, done: Mapping[Tensor, Tensor]) -> Tensor:
+        args = tuple(done[arg] for arg in x.args)
+        is_same = all(a is b for a, b in zip(args, x.args, strict=True))
+        candidate = x if is_same else tensor(x.op, args, x.params, x.dims, x.dtype)
+        rule = RULES.get(candidate.op)
+        result = rule(candidate) if rule is not None else None
+        return candidate if result is None or result is candidate else expand(cast(result, candidate.dtype))
 
     def expand(x: Tensor) -> Tensor:
         for each in ordered([x]):
             if each not in done:
-                done[each] = each  # it may stand for itself in what replaces it
+                done[each] = each  # its replacement may contain the tensor itself
                 done[each] = lower(each, done)
         return done[x]
 
@@ -39,22 +39,22 @@ def lowered(results: list[Tensor]) -> list[Tensor]:
 
 
 def size(d: Number) -> int:
-    """A dim, which is known; it may be computed of attributes and values of the call at hand."""
+    """The value of a known dim; it may be computed from attributes and values of the current call."""
     return int(d.evaluate(current().values))
 
 
 def dims_of(x: Tensor) -> tuple[int, ...]:
-    """Dims, which are known."""
+    """The values of known dims."""
     return tuple(map(size, x.dims))
 
 
 def _inside(index: Tensor, limit: int) -> Tensor:
-    found: Tensor = logical_and(index >= 0, index < limit)
-    return found
+    inside: Tensor = logical_and(index >= 0, index < limit)
+    return inside
 
 
 def _take(x: Tensor) -> Tensor | None:
-    """By plain takes of rows: along axis 0, by indices of one dim that are checked or in range."""
+    """To takes of rows: along axis 0, with indices of one dim that are checked or in range."""
     (source, index), (axis, mode) = x.args, x.params
     limit = size(source.dims[axis])
     if not limit and mode != "check":
@@ -62,20 +62,20 @@ def _take(x: Tensor) -> Tensor | None:
     if axis == 0 and index.rank == 1 and mode == "check" and index.dtype == "int64":
         return None
     index = cast(index, "int64")
-    plain = index if mode == "check" or in_range(index, limit) else clamped(index, limit)
-    rows = take(move_axis(source, axis, 0), reshape(plain, (-1,)), 0)
+    safe_index = index if mode == "check" or in_range(index, limit) else clamped(index, limit)
+    rows = take(move_axis(source, axis, 0), reshape(safe_index, (-1,)), 0)
     rest = [d for k, d in enumerate(source.dims) if k != axis]
-    found = reshape(rows, (*index.dims, *rest))
-    order = [*range(index.rank, index.rank + axis), *range(index.rank), *range(index.rank + axis, found.rank)]
-    found = transpose(found, order)
+    parts = reshape(rows, (*index.dims, *rest))
+    order = [*range(index.rank, index.rank + axis), *range(index.rank), *range(index.rank + axis, parts.rank)]
+    parts = transpose(parts, order)
     if mode != "zero":
-        return found
+        return parts
     inside = reshape(_inside(index, limit), (*(1,) * axis, *index.dims, *(1,) * (source.rank - axis - 1)))
-    return where(inside, found, 0)
+    return where(inside, parts, 0)
 
 
 def _flat(index: Tensor, axis: int, dims: tuple[int, ...]) -> Tensor:
-    """Indices along an axis as those of the flat elements of ``dims``."""
+    """Indices along an axis as indices of the flattened elements of ``dims``."""
     total = index * prod(dims[axis + 1 :])
     for k in range(len(dims)):
         if k != axis:
@@ -84,48 +84,48 @@ def _flat(index: Tensor, axis: int, dims: tuple[int, ...]) -> Tensor:
 
 
 def _pick(x: Tensor) -> Tensor:
-    """By a take of the flat elements."""
+    """To a take of flattened elements."""
     (source, index), (axis, mode) = x.args, x.params
     bound, index = size(source.dims[axis]), cast(index, "int64")
     if mode != "check":
-        plain = _flat(clamped(index, bound), axis, dims_of(source))
-        found = reshape(take(reshape(source, (-1,)), reshape(plain, (-1,)), 0), x.dims)
-        return where(_inside(index, bound), found, 0) if mode == "zero" else found
-    # each index is checked in its own line: a flat one may be in range though it is not
-    plain = _flat(checked(index, bound), axis, dims_of(source))
-    return reshape(take(reshape(source, (-1,)), reshape(plain, (-1,)), 0), x.dims)
+        flat = _flat(clamped(index, bound), axis, dims_of(source))
+        elements = reshape(take(reshape(source, (-1,)), reshape(flat, (-1,)), 0), x.dims)
+        return where(_inside(index, bound), elements, 0) if mode == "zero" else elements
+    # each index is checked along its axis: the flat index of an invalid one may be in range
+    flat = _flat(checked(index, bound), axis, dims_of(source))
+    return reshape(take(reshape(source, (-1,)), reshape(flat, (-1,)), 0), x.dims)
 
 
 def _checked(x: Tensor) -> Tensor:
-    """Counted lines, each of which is read at its index."""
+    """To a take from an iota, which checks the indices."""
     (index,), (bound,) = x.args, x.params
-    lines = take(iota((bound,), 0), reshape(cast(index, "int64"), (-1,)), 0)
-    return cast(reshape(lines, index.dims), index.dtype)
+    values = take(iota((bound,), 0), reshape(cast(index, "int64"), (-1,)), 0)
+    return cast(reshape(values, index.dims), index.dtype)
 
 
 def _rows(x: Tensor, axis: int, index: Tensor) -> Tensor:
-    """A tensor as one row for each of ``index``, which stands where an axis was."""
+    """Reshape updates to a matrix with one row for each element of ``index``, whose dims begin at ``axis``."""
     order = [*range(axis, axis + index.rank), *range(axis), *range(axis + index.rank, x.rank)]
     return reshape(transpose(x, order), (prod(dims_of(index)), -1))
 
 
 def _add_at(x: Tensor) -> Tensor:
-    """By ``add_rows``: rows are added where indices say that are all in range."""
+    """To ``add_rows``, whose indices are all in range; rows of invalid indices are 0."""
     (updates, index, *base), (axis,) = x.args, x.params
-    bound, places = size(x.dims[axis]), prod(dims_of(index))
+    bound, count = size(x.dims[axis]), prod(dims_of(index))
     begin = base[0] if base else full(x.dims, 0, x.dtype)
-    if not prod(dims_of(x)) or not places:
+    if not prod(dims_of(x)) or not count:
         return begin
-    flat = reshape(cast(index, "int64"), (places,))
+    flat = reshape(cast(index, "int64"), (count,))
     rows = where(unsqueeze(_inside(flat, bound), 1), _rows(updates, axis, index), 0)
-    first = reshape(move_axis(begin, axis, 0), (bound, -1))
-    made = tensor("add_rows", (rows, clamped(flat, bound), first), (), (bound, rows.dims[1]), x.dtype)
+    matrix = reshape(move_axis(begin, axis, 0), (bound, -1))
+    total = tensor("add_rows", (rows, clamped(flat, bound), matrix), (), (bound, rows.dims[1]), x.dtype)
     rest = [d for k, d in enumerate(x.dims) if k != axis]
-    return move_axis(reshape(made, (bound, *rest)), 0, axis)
+    return move_axis(reshape(total, (bound, *rest)), 0, axis)
 
 
 def _set_at(x: Tensor) -> Tensor | None:
-    """By rows along axis 0."""
+    """To a ``set_at`` of rows along axis 0."""
     (source, updates, index), (axis,) = x.args, x.params
     if not prod(dims_of(x)) or not prod(dims_of(updates)):
         return source
@@ -133,43 +133,43 @@ def _set_at(x: Tensor) -> Tensor | None:
         return None
     bound, flat = size(x.dims[axis]), reshape(index, (prod(dims_of(index)),))
     rows = reshape(move_axis(source, axis, 0), (bound, -1))
-    made = tensor("set_at", (rows, _rows(updates, axis, index), flat), (0,), rows.dims, x.dtype)
+    matrix = tensor("set_at", (rows, _rows(updates, axis, index), flat), (0,), rows.dims, x.dtype)
     rest = [d for k, d in enumerate(x.dims) if k != axis]
-    return move_axis(reshape(made, (bound, *rest)), 0, axis)
+    return move_axis(reshape(matrix, (bound, *rest)), 0, axis)
 
 
 def _put(x: Tensor) -> Tensor:
-    """By an add_at to the flat elements."""
+    """To an ``add_at`` of flattened elements."""
     (updates, index, *base), (axis,) = x.args, x.params
     bound, index = size(x.dims[axis]), cast(index, "int64")
     if not prod(dims_of(x)) or not prod(dims_of(index)):
         return base[0] if base else full(x.dims, 0, x.dtype)
     flat = _flat(clamped(index, bound), axis, dims_of(x))
-    kept = where(_inside(index, bound), updates, 0)
+    valid = where(_inside(index, bound), updates, 0)
     begin = reshape(base[0], (-1, 1)) if base else None
-    made = add_at(reshape(kept, (-1, 1)), reshape(flat, (-1,)), 0, prod(dims_of(x)), begin)
-    return reshape(made, x.dims)
+    total = add_at(reshape(valid, (-1, 1)), reshape(flat, (-1,)), 0, prod(dims_of(x)), begin)
+    return reshape(total, x.dims)
 
 
 def _scan(x: Tensor) -> Tensor | None:
-    """By combining with what lies 1, 2, 4, ... before."""
+    """To log2(length) products with the tensor shifted by 1, 2, 4, ... (Hillis-Steele scan)."""
     (source,), (kind, axis, reverse, exclusive) = x.args, x.params
     if kind == "sum":
         return None
     length = size(x.dims[axis])
     if kind != "prod" or not length:
         return x if length else source
-    made = flip(source, axis) if reverse else source
+    products = flip(source, axis) if reverse else source
     if exclusive:
-        made = shift(made, axis, 1, 1)
+        products = shift(products, axis, 1, 1)
     step = 1
     while step < length:
-        made, step = made * shift(made, axis, step, 1), 2 * step
-    return flip(made, axis) if reverse else made
+        products, step = products * shift(products, axis, step, 1), 2 * step
+    return flip(products, axis) if reverse else products
 
 
 def _recur(x: Tensor) -> Tensor:
-    """By combining pairs of factor and summand with those that lie 1, 2, 4, ... before."""
+    """To a Hillis-Steele scan over pairs of factor and summand."""
     (a, b), (axis, reverse) = x.args, x.params
     if reverse:
         a, b = flip(a, axis), flip(b, axis)
@@ -180,7 +180,7 @@ def _recur(x: Tensor) -> Tensor:
 
 
 def _pad(x: Tensor) -> Tensor | None:
-    """Between the elements by new axes; a negative count by a slice."""
+    """Interior padding to padding along new axes; negative counts to a slice."""
     (source, filler), (low, high, between) = x.args, x.params
     lows, highs = [size(n) for n in low], [size(n) for n in high]
     if not prod(dims_of(x)) or not prod(dims_of(source)):
@@ -194,41 +194,41 @@ def _pad(x: Tensor) -> Tensor | None:
                 spread = pad(unsqueeze(wide, axis + 1), [0] * (count + 1), after, filler)
                 dims = [length * (n + 1) if k == axis else d for k, d in enumerate(wide.dims)]
                 spread = reshape(spread, dims)
-                kept = [length * (n + 1) - n if k == axis else d for k, d in enumerate(dims)]
-                wide = slices(spread, [0] * count, kept)
+                sizes_ = [length * (n + 1) - n if k == axis else d for k, d in enumerate(dims)]
+                wide = slices(spread, [0] * count, sizes_)
         return pad(wide, lows, highs, filler)
     if min((*lows, *highs), default=0) < 0:
         starts = [max(-n, 0) for n in lows]
         sizes = [size(d) - max(-a, 0) - max(-b, 0) for d, a, b in zip(source.dims, lows, highs, strict=True)]
-        if min(sizes) <= 0:  # nothing of it is left
+        if min(sizes) <= 0:  # no element remains
             return broadcast_to(cast(filler, x.dtype), x.dims)
         return pad(slices(source, starts, sizes), [max(n, 0) for n in lows], [max(n, 0) for n in highs], filler)
     return None
 
 
 def _iota(x: Tensor) -> Tensor | None:
-    """By a line of int64."""
+    """To an int64 iota of one dim, which is broadcast."""
     (axis,) = x.params
     if x.rank == 1 and x.dtype == "int64":
         return None
-    line = iota((x.dims[axis],), 0)
-    placed = reshape(cast(line, x.dtype), [d if k == axis else 1 for k, d in enumerate(x.dims)])
-    return placed + full(x.dims, 0, x.dtype)
+    counts = iota((x.dims[axis],), 0)
+    reshaped = reshape(cast(counts, x.dtype), [d if k == axis else 1 for k, d in enumerate(x.dims)])
+    return reshaped + full(x.dims, 0, x.dtype)
 
 
 def _segment_of(x: Tensor) -> Tensor | None:
-    """By counting for each row the segments that have begun; those of a LoD are known."""
+    """To the number of segments that begin at or before each row; the segments of a LoD are constants."""
     (offsets,) = x.args
     if offsets.op == "offsets":
         return None
-    rows, runs = x.dims[0], offsets.dims[0] - 1
-    begins = slices(offsets, [1], [runs])
-    after = cast(reshape(iota((rows,), 0), (rows, 1)) >= reshape(begins, (1, runs)), "int64")
-    return reduce_sum(after, 1)
+    rows, count = x.dims[0], offsets.dims[0] - 1
+    begins = slices(offsets, [1], [count])
+    has_begun = cast(reshape(iota((rows,), 0), (rows, 1)) >= reshape(begins, (1, count)), "int64")
+    return reduce_sum(has_begun, 1)
 
 
 def _segment(x: Tensor) -> Tensor:
-    """Sums by an add_at; there is no operator for others."""
+    """Sums to an ``add_at``; other kinds have no operator."""
     (source, offsets), (kind,) = x.args, x.params
     if kind != "sum":
         return x
@@ -236,32 +236,32 @@ def _segment(x: Tensor) -> Tensor:
 
 
 def _window(x: Tensor) -> Tensor:
-    """By a take of the places of their elements."""
+    """To a take of the elements of all windows."""
     (source,), (axis, stride, dilation) = x.args, x.params
-    return take(source, _places(x.dims[axis], x.dims[axis + 1], stride, dilation), axis)
+    return take(source, _window_indices(x.dims[axis], x.dims[axis + 1], stride, dilation), axis)
 
 
-def _places(count: Number, taps: Number, stride: int, dilation: int) -> Tensor:
-    """Where the elements of windows lie."""
+def _window_indices(count: Number, taps: Number, stride: int, dilation: int) -> Tensor:
+    """The index of each window element along the axis."""
     dims = (count, taps)
     return iota(dims, 0) * stride + iota(dims, 1) * dilation
 
 
 def _unwindow(x: Tensor) -> Tensor:
-    """For each element, the sum over all places in a window that it may have: it is there, or nothing is."""
-    (parts,), (axis, stride, dilation) = x.args, x.params
-    count, taps = size(parts.dims[axis]), size(parts.dims[axis + 1])
+    """To a sum over taps: each element takes its value from the window of which it is that tap, or 0."""
+    (windows,), (axis, stride, dilation) = x.args, x.params
+    count, taps = size(windows.dims[axis]), size(windows.dims[axis + 1])
     dims = (x.dims[axis], taps)
     tap = iota(dims, 1)
     begin = iota(dims, 0) - tap * dilation
-    which = begin // stride
-    there = logical_and(_inside(which, count), begin == which * stride)
-    rows = reshape(parts, (*parts.dims[:axis], count * taps, *parts.dims[axis + 2 :]))
-    return reduce_sum(take(rows, where(there, which * taps + tap, -1), axis, "zero"), axis + 1)
+    window = begin // stride
+    is_valid = logical_and(_inside(window, count), begin == window * stride)
+    rows = reshape(windows, (*windows.dims[:axis], count * taps, *windows.dims[axis + 2 :]))
+    return reduce_sum(take(rows, where(is_valid, window * taps + tap, -1), axis, "zero"), axis + 1)
 
 
 def _reduce(x: Tensor) -> Tensor | None:
-    """Of nothing, or along no axis, at once."""
+    """Reductions of no elements to constants, and along no axis to the operand."""
     (source,), (kind, axes) = x.args, x.params
     if not prod(dims_of(x)):
         return full(x.dims, 0, x.dtype)
@@ -271,12 +271,12 @@ def _reduce(x: Tensor) -> Tensor | None:
 
 
 def _contract(x: Tensor) -> Tensor | None:
-    """As products of matrices, or batches of them, which are summed beforehand over what one operand alone has."""
+    """To (batched) matmuls; axes that only one operand has are summed before."""
     (a, b), (mine, theirs, out) = x.args, x.params
     if not prod(dims_of(x)) or not prod(dims_of(a)) or not prod(dims_of(b)):
         return full(x.dims, 0, x.dtype)
-    a, mine = _alone(a, mine, theirs + out)
-    b, theirs = _alone(b, theirs, mine + out)
+    a, mine = _sum_unshared(a, mine, theirs + out)
+    b, theirs = _sum_unshared(b, theirs, mine + out)
     batch = [n for n in out if n in mine and n in theirs]
     if next((n for n in out if n not in batch), "") in theirs:
         a, mine, b, theirs = b, theirs, a, mine
@@ -285,8 +285,8 @@ def _contract(x: Tensor) -> Tensor | None:
     plain = len(batch) <= 1 and len(rows) == len(inner) == len(columns) == 1 and list(out) == [*batch, *rows, *columns]
     if plain and list(mine[: len(batch)]) == batch == list(theirs[: len(batch)]):
         if x.dtype in FLOATS:
-            same = a is x.args[0] and b is x.args[1] and x.params == (mine, theirs, out)
-            return None if same else tensor("contract", (a, b), (mine, theirs, out), x.dims, x.dtype)
+            is_same = a is x.args[0] and b is x.args[1] and x.params == (mine, theirs, out)
+            return None if is_same else tensor("contract", (a, b), (mine, theirs, out), x.dims, x.dtype)
         at = len(batch)
         left = transpose(a, [mine.index(n) for n in (*batch, *rows, *inner)])
         right = transpose(b, [theirs.index(n) for n in (*batch, *inner, *columns)])
@@ -302,43 +302,44 @@ def _contract(x: Tensor) -> Tensor | None:
 
 
 def _matrices(
-    x: Tensor, names: str, groups: tuple[list[str], ...], length: Mapping[str, int], plain: str, turned: str
+    x: Tensor, names: str, groups: tuple[list[str], ...], length: Mapping[str, int], plain: str, flipped: str
 ) -> tuple[Tensor, str]:
-    """An operand of a product as matrices [batch, rows, columns] of three groups of axes, or transposed if it is."""
+    """An operand as matrices [batch, rows, columns] of three groups of axes, or transposed if it is stored so."""
     batch, rows, columns = groups
-    letters = turned if list(names) == [*batch, *columns, *rows] else plain
-    order = [*batch, *columns, *rows] if letters == turned else [*batch, *rows, *columns]
-    sizes = [prod(length[n] for n in group) for group in ((columns, rows) if letters == turned else (rows, columns))]
+    letters = flipped if list(names) == [*batch, *columns, *rows] else plain
+    order = [*batch, *columns, *rows] if letters == flipped else [*batch, *rows, *columns]
+    sizes = [prod(length[n] for n in group) for group in ((columns, rows) if letters == flipped else (rows, columns))]
     lead = [prod(length[n] for n in batch)] if batch else []
     return reshape(transpose(x, [names.index(n) for n in order]), [*lead, *sizes]), letters
 
 
-def _alone(x: Tensor, names: str, others: str) -> tuple[Tensor, str]:
-    axes = tuple(k for k, name in enumerate(names) if name not in others)
-    return (reduce_sum(x, axes) if axes else x), "".join(n for n in names if n in others)
+def _sum_unshared(x: Tensor, names: str, shared: str) -> tuple[Tensor, str]:
+    """Sum an operand over the axes that are not in ``shared``."""
+    axes = tuple(k for k, name in enumerate(names) if name not in shared)
+    return (reduce_sum(x, axes) if axes else x), "".join(n for n in names if n in shared)
 
 
 def _concat(x: Tensor) -> Tensor | None:
-    """Of those that have elements."""
-    kept = [part for part in x.args if prod(dims_of(part))]
-    if not kept:
+    """Drop parts without elements."""
+    parts = [part for part in x.args if prod(dims_of(part))]
+    if not parts:
         return full(x.dims, 0, x.dtype)
-    return None if len(kept) == len(x.args) else concat(kept, x.params[0])
+    return None if len(parts) == len(x.args) else concat(parts, x.params[0])
 
 
 def _reshape(x: Tensor) -> Tensor | None:
-    """A number has any dims."""
+    """The reshape of a number to a broadcast."""
     (source,) = x.args
     return tensor("broadcast", (source,), ((),), x.dims, x.dtype) if source.op == "number" else None
 
 
 def _arg(x: Tensor) -> Tensor | None:
-    """Of nothing 0."""
+    """0 if there are no elements."""
     return None if prod(dims_of(x)) else full(x.dims, 0, x.dtype)
 
 
 def _arrange(x: Tensor) -> Tensor:
-    """By a take of the rows that are known."""
+    """To a take of rows by a constant table."""
     (source, offsets), (kind, inverse, reverse) = x.args, x.params
     table = tensor("step_table", (offsets,), (order_of(kind, inverse), reverse, x.dims[0]), x.dims[:1], "int64")
     return take(source, table, 0)
@@ -366,4 +367,4 @@ RULES: dict[str, Callable[[Tensor], Tensor | None]] = {
     "unwindow": _unwindow,
     "arrange": _arrange,
 }
-"""By primitive: what says it with simpler ones; None where there is an operator that is it."""
+"""By primitive: the function that lowers a tensor; it returns None where an operator computes the tensor."""

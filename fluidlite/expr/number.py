@@ -1,8 +1,8 @@
-"""Numbers that a trace does not know: sizes of dims, float attributes, and what is computed of them.
+"""Symbolic numbers of a trace: sizes of dims, float attributes, and arithmetic on them.
 
-A size is an integer of 0 or more, and may stand wherever Python takes an integer or a float of an expression. Whether
-two numbers are equal, or one is less, is answered for the sizes at hand; the answer becomes a guard of the trace, which
-holds for all calls that answer alike.
+A size is an integer of 0 or more; an expression takes it wherever it takes a Python integer or float. A comparison of
+numbers is evaluated for the sizes of the current call; its truth becomes a guard of the trace, which is valid for all
+calls in which all guards have the same truth.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fluidlite.base.overloads import Overloads
 from fluidlite.expr.tracing import current
 
 Values = Mapping[str, Any]
-"""What the leaves of numbers are in one call: by name, None where it is not known."""
+"""The values of leaves in one call, by name; None where unknown."""
 
 
 def _quotient(a: Any, b: Any) -> Any:
@@ -43,8 +43,8 @@ def _fraction(a: Any, b: Any) -> Any:
 
 def _power(a: Any, b: Any) -> Any:
     try:
-        found = a**b
-        return math.nan if isinstance(found, complex) else found
+        power = a**b
+        return math.nan if isinstance(power, complex) else power
     except ZeroDivisionError:
         return math.inf
     except OverflowError:
@@ -69,7 +69,7 @@ def _single(a: Any) -> float:
 
 
 def _longest(offsets: Any) -> int:
-    """The longest of sequences; what stands in for offsets that are not known is a size."""
+    """The length of the longest sequence; unknown offsets are replaced by a size, which is returned."""
     if isinstance(offsets, int):
         return offsets
     return max((b - a for a, b in pairwise(offsets)), default=0)
@@ -104,12 +104,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "whole": _safe(math.trunc, 0),
     "longest": _longest,
 }
-_WHOLE = frozenset({"add", "sub", "mul", "floordiv", "mod", "neg", "abs", "minimum", "maximum"})
-"""What gives an integer of integers."""
+_INTEGER_FUNCTIONS = frozenset({"add", "sub", "mul", "floordiv", "mod", "neg", "abs", "minimum", "maximum"})
+"""Functions that return an integer for integers."""
 
 
 class Number(Overloads["Number", "Numeric", "Condition"]):
-    """A number of which the call says the value.
+    """A number whose value depends on the call.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class Number(Overloads["Number", "Numeric", "Condition"]):
     key : str
         Equal keys are equal numbers.
     leaves : list of Number or None
-        What loops found it to be computed of; see ``render.loops.indices.leaves_of``.
+        Its leaves, cached by ``render.loops.indices.leaves_of``.
     """
 
     __slots__ = ("args", "key", "leaves", "op", "value", "whole")
@@ -139,13 +139,13 @@ class Number(Overloads["Number", "Numeric", "Condition"]):
             self.key = repr(value) if op == "const" else f"{op}:{value}"
 
     def evaluate(self, values: Values) -> Any:
-        """The number in a call; None if a leaf is not known."""
+        """The value in a call; None if a leaf is unknown."""
         if self.op == "const":
             return self.value
         if not self.args:
             return values[self.value]
-        given = [arg.evaluate(values) for arg in self.args]
-        return None if None in given else FUNCTIONS[self.op](*given)
+        args = [arg.evaluate(values) for arg in self.args]
+        return None if None in args else FUNCTIONS[self.op](*args)
 
     def __repr__(self) -> str:
         return self.key
@@ -159,11 +159,11 @@ class Number(Overloads["Number", "Numeric", "Condition"]):
         raise TypeError(f"{self.key} is not known while an operator is traced; do not use it as Python's integer")
 
     def arithmetic(self, function: str, *operands: Numeric) -> Number:
-        """The number that a function gives; a tensor knows itself what it does with one."""
+        """The number that a function returns; NotImplemented for a tensor operand, which has its own overloads."""
         return NotImplemented if any([hasattr(x, "dims") for x in operands]) else _make(function, *operands)
 
     def compare(self, function: str, *operands: Numeric) -> Condition:
-        """The condition that a comparison is."""
+        """The condition of a comparison."""
         return NotImplemented if hasattr(operands[1], "dims") else Condition(function, self, number(operands[1]))
 
     _arithmetic, _compare = arithmetic, compare
@@ -176,7 +176,7 @@ Numeric = Union[Number, int, float]
 
 
 class Condition:
-    """Whether two numbers compare so; asking for its truth makes it a guard of the trace."""
+    """A comparison of two numbers; converting it to bool adds a guard to the trace."""
 
     __slots__ = ("a", "b", "op")
 
@@ -189,7 +189,7 @@ class Condition:
         return f"{self.op}({self.a.key},{self.b.key})"
 
     def evaluate(self, values: Values) -> bool | None:
-        """Its truth in a call; None if a leaf is not known."""
+        """The truth in a call; None if a leaf is unknown."""
         if self.a.key == self.b.key and self.a.whole:
             return self.op in ("equal", "less_equal", "greater_equal")
         a, b = self.a.evaluate(values), self.b.evaluate(values)
@@ -203,17 +203,17 @@ class Condition:
 
 
 def number(value: Any) -> Number:
-    """Return a number as one of a trace.
+    """Convert a Python or NumPy number to a ``Number``.
 
     Raises
     ------
     ProgramError
-        If it is none.
+        If the value is no number.
     """
     if isinstance(value, Number):
         return value
-    if type(value) is int and value in _SMALL:
-        return _SMALL[value]
+    if type(value) is int and value in _CACHED_INTEGERS:
+        return _CACHED_INTEGERS[value]
     if hasattr(value, "item"):
         value = value.item()
     if not isinstance(value, (bool, int, float)):
@@ -221,42 +221,42 @@ def number(value: Any) -> Number:
     return Number("const", (), value, not isinstance(value, float))
 
 
-_SMALL = {value: Number("const", (), value) for value in range(-16, 1025)}
-"""Integers that most arithmetic is with: one object each."""
+_CACHED_INTEGERS = {value: Number("const", (), value) for value in range(-16, 1025)}
+"""One shared object for each integer that is used often."""
 
 
 def size(name: str) -> Number:
-    """The leaf of that name, an integer of 0 or more."""
+    """The leaf of a size, an integer of 0 or more."""
     return Number("size", (), name)
 
 
 def value_leaf(name: str, whole: bool) -> Number:
-    """The leaf of a number that an input holds, of any sign."""
+    """The leaf of an element of an input, of any sign."""
     return Number("value", (), name, whole)
 
 
 def offsets_leaf(slot: str, i: int, level: int) -> Number:
-    """The leaf that stands for the offsets of a level of an operand's LoD: a tuple of integers, and no number."""
+    """The leaf of all offsets of a level of an operand's LoD: its value is a tuple of integers, not a number."""
     return Number("offsets", (), f"{slot}.{i}.lod{level}.offsets")
 
 
 def offset_count(slot: str, i: int, level: int) -> Number:
-    """The leaf of how many offsets a level of an operand's LoD has."""
+    """The leaf of the number of offsets of a level of an operand's LoD."""
     return size(f"{slot}.{i}.lod{level}")
 
 
 def table_leaf(slot: str, i: int) -> Number:
-    """The leaf that stands for all numbers of an input that is read as a table: a tuple of integers, and no number."""
+    """The leaf of all elements of an input that is read as a table: its value is a tuple of integers, not a number."""
     return Number("offsets", (), f"{slot}.{i}.table")
 
 
 def table_count(slot: str, i: int) -> Number:
-    """The leaf of how many numbers such an input has."""
+    """The leaf of the number of elements of an input that is read as a table."""
     return size(f"{slot}.{i}.table.size")
 
 
 def longest_of(slot: str, i: int, level: int) -> Number:
-    """How long the longest sequence of a level of an operand's LoD is."""
+    """The length of the longest sequence of a level of an operand's LoD."""
     return Number("longest", (offsets_leaf(slot, i, level),))
 
 
@@ -265,20 +265,20 @@ def attribute(name: str) -> Number:
     return Number("attr", (), name, whole=False)
 
 
-def _make(op: str, *args: Numeric) -> Number:
-    given = tuple([arg if isinstance(arg, Number) else number(arg) for arg in args])
-    a, b = given[0], given[-1]
-    if a.op == b.op == "const" and (len(given) < 3 or given[1].op == "const"):
-        return number(FUNCTIONS[op](*[arg.value for arg in given]))
-    whole = op == "whole" or (op in _WHOLE and a.whole and b.whole)
-    if whole:  # exact of integers; of floats -0.0 and NaN would be lost
+def _make(op: str, *operands: Numeric) -> Number:
+    args = tuple([arg if isinstance(arg, Number) else number(arg) for arg in operands])
+    a, b = args[0], args[-1]
+    if a.op == b.op == "const" and (len(args) < 3 or args[1].op == "const"):
+        return number(FUNCTIONS[op](*[arg.value for arg in args]))
+    whole = op == "whole" or (op in _INTEGER_FUNCTIONS and a.whole and b.whole)
+    if whole:  # these identities hold for integers; for floats they lose -0.0 and NaN
         if op in ("add", "sub") and b.key == "0":
             return a
         if op == "add" and a.key == "0":
             return b
         if op == "sub" and a.key == b.key:
             return number(0)
-        if op == "add":  # what was taken away is put back
+        if op == "add":  # (a - b) + b is a
             for one, other in ((a, b), (b, a)):
                 if one.op == "sub" and one.args[1].key == other.key:
                     return one.args[0]
@@ -291,28 +291,28 @@ def _make(op: str, *args: Numeric) -> Number:
         if op in ("minimum", "maximum") and a.key == b.key:
             return a
         if op in ("add", "mul") and b.key < a.key:
-            given = b, a  # one text of sums and products that commute
-    return Number(op, given, None, whole)
+            args = b, a  # canonical order of commutative operands
+    return Number(op, args, None, whole)
 
 
 def apply(op: str, *args: Numeric) -> Number:
-    """A function of numbers, by a primitive's name."""
+    """Apply a function of numbers by the name of its primitive."""
     if op not in FUNCTIONS:
         raise ProgramError(f"{op} takes tensors, not numbers; cast a number first, or make the attribute static")
     return _make(op, *args)
 
 
 class Numbers(tuple[Number, ...]):
-    """The numbers of an input that is read as values, in order, with its dims."""
+    """The elements of an input that is read as values, in order, with its dims."""
 
     dims: tuple[int, ...]
 
     @classmethod
     def of(cls, values: Iterable[Number], dims: tuple[int, ...]) -> Numbers:
-        """Return numbers of those dims."""
-        made = cls(values)
-        made.dims = dims
-        return made
+        """Return the numbers with dims."""
+        numbers = cls(values)
+        numbers.dims = dims
+        return numbers
 
 
 def lowest(a: Numeric, b: Numeric) -> Number:

@@ -1,4 +1,4 @@
-"""Numbers as a table of plain values, which a file can hold: each stands behind those that it is computed of."""
+"""Serializes numbers as a table of plain values in topological order: operands come before what uses them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _LEAVES = frozenset({"size", "attr", "value", "offsets"})
 _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
 
 Row = list[Any]
-"""The name of a function, the places of its operands, the value of a constant or the name of a leaf, whether whole."""
+"""The op, the row indices of the operands, the value of a constant or the name of a leaf, and whether it is whole."""
 
 
 class NumberTable:
-    """Numbers in an order in which each can be made of those before. Either numbers are placed in it, or it is read."""
+    """A table of numbers, each computed from earlier rows. It is either built by ``place`` or read from ``rows``."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self.rows = [*rows]
@@ -23,57 +23,57 @@ class NumberTable:
         self._numbers: dict[int, Number] = {}
 
     def place(self, n: Number) -> int:
-        """Where a number stands; it is put there, if it is new."""
-        found = self._places.get(n.key)
-        if found is None:
+        """The row index of a number; a new number is appended."""
+        index = self._places.get(n.key)
+        if index is None:
             self.rows.append([n.op, [self.place(arg) for arg in n.args], n.value, n.whole])
-            found = self._places[n.key] = len(self.rows) - 1
-        return found
+            index = self._places[n.key] = len(self.rows) - 1
+        return index
 
     def comparison(self, c: Condition) -> tuple[str, int, int]:
-        """What compares, and the places of what is compared."""
+        """The op of a comparison, and the row indices of its operands."""
         return c.op, self.place(c.a), self.place(c.b)
 
     def number(self, place: int) -> Number:
-        """The number at a place."""
-        found = self._numbers.get(place)
-        if found is None:
-            op, places, value, whole = self.rows[place]
-            args = tuple([self.number(k) for k in places])
-            found = self._numbers[place] = Number(op, args, None if args else value, whole is True)
-        return found
+        """The number of a row."""
+        n = self._numbers.get(place)
+        if n is None:
+            op, indices, value, whole = self.rows[place]
+            args = tuple([self.number(k) for k in indices])
+            n = self._numbers[place] = Number(op, args, None if args else value, whole is True)
+        return n
 
     def evaluate(self, values: Values) -> list[Any]:
-        """All numbers in a call; None where a leaf is not known."""
-        found: list[Any] = []
-        for op, places, value, _ in self.rows:
-            if places:
-                given = [found[k] for k in places]
-                found.append(None if None in given else FUNCTIONS[op](*given))
+        """The values of all rows in a call; None where a leaf is unknown."""
+        results: list[Any] = []
+        for op, indices, value, _ in self.rows:
+            if indices:
+                args = [results[k] for k in indices]
+                results.append(None if None in args else FUNCTIONS[op](*args))
             else:
-                found.append(value if op == "const" else values[value])
-        return found
+                results.append(value if op == "const" else values[value])
+        return results
 
     def check(self, values: Values) -> None:
-        """Raise ValueError or TypeError if a row that was read is no number of the leaves in ``values``."""
+        """Raise ValueError or TypeError if a row that was read is not a number computed from the leaves ``values``."""
         functions = set()
-        for at, (op, places, value, _) in enumerate(self.rows):
-            if places:
-                known = op in FUNCTIONS and all(type(k) is int and 0 <= k < at for k in places)
-                known = known and (op == "longest" or all(self.rows[k][0] != "offsets" for k in places))
-                functions.add((op, len(places)))
+        for at, (op, indices, value, _) in enumerate(self.rows):
+            if indices:
+                is_valid = op in FUNCTIONS and all(type(k) is int and 0 <= k < at for k in indices)
+                is_valid = is_valid and (op == "longest" or all(self.rows[k][0] != "offsets" for k in indices))
+                functions.add((op, len(indices)))
             elif op == "const":
-                known = isinstance(value, (int, float))
+                is_valid = isinstance(value, (int, float))
             else:
-                known = op in _LEAVES and value in values and (op == "offsets") == isinstance(values[value], tuple)
-            if not known:
+                is_valid = op in _LEAVES and value in values and (op == "offsets") == isinstance(values[value], tuple)
+            if not is_valid:
                 raise ValueError(f"{op!r:.40} is no number")
         for op, count in functions:
-            FUNCTIONS[op](*[1] * count)  # it takes so many
+            FUNCTIONS[op](*[1] * count)  # raises if the function takes another number of operands
 
-    def check_comparisons(self, asked: Iterable[tuple[str, int, int, bool]]) -> None:
-        """Raise ValueError or TypeError if what was read compares no numbers of the table."""
+    def check_comparisons(self, comparisons: Iterable[tuple[str, int, int, bool]]) -> None:
+        """Raise ValueError or TypeError if a comparison that was read has no rows of the table as operands."""
         numbers = {k for k, row in enumerate(self.rows) if row[0] != "offsets"}
-        for op, a, b, _ in asked:
+        for op, a, b, _ in comparisons:
             if op not in _COMPARISONS or a not in numbers or b not in numbers:
                 raise ValueError(f"{op!r:.40} compares nothing")

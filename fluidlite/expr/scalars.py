@@ -1,4 +1,4 @@
-"""Elementwise operators, which say what they compute by functions of scalars, as functions of tensors."""
+"""Converts elementwise operators, which are functions of scalars, to functions of tensors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Function = Callable[[Mapping[str, Sequence[Tensor]], Mapping[str, Any]], Mapping
 
 
 def tensor_function(op: OpDef, draws: bool = False) -> Function | None:
-    """The function of tensors of an operator of scalars; None if it is one for some calls alone, or if it draws random
-    numbers and this is not wanted: a second trace of the same operator would draw the same numbers again.
+    """The function of tensors of an operator with a scalar rule; None if the rule is only for some calls, or if the
+    operator draws random numbers and ``draws`` is false: a second trace of it would draw the same numbers.
     """
     rule = op.scalar
     if rule is None or rule.code is not None or rule.supports is not None:
@@ -30,10 +30,10 @@ def tensor_function(op: OpDef, draws: bool = False) -> Function | None:
 
 
 def of_scalars(op: OpDef, rule: ScalarRule) -> Function:
-    """The function of tensors of calls that are functions of scalars."""
+    """The function of tensors of a scalar rule."""
 
     def compute(inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
-        return _compute(op, rule, {slot: found[0] for slot, found in inputs.items() if found}, attrs)
+        return _compute(op, rule, {slot: row[0] for slot, row in inputs.items() if row}, attrs)
 
     return compute
 
@@ -41,26 +41,26 @@ def of_scalars(op: OpDef, rule: ScalarRule) -> Function:
 def _compute(op: OpDef, rule: ScalarRule, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> dict[str, Tensor]:
     traced = trace_scalars(rule, op, attrs, inputs)
     axis = attrs.get("axis", -1)
-    said = rule.placed(_Operands(inputs, attrs)) if rule.placed is not None else {}
-    rank = max(map(len, said.values()) if said else (x.rank for x in inputs.values()))
-    placed = {
-        slot: reshape(x, said[slot]) if slot in said else _placed(x, rank, axis if isinstance(axis, int) else -1)
+    dims_of = rule.placed(_TraceOperands(inputs, attrs)) if rule.placed is not None else {}
+    rank = max(map(len, dims_of.values()) if dims_of else (x.rank for x in inputs.values()))
+    aligned = {
+        slot: reshape(x, dims_of[slot]) if slot in dims_of else _aligned(x, rank, axis if isinstance(axis, int) else -1)
         for slot, x in inputs.items()
     }
-    evaluator = _Evaluator(placed, attrs)
-    found = {}
+    evaluator = _Evaluator(aligned, attrs)
+    outputs = {}
     for slot, expression in zip(traced.outputs, traced.expressions, strict=True):
         like = slot.removesuffix(GRAD)
         value = evaluator.tensor(expression)
-        if slot.endswith(GRAD) and like in inputs:  # what was broadcast is summed
-            found[slot] = reshape(sum_to(value, placed[like].dims), inputs[like].dims)
+        if slot.endswith(GRAD) and like in inputs:  # gradients are summed along broadcast axes
+            outputs[slot] = reshape(sum_to(value, aligned[like].dims), inputs[like].dims)
         else:
-            found[slot] = value
-    return found
+            outputs[slot] = value
+    return outputs
 
 
-class _Operands:
-    """The operands of a trace, for an operator that says where they lie."""
+class _TraceOperands:
+    """The operands of a trace, for an operator with its own rule of axes."""
 
     def __init__(self, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> None:
         self._inputs, self._attrs = inputs, attrs
@@ -74,8 +74,8 @@ class _Operands:
         return self._attrs[name]
 
 
-def _placed(x: Tensor, rank: int, axis: int) -> Tensor:
-    """An operand among ``rank`` dims by Fluid's rule, 1 where it is broadcast."""
+def _aligned(x: Tensor, rank: int, axis: int) -> Tensor:
+    """Reshape an operand to ``rank`` dims by Fluid's ``axis`` rule, with 1 where it broadcasts."""
     dims = place(x.dims, rank, axis)  # type: ignore[arg-type]
     if dims is None:
         raise ProgramError(f"an operand of dims {list(x.dims)} has no place among {rank} dims from axis {axis}")
@@ -83,24 +83,24 @@ def _placed(x: Tensor, rank: int, axis: int) -> Tensor:
 
 
 class _Evaluator:
-    """Scalar expressions over tensors of one rank."""
+    """Evaluates scalar expressions on tensors of equal rank."""
 
     def __init__(self, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> None:
         self.inputs, self.attrs = inputs, attrs
-        self.known: dict[Expr, Any] = {}
+        self.values: dict[Expr, Any] = {}
         self.full = next(iter(inputs.values()))
         self.domain = joint_dims([x.dims for x in inputs.values()])
 
     def tensor(self, x: Expr) -> Tensor:
         """The value of an expression, as a tensor."""
-        found = self.value(x)
-        return found if isinstance(found, Tensor) else _filled(found, self.full)
+        value = self.value(x)
+        return value if isinstance(value, Tensor) else _filled(value, self.full)
 
     def value(self, x: Expr) -> Any:
         """The value of an expression: a tensor, or a number."""
-        if x not in self.known:
-            self.known[x] = self._value(x)
-        return self.known[x]
+        if x not in self.values:
+            self.values[x] = self._value(x)
+        return self.values[x]
 
     def _value(self, x: Expr) -> Any:
         if x.op == "input":
@@ -123,10 +123,10 @@ class _Evaluator:
                 return apply("where", *args)
             args[0] = constant(args[0], "bool")
         elif x.op == "where" and not chosen and self.full.dtype in ALL_FLOATS:
-            args[1] = tensor("number", (), (number(args[1]),), (), wide(self.full).dtype)  # a choice of its numbers
+            args[1] = tensor("number", (), (number(args[1]),), (), wide(self.full).dtype)  # both branches are numbers
         return function(x.op, *args)
 
 
 def _filled(value: float | Number, like: Tensor) -> Tensor:
-    """A number everywhere."""
+    """A number broadcast to the dims of ``like``."""
     return broadcast_to(tensor("number", (), (number(value),), (), like.dtype), like.dims)

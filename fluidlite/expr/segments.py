@@ -1,4 +1,4 @@
-"""Primitives over runs of rows, as level-of-detail offsets cut them: of different lengths, empty ones among them."""
+"""Segment primitives: over runs of rows between LoD offsets, of different lengths and possibly empty."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = ("sum", "max", "min")
 
 
 def lod_level(x: Tensor) -> int:
-    """How many levels of LoD an operand has; the trace serves calls in which they are as many."""
+    """The number of levels of an operand's LoD; the trace is valid for calls with the same number."""
     if x.op != "input":
         refuse(f"the LoD of {x}; only operands have one")
     slot, i = x.params
@@ -32,9 +32,9 @@ def lod_level(x: Tensor) -> int:
 
 
 def offsets(x: Tensor, level: int = -1) -> Tensor:
-    """Where the sequences of a level of an operand's LoD begin, and where the last ends: int64, of one dim.
+    """The offsets of a level of an operand's LoD: the begin of each sequence and the end of the last, int64, one dim.
 
-    They are metadata, known when the operator runs: no bytes of the operand are read. Levels count from the coarsest;
+    They are metadata, known when the operator runs: the operand's memory is not read. Levels count from the coarsest;
     -1 is the last one, whose offsets are rows.
     """
     slot, i, at = _level(x, level)
@@ -42,17 +42,17 @@ def offsets(x: Tensor, level: int = -1) -> Tensor:
 
 
 def table(slot: str, i: int) -> Tensor:
-    """All numbers of an input that is read as a table: int64, of one dim, known when the operator runs."""
+    """All elements of an input that is read as a table: int64, one dim, known when the operator runs."""
     return tensor("offsets", (), (slot, i, table_leaf(slot, i)), (table_count(slot, i),), "int64")
 
 
 def longest(x: Tensor, level: int = -1) -> Number:
-    """How long the longest sequence of a level of an operand's LoD is; 0 of no sequences."""
+    """The length of the longest sequence of a level of an operand's LoD; 0 if it has no sequences."""
     return longest_of(*_level(x, level))
 
 
 def _level(x: Tensor, level: int) -> tuple[str, int, int]:
-    """Slot, number within it, and a level of the LoD of an operand, counted from 0."""
+    """The slot, the index within the slot, and the level, counted from 0, of an operand."""
     levels = lod_level(x)
     if not -levels <= level < levels:
         refuse(f"level {level} of the LoD of {x.params[0]}, which has {levels}")
@@ -66,7 +66,7 @@ def _offsets(offsets: Tensor) -> Tensor:
 
 
 def segment(kind: str, x: Tensor, offsets: Tensor) -> Tensor:
-    """The ``sum``, ``max`` or ``min`` of the rows from ``offsets[i]`` to ``offsets[i + 1]``; 0 of no rows.
+    """The ``sum``, ``max`` or ``min`` of the rows from ``offsets[i]`` to ``offsets[i + 1]``; 0 for empty segments.
 
     Offsets begin with 0, do not decrease, and end with the number of rows.
     """
@@ -79,19 +79,19 @@ def segment(kind: str, x: Tensor, offsets: Tensor) -> Tensor:
 
 
 def segment_of(offsets: Tensor, rows: Numeric) -> Tensor:
-    """For each of ``rows`` rows, the number of the segment in which it lies, int64."""
+    """The index of the segment of each of ``rows`` rows, int64."""
     return tensor("segment_of", (_offsets(offsets),), (), (number(rows),), "int64")
 
 
 def segment_sizes(offsets: Tensor) -> Tensor:
-    """How many rows each segment has, int64."""
+    """The number of rows of each segment, int64."""
     at = _offsets(offsets)
     count = at.dims[0] - 1
     return slice_axis(at, 0, 1, count) - slice_axis(at, 0, 0, count)
 
 
 def segment_mean(x: Tensor, offsets: Tensor) -> Tensor:
-    """The mean of each segment's rows; 0 of no rows."""
+    """The mean of each segment's rows; 0 for empty segments."""
     total = segment("sum", x, offsets)
     sizes = reshape(segment_sizes(offsets), (offsets.dims[0] - 1, *(1,) * (x.rank - 1)))
     return total / cast(maximum(sizes, 1), total.dtype)

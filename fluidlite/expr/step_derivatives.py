@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fluidlite.expr.derivative_rules import RULES, SEVERAL, zeros_like
+from fluidlite.expr.derivative_rules import MULTI_RESULT_RULES, RULES, zeros_like
 from fluidlite.expr.derivatives import derivatives
 from fluidlite.expr.steps import (
     Step,
@@ -167,4 +167,4 @@ def adjoints(x: Tensor, gradients: Mapping[int, Tensor]) -> tuple[Tensor | None,
 
 
 RULES["arrange"] = lambda x, d: (arranged_back(x, d), None)
-SEVERAL["steps"] = adjoints
+MULTI_RESULT_RULES["steps"] = adjoints

@@ -1,4 +1,4 @@
-"""Tensors of a trace: each is a primitive of others, with its dims and its dtype.
+"""The IR of expressions: tensors of a trace, each a primitive applied to tensors, with its dims and its dtype.
 
 The primitives are a closed set, :data:`fluidlite.expr.primitives.TENSOR_PRIMITIVES`.
 """
@@ -27,15 +27,15 @@ class Tensor(Overloads["Tensor", "Operand", "Tensor"]):
     Attributes
     ----------
     op : str
-        A primitive.
+        The name of the primitive.
     args : tuple of Tensor
     params : tuple
     dims : tuple of Number
-        The index domain; operands never decide it.
+        The index domain, stored explicitly and not derived from the operands.
     sizes : tuple of str
-        The dims, as what tells them apart.
+        The keys of the dims.
     dtype : str
-        float16 and bfloat16 stand for stored numbers: what computes widens them to float32 first.
+        float16 and bfloat16 are storage types: primitives that compute need them widened to float32.
     """
 
     __slots__ = ("args", "dims", "dtype", "op", "params", "sizes")
@@ -64,7 +64,7 @@ class Tensor(Overloads["Tensor", "Operand", "Tensor"]):
         return f"{what}({', '.join(arg.op for arg in self.args)}): {self.dtype}{list(self.dims)}"
 
     def arithmetic(self, function: str, *operands: Operand) -> Tensor:
-        """The tensor of a scalar primitive, element by element."""
+        """Apply a scalar primitive elementwise."""
         return mapped(function, *operands)
 
     compare = _compare = _arithmetic = arithmetic
@@ -74,25 +74,25 @@ Operand = Union[Tensor, Number, int, float, Any]
 
 
 def tensor(op: str, args: Sequence[Tensor], params: Params, dims: Sequence[Numeric], dtype: str) -> Tensor:
-    """The tensor of these facts; the same object for the same facts.
+    """Return the tensor of a primitive; the same object for equal arguments (hash consing).
 
-    Raises ProgramError if it computes of half types, which nobody has widened.
+    Raises ProgramError if the primitive computes and an operand has a half type.
     """
     numbers = tuple(map(number, dims))
     sizes = tuple([d.key for d in numbers])
     key = (op, tuple(map(id, args)), tuple(map(_key, params)), sizes, dtype)
-    found = current().tensors.get(key)
-    if found is None:
+    x = current().tensors.get(key)
+    if x is None:
         primitive = TENSOR_PRIMITIVES.get(op)
         if primitive is None:
             refuse(f"{op!r} is no primitive; those are {', '.join(TENSOR_PRIMITIVES)}")
         if not primitive.moves and any(arg.dtype in HALVES for arg in args):
             refuse(f"{op} of half types; widen them first")
-        found = object.__new__(Tensor)
-        found.op, found.args, found.params, found.dims, found.dtype = op, tuple(args), params, numbers, dtype
-        found.sizes = sizes
-        current().tensors[key] = found
-    return found
+        x = object.__new__(Tensor)
+        x.op, x.args, x.params, x.dims, x.dtype = op, tuple(args), params, numbers, dtype
+        x.sizes = sizes
+        current().tensors[key] = x
+    return x
 
 
 def _key(param: Any) -> Any:
@@ -104,38 +104,38 @@ def _key(param: Any) -> Any:
 
 
 def same_dims(a: Sequence[Numeric], b: Sequence[Numeric]) -> bool:
-    """Whether dims are equal for the sizes at hand, which then guard the trace."""
+    """Whether dims are equal in the current call; adds guards."""
     pairs = zip(map(number, a), map(number, b), strict=False)
     return len(a) == len(b) and all(x.key == y.key or current().assume(x == y) for x, y in pairs)
 
 
 def need(condition: Condition | bool, slot: str, expected: str, do: str = "", numbers: Sequence[Numeric] = ()) -> None:
-    """Require something of a call; it is checked for each, as soon as its sizes are known.
+    """Require a condition in each call; it is checked as soon as the sizes of the call are known.
 
     Parameters
     ----------
     condition : Condition or bool
-        What must hold. A comparison of sizes is looked at in each call; anything else is decided now.
+        What must hold. A comparison of sizes is evaluated in each call, a bool now.
     slot, expected, do : str
-        What the error says: ``slot`` is ...; expected ``expected``. Do: ``do``.
+        Parts of the error: "``slot`` is ...; expected ``expected``. Do: ``do``".
     numbers : sequence of numbers
-        What stands for ``{0}``, ``{1}``, ... in ``expected``: sizes of the call that fails.
+        Their values in the failing call replace ``{0}``, ``{1}``, ... in ``expected``.
     """
     _require(condition, slot, expected, do, numbers=tuple(map(number, numbers)))
 
 
 def need_attr(condition: Condition | bool, name: str, expected: str, *numbers: Numeric) -> None:
-    """Require an attribute to suit the operands; it is checked for each call, as soon as its sizes are known.
+    """Require an attribute to fit the operands; each call is checked as soon as its sizes are known.
 
     Parameters
     ----------
     condition : Condition or bool
         What must hold.
     name, expected : str
-        What the error says. In ``expected``, ``{X}`` stands for the operand X of the call, ``{0}``, ``{1}``, ... for
+        Parts of the error. In ``expected``, ``{X}`` is replaced by the operand X of the call, ``{0}``, ``{1}``, ... by
         ``numbers``.
     *numbers : numbers
-        Of the call that fails.
+        Evaluated in the failing call.
     """
     _require(condition, name, expected, attr=True, numbers=tuple(map(number, numbers)))
 
@@ -149,12 +149,12 @@ def _require(condition: Condition | bool, name: str, expected: str, do: str = ""
 
 
 def slot_of(x: Tensor) -> str:
-    """What errors call a tensor: its slot, if it is an operand."""
+    """The name of a tensor in error messages: its slot, if it is an operand."""
     return str(x.params[0]) if x.op == "input" else "an operand"
 
 
 def refuse(message: str) -> NoReturn:
-    """Raise what a faulty expression raises while it is traced."""
+    """Raise the ProgramError of a faulty expression."""
     raise ProgramError(message)
 
 
@@ -162,38 +162,38 @@ def refuse(message: str) -> NoReturn:
 
 
 def symbol(slot: str, index: int, dims: Sequence[Numeric], dtype: str) -> Tensor:
-    """An operand."""
+    """The symbol of an operand."""
     return tensor("input", (), (slot, index), dims, dtype)
 
 
 def constant(value: Numeric, dtype: str) -> Tensor:
-    """A number as a tensor without dims, of a dtype that computes."""
-    found = number(value)
+    """A number as a tensor without dims; the dtype is no half type."""
+    n = number(value)
     if dtype in HALVES:
         refuse(f"numbers are not made as {dtype}: expressions compute in float32")
-    fraction = not found.whole and not (found.op == "const" and float(found.value).is_integer())
+    fraction = not n.whole and not (n.op == "const" and float(n.value).is_integer())
     if fraction and dtype not in FLOATS and dtype != "bool":
-        refuse(f"{found} is a fraction beside {dtype} numbers; cast them to float32 first")
-    if found.op == "const" and dtype in ALL_INTS:
+        refuse(f"{n} is a fraction beside {dtype} numbers; cast them to float32 first")
+    if n.op == "const" and dtype in ALL_INTS:
         low, high = integer_limits(dtype)
-        if not low <= found.value <= high:
-            refuse(f"{found} is beyond {dtype} numbers, which go from {low} to {high}")
-    return tensor("number", (), (found,), (), dtype)
+        if not low <= n.value <= high:
+            refuse(f"{n} is beyond {dtype} numbers, which go from {low} to {high}")
+    return tensor("number", (), (n,), (), dtype)
 
 
 def wide(x: Tensor) -> Tensor:
-    """The tensor in the dtype in which one computes: half types become float32."""
+    """The tensor in its compute dtype: half types become float32."""
     return cast(x, "float32") if x.dtype in HALVES else x
 
 
 def cast(x: Tensor, dtype: str) -> Tensor:
-    """Convert: to an integer truncates, saturates, and makes 0 of NaN; to bool is ``x != 0``."""
+    """Convert the dtype: to an integer truncates, saturates, and turns NaN into 0; to bool is ``x != 0``."""
     if x.dtype == dtype:
         return x
     if x.op == "number" and dtype not in HALVES:
         return tensor("number", (), x.params, (), dtype)
     if x.op == "cast" and x.args[0].dtype in HALVES and x.args[0].dtype == dtype:
-        return x.args[0]  # it was widened, which changes nothing
+        return x.args[0]  # widening and narrowing again is the identity
     return tensor("cast", (x,), (), x.dims, dtype)
 
 
@@ -201,12 +201,12 @@ _ORDER = ("bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float6
 
 
 def meet(dtypes: Sequence[str]) -> str:
-    """The dtype in which tensors of these dtypes compute together."""
+    """The common compute dtype of dtypes (type promotion)."""
     return max(("float32" if dtype in HALVES else dtype for dtype in dtypes), key=_ORDER.index)
 
 
 def mapped(op: str, *operands: Operand) -> Tensor:
-    """A scalar primitive of tensors and numbers, which broadcast as NumPy's do."""
+    """Apply a scalar primitive to tensors and numbers, which broadcast as in NumPy."""
     primitive = PRIMITIVES[op]
     tensors = [x for x in operands if isinstance(x, Tensor)]
     if not tensors:
@@ -223,13 +223,13 @@ def mapped(op: str, *operands: Operand) -> Tensor:
 
 
 def _typed(kind: str, operands: Sequence[Operand]) -> list[Tensor]:
-    """The operands in the dtypes in which a primitive computes them."""
+    """The operands, cast to the dtypes in which a primitive computes."""
     if kind == "where":
         condition, *rest = operands
         if not isinstance(condition, Tensor):
             refuse("the condition of where is a number; it must be a tensor")
-        chosen = [x for x in rest if isinstance(x, Tensor)]
-        dtype = meet([x.dtype for x in chosen]) if chosen else "float32"
+        branches = [x for x in rest if isinstance(x, Tensor)]
+        dtype = meet([x.dtype for x in branches]) if branches else "float32"
         return [cast(condition, "bool"), *(_as(x, dtype) for x in rest)]
     if kind == "logical":
         return [_as(x, "bool") for x in operands]
@@ -246,25 +246,25 @@ def _as(x: Operand, dtype: str) -> Tensor:
 
 
 def joint_dims(shapes: Sequence[Dims]) -> Dims:
-    """The dims to which tensors broadcast as NumPy's do; two that differ, neither being 1, are refused."""
+    """The dims to which tensors broadcast as in NumPy; raises ProgramError if they do not."""
     rank = max(map(len, shapes))
-    found: list[Number] = []
+    joint: list[Number] = []
     for axis in range(-rank, 0):
         sizes = [dims[axis] for dims in shapes if len(dims) >= -axis]
-        kept = sizes[0]
+        size = sizes[0]
         for each in sizes[1:]:
-            if each.key == kept.key or each.key == "1" or current().assumed(each, kept):
+            if each.key == size.key or each.key == "1" or current().assumed(each, size):
                 continue
-            if kept.key == "1" or bool(kept == 1):
-                kept = each
-            elif not bool(each == 1) and not current().assume(each == kept):
+            if size.key == "1" or bool(size == 1):
+                size = each
+            elif not bool(each == 1) and not current().assume(each == size):
                 refuse(f"dims {list(map(list, shapes))} do not broadcast")
-        found.append(kept)
-    return tuple(found)
+        joint.append(size)
+    return tuple(joint)
 
 
 def broadcast_to(x: Tensor, dims: Sequence[Numeric]) -> Tensor:
-    """The tensor repeated along new leading axes and along those in which it has 1."""
+    """Broadcast a tensor along new leading axes and along axes of size 1."""
     sizes = tuple(number(d) for d in dims)
     if x.sizes == tuple([d.key for d in sizes]):
         return x
@@ -272,18 +272,18 @@ def broadcast_to(x: Tensor, dims: Sequence[Numeric]) -> Tensor:
         lead = (number(1),) * (len(sizes) - x.rank)
         x = tensor("reshape", (x,), (), (*lead, *x.dims), x.dtype)
     spread = []
-    for axis, (mine, wanted) in enumerate(zip(x.dims, sizes, strict=True)):
-        if mine.key == wanted.key or current().assumed(mine, wanted):
+    for axis, (old, new) in enumerate(zip(x.dims, sizes, strict=True)):
+        if old.key == new.key or current().assumed(old, new):
             continue
-        if mine.key == "1" or bool(mine == 1):
+        if old.key == "1" or bool(old == 1):
             spread.append(axis)
-        elif not current().assume(mine == wanted):
+        elif not current().assume(old == new):
             refuse(f"{list(x.dims)} does not broadcast to {list(sizes)}")
     return tensor("broadcast", (x,), (tuple(spread),), sizes, x.dtype) if spread else x
 
 
 def function(op: str, *operands: Operand) -> Any:
-    """A scalar primitive of tensors, of numbers alone, or of the symbols of a scalar rule."""
+    """Apply a scalar primitive to tensors, to numbers only, or to the symbols of a scalar rule."""
     if are_scalars(operands):
         return node(op, *operands)
     if any(isinstance(x, Tensor) for x in operands):
@@ -292,17 +292,17 @@ def function(op: str, *operands: Operand) -> Any:
 
 
 def ordered(results: Sequence[Tensor], ends: Container[Tensor] = ()) -> list[Tensor]:
-    """All that tensors are made of, as far as ``ends``, and they, operands first."""
+    """The tensors and their subexpressions in topological order, operands first; ``ends`` are not descended into."""
     order: list[Tensor] = []
     waiting: list[Tensor] = []
-    seen: set[Tensor] = set()
-    stack: list[Tensor | None] = [*reversed(results)]  # None: the operands of the last that waits are in order
+    visited: set[Tensor] = set()
+    stack: list[Tensor | None] = [*reversed(results)]  # None: the operands of the last waiting tensor are done
     while stack:
         x = stack.pop()
         if x is None:
             order.append(waiting.pop())
-        elif x not in seen:
-            seen.add(x)
+        elif x not in visited:
+            visited.add(x)
             waiting.append(x)
             stack.append(None)
             if x not in ends:
@@ -311,11 +311,11 @@ def ordered(results: Sequence[Tensor], ends: Container[Tensor] = ()) -> list[Ten
 
 
 def replaced(x: Tensor, by: Mapping[Tensor, Tensor]) -> Tensor:
-    """A tensor with others put in for some that it is made of."""
+    """The tensor with subexpressions substituted."""
     done: dict[Tensor, Tensor] = dict(by)
     for each in ordered([x]):
         if each not in done:
             args = tuple(done[arg] for arg in each.args)
-            same = all(a is b for a, b in zip(args, each.args, strict=True))
-            done[each] = each if same else tensor(each.op, args, each.params, each.dims, each.dtype)
+            is_same = all(a is b for a, b in zip(args, each.args, strict=True))
+            done[each] = each if is_same else tensor(each.op, args, each.params, each.dims, each.dtype)
     return done[x]

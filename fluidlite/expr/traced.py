@@ -1,4 +1,4 @@
-"""A traced function: what it computes, of which operands, and for which calls it stands."""
+"""Traces a function: its tensors, the operands, and the guards under which calls can reuse the trace."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fluidlite.expr.tensor import Tensor, ordered, symbol
 from fluidlite.expr.tracing import Guard, Requirement, Tracing, tracing
 
 Operands = Mapping[str, Sequence[tuple[tuple[int, ...], str]]]
-"""By slot, the dims (-1: not known) and the dtype of each operand."""
+"""By slot, the dims (-1: unknown) and the dtype of each operand."""
 
 
 class Unmet(Exception):
-    """A requirement that the call at hand does not fulfil, so that it cannot be traced any further."""
+    """The current call does not meet a requirement, and its trace failed."""
 
     def __init__(self, requirement: Requirement) -> None:
         super().__init__(f"{requirement.name}: expected {requirement.expected}")
@@ -30,12 +30,12 @@ class Unmet(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """What tracing a function gave.
+    """The trace of a function.
 
     ``inputs``: the symbols of the operands.
-    ``guards``: it stands for calls in which they answer alike.
-    ``requirements``: what each call must fulfil.
-    ``calls``: whether it calls operators, which are calls where it is decomposed and what they make here.
+    ``guards``: the trace is valid for calls in which all of them have the same truth.
+    ``requirements``: conditions that each call must meet.
+    ``calls``: whether it contains inlined calls of operators, which a decomposition keeps as calls.
     """
 
     outputs: Mapping[str, tuple[Tensor, ...]]
@@ -45,33 +45,33 @@ class Traced:
     calls: bool = False
 
     def serves(self, values: Mapping[str, Any]) -> bool:
-        """Whether it stands for a call of these sizes and attributes."""
+        """Whether the trace is valid for a call with these leaves: a hit of the cache."""
         guards = self.guards
         if not guards:
             return True
-        return self._answers.first_other(values, lambda k: guards[k].answer(values) != guards[k].truth) < 0
+        return self._guard_conditions.first_other(values, lambda k: guards[k].answer(values) != guards[k].truth) < 0
 
     @cached_property
-    def _answers(self) -> Answers:
+    def _guard_conditions(self) -> Answers:
         return Answers([(guard.condition, guard.truth) for guard in self.guards])
 
-    def failed(self, values: Mapping[str, Any]) -> Requirement | None:
-        """The first requirement that a call is known not to fulfil."""
-        at = self._required.first_other(values, lambda k: False) if self.requirements else -1
+    def failed_requirement(self, values: Mapping[str, Any]) -> Requirement | None:
+        """The first requirement that a call is known not to meet."""
+        at = self._required_conditions.first_other(values, lambda k: False) if self.requirements else -1
         return self.requirements[at] if at >= 0 else None
 
     @cached_property
-    def _required(self) -> Answers:
+    def _required_conditions(self) -> Answers:
         return Answers([(each.condition, True) for each in self.requirements])
 
-    def completed(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The leaves of a call, with sizes that are not known from those to which they were assumed to be equal.
+    def completed_values(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The leaves of a call; unknown sizes are taken from the numbers to which guards assume them to be equal.
 
-        One of which it was asked whether it is another number may be that: a 1 that is broadcast.
+        A size that a guard compares with another number stays unknown: it may be a 1 that is broadcast.
         """
         if None not in values.values():
             return values
-        found, pairs = (
+        completed, pairs = (
             dict(values),
             [
                 (guard.condition.a, guard.condition.b)
@@ -79,7 +79,7 @@ class Traced:
                 if guard.truth and guard.condition.op == "equal" and guard.default
             ],
         )
-        asked = {
+        compared = {
             each.value
             for guard in self.guards
             if guard.default is None and not guard.truth and guard.condition.op == "equal"
@@ -87,70 +87,70 @@ class Traced:
             if each.op == "size"
         }
         before = -1
-        while before != (before := sum(value is None for value in found.values())):
+        while before != (before := sum(value is None for value in completed.values())):
             for a, b in (*pairs, *((b, a) for a, b in pairs)):
-                if a.op == "size" and found[a.value] is None and a.value not in asked:
-                    found[a.value] = b.evaluate(found)
-        return found
+                if a.op == "size" and completed[a.value] is None and a.value not in compared:
+                    completed[a.value] = b.evaluate(completed)
+        return completed
 
     @cached_property
     def generic_sizes(self) -> dict[str, int]:
-        """For each size of an operand or a result another one, but where all calls have equal ones."""
+        """A generic size for each size leaf: equal ones only where they are equal in all calls."""
         conditions = [guard.condition for guard in self.guards if guard.truth]
         conditions += [requirement.condition for requirement in self.requirements]
-        numbers = [d for found in self.inputs.values() for x in found for d in x.dims]
+        numbers = [d for row in self.inputs.values() for x in row for d in x.dims]
         numbers += [each for c in conditions for each in (c.a, c.b)]
         leaves = dict.fromkeys(leaf.value for n in numbers for leaf in parts_of(n) if leaf.op == "size")
         return generic_sizes(leaves, [c for c in conditions if c.op == "equal"])
 
     @cached_property
     def every(self) -> tuple[Tensor, ...]:
-        """All tensors that the outputs are made of, and they, operands first."""
-        return tuple(ordered([x for found in self.outputs.values() for x in found]))
+        """The outputs and all their subexpressions, operands first."""
+        return tuple(ordered([x for row in self.outputs.values() for x in row]))
 
     @cached_property
     def has_steps(self) -> bool:
-        """Whether it runs another operator step by step."""
+        """Whether it contains ``steps``."""
         return "steps" in [x.op for x in self.every]
 
     @cached_property
     def checks_indices(self) -> bool:
-        """Whether it raises where an index is out of range."""
+        """Whether it raises for an index out of range."""
         return check_indices(self.every)
 
     def dims(self, slot: str, values: Mapping[str, Any], i: int = 0) -> tuple[int, ...]:
-        """The dims of an output in a call; -1 where they are not known."""
+        """The dims of an output in a call; -1 where unknown."""
         return tuple([-1 if d is None else int(d) for d in self._dims[slot][i](values)])
 
     @cached_property
     def _dims(self) -> dict[str, list[Formulas]]:
-        return {slot: [Formulas(x.dims) for x in found] for slot, found in self.outputs.items()}
+        return {slot: [Formulas(x.dims) for x in row] for slot, row in self.outputs.items()}
 
 
-def check_indices(every: Sequence[Tensor]) -> bool:
-    """Whether what computes all of these tensors raises where an index is out of range."""
-    for x in every:
+def check_indices(tensors: Sequence[Tensor]) -> bool:
+    """Whether computing these tensors may raise for an index out of range."""
+    for x in tensors:
         if x.op in ("checked", "set_at", "call") or (x.op in ("take", "pick") and x.params[1] == "check"):
             return True
     return False
 
 
 def values_of(operands: Operands, floats: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """What the leaves of numbers are in a call: sizes by ``slot.number.axis``, and float attributes by name."""
-    found: dict[str, Any] = {
+    """The values of leaves in a call: sizes by ``slot.index.axis``, and float attributes by name."""
+    sizes: dict[str, Any] = {
         f"{slot}.{i}.{axis}": None if d < 0 else d
-        for slot, given in operands.items()
-        for i, (dims, _) in enumerate(given)
+        for slot, row in operands.items()
+        for i, (dims, _) in enumerate(row)
         for axis, d in enumerate(dims)
     }
-    return {**found, **(floats or {})}
+    return {**sizes, **(floats or {})}
 
 
 def symbols(operands: Operands) -> dict[str, tuple[Tensor, ...]]:
-    """A tensor for each operand, whose sizes are leaves."""
+    """A symbol for each operand; its sizes are leaves."""
     return {
-        slot: tuple(symbol(slot, i, _sizes(slot, i, dims), dtype) for i, (dims, dtype) in enumerate(given))
-        for slot, given in operands.items()
+        slot: tuple(symbol(slot, i, _sizes(slot, i, dims), dtype) for i, (dims, dtype) in enumerate(row))
+        for slot, row in operands.items()
     }
 
 
@@ -168,37 +168,37 @@ def trace(
 ) -> Traced:
     """Call ``function`` with symbols.
 
-    ``function(symbols by slot, numbers by float attribute)`` returns a mapping of slot to a tensor, or to several.
-    ``operands``, ``results``: dims and dtypes by slot, of each tensor; results are outputs that are known beforehand,
-    for whose dims the function may ask.
-    ``floats``: attributes that the trace takes as arguments.
-    ``values``: what the leaves of numbers are in the call at hand; None: the sizes of ``operands`` alone.
-    ``what``: what errors name.
-    Raises ProgramError if the function fails, or asks what a trace cannot tell; the message says in which line.
-    Raises Unmet if it fails on a call that does not fulfil a requirement.
+    ``function(symbols by slot, numbers by float attribute)`` returns a mapping of slot to a tensor or a row of tensors.
+    ``operands``, ``results``: dims and dtypes of each tensor, by slot; results are outputs with an inference of their
+    own, whose dims the function may read.
+    ``floats``: attributes that stay symbolic in the trace.
+    ``values``: the leaves of the current call; None: the sizes of ``operands``.
+    ``what``: the subject of error messages.
+    Raises ProgramError if the function fails, or reads a value that a trace does not have; the message has the line.
+    Raises Unmet if it fails for a call that does not meet a requirement.
     """
-    known = {
-        slot: [(_sizes(slot, i, dims), dtype) for i, (dims, dtype) in enumerate(found)]
-        for slot, found in (results or {}).items()
+    result_specs = {
+        slot: [(_sizes(slot, i, dims), dtype) for i, (dims, dtype) in enumerate(row)]
+        for slot, row in (results or {}).items()
     }
-    with tracing(values_of({**operands, **(results or {})}) if values is None else values, known) as state:
-        given = symbols(operands)
+    with tracing(values_of({**operands, **(results or {})}) if values is None else values, result_specs) as state:
+        inputs = symbols(operands)
         try:
-            result = function(given, {name: attribute(name) for name in floats})
+            result = function(inputs, {name: attribute(name) for name in floats})
         except (AttributeValueError, ShapeError, DtypeError):  # the user's, not the expression's
             raise
         except Exception as exc:
             _raise(exc, state, what)
         outputs = {slot: tuple(x) if isinstance(x, (tuple, list)) else (x,) for slot, x in result.items()}
-        for slot, found in outputs.items():
-            for x in found:
+        for slot, row in outputs.items():
+            for x in row:
                 if not isinstance(x, Tensor):
                     raise ProgramError(f"{what}: {slot} is {x!r:.60}, which is no tensor")
-        return Traced(outputs, given, tuple(state.guards.values()), tuple(state.requirements), state.called)
+        return Traced(outputs, inputs, tuple(state.guards.values()), tuple(state.requirements), state.has_inlined_calls)
 
 
 def _raise(error: Exception, state: Tracing, what: str) -> NoReturn:
-    """Raise what a function could not do: a requirement that was not fulfilled comes before what followed from it."""
+    """Raise the error of a function; a requirement that is not met comes first, since it may have caused the error."""
     unmet = next((r for r in state.requirements if r.condition.evaluate(state.values) is False), None)
     if unmet is not None:
         raise Unmet(unmet) from error
@@ -209,16 +209,16 @@ def _raise(error: Exception, state: Tracing, what: str) -> NoReturn:
     raise error
 
 
-_LANGUAGE = (os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.abspath(overloads.__file__))
-"""Files of the language: its folder, and the overloaded operators."""
+_OWN_FILES = (os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.abspath(overloads.__file__))
+"""Paths of the code of expressions: this folder, and the overloaded operators."""
 
 
 def _line(error: BaseException) -> str:
-    """The innermost line of the traceback that is not of the language itself, for an error's message."""
-    found, traceback = "", error.__traceback__
+    """The innermost line of the traceback outside of this package, for an error message."""
+    line, traceback = "", error.__traceback__
     while traceback is not None:
         name = traceback.tb_frame.f_code.co_filename
-        if not name.startswith(_LANGUAGE):
-            found = f" ({name.rpartition('/')[2]}:{traceback.tb_lineno})"
+        if not name.startswith(_OWN_FILES):
+            line = f" ({name.rpartition('/')[2]}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
-    return found
+    return line

@@ -1,4 +1,4 @@
-"""The trace under way: what is known of sizes, which guards it has asked, and what it requires of its operands."""
+"""The state of the current trace: values of sizes, guards, and requirements on operands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fluidlite.expr.tensor import Tensor
 
 _STAND_INS = (10007, 10009, 10037, 10039, 10061, 10067, 10069, 10079, 10091, 10093, 10099, 10103)
-"""Large different primes: sizes that are not known are taken for none of the usual ones, and for none of each other."""
+"""Distinct large primes that replace unknown sizes: different from each other and from usual sizes."""
 
 
 Results = Mapping[str, "Sequence[tuple[tuple[Number, ...], str]]"]
@@ -23,7 +23,7 @@ Results = Mapping[str, "Sequence[tuple[tuple[Number, ...], str]]"]
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a call must fulfil: ``condition`` of an operand or an attribute, and what to say if it does not."""
+    """A condition that a call must meet, on an operand or an attribute, and the text of the error if it does not."""
 
     condition: Condition
     name: str
@@ -37,41 +37,41 @@ class Requirement:
 class Tracing:
     """The state of one trace.
 
-    ``values``: the leaves of numbers in the call at hand; None where a size is not known.
-    ``guards``: what was asked; the trace serves calls that answer alike. A condition may be decided and assumed.
+    ``values``: the leaves of the current call; None where a size is unknown.
+    ``guards``: the conditions that were evaluated, by key and default: one condition may be decided and assumed.
     """
 
     values: Mapping[str, Any]
     guards: dict[tuple[str, bool | None], Guard] = field(default_factory=dict)
     requirements: list[Requirement] = field(default_factory=list)
     results: Results = field(default_factory=dict)
-    """The dims and dtypes of the outputs by slot, where the operator infers them by other means than the trace."""
+    """The dims and dtypes of the outputs by slot, if the operator has an inference of its own."""
     build: Any = None
-    """What collects the parts of the call that is being decomposed, if one is: calls of operators are calls there."""
-    spelled: bool = False
-    """Whether calls of operators are what they make in any case."""
-    called: bool = False
-    """Whether a call of an operator is what it makes because nothing is being decomposed."""
-    said: list[str] = field(default_factory=list)
-    """The operators whose expressions are being traced as what calls of them make."""
+    """Collects the parts of the call that is being decomposed, where calls of operators stay calls; else None."""
+    inlines_calls: bool = False
+    """Whether calls of operators are always inlined."""
+    has_inlined_calls: bool = False
+    """Whether a call of an operator was inlined because nothing is being decomposed."""
+    inlining: list[str] = field(default_factory=list)
+    """The stack of operators that are being inlined."""
     tensors: dict[Any, Tensor] = field(default_factory=dict)
-    """Equal tensors are one."""
+    """The tensors by key: equal tensors are one object (hash consing)."""
 
     def decide(self, condition: Condition) -> bool:
-        """The truth of a condition; where sizes are not known, each differs from all others."""
-        return self._ask(condition, None)
+        """The truth of a condition; unknown sizes differ from all other sizes."""
+        return self._truth(condition, None)
 
     def assume(self, condition: Condition) -> bool:
-        """The truth of a condition that holds unless sizes that are known say otherwise."""
-        return self._ask(condition, True)
+        """The truth of a condition; true if it depends on unknown sizes."""
+        return self._truth(condition, True)
 
     def assumed(self, a: Number, b: Number) -> bool:
-        """Whether two sizes were taken to be equal before."""
+        """Whether the trace has already assumed that two sizes are equal."""
         pairs = (f"equal({a.key},{b.key})", f"equal({b.key},{a.key})")
         return any((key, True) in self.guards and self.guards[key, True].truth for key in pairs)
 
-    def _ask(self, condition: Condition, default: bool | None) -> bool:
-        if not _leaves(condition):
+    def _truth(self, condition: Condition, default: bool | None) -> bool:
+        if not _has_leaves(condition):
             return bool(condition.evaluate({}))
         key = (condition.key, default)
         if key not in self.guards:
@@ -82,9 +82,9 @@ class Tracing:
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition, and the answer on which a trace is built.
+    """A condition, and the truth on which a trace depends.
 
-    ``default`` is what it is taken for where sizes are not known; None: what it is of sizes that all differ.
+    ``default``: the truth if sizes are unknown; None: the truth for sizes that all differ.
     """
 
     condition: Condition
@@ -93,27 +93,27 @@ class Guard:
 
     def answer(self, values: Mapping[str, Any]) -> bool:
         """The truth of the condition in a call."""
-        known = self.condition.evaluate(values)
-        if known is not None:
-            return known
+        truth = self.condition.evaluate(values)
+        if truth is not None:
+            return truth
         return holds(self.condition, values) if self.default is None else self.default
 
 
-def _leaves(condition: Condition) -> bool:
-    """Whether what a condition compares depends on a call."""
+def _has_leaves(condition: Condition) -> bool:
+    """Whether a condition depends on leaves."""
     if condition.a.key == condition.b.key and condition.a.whole:
         return False
     pending = [condition.a, condition.b]
     while pending:
-        one = pending.pop()
-        if one.op in ("size", "attr", "value", "offsets"):
+        n = pending.pop()
+        if n.op in ("size", "attr", "value", "offsets"):
             return True
-        pending.extend(one.args)
+        pending.extend(n.args)
     return False
 
 
 def holds(condition: Condition, values: Mapping[str, Any]) -> bool:
-    """The truth of a condition where every size that is not known differs from all others."""
+    """The truth of a condition where each unknown size differs from all other sizes."""
     stand_ins = iter(_STAND_INS * (1 + len(values) // len(_STAND_INS)))
     filled = {name: next(stand_ins) if value is None else value for name, value in values.items()}
     return bool(condition.evaluate(filled))
@@ -123,27 +123,27 @@ _tracing: ContextVar[Tracing | None] = ContextVar("tracing", default=None)
 
 
 def current() -> Tracing:
-    """The trace under way; raises ProgramError outside of one."""
-    found = _tracing.get()
-    if found is None:
+    """The current trace; raises ProgramError outside of a trace."""
+    state = _tracing.get()
+    if state is None:
         raise ProgramError("tensor expressions are made while an operator is traced")
-    return found
+    return state
 
 
 @contextmanager
 def tracing(values: Mapping[str, Any], results: Results | None = None, build: Any = None) -> Iterator[Tracing]:
-    """Trace inside; ``build`` collects the parts of what is being decomposed."""
-    made = Tracing(values, results=results or {}, build=build)
-    token = _tracing.set(made)
+    """Make a trace current; ``build`` collects the parts of the call that is being decomposed."""
+    state = Tracing(values, results=results or {}, build=build)
+    token = _tracing.set(state)
     try:
-        yield made
+        yield state
     finally:
         _tracing.reset(token)
 
 
 @contextmanager
-def known_results(results: Results) -> Iterator[None]:
-    """Trace an operator whose outputs, inferred by other means, are these."""
+def declared_results(results: Results) -> Iterator[None]:
+    """Trace an operator with an inference of its own, whose outputs have these dims and dtypes."""
     state = current()
     before, state.results = state.results, {**state.results, **results}
     try:
@@ -153,12 +153,12 @@ def known_results(results: Results) -> Iterator[None]:
 
 
 @contextmanager
-def spelled_out() -> Iterator[None]:
-    """Trace calls of operators as what they make: derivatives are taken of that."""
+def inlined_calls() -> Iterator[None]:
+    """Inline calls of operators: derivatives are derived from their expressions."""
     state = current()
-    before = state.build, state.spelled
-    state.build, state.spelled = None, True
+    before = state.build, state.inlines_calls
+    state.build, state.inlines_calls = None, True
     try:
         yield
     finally:
-        state.build, state.spelled = before
+        state.build, state.inlines_calls = before

@@ -1,4 +1,4 @@
-"""Primitives that move elements and compute nothing."""
+"""Primitives that move elements: reshape, transpose, slice, pad, concat, and sources such as iota."""
 
 from __future__ import annotations
 
@@ -24,57 +24,57 @@ from fluidlite.expr.tracing import current
 
 
 def normal_axis(axis: int, rank: int) -> int:
-    """The axis counted from 0; raises ProgramError if there is no such axis."""
+    """The axis counted from 0; raises ProgramError if it is out of range."""
     if not -rank <= axis < rank:
         refuse(f"axis {axis} is none of {rank} dims")
     return axis % rank
 
 
 def normal_axes(axes: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Different axes counted from 0, in order; None stands for all."""
+    """Distinct axes counted from 0, sorted; None: all."""
     if axes is None:
         return tuple(range(rank))
-    given = [axes] if isinstance(axes, int) else list(axes)
-    found = sorted(normal_axis(axis, rank) for axis in given)
-    if len(set(found)) != len(given):
-        refuse(f"axes {given} name one twice")
-    return tuple(found)
+    axes_list = [axes] if isinstance(axes, int) else list(axes)
+    normal = sorted(normal_axis(axis, rank) for axis in axes_list)
+    if len(set(normal)) != len(axes_list):
+        refuse(f"axes {axes_list} name one twice")
+    return tuple(normal)
 
 
 def reshape(x: Tensor, dims: Sequence[Numeric]) -> Tensor:
-    """The elements in the same order under other dims; one may be -1, which is what the others leave."""
-    wanted = [number(d) for d in dims]
-    open_ = [i for i, d in enumerate(wanted) if d.key == "-1"]
+    """Change the dims, with the elements in the same order; one dim may be -1: it is inferred."""
+    target = [number(d) for d in dims]
+    open_ = [i for i, d in enumerate(target) if d.key == "-1"]
     if len(open_) > 1:
-        refuse(f"reshape to {wanted} has two open dims")
+        refuse(f"reshape to {target} has two open dims")
     if open_:
-        left = product(d for i, d in enumerate(wanted) if i not in open_)
-        wanted[open_[0]] = _quotient(x.dims, [d for i, d in enumerate(wanted) if i not in open_])
-        fits = product(x.dims) == product(wanted)
-        need(fits, slot_of(x), f"a multiple of {left} elements, to be reshaped to {wanted}")
-    if tuple([d.key for d in wanted]) == x.sizes:
+        left = product(d for i, d in enumerate(target) if i not in open_)
+        target[open_[0]] = _quotient(x.dims, [d for i, d in enumerate(target) if i not in open_])
+        fits = product(x.dims) == product(target)
+        need(fits, slot_of(x), f"a multiple of {left} elements, to be reshaped to {target}")
+    if tuple([d.key for d in target]) == x.sizes:
         return x
-    if not open_ and not current().assume(product(x.dims) == product(wanted)):
-        refuse(f"reshape of {list(x.dims)} to {wanted} changes the number of elements")
+    if not open_ and not current().assume(product(x.dims) == product(target)):
+        refuse(f"reshape of {list(x.dims)} to {target} changes the number of elements")
     if x.op == "reshape":
-        return reshape(x.args[0], wanted)
-    return tensor("reshape", (x,), (), wanted, x.dtype)
+        return reshape(x.args[0], target)
+    return tensor("reshape", (x,), (), target, x.dtype)
 
 
 def _quotient(above: Sequence[Number], below: Sequence[Number]) -> Number:
-    """The product of numbers over that of others, without those that are in both."""
-    rest, kept = list(below), []
-    for each in above:
-        same = next((i for i, d in enumerate(rest) if d.key == each.key), None)
+    """The quotient of two products; common factors cancel."""
+    rest, factors = list(below), []
+    for factor in above:
+        same = next((i for i, d in enumerate(rest) if d.key == factor.key), None)
         if same is None:
-            kept.append(each)
+            factors.append(factor)
         else:
             del rest[same]
-    return product(kept) // product(rest)
+    return product(factors) // product(rest)
 
 
 def squeeze(x: Tensor, axes: int | Sequence[int]) -> Tensor:
-    """Without axes of 1."""
+    """Remove axes of size 1."""
     gone = normal_axes(axes, x.rank)
     if not all(x.dims[axis].key == "1" or current().assume(x.dims[axis] == 1) for axis in gone):
         refuse(f"squeeze of {list(x.dims)} along {gone}: not all are 1")
@@ -82,14 +82,14 @@ def squeeze(x: Tensor, axes: int | Sequence[int]) -> Tensor:
 
 
 def unsqueeze(x: Tensor, axes: int | Sequence[int]) -> Tensor:
-    """With new axes of 1; the axes are those of the result."""
+    """Insert axes of size 1; ``axes`` are axes of the result."""
     count = 1 if isinstance(axes, int) else len(axes)
     new, rest = normal_axes(axes, x.rank + count), iter(x.dims)
     return reshape(x, [number(1) if axis in new else next(rest) for axis in range(x.rank + count)])
 
 
 def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
-    """With its axes in another order; None turns the order around."""
+    """Permute the axes; None reverses them."""
     order = tuple(reversed(range(x.rank))) if axes is None else tuple(normal_axis(axis, x.rank) for axis in axes)
     if sorted(order) != list(range(x.rank)):
         refuse(f"transpose of {x.rank} dims by {order}")
@@ -101,7 +101,7 @@ def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
 
 
 def move_axis(x: Tensor, source: int, target: int) -> Tensor:
-    """With one axis put elsewhere."""
+    """Move one axis to another position."""
     source, target = normal_axis(source, x.rank), normal_axis(target, x.rank)
     order = [axis for axis in range(x.rank) if axis != source]
     order.insert(target, source)
@@ -109,28 +109,28 @@ def move_axis(x: Tensor, source: int, target: int) -> Tensor:
 
 
 def broadcast(x: Tensor, dims: Sequence[Numeric]) -> Tensor:
-    """Repeated along new leading axes, and along those in which it has 1."""
+    """Broadcast along new leading axes and along axes of size 1."""
     return broadcast_to(x, dims)
 
 
 def slices(
     x: Tensor, starts: Sequence[Numeric], sizes: Sequence[Numeric], steps: Sequence[Numeric] | None = None
 ) -> Tensor:
-    """``sizes`` elements along each axis, from ``starts`` on, ``steps`` apart; all must lie within the tensor."""
+    """``sizes`` elements along each axis, from ``starts``, with strides ``steps``; all must be in range."""
     strides = tuple(map(_plain, steps)) if steps is not None else (1,) * x.rank
     firsts, counts = tuple(number(s) for s in starts), tuple(number(s) for s in sizes)
     if not len(firsts) == len(counts) == len(strides) == x.rank or 0 in strides:
         refuse(f"slice of {x.rank} dims: {len(firsts)} starts, {len(counts)} sizes, steps {strides}")
-    plain = all(s == 1 for s in strides) and all(f.key == "0" for f in firsts)
-    if plain and all(c.key == d.key for c, d in zip(counts, x.dims, strict=True)):
+    is_prefix = all(s == 1 for s in strides) and all(f.key == "0" for f in firsts)
+    if is_prefix and all(c.key == d.key for c, d in zip(counts, x.dims, strict=True)):
         return x
     for first, count, step, d in zip(firsts, counts, strides, x.dims, strict=True):
         if first.key == "0" and step == 1 and count.key == d.key:
             continue
-        far = first + (count - 1) * step
-        some, expected = lowest(count, 1), f"elements within its dims; a slice begins at {first}, {count} by {step}"
-        need(some * lowest(first, far) >= 0, slot_of(x), expected)
-        need(some * (highest(first, far) + 1) <= d, slot_of(x), expected)
+        last = first + (count - 1) * step
+        nonempty, expected = lowest(count, 1), f"elements within its dims; a slice begins at {first}, {count} by {step}"
+        need(nonempty * lowest(first, last) >= 0, slot_of(x), expected)
+        need(nonempty * (highest(first, last) + 1) <= d, slot_of(x), expected)
     return tensor("slice", (x,), (firsts, strides), counts, x.dtype)
 
 
@@ -145,10 +145,10 @@ def slice_axis(x: Tensor, axis: int, start: Numeric, size: Numeric, step: int = 
 
 
 def flip(x: Tensor, axes: int | Sequence[int]) -> Tensor:
-    """With its elements in reverse order along axes."""
-    turned = normal_axes(axes, x.rank)
-    starts = [d - 1 if axis in turned else 0 for axis, d in enumerate(x.dims)]
-    return slices(x, starts, x.dims, [-1 if axis in turned else 1 for axis in range(x.rank)])
+    """Reverse the order of elements along axes."""
+    reversed_axes = normal_axes(axes, x.rank)
+    starts = [d - 1 if axis in reversed_axes else 0 for axis, d in enumerate(x.dims)]
+    return slices(x, starts, x.dims, [-1 if axis in reversed_axes else 1 for axis in range(x.rank)])
 
 
 def pad(
@@ -158,9 +158,9 @@ def pad(
     value: Operand = 0,
     interior: Sequence[Numeric] | None = None,
 ) -> Tensor:
-    """With ``low`` numbers in front of, ``high`` behind and ``interior`` between the elements of each axis.
+    """Pad each axis with ``low`` elements before, ``high`` after and ``interior`` between its elements.
 
-    Negative counts in front and behind cut elements off.
+    Negative ``low`` and ``high`` remove elements.
     """
     between = tuple(map(_plain, interior)) if interior is not None else (0,) * x.rank
     lows, highs = tuple(number(n) for n in low), tuple(number(n) for n in high)
@@ -179,31 +179,31 @@ def pad(
 
 
 def shift(x: Tensor, axis: int, by: int, value: Operand = 0) -> Tensor:
-    """Element i moved to i + ``by`` along an axis; a number comes in."""
+    """Shift elements by ``by`` along an axis; ``value`` fills the gap."""
     low, high = [0] * x.rank, [0] * x.rank
     low[axis], high[axis] = by, -by
     return pad(x, low, high, value)
 
 
 def _plain(n: Numeric) -> Numeric:
-    """A number as Python's, if it is known while the operator is traced."""
+    """A constant number as a Python integer; others unchanged."""
     return int(n) if number(n).op == "const" else n
 
 
 def spread_size(d: Number, between: Numeric) -> Number:
-    """Elements of an axis with others between them: none of none."""
+    """The size of an axis with ``between`` elements inserted between its elements; 0 for size 0."""
     return d + highest(d - 1, 0) * between
 
 
 def concat(parts: Sequence[Tensor], axis: int) -> Tensor:
-    """One behind the other along an axis."""
+    """Concatenate along an axis."""
     if not parts:
         refuse("concat of no tensors")
     first = parts[0]
     axis = normal_axis(axis, first.rank)
     for each in parts[1:]:
-        others = [d for i, d in enumerate(each.dims) if i != axis]
-        if each.rank != first.rank or not same_dims([d for i, d in enumerate(first.dims) if i != axis], others):
+        rest = [d for i, d in enumerate(each.dims) if i != axis]
+        if each.rank != first.rank or not same_dims([d for i, d in enumerate(first.dims) if i != axis], rest):
             refuse(f"concat of {list(first.dims)} and {list(each.dims)} along axis {axis}")
     if len(parts) == 1:
         return first
@@ -216,7 +216,7 @@ def concat(parts: Sequence[Tensor], axis: int) -> Tensor:
 
 
 def stack(parts: Sequence[Tensor], axis: int) -> Tensor:
-    """Side by side along a new axis."""
+    """Concatenate along a new axis."""
     if not parts:
         refuse("stack of no tensors")
     axis = normal_axis(axis, parts[0].rank + 1)
@@ -229,10 +229,10 @@ def iota(dims: Sequence[Numeric], axis: int, dtype: str = "int64") -> Tensor:
 
 
 def full(dims: Sequence[Numeric], value: Numeric, dtype: str) -> Tensor:
-    """A number for each element of dims; a half type's is rounded once, where it is stored."""
+    """A tensor filled with a number; for half types it is rounded once, where it is stored."""
     return broadcast_to(cast(constant(value, compute_dtype(dtype)), dtype), dims)
 
 
 def random_uniform(dims: Sequence[Numeric]) -> Tensor:
-    """Random numbers in [0, 1), float32, of the operator's key: one tensor an expression, in an operator of parts."""
+    """Random numbers in [0, 1), float32, by the operator's key; at most one such tensor in an expression."""
     return tensor("random", (), ("uniform", 0), [number(d) for d in dims], "float32")

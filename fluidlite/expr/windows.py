@@ -1,4 +1,4 @@
-"""Windows along an axis, and their sums: the primitives of pooling, and of convolution as a contraction."""
+"""Sliding windows along an axis and their adjoint: for pooling, and for convolution as a contraction."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from fluidlite.expr.views import normal_axis
 
 
 def window_reach(taps: Numeric, dilation: int = 1) -> Number:
-    """Elements from the first to the last of a window."""
+    """The number of elements that a dilated window spans."""
     return (number(taps) - 1) * dilation + 1
 
 
 def window_count(size: Numeric, taps: Numeric, stride: int = 1, dilation: int = 1) -> Number:
-    """How many windows lie within ``size`` elements; less than 1 if none does."""
+    """The number of windows that fit into ``size`` elements; less than 1 if none fits."""
     return (number(size) - window_reach(taps, dilation)) // stride + 1
 
 
 def window(x: Tensor, axis: int, taps: Numeric, stride: int = 1, dilation: int = 1) -> Tensor:
-    """Windows of ``taps`` elements, ``dilation`` apart, that begin ``stride`` apart: their number, then their elements.
+    """Sliding windows (im2col): two axes, of windows and of their ``taps`` elements, replace the axis.
 
-    Where the axis was are two: element ``[o, k]`` is ``x[o * stride + k * dilation]``. One window or more must fit.
+    Element ``[o, k]`` is ``x[o * stride + k * dilation]``. At least one window must fit.
     """
     at = normal_axis(axis, x.rank)
     if min(stride, dilation) < 1:
@@ -33,9 +33,9 @@ def window(x: Tensor, axis: int, taps: Numeric, stride: int = 1, dilation: int =
 
 
 def unwindow(parts: Tensor, axis: int, size: Numeric, stride: int = 1, dilation: int = 1) -> Tensor:
-    """The sum of windows where they lie: ``size`` elements, each the sum of the windows' elements that are at it.
+    """Overlap-add of windows (col2im), the adjoint of ``window``: ``size`` elements, each a sum of window elements.
 
-    ``parts`` has the windows along ``axis``, their elements along the next one; it is what window's derivative adds up.
+    ``parts`` has the windows along ``axis``, and their elements along the next axis.
     """
     at, source = normal_axis(axis, parts.rank - 1), wide(parts)
     dims = (*parts.dims[:at], number(size), *parts.dims[at + 2 :])

@@ -38,7 +38,7 @@ MODULE_STATE = {
     "codegen/elementwise_form.py": {"_made": "weak; of each operator as many as terms"},
     "codegen/language_kernel.py": {"_sources": "weak; of each kernel language a LRUCache"},
     "codegen/lower.py": {"_cache": "weak; of each operator a LRUCache"},
-    "expr/derivative_rules.py": {"SEVERAL": "one a primitive that has several results"},
+    "expr/derivative_rules.py": {"MULTI_RESULT_RULES": "one a primitive that has several results"},
     "compiler/selection/step_choices.py": {"_calls": "weak; of each operator a LRUCache"},
     "expr/calls.py": {"_traces": "weak; of each operator a LRUCache"},
     "program/op_call.py": {"_of_operands": "one a question"},

@@ -99,10 +99,10 @@ def test_an_error_shows_the_sizes_of_its_own_call() -> None:
         return {"X": [((2, columns), "float32")], "Y": [((length,), "float32")]}
 
     made = trace(function, call(-1, -1))
-    assert made.failed(values_of(call(3, 3))) is None
+    assert made.failed_requirement(values_of(call(3, 3))) is None
     for columns, length in ((3, 4), (7, 1)):
         values = values_of(call(columns, length))
-        failed = made.failed(values)
+        failed = made.failed_requirement(values)
         assert failed is not None
         assert failed.expected.format(*(n.evaluate(values) for n in failed.numbers)) == f"[{columns}], as X has columns"
 

@@ -155,8 +155,8 @@ def test_a_slice_beyond_the_tensor_is_refused() -> None:
         return {"X": [((rows, 4), "float32")]}
 
     made = trace(lambda given, numbers: {"Out": e.slices(given["X"][0], (4, 3), (2, 4), (-3, -1))}, call(-1))
-    assert made.failed(values_of(call(5))) is None
-    failed = made.failed(values_of(call(4)))
+    assert made.failed_requirement(values_of(call(5))) is None
+    failed = made.failed_requirement(values_of(call(4)))
     assert failed is not None
     assert "within" in failed.expected
 

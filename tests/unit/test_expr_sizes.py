@@ -65,9 +65,9 @@ def test_requirements_are_looked_at_once_sizes_are_known() -> None:
         return {"X": [((3, columns), "float32")]}
 
     made = trace(function, call(-1))
-    assert made.failed(values_of(call(-1))) is None
-    assert made.failed(values_of(call(8))) is None
-    failed = made.failed(values_of(call(5)))
+    assert made.failed_requirement(values_of(call(-1))) is None
+    assert made.failed_requirement(values_of(call(8))) is None
+    failed = made.failed_requirement(values_of(call(5)))
     assert failed is not None
     assert failed.expected == "an even number of columns"
     assert made.dims("Out", values_of(call(8))) == (3, 2, 4)
@@ -108,7 +108,7 @@ def test_sizes_that_are_not_known_are_those_that_they_must_equal() -> None:
     given = {"X": [((-1, 2, -1), "float32"), ((3, 4, -1), "float32"), ((-1, 1, 5), "float32")]}
     made = trace(lambda g, n: {"Out": e.concat(g["X"], 1)}, given)
     assert made.dims("Out", values_of(given)) == (-1, 7, -1)
-    assert made.dims("Out", made.completed(values_of(given))) == (3, 7, 5)
+    assert made.dims("Out", made.completed_values(values_of(given))) == (3, 7, 5)
 
 
 def test_sizes_that_were_found_equal_are_not_taken_for_a_broadcast_1() -> None:
@@ -120,7 +120,7 @@ def test_sizes_that_were_found_equal_are_not_taken_for_a_broadcast_1() -> None:
         return {"Out": a + b}
 
     made = trace(added, given)
-    assert made.dims("Out", made.completed(values_of(given))) == (3, 4)
+    assert made.dims("Out", made.completed_values(values_of(given))) == (3, 4)
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
@@ -162,8 +162,8 @@ def test_an_exact_number_serves_calls_of_that_number() -> None:
 def test_an_open_dim_must_come_out_whole() -> None:
     """6 elements are no rows of 4; a compiled reshape would refuse, or read beyond them."""
     made = trace(lambda given, numbers: {"Out": e.reshape(given["X"][0], (-1, 4))}, {"X": [((-1,), "float32")]})
-    assert made.failed(values_of({"X": [((8,), "float32")]})) is None
-    failed = made.failed(values_of({"X": [((6,), "float32")]}))
+    assert made.failed_requirement(values_of({"X": [((8,), "float32")]})) is None
+    failed = made.failed_requirement(values_of({"X": [((6,), "float32")]}))
     assert failed is not None
     assert "multiple of 4" in failed.expected
 
@@ -188,10 +188,10 @@ def test_nothing_has_no_maximum(function: Function) -> None:
         return {"X": [(dims, "float32")]}
 
     made = trace(lambda given, numbers: {"Out": function(given["X"][0], (1,))}, call(-1, -1))
-    assert made.failed(values_of(call(3, 0))) is not None
-    assert made.failed(values_of(call(3, 1))) is None
-    assert made.failed(values_of(call(0, 0))) is None  # there are no results either
-    assert made.failed(values_of(call(0, 3))) is None
+    assert made.failed_requirement(values_of(call(3, 0))) is not None
+    assert made.failed_requirement(values_of(call(3, 1))) is None
+    assert made.failed_requirement(values_of(call(0, 0))) is None  # there are no results either
+    assert made.failed_requirement(values_of(call(0, 3))) is None
     assert run(lambda x: function(x, (1,)), {"X": np.zeros((0, 3))}).shape == (0,)
     assert run(lambda x: function(x, (1,)), {"X": np.zeros((0, 0))}).shape == (0,)
 

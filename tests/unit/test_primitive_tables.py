@@ -55,7 +55,7 @@ STEPS = {"steps", "step_result"}
 def test_every_primitive_has_a_rule_of_each_kind() -> None:
     assert set(ARRAY_CALLS) == TENSOR_PRIMITIVES.keys() - DECOMPOSED - DRAWN - STEPS
     assert set(derivative_rules.RULES) == TENSOR_PRIMITIVES.keys() - LEAVES - DECOMPOSED - DRAWN - STEPS
-    assert derivative_rules.SEVERAL.keys() | derivative_rules.RESULTS == STEPS
+    assert derivative_rules.MULTI_RESULT_RULES.keys() | derivative_rules.RESULT_PRIMITIVES == STEPS
     assert lowering.RULES.keys() <= TENSOR_PRIMITIVES.keys()
     assert lowering.RULES.keys() | ELEMENTWISE | OPERATORS.keys() == TENSOR_PRIMITIVES.keys()
     assert derivative_rules.SCALAR_RULES.keys() <= PRIMITIVES.keys()

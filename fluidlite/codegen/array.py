@@ -1,8 +1,8 @@
-"""Python source of array calls for a typed expression.
+"""Emits Python source of array calls for a typed expression.
 
 Two styles. ``out``: functions of the namespace write into outputs and temporaries, as NumPy's and CuPy's do;
-large problems of several steps go in blocks that stay in cache. ``pure``: Array-API functions alone.
-Outputs may be the memory of inputs: nothing is written to an output while an input is still to be read.
+large problems of several steps are split into blocks that stay in cache. ``pure``: Array-API functions only.
+Outputs may alias inputs: an output is not written before the last read of an input.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.codegen.typed import Instr, Typed
 
 BLOCK = 262144
-"""Elements of one block: a few of them fit into a core's second-level cache."""
+"""Elements of one block: a few blocks fit into a core's L2 cache."""
 
 
-SPREAD = ("maximum", "minimum")
-"""Functions that NumPy computes slowly with a number."""
+SPREAD_OPS = ("maximum", "minimum")
+"""Functions that NumPy computes slowly with a number as operand; it is then spread to an array."""
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What the source depends on beside the typed expression.
+class ArrayLayout:
+    """The facts on which the source depends, besides the typed expression.
 
-    ``positions``: those of slots in ``io.tensors``.
-    ``flags``: by slot, which collapsed dims the operand has.
-    ``sums``: by output slot, of outputs that are sums, which collapsed dims each adds up.
-    ``natural``: operands are used as they are; else they are reshaped to collapsed dims.
+    ``positions``: the indices of slots in ``io.tensors``.
+    ``flags``: by slot, the collapsed dims that the operand has.
+    ``sums``: by output slot, for outputs that are sums, the collapsed dims that are reduced.
+    ``natural``: operands are used with their own dims; else they are reshaped to collapsed dims.
     ``blocked``: loop over blocks of the first collapsed dim.
-    ``alias``: by output slot, the one input whose variable the output is; another output might share memory with any
-    input.
-    ``spread``: numbers beside ``maximum`` and ``minimum`` become arrays: NumPy's loops over two arrays take a third of
-    the time of those over an array and a number.
-    ``guarded``: write only while the context's status word is clear (the pure style).
-    ``apart``: a result does not take the memory of an operand that ends: on one element, NumPy's functions take three
-    times as long there.
+    ``alias``: by output slot, the input that the output must alias; other outputs may share memory with any input.
+    ``spread``: number operands of ``maximum`` and ``minimum`` become arrays: NumPy's loops over two arrays take a third
+    of the time of those over an array and a number.
+    ``predicated``: write only while the context's error flag is clear (the pure style).
+    ``distinct``: a result does not reuse the memory of an operand at its last use: on one element, NumPy's functions
+    take three times as long in place.
     """
 
     positions: Mapping[str, int]
@@ -49,31 +48,33 @@ class Layout:
     blocked: bool
     alias: Mapping[str, str]
     spread: bool = False
-    guarded: bool = False
-    apart: bool = False
+    predicated: bool = False
+    distinct: bool = False
 
 
 @dataclass(frozen=True)
 class Emitted:
-    """What an emitter made.
+    """The result of an emitter.
 
-    ``source``: of ``make(env)``, which returns ``(run, bind)``.
-    ``scratch``: dtypes of the blocked form's buffers.
+    ``source``: the text of ``make(env)``, which returns ``(run, bind)``.
+    ``scratch``: dtypes of the buffers of the blocked form.
     ``bound``: names, and their expressions over ``env``.
-    ``lines``: what runs, on arrays ``a0``, ... (inputs, by value) and ``o0``, ... (outputs, in order).
-    ``there``: names in these lines that say whether an output is the very tensor of the input whose value it has, each
-    with (input slot, output slot).
+    ``lines``: the statements, on arrays ``a0``, ... (inputs, by value) and ``o0``, ... (outputs, in order).
+    ``alias_flags``: variables in these lines that are true if an output is the tensor of the input whose value it has,
+    each with (input slot, output slot).
     """
 
     source: str
     scratch: tuple[str, ...]
     bound: tuple[tuple[str, str], ...] = ()
     lines: tuple[str, ...] = ()
-    there: tuple[tuple[str, tuple[str, str]], ...] = ()
+    alias_flags: tuple[tuple[str, tuple[str, str]], ...] = ()
 
 
 class Emitter:
-    def __init__(self, code: Typed, layout: Layout) -> None:
+    """The base of both styles: names of values, bound names, and lines."""
+
+    def __init__(self, code: Typed, layout: ArrayLayout) -> None:
         self.code = code
         self.layout = layout
         rank = len(next(iter(layout.flags.values())))
@@ -133,11 +134,11 @@ class Emitter:
         return ["    def bound():", *("        " + line for line in self.lines or ["pass"]), "    return bound"]
 
     def summed(self, slot: str, value: int) -> tuple[str, tuple[int, ...]]:
-        """The text of a value as large as what a sum of it adds up, and the axes of the sum."""
+        """The text of the operand of a sum, broadcast to all summed dims, and the axes of the sum."""
         sums, flags = self.layout.sums[slot], self.layout.flags[slot]
-        has = tuple(adds or kept for adds, kept in zip(sums, flags, strict=True))
+        value_flags_ = tuple(adds or keeps for adds, keeps in zip(sums, flags, strict=True))
         name = self.names[value]
-        if self.flags[value] != has:
+        if self.flags[value] != value_flags_:
             shape = self.bind(f"whole_{slot.partition('@')[0]}", f"env.summed[{slot!r}]")
             instr = self.code.instrs[value]
             if instr.op in ("const", "scalar"):
@@ -147,7 +148,7 @@ class Emitter:
         return name, tuple(k for k, adds in enumerate(sums) if adds)
 
     def on_device(self) -> str:
-        """The argument with which a function that makes an array makes it on the device."""
+        """The argument that makes a function create its array on the device."""
         return ""
 
     def random(self, instr: Instr, start: str, count: str, shape: str) -> str:
@@ -156,7 +157,7 @@ class Emitter:
 
 
 def number_source(instr: Instr) -> str:
-    """Source of a constant or of a scalar."""
+    """The source of a constant or scalar."""
     if instr.op == "scalar":
         return f"env.scalars[{instr.value}]"
     source = repr(instr.value)
@@ -164,7 +165,7 @@ def number_source(instr: Instr) -> str:
 
 
 class OutEmitter(Emitter):
-    """Functions with a place for their result."""
+    """Emits functions that write into an ``out`` array."""
 
     def emit(self) -> Emitted:
         code, layout = self.code, self.layout
@@ -172,7 +173,7 @@ class OutEmitter(Emitter):
         self.scratch: list[str] = []
         self.free: dict[str, list[str]] = {}
         self.lent: set[str] = set()
-        self.temporary: dict[int, str] = {}  # value -> buffer of ours that holds it
+        self.temporary: dict[int, str] = {}  # value -> the temporary buffer that holds it
         self.last = self._last_uses()
         outputs = self._outputs()
         inner: list[int] = []
@@ -185,7 +186,7 @@ class OutEmitter(Emitter):
             elif self.flags[i] == self.full:
                 inner.append(i)
             else:
-                self.lines.append(f"v{i} = {self._value(instr)}")  # lacks a dim: computed once, before any block
+                self.lines.append(f"v{i} = {self._value(instr)}")  # lacks a dim: computed once, before the blocks
         before = self.lines
         self.lines = []
         for i in inner:
@@ -198,7 +199,7 @@ class OutEmitter(Emitter):
         self.lines += self.after
         lines, bound = tuple(self.lines), tuple(self.bound.items())
         text = self.text(self.closure())
-        return Emitted(text, tuple(self.scratch), bound, lines, tuple(self.there.items()))
+        return Emitted(text, tuple(self.scratch), bound, lines, tuple(self.alias_flags.items()))
 
     def _number(self, i: int, instr: Instr) -> str:
         source = number_source(instr)
@@ -220,7 +221,7 @@ class OutEmitter(Emitter):
         return last
 
     def _rounds(self, i: int) -> bool:
-        """Whether a value is a cast to a half type that is only stored as such: storing its argument rounds it."""
+        """Whether a value is a cast to a half type that is only stored in it: the store of its argument rounds."""
         instr, layout = self.code.instrs[i], self.layout
         if instr.op != "cast" or instr.value not in HALVES or self.flags[i] != self.full or layout.alias:
             return False
@@ -255,15 +256,15 @@ class OutEmitter(Emitter):
         return f"{self.xp(self.function(instr))}{args})"
 
     def _cast(self, instr: Instr, arg: str) -> str:
-        given = self.code.instrs[instr.args[0]].dtype
+        source = self.code.instrs[instr.args[0]].dtype
         if instr.value in HALVES:
             return f"{arg}.astype({self.dtype(instr.value)}).astype({self.dtype('float32')})"
-        if instr.dtype in ALL_INTS and given.startswith("float"):
+        if instr.dtype in ALL_INTS and source.startswith("float"):
             return f"{self.xp('@cast')}{arg}, {instr.dtype!r})"
         return f"{arg}.astype({self.dtype(instr.dtype)})"
 
     def _target(self, i: int, outputs: Mapping[str, str]) -> str | None:
-        """The output that this value can be written to at once."""
+        """The output into which this value can be written directly, or None."""
         for slot, dtype, value in self.code.outputs:
             if value != i or dtype != self.code.instrs[i].dtype or self.layout.flags[slot] != self.full:
                 continue
@@ -272,12 +273,12 @@ class OutEmitter(Emitter):
         return None
 
     def _read_after(self, i: int, slot: str) -> bool:
-        """Whether an input whose memory an output may be is still read after a value."""
+        """Whether an input that an output may alias is still read after a value."""
         alias = self.layout.alias.get(slot)
-        for j, given in enumerate(self.code.instrs):
-            if given.op != "input" or (alias is not None and given.value != alias):
+        for j, source in enumerate(self.code.instrs):
+            if source.op != "input" or (alias is not None and source.value != alias):
                 continue
-            if self.code.inputs[given.value] not in HALVES and self.last.get(j, -1) > i:
+            if self.code.inputs[source.value] not in HALVES and self.last.get(j, -1) > i:
                 return True
         return False
 
@@ -295,24 +296,24 @@ class OutEmitter(Emitter):
         if i in self.rounded:
             self.names[i] = self.names[instr.args[0]]
             return
-        load = instr.op == "input"
-        plain_cast = load or (
+        is_load = instr.op == "input"
+        plain_cast = is_load or (
             instr.op == "cast"
             and instr.value not in HALVES
             and not (instr.dtype in ALL_INTS and self.code.instrs[instr.args[0]].dtype.startswith("float"))
         )
-        function = "" if load or instr.op == "cast" else self.function(instr)
-        placed = plain_cast or (function and not function.startswith("@"))
-        if not placed:
+        function = "" if is_load or instr.op == "cast" else self.function(instr)
+        has_out = plain_cast or (function and not function.startswith("@"))
+        if not has_out:
             self.lines.append(f"{name} = {self._value(instr)}")
             self._release(i, instr)
             self.temporary[i] = name
             return
         target = self._target(i, outputs)
-        if not self.layout.apart:
+        if not self.layout.distinct:
             self._release(i, instr)
-        mine = target is None
-        fresh = False
+        is_temporary = target is None
+        is_new = False
         if target is None:
             pool = self.free.get(instr.dtype)
             lent = None if pool else self._lend(i, instr, outputs)
@@ -324,26 +325,26 @@ class OutEmitter(Emitter):
                 target = f"s{len(self.scratch)}"
                 self.scratch.append(instr.dtype)
             else:
-                target, fresh = name, True
-        source = self.names[i] if load else ", ".join(self._operand(arg, function) for arg in instr.args)
+                target, is_new = name, True
+        source = self.names[i] if is_load else ", ".join(self._operand(arg, function) for arg in instr.args)
         if plain_cast:
-            if fresh:
+            if is_new:
                 self.lines.append(f"{target} = {source}.astype({self.dtype(instr.dtype)})")
             else:
                 self.lines.append(f"{self.xp('copyto')}{target}, {source}, 'unsafe')")
-        elif fresh:
+        elif is_new:
             self.lines.append(f"{target} = {self.xp(function)}{source})")
         else:
-            named = "out=" if function in ("maximum", "minimum") else ""  # NumPy deprecates their positional form
-            self.lines.append(f"{self.xp(function)}{source}, {named}{target})")
+            keyword = "out=" if function in ("maximum", "minimum") else ""  # NumPy deprecates their positional form
+            self.lines.append(f"{self.xp(function)}{source}, {keyword}{target})")
         self.names[i] = target
-        if self.layout.apart:
+        if self.layout.distinct:
             self._release(i, instr)
-        if mine:
+        if is_temporary:
             self.temporary[i] = target
 
     def _operand(self, arg: int, function: str) -> str:
-        if not self.layout.spread or function not in SPREAD or self.code.instrs[arg].op not in ("const", "scalar"):
+        if not self.layout.spread or function not in SPREAD_OPS or self.code.instrs[arg].op not in ("const", "scalar"):
             return self.names[arg]
         return self.bind(f"k{arg}", f"env.spread({self.names[arg]})") + ("[:m]" if self.layout.blocked else "")
 
@@ -357,7 +358,7 @@ class OutEmitter(Emitter):
                     self.free.setdefault(self.code.instrs[arg].dtype, []).append(name)
 
     def _lend(self, i: int, instr: Instr, outputs: Mapping[str, str]) -> str | None:
-        """An output that can hold this value till its own is computed."""
+        """An output that can hold this value until its own value is computed, or None."""
         for slot, dtype, value in self.code.outputs:
             name = outputs[slot]
             if dtype != instr.dtype or self.layout.flags[slot] != self.full or name in self.lent:
@@ -371,11 +372,11 @@ class OutEmitter(Emitter):
         return None
 
     def _finish(self, outputs: Mapping[str, str]) -> None:
-        """Sums first, then outputs that are inputs, then what waits in temporaries; small outputs after any loop."""
+        """Store sums first, then outputs that are inputs, then temporaries; outputs that lack dims after the loop."""
         copies: list[tuple[bool, str]] = []
         self.after: list[str] = []
         self.first: list[str] = []
-        self.there: dict[str, tuple[str, str]] = {}
+        self.alias_flags: dict[str, tuple[str, str]] = {}
         for slot, dtype, value in self.code.outputs:
             name, out, flags = self.names[value], outputs[slot], self.layout.flags[slot]
             if name == out:
@@ -383,33 +384,31 @@ class OutEmitter(Emitter):
             instr = self.code.instrs[value]
             if slot in self.layout.sums:
                 name, axes = self.summed(slot, value)
-                kind = self.dtype(instr.dtype)
-                if self.layout.blocked:  # the sum over all: of each block, then of those
+                dtype_name = self.dtype(instr.dtype)
+                if self.layout.blocked:  # a full sum: of each block, then of the blocks
                     add = self.bind("f_add_reduce", "env.function('add').reduce")
                     self.first.append(f"r_{out} = []")
-                    self.lines.append(f"r_{out}.append({add}({name}, {axes}, {kind}, None, True))")
+                    self.lines.append(f"r_{out}.append({add}({name}, {axes}, {dtype_name}, None, True))")
                     self.after.append(f"{self.xp('copyto')}{out}, {add}(r_{out}, 0), 'unsafe')")
                     continue
                 if dtype == instr.dtype:
-                    self.lines.append(f"{self.xp('@pairwise_sum')}{name}, {axes}, {kind}, {out})")
+                    self.lines.append(f"{self.xp('@pairwise_sum')}{name}, {axes}, {dtype_name}, {out})")
                     continue
-                self.lines.append(f"r_{out} = {self.xp('@pairwise_sum')}{name}, {axes}, {kind})")
+                self.lines.append(f"r_{out} = {self.xp('@pairwise_sum')}{name}, {axes}, {dtype_name})")
                 name = f"r_{out}"
             elif instr.op == "input":
                 alias = self.layout.alias.get(slot)
-                if alias is not None and alias == instr.value:  # mostly it is that variable's memory already
+                if alias is not None and alias == instr.value:  # usually it already has that memory
                     positions = self.layout.positions
                     self.fetch.append(f"{out}_there = t[{positions[alias]}] is t[{positions[slot]}]")
-                    self.there[f"{out}_there"] = alias, slot
+                    self.alias_flags[f"{out}_there"] = alias, slot
                     self.lines.append(f"if not {out}_there: {self.xp('copyto')}{out}, {name}, 'unsafe')")
                     continue
-                if any(given == instr.value for other, given in self.layout.alias.items() if other != slot):
+                if any(source == instr.value for other, source in self.layout.alias.items() if other != slot):
                     self.lines.append(f"r_{out} = {name}.copy()")
                     name = f"r_{out}"
             line = f"{self.xp('copyto')}{out}, {name}, 'unsafe')"
-            if (
-                flags != self.full and slot not in self.layout.sums
-            ):  # it may be an input's memory, which every block reads
+            if flags != self.full and slot not in self.layout.sums:  # it may alias an input that all blocks read
                 self.after.append(line)
             else:
                 copies.append((instr.op != "input", line))
@@ -453,7 +452,7 @@ _NAME = re.compile(r"\b[a-z]\d+\b")
 
 
 def scratch_bytes(scratch: tuple[str, ...], volume: int) -> list[int]:
-    """Offsets of the scratch buffers of a blocked run in its workspace, and the end."""
+    """The offsets of the scratch buffers of a blocked run in its workspace, and the total size."""
     offsets = [0]
     for dtype in scratch:
         offsets.append(offsets[-1] + -(-volume * ITEMSIZE[dtype] // 64) * 64)

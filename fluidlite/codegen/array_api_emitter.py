@@ -1,4 +1,4 @@
-"""Python source of Array-API calls alone: they return new arrays, which are written to the outputs last."""
+"""Emits Python source of Array-API calls only: they return new arrays, which are copied to the outputs last."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPERATORS = {
 
 
 class PureEmitter(Emitter):
-    """Array-API functions that return new arrays."""
+    """Emits Array-API functions, which return new arrays."""
 
     def emit(self) -> Emitted:
         self.inputs(reshape=not self.layout.natural)
@@ -44,7 +44,7 @@ class PureEmitter(Emitter):
             self.lines += self._result(k, slot, dtype, value)
         for k, (slot, _, _) in enumerate(self.code.outputs):
             value_text = f"r{k}"
-            if self.layout.guarded and slot in self.layout.alias:
+            if self.layout.predicated and slot in self.layout.alias:
                 value_text = f"{self.xp('where')}context.status_array()[0] == 0, r{k}, o{k})"
             self.lines.append(f"o{k}[...] = {value_text}")
         return Emitted(self.text(self.closure()), ())
@@ -60,8 +60,8 @@ class PureEmitter(Emitter):
                 return f"{self.xp('astype')}{arg}, {self.dtype('float32')})"
             return f"{self.xp('@cast')}{arg}, {instr.dtype!r})"
         function = self.function(instr)
-        given = [self.code.instrs[arg].op in ("const", "scalar") for arg in instr.args]
-        if instr.op in _OPERATORS and not function.startswith("@") and not all(given):
+        are_numbers = [self.code.instrs[arg].op in ("const", "scalar") for arg in instr.args]
+        if instr.op in _OPERATORS and not function.startswith("@") and not all(are_numbers):
             a, b = (self.names[arg] for arg in instr.args)
             return f"{a} {_OPERATORS[instr.op]} {b}"
         return f"{self.xp(function)}{', '.join(self._array(arg) for arg in instr.args)})"
@@ -81,7 +81,7 @@ class PureEmitter(Emitter):
             name, axes = self.summed(slot, value)
             name = f"{self.xp('@pairwise_sum')}{name}, {axes}, {self.dtype(instr.dtype)})"
         if instr.op == "input" and len(self.code.outputs) > 1:
-            name = f"{self.xp('asarray')}{name}, copy=True)"  # another output may be this input's memory
+            name = f"{self.xp('asarray')}{name}, copy=True)"  # another output may alias this input
         if dtype != instr.dtype:
             name = f"{self.xp('astype')}{name}, {self.dtype(dtype)})"
         if not self.layout.natural:

@@ -1,4 +1,4 @@
-"""Generated kernels for the array capability."""
+"""Generates elementwise kernels of array calls for devices with an array namespace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen import functions
-from fluidlite.codegen.array import BLOCK, SPREAD, Emitted, Layout, OutEmitter, scratch_bytes
+from fluidlite.codegen.array import BLOCK, SPREAD_OPS, ArrayLayout, Emitted, OutEmitter, scratch_bytes
 from fluidlite.codegen.array_api_emitter import PureEmitter
 from fluidlite.codegen.array_text import function_text
 from fluidlite.codegen.broadcast import Pattern, pattern_of, value_flags
@@ -19,18 +19,18 @@ from fluidlite.codegen.typed import Typed
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
 
-SPREAD_FROM = 2048
-"""Elements from which on an array of one number pays."""
+MIN_SPREAD_ELEMENTS = 2048
+"""From this number of elements on, spreading a number operand to an array is faster."""
 
-SEVERAL = ("uniform", "gaussian", "erf", "gelu", "normcdf", "normpdf", "pow", "round")
-"""Functions that take several steps themselves."""
+COMPOSITE_OPS = ("uniform", "gaussian", "erf", "gelu", "normcdf", "normpdf", "pow", "round")
+"""Functions that consist of several array operations: they run in blocks even alone."""
 
 _spread: LRUCache[Any] = LRUCache(32, "arrays of one number")
 _emitted: LRUCache[tuple[Emitted, CodeType]] = LRUCache(2048, "array code", 32 << 20)
 
 
 class Environment:
-    """What generated source reads once, when its ``make(env)`` is called."""
+    """The environment that generated source reads once, when its ``make(env)`` is called."""
 
     partial = partial
 
@@ -42,21 +42,21 @@ class Environment:
         self.scalars: tuple[Any, ...] = ()
 
     def function(self, name: str) -> Any:
-        """A function of the namespace; ``where`` takes ``out`` as others do, and a device may bring a faster one."""
+        """A function of the namespace; ``where`` takes ``out``, too, and a device may provide a faster one."""
         if name != "where" or self.style != "out":
             return getattr(self.xp, name)
         extra = self.array.extra("where")
         return extra if extra is not None else self._where
 
     def _where(self, condition: Any, x: Any, y: Any, out: Any = None) -> Any:
-        chosen = self.xp.where(condition, x, y)
+        result = self.xp.where(condition, x, y)
         if out is None:
-            return chosen
-        self.xp.copyto(out, chosen)
+            return result
+        self.xp.copyto(out, result)
         return out
 
     def helper(self, name: str) -> Any:
-        """A function that the namespace lacks, taking it first."""
+        """A function that the namespace lacks; it takes the namespace as first argument."""
         extra = self.array.extra(name) if name == "erf" else None
         return getattr(functions, name) if extra is None else lambda xp, x: extra(x)
 
@@ -66,20 +66,20 @@ class Environment:
 
     @property
     def reshape(self) -> Callable[[Any, tuple[int, ...]], Any]:
-        """A function that gives an array other dims; with ``out`` style a view."""
+        """The reshape function; in the ``out`` style it returns a view."""
         return _reshape if self.style == "out" else self.xp.reshape
 
     def spread(self, number: Any) -> Any:
-        """An array of one number, as large as the problem or its block; problems share its memory."""
+        """An array filled with a number, as large as the problem or its block; problems share its memory."""
         volume = self.volume if self.blocked else self.size
         dims = self.block if self.blocked else self.dims
         if volume > BLOCK:
             return self.xp.full(dims, number, number.dtype)
-        whole = _spread.get((number.dtype.str, number.tobytes()), lambda: self.xp.full(BLOCK, number, number.dtype))
-        return whole[:volume].reshape(dims)
+        filled = _spread.get((number.dtype.str, number.tobytes()), lambda: self.xp.full(BLOCK, number, number.dtype))
+        return filled[:volume].reshape(dims)
 
-    def sizes(self, call: Call, pattern: Pattern, code: Typed, layout: Layout, emitted: Emitted) -> int:
-        """Set the numbers of one problem; return the bytes of workspace."""
+    def sizes(self, call: Call, pattern: Pattern, code: Typed, layout: ArrayLayout, emitted: Emitted) -> int:
+        """Set the sizes of one problem; returns the workspace in bytes."""
         self.size = pattern.size
         self.dims = pattern.domain if layout.natural else pattern.dims
         self.shapes = {slot: pattern.shape(slot) for slot in pattern.flags}
@@ -97,9 +97,9 @@ class Environment:
         return self.offsets[-1]
 
 
-def _limits_by_numbers(code: Typed) -> bool:
+def _has_spread_numbers(code: Typed) -> bool:
     plain = ("const", "scalar")
-    return any(i.op in SPREAD and any(code.instrs[arg].op in plain for arg in i.args) for i in code.instrs)
+    return any(i.op in SPREAD_OPS and any(code.instrs[arg].op in plain for arg in i.args) for i in code.instrs)
 
 
 def _reshape(array: Any, dims: tuple[int, ...]) -> Any:
@@ -107,16 +107,16 @@ def _reshape(array: Any, dims: tuple[int, ...]) -> Any:
 
 
 class ArrayGenerator:
-    """Makes kernels of scalar expressions out of array calls."""
+    """Generates kernels of scalar expressions as array calls."""
 
     def refuse(self, call: Call, unit: Any) -> str | None:
-        """Why no kernel can be generated, or None."""
+        """The reason why no kernel can be generated, or None."""
         if unit.array is None:
             return "the device has no array namespace"
         return refusal(call, unit.array_dtypes)
 
     def may_lie_on(self, call: Call) -> Mapping[str, str]:
-        """For output slots the input slots on which they may lie: each element is read before it is written."""
+        """For output slots the input slots that they may alias: each element is read before it is written."""
         return call.op.may_alias
 
     def prepare(self, call: Call, context: Any) -> Any:
@@ -125,17 +125,19 @@ class ArrayGenerator:
         pattern = pattern_of(call)
         capability = context.array
         alias = alias_of(call)
-        guarded = bool(alias) and not capability.eager
-        style = "out" if capability.out and not guarded else "pure"
+        predicated = bool(alias) and not capability.eager
+        style = "out" if capability.out and not predicated else "pure"
         flags = value_flags(code.instrs, pattern.flags)
-        whole = all(
+        sums_are_full = all(
             [all((*flags[value], *pattern.sums[slot])) for slot, _, value in code.outputs if slot in pattern.sums]
         )
         steps = sum([instr.op not in ("input", "const", "scalar") for instr in code.instrs])
-        fast = style == "out" and capability.eager and whole
-        spread = fast and pattern.size >= SPREAD_FROM and _limits_by_numbers(code)
-        blocked = fast and pattern.size > BLOCK and (steps > 1 or spread or any(i.op in SEVERAL for i in code.instrs))
-        layout = Layout(
+        eager = style == "out" and capability.eager and sums_are_full
+        spread = eager and pattern.size >= MIN_SPREAD_ELEMENTS and _has_spread_numbers(code)
+        blocked = (
+            eager and pattern.size > BLOCK and (steps > 1 or spread or any(i.op in COMPOSITE_OPS for i in code.instrs))
+        )
+        layout = ArrayLayout(
             {slot: call.index[slot] for slot in pattern.flags},
             pattern.flags,
             pattern.sums,
@@ -143,11 +145,11 @@ class ArrayGenerator:
             blocked,
             alias,
             spread,
-            guarded,
+            predicated,
             style == "out" and capability.eager and pattern.size == 1,
         )
-        said = [tuple(each.items()) if isinstance(each, Mapping) else each for each in vars(layout).values()]
-        key = (code.key, style, *said)
+        layout_key = [tuple(each.items()) if isinstance(each, Mapping) else each for each in vars(layout).values()]
+        key = (code.key, style, *layout_key)
 
         def make() -> tuple[Emitted, CodeType]:
             emitted = (OutEmitter if style == "out" else PureEmitter)(code, layout).emit()

@@ -1,6 +1,6 @@
-"""Which operand lies where in an elementwise problem, in as few dims as say it.
+"""The broadcast pattern of an elementwise call, with adjacent dims collapsed.
 
-Generated code depends on the pattern alone; sizes are arguments.
+Generated code depends on the pattern only; sizes are arguments.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Flags = tuple[bool, ...]
 
 @dataclass(frozen=True)
 class Pattern:
-    """An elementwise problem.
+    """The broadcast pattern of an elementwise call.
 
     ``domain``: broadcast of all operands.
     ``dims``: the domain in collapsed dims: at least one.
-    ``flags``: by slot, for each collapsed dim whether the operand has it.
-    ``sums``: by output slot, of outputs that are sums, for each collapsed dim whether it is added up, which the output
-    lacks then.
-    ``natural``: whether NumPy's own broadcasting of the operands' dims gives this, and every output has the domain's
+    ``flags``: by slot, for each collapsed dim whether the operand has it; else it broadcasts.
+    ``sums``: by output slot, for outputs that are sums, for each collapsed dim whether it is reduced; the output lacks
+    it.
+    ``natural``: whether NumPy's broadcasting of the operands' dims computes this, and all outputs have the domain's
     dims.
     """
 
@@ -48,17 +48,17 @@ class Pattern:
         return tuple([d if f else 1 for d, f in zip(self.dims, self.flags[slot], strict=True)])
 
     def strides(self, slot: str) -> list[int]:
-        """How many of its elements one step along each collapsed dim skips, 0 where it is broadcast."""
-        steps, step = [0] * len(self.dims), 1
-        for k in range(len(steps) - 1, -1, -1):
+        """The operand's stride in elements along each collapsed dim, 0 where it broadcasts."""
+        strides, stride = [0] * len(self.dims), 1
+        for k in range(len(strides) - 1, -1, -1):
             if self.flags[slot][k]:
-                steps[k] = step
-                step *= self.dims[k]
-        return steps
+                strides[k] = stride
+                stride *= self.dims[k]
+        return strides
 
 
 def pattern_of(call: Call, also: Iterable[str] = ()) -> Pattern:
-    """Return the pattern of a call with exact dims, of the slots that are read and written, and of ``also``."""
+    """Return the pattern of a call with known dims, for the slots that are read and written, and ``also``."""
     code, domain = typed_of(call), domain_of(call)
     outputs = [slot for slot, _, _ in code.outputs]
     slots = {slot: call.dims(slot) for slot in (*code.inputs, *also, *outputs)}
@@ -70,7 +70,7 @@ def pattern_of(call: Call, also: Iterable[str] = ()) -> Pattern:
     natural = bool(dims) and {*map(slots.__getitem__, outputs)} <= {dims}
     for slot, each in slots.items():
         natural &= len(each) <= rank and (1,) * (rank - len(each)) + each == placed[slot]
-    # a value that is made of one operand may take the place of another's, so what is placed alike must be alike
+    # a value of one operand may replace a value of another, so operands with equal aligned dims must have equal dims
     natural &= len({*slots.values()}) == len({*placed.values()})
     return _collapse(domain, placed, natural)
 
@@ -102,18 +102,18 @@ def _collapse(domain: Domain, placed: Mapping[str, Dims], natural: bool) -> Patt
     )
 
 
-def value_flags(instrs: Sequence[Instr], given: Mapping[str, Flags]) -> list[Flags]:
-    """Which collapsed dims each value has in memory: those of all inputs that it loads.
+def value_flags(instrs: Sequence[Instr], input_flags: Mapping[str, Flags]) -> list[Flags]:
+    """For each value the collapsed dims that it has in memory: those of all inputs that it loads.
 
-    It may be equal along dims that it lacks; what a sum adds up is said by the pattern.
+    It is constant along other dims; the pattern determines what a sum reduces.
     """
-    rank = len(next(iter(given.values())))
-    found: list[Flags] = []
+    rank = len(next(iter(input_flags.values())))
+    all_flags: list[Flags] = []
     for instr in instrs:
         flags: Flags = (instr.op in ("uniform", "gaussian"),) * rank
         if instr.op == "input":
-            flags = given[instr.value]
+            flags = input_flags[instr.value]
         for arg in instr.args:
-            flags = tuple(map(or_, flags, found[arg]))
-        found.append(flags)
-    return found
+            flags = tuple(map(or_, flags, all_flags[arg]))
+        all_flags.append(flags)
+    return all_flags

@@ -1,7 +1,7 @@
-"""The index domain of an elementwise call: the elements that it works on, and what it adds up.
+"""The index domain of an elementwise call: its iteration space and the axes that it reduces.
 
-The domain belongs to the operator. It is said here once, from the dims of operands and outputs, and never taken from
-what generated code loads: a constant, or a value that a fused operator keeps to itself, may alone give a dim.
+The domain is derived from the dims of operands and outputs, never from the loads of generated code: a constant, or
+an intermediate value of a fused operator, may be the only one that has a dim.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fluidlite.tensor.tensor_spec import Dims
 
 @dataclass(frozen=True)
 class Domain:
-    """What an elementwise call works on.
+    """The index domain of an elementwise call.
 
     ``dims``: broadcast of all operands and outputs.
-    ``placed``: by slot, where operands and outputs lie in it: as many dims, 1 where they are broadcast.
-    ``sums``: by output slot, of outputs that are sums, the axes of the domain that each adds up.
+    ``placed``: by slot, the dims of operands and outputs aligned with the domain: the same rank, 1 where broadcast.
+    ``sums``: by output slot, for outputs that are sums, the axes of the domain that are reduced.
     """
 
     dims: Dims
@@ -33,15 +33,15 @@ class Domain:
 
 @once
 def domain_of(call: Call) -> Domain:
-    """Return the index domain of a call whose dims are known; asked once a call.
+    """Return the index domain of a call with known dims; computed once for each call.
 
-    Raises ShapeError if an operand has no place among the others.
+    Raises ShapeError if an operand does not broadcast with the others.
     """
     rule = call.op.scalar
     assert rule is not None
     if rule.domain is not None:
-        said: Domain = rule.domain(call)
-        return said
+        own_domain: Domain = rule.domain(call)
+        return own_domain
     spans = typed_of(call).spans
     specs = {**call.ins, **call.outs}
     slots = {slot: specs[slot][0].dims for slot in (*chain.from_iterable(spans.values()), *spans) if slot != EVERYWHERE}
@@ -53,18 +53,18 @@ def domain_of(call: Call) -> Domain:
         call.fail(next(iter(slots)), "dims that broadcast with " + ", ".join(call.shown(slot) for slot in slots))
     sums = {}
     for slot, span in spans.items():
-        has = dims if EVERYWHERE in span else broadcast([placed[each] for each in span])
-        assert has is not None
-        axes = tuple([k for k, (there, kept) in enumerate(zip(has, placed[slot], strict=False)) if kept == 1 != there])
+        shape = dims if EVERYWHERE in span else broadcast([placed[each] for each in span])
+        assert shape is not None
+        axes = tuple([k for k, (size, out) in enumerate(zip(shape, placed[slot], strict=False)) if out == 1 != size])
         if axes:
             sums[slot] = axes
     return Domain(dims, placed, sums)
 
 
 def place(dims: Dims, rank: int, axis: int) -> Dims | None:
-    """Dims of an operand among ``rank`` dims by Fluid's rule, 1 where it is broadcast; None if it has no place.
+    """Align an operand's dims with ``rank`` dims by Fluid's ``axis`` rule, 1 where broadcast; None if they do not fit.
 
-    Fewer dims start at ``axis`` (-1: they end where the others end); trailing ones do not count then.
+    Fewer dims start at ``axis`` (-1: they are the last dims); trailing ones are then ignored.
     """
     if len(dims) == rank:
         return dims
@@ -73,42 +73,42 @@ def place(dims: Dims, rank: int, axis: int) -> Dims | None:
     if len(dims) > rank:
         return None
     start = rank - len(dims) if axis == -1 else axis
-    kept = dims
-    while kept and kept[-1] == 1:
-        kept = kept[:-1]
-    if start < 0 or start + len(kept) > rank:
+    core = dims
+    while core and core[-1] == 1:
+        core = core[:-1]
+    if start < 0 or start + len(core) > rank:
         return None
-    return (1,) * start + kept + (1,) * (rank - start - len(kept))
+    return (1,) * start + core + (1,) * (rank - start - len(core))
 
 
 def broadcast(shapes: Iterable[Dims]) -> Dims | None:
-    """Dims that all of these, of one rank, broadcast to; None if two differ."""
+    """The dims to which shapes of equal rank broadcast; None if they do not."""
     result: list[int] = []
     for sizes in zip(*shapes, strict=True):
-        several = {*sizes} - {1}
-        if len(several) > 1:
+        distinct = {*sizes} - {1}
+        if len(distinct) > 1:
             return None
-        result.append(several.pop() if several else 1)
+        result.append(distinct.pop() if distinct else 1)
     return tuple(result)
 
 
 def placed_dims(call: Call, dims: Mapping[str, Dims]) -> dict[str, Dims]:
-    """Dims of a call's operands as they lie among those of the largest, 1 where they are broadcast.
+    """Align the dims of a call's operands with the operand of the highest rank, 1 where they broadcast.
 
-    The largest is the one of the highest rank; where the operator says itself where operands lie, it says the rank.
+    An operator with its own rule of alignment determines the rank.
 
-    Raises ShapeError if one has no place there.
+    Raises ShapeError if an operand does not fit.
     """
     axis = call.attrs.get("axis", -1)
     axis = axis if isinstance(axis, int) else -1
     rule = call.op.scalar
-    said = rule.placed(call) if rule is not None and rule.placed is not None else {}
-    ranks = {len(each) for each in said.values()} or {len(each) for each in dims.values() if prod(each) != 1}
+    own = rule.placed(call) if rule is not None and rule.placed is not None else {}
+    ranks = {len(each) for each in own.values()} or {len(each) for each in dims.values() if prod(each) != 1}
     rank = max(ranks or map(len, dims.values()))
     placed: dict[str, Dims] = {}
     for slot, each in dims.items():
-        found = said[slot] if slot in said else place(each, rank, axis)
-        if found is None or len(found) != rank:
+        aligned = own[slot] if slot in own else place(each, rank, axis)
+        if aligned is None or len(aligned) != rank:
             call.fail(slot, f"dims that broadcast to {rank} dims from axis {axis}")
-        placed[slot] = found
+        placed[slot] = aligned
     return placed

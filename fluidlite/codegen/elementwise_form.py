@@ -1,6 +1,6 @@
-"""Operators that have no expression of their own, since other kernels suit them better, as elementwise ones.
+"""Elementwise forms of operators without a scalar rule: alone they run by other kernels, fused as elementwise ones.
 
-Within a fused operator, ``assign`` is a store, ``sum`` additions, and ``reduce_sum`` an output that lacks dims.
+In a fused operator, ``assign`` is a store, ``sum`` is additions, and ``reduce_sum`` an output that lacks dims.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from fluidlite.program.opdef import Infer, OpDef, Slot
 from fluidlite.program.rules import Operands, ScalarRule
 from fluidlite.tensor.tensor_spec import Dims
 
-_made: WeakKeyDictionary[OpDef, dict[int, OpDef]] = WeakKeyDictionary()
+_forms: WeakKeyDictionary[OpDef, dict[int, OpDef]] = WeakKeyDictionary()
 
-MOST_TERMS = 20
+MAX_TERMS = 20
+"""A ``sum`` of more inputs has no elementwise form."""
 
 
 def elementwise_form_of(definition: OpDef, count: int) -> OpDef | None:
-    """An operator as an elementwise one of ``count`` inputs, or None.
+    """The elementwise form of an operator with ``count`` inputs, or None.
 
-    The inputs of a slot that takes several are slots of their own, ``X[0]``, ``X[1]``, ...
+    The inputs of a duplicable slot become slots of their own, ``X[0]``, ``X[1]``, ...
     """
     make = _FORMS.get(definition.type)
-    if make is None or not 0 < count <= MOST_TERMS:
+    if make is None or not 0 < count <= MAX_TERMS:
         return None
-    known = _made.setdefault(definition, {})
-    if count not in known:
-        known[count] = make(definition, count)
-    return known[count]
+    by_count = _forms.setdefault(definition, {})
+    if count not in by_count:
+        by_count[count] = make(definition, count)
+    return by_count[count]
 
 
 def _assign(definition: OpDef, count: int) -> OpDef:
@@ -69,7 +70,7 @@ def _of_one_slot(definition: OpDef, slots: tuple[str, ...]) -> Infer:
 
 
 def _reduce_sum(definition: OpDef, count: int) -> OpDef:
-    rule = ScalarRule(lambda x: x, ("Out",), supports=_floats, placed=_kept)
+    rule = ScalarRule(lambda x: x, ("Out",), supports=_floats, placed=_with_kept_axes)
     return replace(definition, scalar=rule, decompose=None, grad=None)
 
 
@@ -77,7 +78,7 @@ def _floats(call: Call) -> str | None:
     return None if call.dtype("X") in FLOATS and call.dims("X") else "it adds up numbers of another kind"
 
 
-def _kept(call: Operands) -> dict[str, Dims]:
+def _with_kept_axes(call: Operands) -> dict[str, Dims]:
     dims = call.dims("X")
     axes = range(len(dims)) if call.attr("reduce_all") else {axis % len(dims) for axis in call.attr("dim")}
     return {"X": dims, "Out": tuple(1 if k in axes else dim for k, dim in enumerate(dims))}

@@ -1,4 +1,4 @@
-"""Operators that are a product with an epilogue, made on the fly; and epilogues that a product's own sum can be."""
+"""Operators that fuse a matmul or convolution with an elementwise epilogue, and epilogues that are accumulations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fluidlite.tensor.tensor_spec import Spec
 
 Pairs = tuple[tuple[str, str], ...]
 
-_made: WeakValueDictionary[tuple[Any, ...], OpDef] = WeakValueDictionary()
+_fused_operators: WeakValueDictionary[tuple[Any, ...], OpDef] = WeakValueDictionary()
 _lock = new_lock()
 
 
@@ -29,29 +29,29 @@ def product_with(
     product: OpDef,
     out: str,
     then: OpDef,
-    given: str,
+    result_slot: str,
     reads: Sequence[str],
     stores: Sequence[str],
     must_alias: Pairs = (),
     may_alias: Pairs = (),
 ) -> OpDef:
-    """Return the operator that is a product with an epilogue; while it is in use, the same parts give the same one.
+    """Return the operator of a product with an epilogue; the same object for the same arguments while it is in use.
 
-    Its inputs are the product's and ``With0``, ``With1``, ..., its outputs ``Out0``, ``Out1``, ...
+    Its inputs are those of the product and ``With0``, ``With1``, ..., its outputs ``Out0``, ``Out1``, ...
 
-    ``out``, ``given``: the slot of the product's result, and that in which ``then`` reads it.
+    ``out``, ``result_slot``: the slot of the product's result, and the slot in which ``then`` reads it.
     ``reads``, ``stores``: slots of ``then``: its other inputs, and its outputs.
-    ``must_alias``, ``may_alias``: pairs of an output and an input, slots of the whole.
+    ``must_alias``, ``may_alias``: pairs of an output and an input of the fused operator.
     """
-    key = (id(product), out, id(then), given, tuple(reads), tuple(stores), must_alias, may_alias)
+    key = (id(product), out, id(then), result_slot, tuple(reads), tuple(stores), must_alias, may_alias)
     with _lock:
-        found = _made.get(key)
-        if found is None:
+        op = _fused_operators.get(key)
+        if op is None:
             inputs = {slot: f"With{k}" for k, slot in enumerate(reads)}
             outputs = {slot: f"Out{k}" for k, slot in enumerate(stores)}
-            rule = Epilogue(product, out, then, given, inputs, outputs)
-            found = _made[key] = _definition(rule, dict(must_alias), dict(may_alias))
-    return found
+            rule = Epilogue(product, out, then, result_slot, inputs, outputs)
+            op = _fused_operators[key] = _definition(rule, dict(must_alias), dict(may_alias))
+    return op
 
 
 def _definition(rule: Epilogue, must_alias: dict[str, str], may_alias: dict[str, str]) -> OpDef:
@@ -60,20 +60,20 @@ def _definition(rule: Epilogue, must_alias: dict[str, str], may_alias: dict[str,
     def infer(call: Call) -> dict[str, Spec]:
         inner = then_call(call)
         assert then.infer is not None
-        found = then.infer(inner)
+        outputs = then.infer(inner)
         specs = {}
         for slot, whole in rule.outputs.items():
             if call.has(whole):
-                made = found[slot]
-                specs[whole] = made if isinstance(made, Spec) else made[0]
+                row = outputs[slot]
+                specs[whole] = row if isinstance(row, Spec) else row[0]
         return specs
 
     def decompose(call: Call, build: Any) -> None:
         ins = {slot: [build.input(slot, k) for k in range(call.count(slot))] for slot in call.ins}
         attrs = {attr.name: call.attrs[attr.name] for attr in product.attrs}
-        given = {slot: values for slot, values in ins.items() if product.input(slot) is not None}
-        made = build(product, given, {rule.out: None}, attrs)
-        rest = {rule.given: made, **{s: ins[whole] for s, whole in rule.inputs.items() if whole in ins}}
+        product_ins = {slot: values for slot, values in ins.items() if product.input(slot) is not None}
+        product_out = build(product, product_ins, {rule.out: None}, attrs)
+        rest = {rule.given: product_out, **{s: ins[whole] for s, whole in rule.inputs.items() if whole in ins}}
         outs = {slot: build.output(whole) for slot, whole in rule.outputs.items() if call.has(whole)}
         build(then, rest, outs, rule.then_attrs(call.attrs))
 
@@ -109,11 +109,11 @@ ACCUMULATE = OpDef(
     doc="Out = scale X + Given",
     origin="made by fusion",
 )
-"""What a product does that adds to what is there."""
+"""The epilogue of a product that accumulates into existing values."""
 
 
 def unfit(call: Call) -> str | None:
-    """Why a call's epilogue does not make one element of each output of each element of the product, or None."""
+    """The reason why a call's epilogue does not map each element of the product to one of each output, or None."""
     rule = call.op.epilogue
     assert rule is not None
     then = then_call(call)
@@ -131,12 +131,12 @@ def unfit(call: Call) -> str | None:
     return f"of its epilogue: {reason}" if reason is not None else None
 
 
-# Epilogues that are sums
+# Epilogues that are accumulations
 
 
 @dataclass(frozen=True)
 class Accumulation:
-    """An epilogue that is ``scale * X + factor * product``, X as large as the product.
+    """An epilogue ``scale * X + factor * product``; X has the dims of the product.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ class Accumulation:
 
 @once
 def accumulation(call: Call) -> Union[Accumulation, str]:
-    """A call with an epilogue as a sum with what is there, or the reason why it is none."""
+    """The accumulation that a call's epilogue is, or the reason why it is none."""
     rule = call.op.epilogue
     assert rule is not None
     reason = unfit(call)
@@ -168,16 +168,16 @@ def accumulation(call: Call) -> Union[Accumulation, str]:
     if terms is None or len(terms) != 2 or rule.given not in terms:
         return "its epilogue is no sum with one tensor"
     (other,) = terms.keys() - {rule.given}
-    given = then.spec(rule.given)
-    if any([then.dtype(each) != dtype or then.dims(each) != given.dims for each in (slot, other)]):
+    product_spec = then.spec(rule.given)
+    if any([then.dtype(each) != dtype or then.dims(each) != product_spec.dims for each in (slot, other)]):
         return "its epilogue adds a tensor of other dims or another dtype"
     if not (terms[other] and terms[rule.given]):
-        return "its epilogue multiplies by zero"  # which a sum would leave out, and with it NaN
+        return "its epilogue multiplies by zero"  # an accumulation would omit the term, and NaN in it
     return Accumulation(rule.inputs[other], rule.outputs[slot], terms[other], terms[rule.given])
 
 
 def _terms(code: Typed, value: int, call: Call) -> dict[str, float] | None:
-    """A value as a sum of tensors, each times a number; None if it is none, or a rounding would be left out."""
+    """A value as a sum of tensors times numbers, by slot; None if it is none, or would lose a rounding."""
     instr = code.instrs[value]
     if instr.dtype not in FLOATS:
         return None
@@ -187,9 +187,9 @@ def _terms(code: Typed, value: int, call: Call) -> dict[str, float] | None:
         return None
     if instr.op == "mul":
         for number, tensor in (instr.args, instr.args[::-1]):
-            known, inner = _number(code, number, call), code.instrs[tensor]
-            if known is not None and inner.op == "input":
-                return {inner.value: known}
+            factor, inner = _number(code, number, call), code.instrs[tensor]
+            if factor is not None and inner.op == "input":
+                return {inner.value: factor}
         return None
     first, second = (_terms(code, arg, call) for arg in instr.args)
     if first is None or second is None or len(first) > 1 or len(second) > 1 or first.keys() & second.keys():

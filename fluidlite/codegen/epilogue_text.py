@@ -1,4 +1,4 @@
-"""An epilogue in a kernel language's C, for kernels of products that are written in it."""
+"""Writes an epilogue in a kernel language's C, for matmul and convolution kernels."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any, NamedTuple, Union
 
 from fluidlite.codegen.broadcast import pattern_of
 from fluidlite.codegen.epilogue import unfit
-from fluidlite.codegen.language_writer import Writer, slot_word
+from fluidlite.codegen.language_writer import ElementwiseWriter, slot_word
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import Instr
 from fluidlite.program.epilogue import then_call
 from fluidlite.program.op_call import Call
 
-GIVEN = "given"
-"""The name of an element of the product, rounded as it would be stored."""
+PRODUCT_VARIABLE = "given"
+"""The variable that holds an element of the product, rounded to its storage dtype."""
 
 
 class EpilogueText(NamedTuple):
-    """What a kernel needs to compute an epilogue.
+    """The texts and arguments with which a kernel computes an epilogue.
 
     Attributes
     ----------
     buffers : tuple of (name, dtype, written, slot)
-        Pointers, and the slots of the call that they are.
+        Pointers, and their slots of the call.
     numbers : tuple of (name, dtype, value)
     row : str
-        Statements that begin a run of elements: ``first`` is where it lies in the product, row by row.
+        Statements before a run of elements: ``first`` is the row-major index of its first element in the product.
     element : str
-        Statements that compute element ``first + v`` of all outputs, of ``given``, into ``result0[v]``, ...
+        Statements that compute element ``first + v`` of all outputs from ``given`` into ``result0[v]``, ...
     stores : str
         Statements that store them.
     results : tuple of str
@@ -43,19 +43,19 @@ class EpilogueText(NamedTuple):
     results: tuple[str, ...]
 
 
-class _Inside(Writer):
-    """Writes an expression one of whose inputs is a variable."""
+class _EpilogueWriter(ElementwiseWriter):
+    """Writes an expression in which one input, the product, is a variable."""
 
-    given = ""
+    product_slot = ""
 
     def _text(self, instr: Instr, index: Mapping[str, str], element: str) -> str:
-        if instr.op == "input" and instr.value == self.given:
-            return GIVEN
+        if instr.op == "input" and instr.value == self.product_slot:
+            return PRODUCT_VARIABLE
         return super()._text(instr, index, element)
 
 
 def epilogue_refusal(call: Call, columns: int) -> Union[str, None]:
-    """Why a kernel that has runs of ``columns`` elements of a product cannot compute its epilogue, or None."""
+    """The reason why a kernel with runs of ``columns`` elements of a product cannot compute its epilogue, or None."""
     rule = call.op.epilogue
     assert rule is not None
     then = then_call(call)
@@ -69,14 +69,14 @@ def epilogue_refusal(call: Call, columns: int) -> Union[str, None]:
 
 
 def epilogue_text(call: Call, language: Any) -> EpilogueText:
-    """Write the epilogue of a call, whose dims are known."""
+    """Write the epilogue of a call with known dims."""
     rule = call.op.epilogue
     assert rule is not None
     then = then_call(call)
     code = typed_of(then)
     pattern = pattern_of(then, (rule.given,))
-    writer = _Inside(code, language, pattern, False)
-    writer.given = rule.given
+    writer = _EpilogueWriter(code, language, pattern, False)
+    writer.product_slot = rule.given
     last = len(pattern.dims) - 1
     dims = tuple(range(len(pattern.dims)))
     slots = [slot for slot in code.inputs if slot != rule.given]

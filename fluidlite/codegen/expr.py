@@ -1,7 +1,7 @@
-"""Scalar expressions: an elementwise operator is a function of symbols, and tracing it gives a graph.
+"""The IR of scalar expressions: an elementwise operator is a function of symbols; tracing it yields a graph.
 
-``maximum(x, 0.0)`` on a symbol makes a node. Numbers and float attributes have no type of their own; they
-take the inputs'. Two expressions that read alike are one value once typed (:mod:`fluidlite.codegen.typed`).
+``maximum(x, 0.0)`` on a symbol makes a node. Numbers and float attributes are weakly typed: they take the dtype of
+the inputs. Equal expressions become one value when they are typed (:mod:`fluidlite.codegen.typed`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fluidlite.program.rules import ScalarRule
 
 
 class Expr(Overloads["Expr", "Operand", "Expr"]):
-    """One immutable node: a primitive's name, its operands, and a value where the node holds one.
+    """One immutable node: the name of a primitive, its operands, and a value for leaves and casts.
 
     ``op``: ``"input"`` (value: slot), ``"param"`` (value: attribute), ``"const"`` (value: number), ``"uniform"`` and
     ``"gaussian"`` (value: number of the sub-stream), ``"cast"`` (value: dtype), ``"like"`` (its first operand, with the
@@ -61,7 +61,7 @@ _state = threading.local()
 
 
 def constant(value: Any) -> Expr:
-    """A number; it takes the dtype of what it meets."""
+    """The node of a number, which is weakly typed; nodes are returned as they are."""
     if isinstance(value, Expr):
         return value
     if hasattr(value, "item"):
@@ -72,22 +72,22 @@ def constant(value: Any) -> Expr:
 
 
 def node(op: str, *args: Any, value: Any = None) -> Expr:
-    """A primitive of symbols and numbers."""
+    """The node of a primitive of symbols and numbers."""
     return Expr(op, tuple(map(constant, args)), value)
 
 
 def are_scalars(operands: Iterable[Any]) -> bool:
-    """Whether a function of these is one of scalars: one is a symbol, or a scalar rule is being traced."""
+    """Whether operands belong to a scalar rule: one is a symbol, or a scalar rule is being traced."""
     return getattr(_state, "tracing", False) or any(isinstance(x, Expr) for x in operands)
 
 
 def uniform() -> Expr:
-    """A random number in [0, 1), one an element; each use in an expression draws from its own sub-stream."""
+    """A random number in [0, 1) for each element; each use in an expression draws from its own sub-stream."""
     return Expr("uniform", (), _next_stream())
 
 
 def gaussian() -> Expr:
-    """A random number of mean 0 and deviation 1, one an element."""
+    """A random number of mean 0 and standard deviation 1 for each element."""
     return Expr("gaussian", (), _next_stream())
 
 
@@ -99,7 +99,7 @@ def _next_stream() -> int:
 
 @dataclass(frozen=True)
 class Traced:
-    """The graph of one scalar rule: per output slot its expression."""
+    """The graph of a scalar rule: an expression for each output slot."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -114,28 +114,28 @@ def snake(slot: str) -> str:
 
 
 def parameters(function: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of a rule's positional parameters (slots) and of its keyword-only ones (attributes)."""
+    """The names of a rule's positional parameters (slots) and of its keyword-only ones (attributes)."""
     slots: list[str] = []
     attrs: list[str] = []
-    for given in inspect.signature(function).parameters.values():
-        (attrs if given.kind is given.KEYWORD_ONLY else slots).append(given.name)
+    for parameter in inspect.signature(function).parameters.values():
+        (attrs if parameter.kind is parameter.KEYWORD_ONLY else slots).append(parameter.name)
     return tuple(slots), tuple(attrs)
 
 
 def slots_of(names: Iterable[str], slots: Iterable[str], what: str) -> tuple[str, ...]:
-    """Slots that the parameter names stand for; an unknown one is a RegistryError."""
-    known = {snake(slot): slot for slot in slots}
-    found = []
+    """The slots of parameter names; raises RegistryError for an unknown name."""
+    by_name = {snake(slot): slot for slot in slots}
+    matches = []
     for name in names:
-        slot = known.get(name) or known.get(name.rstrip("_"))
+        slot = by_name.get(name) or by_name.get(name.rstrip("_"))
         if slot is None:
-            raise RegistryError(f"{what}: parameter {name!r} names no slot; known are {', '.join(sorted(known))}")
-        found.append(slot)
-    return tuple(found)
+            raise RegistryError(f"{what}: parameter {name!r} names no slot; known are {', '.join(sorted(by_name))}")
+        matches.append(slot)
+    return tuple(matches)
 
 
 def scalar_reads(op: OpDef) -> tuple[str, ...]:
-    """The input slots whose bytes an operator's expression reads."""
+    """The input slots whose elements an operator's expression reads."""
     if op.scalar is None:
         return ()
     names, _ = parameters(op.scalar.function)
@@ -143,24 +143,24 @@ def scalar_reads(op: OpDef) -> tuple[str, ...]:
 
 
 def trace(rule: ScalarRule, op: OpDef, attrs: Mapping[str, Any], present: Container[str] | None = None) -> Traced:
-    """Call the rule's function on symbols. Float attributes become parameters, static and others Python constants.
+    """Call the rule's function on symbols. Float attributes become parameters; static and other ones are constants.
 
-    A slot that may be left out, and is not among those ``present``, is None.
+    A dispensable slot that is not in ``present`` is None.
     """
     names, keywords = parameters(rule.function)
     slots = slots_of(names, [slot.name for slot in op.inputs], f"operator {op.type!r}")
     absent = {slot.name for slot in op.inputs if slot.dispensable and present is not None and slot.name not in present}
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name in keywords:
-        attr = op.attr(name) or op.attr(name.rstrip("_"))  # "lambda" is no name for a parameter: "lambda_" is
+        attr = op.attr(name) or op.attr(name.rstrip("_"))  # "lambda" is a keyword of Python: the parameter is "lambda_"
         if attr is None:
             raise RegistryError(f"operator {op.type!r}: its expression asks for {name!r}, which is no attribute of it")
         value = attrs[attr.name]
         symbol = attr.type == "float" and not attr.static and value is not None
-        given[name] = Expr("param", (), attr.name) if symbol else value
+        arguments[name] = Expr("param", (), attr.name) if symbol else value
     _state.streams, _state.tracing = 0, True
     try:
-        result = rule.function(*[None if slot in absent else Expr("input", (), slot) for slot in slots], **given)
+        result = rule.function(*[None if slot in absent else Expr("input", (), slot) for slot in slots], **arguments)
     finally:
         _state.tracing = False
     if isinstance(result, Mapping):

@@ -1,6 +1,6 @@
-"""What array namespaces lack, in Array-API functions: the helpers that generated array code calls as ``H.name``.
+"""Functions that array namespaces lack, written with Array-API functions: helpers of generated array code.
 
-Each takes the namespace first and returns new arrays.
+Each takes the namespace as first argument and returns new arrays.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.codegen.philox import gaussian, uniform
 from fluidlite.codegen.polynomials import (
-    ERF_FAR,
-    ERF_NEAR,
-    ERF_NEAR_BELOW,
-    ERF_OVER,
+    ERF64_LIMIT,
+    ERF64_P,
+    ERF64_Q,
+    ERF_CLIP,
     ERF_P,
     ERF_Q,
     GELU_END,
@@ -51,36 +51,36 @@ __all__ = [
 ]
 
 BLOCK = 1 << 16
-"""Elements of an array that stay in cache while one function after the other is applied to them."""
+"""Elements of a block that stays in cache while several functions are applied to it."""
 
 INV_SQRT_2PI = 0.39894228040143267794
-_LEAST = 2.0**-149
-"""The smallest number above 0 in float32."""
+_MIN_SUBNORMAL = 2.0**-149
+"""The smallest positive number in float32."""
 _GELU_POWER = tuple(math.log(2) * coefficient for coefficient in NORMAL_POWER)
 
 
 def dtype_object(xp: Any, dtype: str) -> Any:
-    """The namespace's dtype of that name; bfloat16 of ml_dtypes where it has none."""
-    found = getattr(xp, dtype, None)
-    return NUMPY[dtype] if found is None else found
+    """The namespace's dtype of that name; that of NumPy or ml_dtypes (bfloat16) where it has none."""
+    native = getattr(xp, dtype, None)
+    return NUMPY[dtype] if native is None else native
 
 
 def as_number(xp: Any, value: Any, like: Any, dtype: str) -> Any:
-    """A number as an array without dims, or a tuple of them as one of one dim, where ``like`` lives."""
+    """A number as an array without dims, or a tuple of numbers as an array of one dim, on the device of ``like``."""
     kind = dtype_object(xp, dtype)
     try:
         return xp.asarray(value, dtype=kind, device=like.device)
-    except TypeError:  # a namespace of one device does not take the argument
+    except TypeError:  # a namespace with one device lacks the argument
         return xp.asarray(value, dtype=kind)
 
 
 def _full(xp: Any, like: Any, value: Any) -> Any:
-    """A number beside an array, in its dtype: namespaces compare arrays with arrays alone."""
+    """A number as operand beside an array, in its dtype: namespaces compare arrays only with arrays."""
     return like.dtype.type(value) if type(like) is np.ndarray else xp.full_like(like, value)
 
 
 def cast(xp: Any, x: Any, dtype: str) -> Any:
-    """Convert by the table's rule: float to integer truncates, saturates, and makes 0 of NaN."""
+    """Convert the dtype: float to integer truncates, saturates, and turns NaN into 0."""
     target = dtype_object(xp, dtype)
     if dtype == "bool":
         return x != 0
@@ -89,7 +89,7 @@ def cast(xp: Any, x: Any, dtype: str) -> Any:
     limits = xp.iinfo(target)
     low, high = int(limits.min), int(limits.max)
     if x.size and hasattr(x, "__array_interface__") and x.min() >= low and x.max() < float(high + 1):
-        return xp.astype(x, target)  # host memory, and nothing to saturate (NaN fails the test): 20 times faster
+        return xp.astype(x, target)  # in host memory, without saturation (NaN fails the test): 20 times faster
     over = x >= float(high + 1)
     under = x < float(low)
     safe = xp.where(over | under | (x != x), _full(xp, x, 0.0), x)
@@ -104,7 +104,7 @@ def round(xp: Any, x: Any) -> Any:
 
 
 def floor_div(xp: Any, a: Any, b: Any) -> Any:
-    """``floor(a / b)`` of floats."""
+    """``floor(a / b)`` for floats."""
     return xp.floor(a / b)
 
 
@@ -114,7 +114,7 @@ def _broadcast(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def int_div(xp: Any, a: Any, b: Any) -> Any:
-    """Quotient truncated toward zero, 0 of a division by zero, wrapped for the lowest by -1."""
+    """Quotient truncated toward zero; 0 for a division by zero; the lowest integer by -1 wraps."""
     a, b = _broadcast(xp, a, b)
     one, zero = _full(xp, b, 1), _full(xp, b, 0)
     if not xp.isdtype(b.dtype, "signed integer"):
@@ -126,7 +126,7 @@ def int_div(xp: Any, a: Any, b: Any) -> Any:
 
 
 def _on_host(xp: Any, name: str, a: Any, b: Any) -> Any:
-    """NumPy's own function for integers on the host, which guards against 0 and -1 as we do; else None."""
+    """The result of NumPy's function for integers on the host, which handles 0 and -1 as we do; else None."""
     if not (hasattr(a, "__array_interface__") and hasattr(xp, "errstate")):
         return None
     with xp.errstate(all="ignore"):
@@ -134,10 +134,10 @@ def _on_host(xp: Any, name: str, a: Any, b: Any) -> Any:
 
 
 def int_floor_div(xp: Any, a: Any, b: Any) -> Any:
-    """Quotient rounded down, 0 of a division by zero."""
-    quick = _on_host(xp, "floor_divide", a, b)
-    if quick is not None:
-        return quick
+    """Quotient rounded down; 0 for a division by zero."""
+    result = _on_host(xp, "floor_divide", a, b)
+    if result is not None:
+        return result
     a, b = _broadcast(xp, a, b)
     one, zero = _full(xp, b, 1), _full(xp, b, 0)
     if not xp.isdtype(b.dtype, "signed integer"):
@@ -147,10 +147,10 @@ def int_floor_div(xp: Any, a: Any, b: Any) -> Any:
 
 
 def int_mod(xp: Any, a: Any, b: Any) -> Any:
-    """Remainder with the divisor's sign, 0 of a division by zero."""
-    quick = _on_host(xp, "remainder", a, b)
-    if quick is not None:
-        return quick
+    """Remainder with the divisor's sign; 0 for a division by zero."""
+    result = _on_host(xp, "remainder", a, b)
+    if result is not None:
+        return result
     a, b = _broadcast(xp, a, b)
     one, zero = _full(xp, b, 1), _full(xp, b, 0)
     if xp.isdtype(b.dtype, "signed integer"):
@@ -160,20 +160,20 @@ def int_mod(xp: Any, a: Any, b: Any) -> Any:
 
 
 def int_rem(xp: Any, a: Any, b: Any) -> Any:
-    """Remainder with the dividend's sign, 0 of a division by zero."""
-    quick = _on_host(xp, "fmod", a, b)
-    if quick is not None:
-        return quick
+    """Remainder with the dividend's sign; 0 for a division by zero."""
+    result = _on_host(xp, "fmod", a, b)
+    if result is not None:
+        return result
     a, b = _broadcast(xp, a, b)
     return xp.where(b == 0, _full(xp, b, 0), a - b * int_div(xp, a, b))
 
 
 def int_pow(xp: Any, a: Any, b: Any) -> Any:
-    """Power by squaring, wrapping; a negative exponent gives 0, except of 1 and -1."""
+    """Power by squaring, wrapping; 0 for a negative exponent, except for bases 1 and -1."""
     a, b = _broadcast(xp, a, b)
     one, zero = _full(xp, a, 1), _full(xp, a, 0)
     result, square = one, a
-    left = xp.where(b < 0, b & 1, b)  # 1 and -1 to a negative power: only whether it is odd counts
+    left = xp.where(b < 0, b & 1, b)  # 1 and -1 to a negative power depend only on its parity
     for _ in range(8 * xp.iinfo(b.dtype).bits // 8):
         result = xp.where((left & 1) != 0, result * square, result)
         square = square * square
@@ -184,7 +184,7 @@ def int_pow(xp: Any, a: Any, b: Any) -> Any:
 
 
 def _in_blocks(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """An elementwise function; of large NumPy arrays block by block."""
+    """Apply an elementwise function to large NumPy arrays block by block."""
 
     @functools.wraps(function)
     def blocked(xp: Any, x: Any) -> Any:
@@ -201,10 +201,10 @@ def _in_blocks(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 
 @_in_blocks
 def erf(xp: Any, x: Any) -> Any:
-    """The error function, for namespaces that have none."""
+    """The error function, for namespaces without it."""
     if _name(xp, x) == "float64":
         return _erf64(xp, x)
-    inside = xp.clip(x, -ERF_OVER, ERF_OVER)
+    inside = xp.clip(x, -ERF_CLIP, ERF_CLIP)
     square = inside * inside
     value = horner(ERF_P, square)
     value /= horner(ERF_Q, square)
@@ -213,19 +213,19 @@ def erf(xp: Any, x: Any) -> Any:
 
 
 def _erf64(xp: Any, x: Any) -> Any:
-    """A fraction of a small argument; of others, what the normal distribution leaves beyond them."""
+    """A rational function for small arguments; for others, 1 minus twice a normal distribution function."""
     size = xp.abs(x)
     z = size * size
-    near = x * (horner(ERF_NEAR, z) / horner(ERF_NEAR_BELOW, z))
-    far = 1.0 - 2.0 * normcdf(xp, size * -math.sqrt(2))
-    return xp.where(size < ERF_FAR, near, far * xp.sign(x))
+    small = x * (horner(ERF64_P, z) / horner(ERF64_Q, z))
+    large = 1.0 - 2.0 * normcdf(xp, size * -math.sqrt(2))
+    return xp.where(size < ERF64_LIMIT, small, large * xp.sign(x))
 
 
 @_in_blocks
 def normcdf(xp: Any, x: Any) -> Any:
-    """The normal distribution function, as exact where it is small: namespaces have none.
+    """The normal distribution function, with small relative error also where it is small.
 
-    Of -|x| a fraction times exp(-x * x / 2); above 0, that is taken from 1.
+    For -|x| a rational function times exp(-x * x / 2); above 0, 1 minus that.
     """
     y, density, low = _normal(xp, x)
     above, below = NORMAL_TAIL[_name(xp, x)]
@@ -236,9 +236,9 @@ def normcdf(xp: Any, x: Any) -> Any:
 
 @_in_blocks
 def gelu(xp: Any, x: Any) -> Any:
-    """``x`` times the normal distribution function; beyond the end, where that is 0, the number does not count.
+    """``x`` times the normal distribution function; x is clamped to the argument where that is 0.
 
-    In float32 the function of -|x| is a power, and |x| times it is taken from x where that is positive, else from 0.
+    In float32 the function of -|x| is a power, and |x| times it is subtracted from max(x, 0).
     """
     if _name(xp, x) == "float64":
         return xp.maximum(x, _full(xp, x, -NORMAL_END["float64"])) * normcdf(xp, x)
@@ -247,7 +247,7 @@ def gelu(xp: Any, x: Any) -> Any:
     power *= y
     y *= 0.5
     y *= xp.exp(power)
-    return xp.maximum(x, _full(xp, x, -_LEAST)) - y  # not of 0: which of two zeros is the maximum is not said
+    return xp.maximum(x, _full(xp, x, -_MIN_SUBNORMAL)) - y  # not with 0: the maximum of 0 and -0 is unspecified
 
 
 @_in_blocks
@@ -262,9 +262,9 @@ def _name(xp: Any, x: Any) -> str:
 
 
 def _normal(xp: Any, x: Any) -> tuple[Any, Any, Any]:
-    """|x| up to an end as y, exp(-y * y / 2), and how much of it is too much: the square's rounding error.
+    """The clamped |x| as y, exp(-y * y / 2), and its relative error by the rounding of the square.
 
-    That is found by halves of the factors (Dekker, 1971).
+    The rounding error is computed from halves of the factors (Dekker, 1971).
     """
     dtype = _name(xp, x)
     y = xp.abs(xp.clip(x, -NORMAL_END[dtype], NORMAL_END[dtype]))
@@ -277,10 +277,10 @@ def _normal(xp: Any, x: Any) -> tuple[Any, Any, Any]:
 
 
 def pow(xp: Any, a: Any, b: Any) -> Any:
-    """C's power: namespaces take the root where every exponent is 1/2, and that of -infinity or -0 differs."""
+    """C's power: namespaces compute a square root if all exponents are 1/2, which differs for -infinity and -0."""
     result = xp.pow(a, b)
     half = b == 0.5
     if not getattr(half, "ndim", 0) and hasattr(a, "__array_interface__") and not half:
-        return result  # one number, on the host
-    plain = xp.where(a == -math.inf, _full(xp, result, math.inf), result + 0.0)
-    return xp.where(half, plain, result)
+        return result  # a number on the host
+    corrected = xp.where(a == -math.inf, _full(xp, result, math.inf), result + 0.0)
+    return xp.where(half, corrected, result)

@@ -1,4 +1,4 @@
-"""One typed expression for several operators: what one stores and another loads stays a value between them."""
+"""Merges the typed expressions of fused operators: an intermediate result is a value, not a store and a load."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fluidlite.codegen.typed import Instructions, Typed, number
 OUTSIDE = -1
 """The ``part`` of a source that is an input of the fused operator."""
 NUMBER = -2
-"""The ``part`` of a source that is one of its numbers."""
+"""The ``part`` of a source that is a number of the fused operator."""
 
 
 class Source(NamedTuple):
-    """Where a part's input comes from: an output ``slot`` of an earlier part; OUTSIDE: of the fused operator's inputs;
-    NUMBER: the ``slot``-th number, which every element of it is.
+    """The source of a part's input: output ``slot`` of an earlier part; OUTSIDE: input ``slot`` of the fused operator;
+    NUMBER: the ``slot``-th number, with which the input is filled.
     """
 
     part: int
@@ -26,7 +26,7 @@ class Source(NamedTuple):
 
 
 class Number(NamedTuple):
-    """A constant: its stored dtype; its value, or None where it is a float and so an argument at run time."""
+    """A constant: its storage dtype, and its value, or None for a float, which is an argument at run time."""
 
     dtype: str
     value: Any
@@ -35,7 +35,7 @@ class Number(NamedTuple):
 
 @dataclass
 class PartCode:
-    """One operator of a fused one: its typed expression, and where each input comes from."""
+    """One operator of a fused operator: its typed expression, and the source of each input."""
 
     code: Typed
     sources: dict[str, Source] = field(default_factory=dict)
@@ -45,13 +45,13 @@ def merge(parts: Sequence[PartCode], numbers: Sequence[Number], outputs: Sequenc
     """Return the typed expression of all parts together.
 
     A value is rounded to the dtype in which its operator would store it, so that fused operators compute the same
-    bits. Float attributes of part 3 are parameters ``3.name``, float numbers ``number.0`` and so on. ``outputs`` says
-    of which part's output each output slot is.
+    bits. Float attributes of part 3 are parameters ``3.name``, float numbers ``number.0`` and so on. ``outputs`` maps
+    output slots to outputs of parts.
     """
     merger = _Merger(numbers)
     for index, part in enumerate(parts):
         merger.add(index, part)
-    return merger.finish(merger.inputs, [(slot, *merger.made[source]) for slot, source in outputs], {})
+    return merger.finish(merger.inputs, [(slot, *merger.results[source]) for slot, source in outputs], {})
 
 
 class _Merger(Instructions):
@@ -59,10 +59,10 @@ class _Merger(Instructions):
         super().__init__()
         self.numbers = numbers
         self.inputs: dict[str, str] = {}
-        self.made: dict[Source, tuple[str, int]] = {}
+        self.results: dict[Source, tuple[str, int]] = {}
 
     def add(self, index: int, part: PartCode) -> None:
-        """Append the values of a part."""
+        """Append the instructions of a part."""
         new: list[int] = []
         for instr in part.code.instrs:
             if instr.op == "input":
@@ -73,7 +73,7 @@ class _Merger(Instructions):
             else:
                 new.append(self.emit(instr.op, instr.dtype, tuple(map(new.__getitem__, instr.args)), instr.value))
         for slot, dtype, value in part.code.outputs:
-            self.made[Source(index, slot)] = dtype, new[value]
+            self.results[Source(index, slot)] = dtype, new[value]
 
     def _loaded(self, source: Source, dtype: str) -> int:
         if source.part == OUTSIDE:
@@ -84,14 +84,14 @@ class _Merger(Instructions):
             if constant.value is None and compute in FLOATS:
                 return self.scalar(Expr("param", (), f"number.{source.slot}"), compute)
             return self.emit("const", compute, (), number(constant.value, compute))
-        _, value = self.made[source]
-        if dtype in HALVES:  # an output itself is rounded by its store: after elements are added up, where it is a sum
+        _, value = self.results[source]
+        if dtype in HALVES:  # outputs are rounded by their store: after the reduction, if they are sums
             return self.emit("cast", "float32", (value,), dtype)
         return value
 
 
 def _renamed(expr: Expr, index: int) -> Expr:
-    """The same expression of the attributes of a part."""
+    """The expression with the attributes of a part as parameters."""
     if expr.op == "param":
         return Expr("param", (), f"{index}.{expr.value}")
     return Expr(expr.op, tuple(_renamed(arg, index) for arg in expr.args), expr.value)

@@ -1,7 +1,7 @@
-"""Generic kernels in the kernel language of a device: parameters, typed loads and stores, and how they are launched.
+"""Portable kernels in the kernel language of a device: parameters, typed loads and stores, and launches.
 
-A kernel is the text of what one work-item does. Words of the device's language, dtypes and functions are filled in, so
-that one text serves OpenCL C, CUDA C, plain C and a plugin's own.
+A kernel's text describes one work-item. Keywords of the device's language, dtypes and functions are substituted, so
+that one text works in OpenCL C, CUDA C, C and a plugin's language.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ $function void bad_index($buffer index_t* status, const index_t op_id, const ind
 
 
 class Buffer(NamedTuple):
-    """A pointer parameter: in the text, ``name`` is a pointer to the dtype's storage."""
+    """A pointer parameter: in the text, ``name`` is a pointer to elements in storage dtype."""
 
     name: str
     dtype: str
@@ -35,7 +35,7 @@ class Buffer(NamedTuple):
 
 
 Kernel = Callable[..., None]
-"""``kernel(context, items, spans, numbers, group=None)`` launches."""
+"""A compiled kernel: ``kernel(context, items, spans, numbers, group=None)`` launches it."""
 
 
 def ctype(context: Context, dtype: str) -> str:
@@ -47,7 +47,7 @@ def ctype(context: Context, dtype: str) -> str:
 
 
 def wrapping(context: Context, dtype: str, sign: str) -> str:
-    """The template of a sum or a product of ``{0}`` and ``{1}``: of integers in unsigned words, since they wrap."""
+    """The template of a sum or product of ``{0}`` and ``{1}``: integers are computed as unsigned, so that they wrap."""
     unsigned = {"int32": "uint32", "int64": "uint64"}.get(dtype)
     if unsigned is None:
         return f"{{0}} {sign} {{1}}"
@@ -56,7 +56,7 @@ def wrapping(context: Context, dtype: str, sign: str) -> str:
 
 
 def load(dtype: str, element: str) -> str:
-    """The expression that reads a stored element as the type it is computed in."""
+    """The expression that loads a stored element in its compute dtype."""
     return f"fl_load_{dtype}({element})" if dtype in HALVES else element
 
 
@@ -68,7 +68,7 @@ def store(context: Context, dtype: str, element: str, value: str) -> str:
 
 
 def function(context: Context, name: str, dtype: str) -> str:
-    """The function to call for a primitive on a dtype: the kernel language's, else the framework's own."""
+    """The function that computes a primitive in a dtype: the kernel language's, else the framework's."""
     return language_math_call(name, compute_dtype(dtype), context.language.math)
 
 
@@ -89,11 +89,11 @@ def build(
     entry : str
         Its name.
     buffers : sequence of Buffer
-        Pointers, in the order in which spans are given.
+        Pointers, in the order of the spans.
     numbers : sequence of str or (name, dtype)
-        Scalars after them, int64 unless a dtype is given.
+        Scalars after the buffers, int64 unless a dtype is passed.
     body : str
-        A template: ``$name`` stands for the entry of ``words``, and for the keywords of the kernel language.
+        A template: ``$name`` is replaced by the entry of ``words``, or by a keyword of the kernel language.
         Indices have the type ``index_t``.
     aliased : bool
         Whether buffers may overlap (an output that is also an input).
@@ -115,15 +115,15 @@ def build(
 
 
 Launch = tuple[Any, int, list[Any], "int | None"]
-"""What ``context.launch`` takes."""
+"""The arguments of ``context.launch``: kernel, work-items, arguments, work-group size."""
 
 
 def launching(
     launches: Callable[[Any, Any], Sequence[Launch]], same: bool, workspace: int = 0, source: str = ""
 ) -> Prepared:
-    """What launches compiled kernels one after the other.
+    """A prepared kernel that launches compiled kernels in order.
 
-    ``same``: ``launches(context, io)`` gives the same at each run, for operands whose memory stays where it is.
+    ``same``: ``launches(context, io)`` returns the same at each run, for operands at static addresses.
     """
 
     def run(context: Any, io: Any) -> None:
@@ -133,10 +133,10 @@ def launching(
     def bind(context: Any, io: Any) -> Callable[[], None] | None:
         if not same:
             return None
-        known = launches(context, io)
+        fixed_launches = launches(context, io)
 
         def bound() -> None:
-            for launch in known:
+            for launch in fixed_launches:
                 context.launch(*launch)
 
         return bound
@@ -157,18 +157,18 @@ def written(
 ) -> tuple[str, tuple[str, ...]]:
     """The text of a kernel as :func:`build` compiles it, and the types of its parameters.
 
-    ``local`` is a template that declares the memory that the work-items of a group share.
+    ``local`` is a template that declares the local memory of a work-group.
     """
     typed = [number if isinstance(number, tuple) else (number, "int64") for number in numbers]
     typed.append(("items", "int64"))
     kinds = tuple(ctype(context, dtype) for _, dtype, _ in buffers)
-    given, texts = tuple((words or {}).items()), (local, body)
-    key = context.language, entry, tuple(buffers), kinds, tuple(typed), texts, given, aliased
+    substitutions, texts = tuple((words or {}).items()), (local, body)
+    key = context.language, entry, tuple(buffers), kinds, tuple(typed), texts, substitutions, aliased
     return _texts.get(key, lambda: _write(*key))
 
 
 _texts: LRUCache[tuple[str, tuple[str, ...]]] = LRUCache(1024, "written kernels")
-"""Sizes are arguments: other sizes ask for the same text."""
+"""Sizes are arguments, so calls of other sizes use the same text."""
 
 
 def _write(
@@ -178,11 +178,11 @@ def _write(
     kinds: tuple[str, ...],
     numbers: tuple[tuple[str, str], ...],
     texts: tuple[str, str],
-    given: tuple[tuple[str, str], ...],
+    substitutions: tuple[tuple[str, str], ...],
     aliased: bool,
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the source of a kernel, and the types of its parameters; ``texts`` are of local memory, and the body."""
-    words = {**language.keywords, **dict(given)}
+    """Return the source of a kernel, and the types of its parameters; ``texts``: of local memory, and of the body."""
+    words = {**language.keywords, **dict(substitutions)}
     space, restrict = language.keywords["buffer"], "" if aliased else language.keywords["restrict"]
     byte = language.types["uint8"]
     declared, pointers, parameters = [], [], []
@@ -217,9 +217,9 @@ def _write(
 
 
 def decode(index: str, names: Sequence[tuple[str, Sequence[tuple[str, str]]]], left: str = "left") -> str:
-    """Text that splits a linear index over dims: ``(size, ((target, step), ...))`` each, outermost first.
+    """Text that unravels a linear index over dims ``(size, ((target, stride), ...))``, outermost first.
 
-    For each dim, its coordinate times ``step`` is added to ``target``.
+    The coordinate in each dim, times ``stride``, is added to ``target``.
     """
     lines = [f"index_t {left} = {index};"]
     for position, (size, targets) in reversed(list(enumerate(names))):
@@ -227,6 +227,6 @@ def decode(index: str, names: Sequence[tuple[str, Sequence[tuple[str, str]]]], l
             lines.append(f"{{ const index_t next = {left} / {size}, here = {left} - next * {size}; {left} = next;")
         else:
             lines.append(f"{{ const index_t here = {left};")
-        lines += [f"{target} += here * {step};" for target, step in targets]
+        lines += [f"{target} += here * {stride};" for target, stride in targets]
         lines.append("}")
     return "\n".join(lines)

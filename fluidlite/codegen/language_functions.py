@@ -1,9 +1,9 @@
-"""Bodies, in a kernel language's C, of the mathematical functions of floats that a kernel language lacks.
+"""Bodies in C of mathematical functions of floats, for kernel languages without them.
 
-Each is one path without branches where it can be, so that compilers make vectors of it: arguments are clamped instead
-of returned early, both sides of a choice are computed, and exponents are put together from bits. NaN goes through
-comparisons that are false of it. ``$T`` is the type, ``$U`` the unsigned type of its size, ``$L`` a signed one of 64
-bits. Where the kernel language has ``fma``, polynomials are nested fused multiplications and additions.
+They are branch-free where possible, so that compilers vectorize them: arguments are clamped instead of returned early,
+both sides of a choice are computed, and exponents are built from bits. NaN propagates through comparisons that are
+false for it. ``$T`` is the type, ``$U`` the unsigned type of its size, ``$L`` a signed 64-bit type. Polynomials use
+``fma`` where the kernel language has it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ LOG2E = 1 / math.log(2)
 LN2 = {"float32": (0.693359375, -2.12194440e-4), "float64": (6.93147180369123816490e-01, 1.90821492927058770002e-10)}
 """log(2) in two parts: a multiple of the first is exact."""
 HALF_PI = {"float32": (1.57079637, -4.37113883e-8), "float64": (1.5707963267948966, 6.123233995736766e-17)}
-"""pi / 2 and what it is rounded by."""
+"""pi / 2 and its rounding error."""
 ROUNDER = {"float32": (12582912.0, 0x4B400000), "float64": (6755399441055744.0, 0x4338000000000000)}
-"""1.5 * 2 ** mantissa bits, and its bits: a number added to it is rounded to a whole one, which its last bits hold."""
+"""1.5 * 2 ** mantissa bits, and its bits: adding a number rounds it to an integer, which is in the last bits."""
 TWO_OVER_PI = int(
     "A2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561B7246E3A424DD2E006492EEA09D1921C"
     "FE1DEB1CB129A73EE88235F52EBB4484E99C7026B45F7E413991D639835339F49C845F8BBDF9283B1FF897FFDE05980F"
@@ -30,40 +30,40 @@ TWO_OVER_PI = int(
     16,
 )
 TWO_OVER_PI_BITS = 1216
-"""The first bits of 2 / pi after the point, enough for every float64, and how many they are."""
+"""The first bits of 2 / pi after the point, and their number: enough for all float64 arguments."""
 EXP_LIMIT = 80.0
-"""Up to this, an exponential and its inverse are normal numbers of either type."""
+"""For arguments up to this, exp(x) and exp(-x) are normal numbers of both types."""
 NORMAL_UP = {"float32": 64, "float64": 128}
-"""Powers of two that keep exp(-x * x / 2) a normal number until it is multiplied by something else."""
-NEAR_LIMIT = 2.0**20
-"""Below this, a float64 loses multiples of pi / 2 in four parts: the product of each with their number is exact."""
+"""Binary exponents by which exp(-x * x / 2) is scaled, so that it stays normal until its last multiplication."""
+CODY_WAITE_LIMIT = 2.0**20
+"""Float64 arguments below this are reduced by pi / 2 in four parts (Cody and Waite): the products are exact."""
 
 
 class Bodies(ExactBodies):
-    """Writes bodies for one type."""
+    """Writes the bodies for one type."""
 
-    # Exponential functions: the argument is n log(2) + r, n whole
+    # Exponential functions: the argument is n log(2) + r, with an integer n
 
-    def _reduced(self, given: str, more: int) -> str:
-        """Declare n, r, and the bits k of n and ``more``, which costs nothing here."""
+    def _reduced(self, x: str, more: int) -> str:
+        """Declare n, r, and k, the bits of n + ``more``: the addition is free here."""
         high, low = LN2[self.dtype]
         number, bits = ROUNDER[self.dtype]
         rounder = self.lit(number + more)
-        rest = self.fma("n", self.lit(-low), self.fma("n", self.lit(-high), given))
+        rest = self.fma("n", self.lit(-low), self.fma("n", self.lit(-high), x))
         return (
-            f"union fl_union_{self.dtype} near; near.f = {self.fma(given, self.lit(LOG2E), rounder)}; "
+            f"union fl_union_{self.dtype} near; near.f = {self.fma(x, self.lit(LOG2E), rounder)}; "
             f"const $T n = near.f - {rounder}, r = {rest}; const $U k = near.u - {self.word(bits)}; "
         )
 
-    def _scaled(self, given: str) -> str:
-        """Return ``given`` times 2 ** n, k being n and two biases.
+    def _scaled(self, x: str) -> str:
+        """Return ``x`` times 2 ** n; k is n plus two biases.
 
-        It is multiplied in two halves: 2 ** n may be beyond the normal numbers though the result is not.
+        It is multiplied by two factors: 2 ** n may be out of the normal range though the result is not.
         """
-        return f"const $U h = k >> 1; return {given} * {self.power('h')} * {self.power('k - h')};"
+        return f"const $U h = k >> 1; return {x} * {self.power('h')} * {self.power('k - h')};"
 
     def _clamped(self, low: float, high: float) -> str:
-        """Declare c, x between limits; NaN stays."""
+        """Declare c, x clamped to limits; NaN stays."""
         first, last = self.lit(low), self.lit(high)
         return f"const $T c = x > {last} ? {last} : (x < {first} ? {first} : x); "
 
@@ -75,12 +75,12 @@ class Bodies(ExactBodies):
         return f"{reduced}const $T e = {rest} + 1; {self._scaled('e')}"
 
     def expnear(self) -> str:
-        """Of an argument between -EXP_LIMIT and EXP_LIMIT, or NaN: 2 ** n is a normal number."""
+        """For an argument between -EXP_LIMIT and EXP_LIMIT, or NaN: 2 ** n is a normal number."""
         rest = self.fma("r * r", self.polynomial(p.EXP[self.dtype], "r"), "r")
         return f"{self._reduced('x', self.bias)}return ({rest} + 1) * {self.power('k')};"
 
     def expm1(self) -> str:
-        """Computed in halves: 2 ** n may be too large though the result is not."""
+        """Half of the result is computed, then doubled: 2 ** n may overflow though the result does not."""
         top, bottom, tiny = (88.8, -18.0, 2.0**-26) if self.single else (709.8, -40.0, 2.0**-55)
         rest = self.fma("r * r", self.polynomial(p.EXPM1[self.dtype], "r"), "r")
         return (
@@ -90,7 +90,7 @@ class Bodies(ExactBodies):
         )
 
     def tanh(self) -> str:
-        """Of e = exp(2 |x|) - 1: e / (e + 2)."""
+        """With e = exp(2 |x|) - 1: e / (e + 2)."""
         end = self.lit(20.0 if self.single else 40.0)
         rest = self.fma("r * r", self.polynomial(p.EXPM1[self.dtype], "r"), "r")
         return (
@@ -110,7 +110,7 @@ class Bodies(ExactBodies):
         return f"{self._hyperbolic()}return high + low;"
 
     def sinh(self) -> str:
-        """(exp(x) - exp(-x)) / 2, a series near 0."""
+        """(exp(x) - exp(-x)) / 2; a series below 1."""
         series = [1 / math.factorial(2 * k + 1) for k in range(6 if self.single else 10)]
         return (
             f"{self._hyperbolic()}const $T z = x * x, far = x < 0 ? low - high : high - low; "
@@ -119,12 +119,12 @@ class Bodies(ExactBodies):
 
     # Logarithms: the argument is 2 ** e (1 + g)
 
-    def _split(self, given: str) -> str:
-        """Declare e and v, of which 1 + g is v.f, between sqrt(1/2) and sqrt(2)."""
+    def _split(self, x: str) -> str:
+        """Declare e and v; v.f is 1 + g, between sqrt(1/2) and sqrt(2)."""
         root = self.word(0x3F3504F3 if self.single else 0x3FE6A09E667F3BCD)
         signed = f"(int)(v.u - {root})" if self.single else f"($L)(v.u - {root})"
         return (
-            f"union fl_union_{self.dtype} v; v.f = {given}; const int e = (int)({signed} >> {self.shift}); "
+            f"union fl_union_{self.dtype} v; v.f = {x}; const int e = (int)({signed} >> {self.shift}); "
             f"v.u -= ($U)e << {self.shift}; "
         )
 
@@ -139,17 +139,17 @@ class Bodies(ExactBodies):
         )
 
     def log(self) -> str:
-        """Numbers that are not normal are scaled first."""
-        least, scale, power = (2.0**-126, 2.0**25, 25) if self.single else (2.0**-1022, 2.0**54, 54)
+        """Subnormal numbers are scaled first."""
+        smallest, scale, power = (2.0**-126, 2.0**25, 25) if self.single else (2.0**-1022, 2.0**54, 54)
         inf, nan = self.lit(math.inf), self.lit(math.nan)
         return (
-            f"const int tiny = x < {self.lit(least)}; {self._split(f'tiny ? x * {self.lit(scale)} : x')}"
+            f"const int tiny = x < {self.lit(smallest)}; {self._split(f'tiny ? x * {self.lit(scale)} : x')}"
             f"const $T g = v.f - 1, n = ($T)(e - (tiny ? {power} : 0)); {self._logarithm()}"
             f"return x > 0 ? (x < {inf} ? r : x) : (x == 0 ? -{inf} : {nan});"
         )
 
     def log1p(self) -> str:
-        """From x, not from the rounded 1 + x; where that is not rounded, 2 ** -e may be too small."""
+        """Computes g from x, not from the rounded 1 + x; for e >= 64 from v.f, since 2 ** -e may underflow."""
         inf, nan, tiny = self.lit(math.inf), self.lit(math.nan), self.lit(2.0 ** (-26 if self.single else -55))
         return (
             f"{self._split('x + 1')}const $T n = ($T)e, h = {self.powered('($U)(e < 64 ? -e : 0)')}, "
@@ -157,7 +157,7 @@ class Bodies(ExactBodies):
             f"return x > -1 ? (x < {inf} ? (x < {tiny} && x > -{tiny} ? x : r) : x) : (x == -1 ? -{inf} : {nan});"
         )
 
-    # Circular functions: quarter turns q, and the rest r
+    # Circular functions: quarter turns q, and the remainder r
 
     def _circular(self, turned: str) -> str:
         sine = self.fma("r * z", self.polynomial(p.SINE[self.dtype], "z"), "r")
@@ -168,23 +168,23 @@ class Bodies(ExactBodies):
         )
 
     def sin(self) -> str:
-        """Odd quarters are cosines; the second half turn has the other sign."""
+        """In odd quarters a cosine; in the second half turn negated."""
         if self.single:
             circular = self._circular("cosine : sine")
-            return f"{quarters()}{circular}w.u ^= (x32.u ^ (($U)q << 30)) & 0x80000000u; return w.f;"
+            return f"{quarter_turns()}{circular}w.u ^= (x32.u ^ (($U)q << 30)) & 0x80000000u; return w.f;"
         return self._by_size("sin")
 
     def cos(self) -> str:
-        """Odd quarters are sines; the second and third have the other sign."""
+        """In odd quarters a sine; in the second and third quarter negated."""
         if self.single:
             circular = self._circular("sine : cosine")
-            return f"{quarters()}{circular}w.u ^= (($U)(q + 1) << 30) & 0x80000000u; return w.f;"
+            return f"{quarter_turns()}{circular}w.u ^= (($U)(q + 1) << 30) & 0x80000000u; return w.f;"
         return self._by_size("cos")
 
     def _by_size(self, name: str) -> str:
-        """A float64's sine or cosine: by a branch, since the way of huge arguments takes several times as long."""
+        """A float64 sine or cosine: with a branch, since the reduction of large arguments is several times slower."""
         near, far = (f"fl_{name}{which}_{self.dtype}(x)" for which in ("near", "far"))
-        return f"if (fl_abs_{self.dtype}(x) < {self.lit(NEAR_LIMIT)}) return {near}; return {far};"
+        return f"if (fl_abs_{self.dtype}(x) < {self.lit(CODY_WAITE_LIMIT)}) return {near}; return {far};"
 
     def _sine(self) -> str:
         return f"{self._circular('cosine : sine')}w.u ^= ($U)(q & 2) << 62; return x == 0 ? x : w.f;"
@@ -193,23 +193,23 @@ class Bodies(ExactBodies):
         return f"{self._circular('sine : cosine')}w.u ^= ($U)((q + 1) & 2) << 62; return w.f;"
 
     def sinnear(self) -> str:
-        """Of a float64 below ``NEAR_LIMIT``."""
+        """For a float64 below ``CODY_WAITE_LIMIT``."""
         return self._turns() + self._sine()
 
     def cosnear(self) -> str:
-        """Of a float64 below ``NEAR_LIMIT``."""
+        """For a float64 below ``CODY_WAITE_LIMIT``."""
         return self._turns() + self._cosine()
 
     def sinfar(self) -> str:
-        """Of a float64 that is not below ``NEAR_LIMIT``."""
-        return many_quarters() + self._sine()
+        """For a float64 of ``CODY_WAITE_LIMIT`` or more."""
+        return large_quarter_turns() + self._sine()
 
     def cosfar(self) -> str:
-        """Of a float64 that is not below ``NEAR_LIMIT``."""
-        return many_quarters() + self._cosine()
+        """For a float64 of ``CODY_WAITE_LIMIT`` or more."""
+        return large_quarter_turns() + self._cosine()
 
     def _turns(self) -> str:
-        """Declare q and r: multiples of pi / 2 are lost in four parts, the first three of 33 bits."""
+        """Declare q and r: multiples of pi / 2 are subtracted in four parts, the first three of 33 bits."""
         parts = (
             1.57079632673412561417e00,
             6.07710050630396597660e-11,
@@ -226,7 +226,7 @@ class Bodies(ExactBodies):
         )
 
     def atan(self) -> str:
-        """Beyond tan(pi / 8), the argument is turned by pi / 4 or pi / 2, by the same division."""
+        """Above tan(pi / 8), the angle is reduced by pi / 4 or pi / 2, with the same division."""
         near, far = math.sqrt(2) - 1, math.sqrt(2) + 1
         high, low = HALF_PI[self.dtype]
         half = self.lit(0.5)
@@ -239,7 +239,7 @@ class Bodies(ExactBodies):
         )
 
     def _arc(self) -> str:
-        """Declare r, the arc sine of |x| or, where it is large, half the arc cosine."""
+        """Declare r, the arc sine of |x| or, for |x| > 1/2, half its arc cosine."""
         half = self.lit(0.5)
         return (
             f"const $T a = fl_abs_{self.dtype}(x); const int large = a > {half}; "
@@ -248,14 +248,14 @@ class Bodies(ExactBodies):
         )
 
     def asin(self) -> str:
-        """Large ones are pi / 2 less the arc cosine."""
+        """For |x| > 1/2, pi / 2 minus the arc cosine."""
         high, low = HALF_PI[self.dtype]
         return (
             f"{self._arc()}const $T y = large ? {self.lit(high)} - (r + r - {self.lit(low)}) : r; {self.with_sign('y')}"
         )
 
     def acos(self) -> str:
-        """Of a small one, pi / 2 less the arc sine; of a large negative one, pi less that of -x."""
+        """For |x| <= 1/2, pi / 2 minus the arc sine; for x < -1/2, pi minus the arc cosine of -x."""
         high, low = HALF_PI[self.dtype]
         return (
             f"{self._arc()}const $T t = x < 0 ? -r : r, y = large ? r + r : {self.lit(high)} - (t - {self.lit(low)}); "
@@ -265,26 +265,26 @@ class Bodies(ExactBodies):
     # Others
 
     def erf(self) -> str:
-        """Of float32 a fraction; of float64 one where it is small, and else what the normal one leaves."""
+        """A rational function for float32 and for small float64; else 1 minus twice a normal distribution function."""
         if self.single:
-            end = self.lit(p.ERF_OVER)
+            end = self.lit(p.ERF_CLIP)
             return (
                 f"const $T a = fl_abs_{self.dtype}(x), c = a > {end} ? {end} : a, z = c * c, "
                 f"r = c * ({self.polynomial(p.ERF_P, 'z')} / {self.polynomial(p.ERF_Q, 'z')}), y = r > 1 ? 1 : r; "
                 f"{self.with_sign('y')}"
             )
-        fraction = f"{self.polynomial(p.ERF_NEAR, 'z')} / {self.polynomial(p.ERF_NEAR_BELOW, 'z')}"
+        fraction = f"{self.polynomial(p.ERF64_P, 'z')} / {self.polynomial(p.ERF64_Q, 'z')}"
         return (
             f"const $T a = fl_abs_{self.dtype}(x), z = a * a, near = a * ({fraction}), "
             f"far = 1 - 2 * fl_normcdf_{self.dtype}(a * {self.lit(-math.sqrt(2))}), "
-            f"y = a < {self.lit(p.ERF_FAR)} ? near : far; {self.with_sign('y')}"
+            f"y = a < {self.lit(p.ERF64_LIMIT)} ? near : far; {self.with_sign('y')}"
         )
 
     def _normal(self) -> str:
-        """Declare y, |x| up to an end, and e, exp(-y * y / 2) times 2 ** ``NORMAL_UP``.
+        """Declare y, the clamped |x|, and e, exp(-y * y / 2) times 2 ** ``NORMAL_UP``.
 
-        What the square is rounded by is made up for, and 2 ** n is added to the exponent: so a product with e may be
-        less than a normal number, and is rounded once.
+        The rounding error of the square is compensated, and n is added to the exponent: a product with e may be
+        subnormal, and is rounded only once.
         """
         end, half = self.lit(p.NORMAL_END[self.dtype]), self.lit(-0.5)
         rest = self.fma("g * g", self.polynomial(p.EXP[self.dtype], "g"), "g")
@@ -295,23 +295,23 @@ class Bodies(ExactBodies):
         )
 
     def normcdf(self) -> str:
-        """Of -|x| a fraction times the exponential; above 0 it is taken from 1."""
+        """For -|x| a rational function times the exponential; above 0, 1 minus that."""
         above, below = p.NORMAL_TAIL[self.dtype]
         upper = self.polynomial([c * 2.0 ** -NORMAL_UP[self.dtype] for c in above], "y")
         lower = self.polynomial(below, "y")
         return f"{self._normal()}const $T t = e.f * ({upper} / {lower}); return x > 0 ? 1 - t : t;"
 
     def gelu(self) -> str:
-        """Of float32, max(x, 0) less |x| times the function of -|x|, a power of two.
+        """For float32, max(x, 0) minus |x| times the normal distribution function of -|x|, computed as a power of two.
 
-        Its exponent is y times a polynomial, which is not rounded before its whole part is taken from it. So there are
-        neither a division nor a second polynomial of y, and the tail goes on to 1e-36.
+        The exponent is y times a polynomial; its integer part is subtracted before rounding (by fma). This needs
+        neither a division nor a second polynomial of y, and the tail extends to 1e-36.
         """
         if not self.single:
             end = self.lit(-p.NORMAL_END[self.dtype])
             return f"return (x < {end} ? {end} : x) * fl_normcdf_{self.dtype}(x);"
         end = self.lit(p.GELU_END)
-        rounder = self.lit(ROUNDER[self.dtype][0] - 1)  # the power of two is of half of twice the function
+        rounder = self.lit(ROUNDER[self.dtype][0] - 1)  # minus 1: the polynomial is that of twice the function
         return (
             f"const $T a = fl_abs_{self.dtype}(x), y = a > {end} ? {end} : a, z = y * y, "
             f"s = {self.halves(p.NORMAL_POWER, 'y', 'z')}; union fl_union_{self.dtype} near, e; "
@@ -321,7 +321,7 @@ class Bodies(ExactBodies):
         )
 
     def normpdf(self) -> str:
-        """The exponential times a number; a compiler computes it once for both."""
+        """The exponential times a constant; compilers share the exponential with ``normcdf``."""
         factor = self.lit(2.0 ** -NORMAL_UP[self.dtype] / math.sqrt(2 * math.pi))
         return f"{self._normal()}return x == x ? e.f * {factor} : x;"
 
@@ -340,18 +340,18 @@ class Bodies(ExactBodies):
         )
 
     def powexp(self) -> str:
-        """Of positive finite numbers: exp(y log x), the logarithm and the product in pairs of numbers.
+        """For positive finite numbers: exp(y log x), with the logarithm and the product in double-word arithmetic.
 
         log x is e log(2) + 2 atanh(s), s = (m - 1) / (m + 1), and atanh(s) = s + s z (1/3 + z (...)), z = s * s.
         """
-        least, scale, power = (2.0**-126, 2.0**25, 25) if self.single else (2.0**-1022, 2.0**54, 54)
+        smallest, scale, power = (2.0**-126, 2.0**25, 25) if self.single else (2.0**-1022, 2.0**54, 54)
         high, low = LN2[self.dtype]
         third, third_low = p.THIRD[self.dtype]
         top, bottom = (88.8, -104.0) if self.single else (709.8, -745.2)
         rest = self.fma("g * g", self.polynomial(p.EXP[self.dtype], "g"), "g")
-        far = self.lit(2.0**40 if self.single else 2.0**70)  # times the least logarithm that is not 0, beyond top
+        far = self.lit(2.0**40 if self.single else 2.0**70)  # times the smallest nonzero logarithm, it exceeds ``top``
         return (
-            f"const int tiny = x < {self.lit(least)}; {self._split(f'tiny ? x * {self.lit(scale)} : x')}"
+            f"const int tiny = x < {self.lit(smallest)}; {self._split(f'tiny ? x * {self.lit(scale)} : x')}"
             f"const $T number = ($T)(e - (tiny ? {power} : 0)), m = v.f, up = m - 1, down = m + 1, "
             f"turned = 1 / down, s = up * turned; {self.product('w', 's', 'down')}"
             "const $T s_low = (((up - w) - w_low) - s * (m - (down - 1))) * turned; "
@@ -370,7 +370,7 @@ class Bodies(ExactBodies):
         )
 
     def powexp_wide(self) -> str:
-        """Of positive finite float32, in doubles: 2 ** (y log2 x), right to 2 ** -27."""
+        """For positive finite float32, in float64: 2 ** (y log2 x), with error 2 ** -27."""
         log2, exp2 = self.polynomial(p.LOG2, "z", "float64"), self.polynomial(p.EXP2, "r", "float64")
         return (
             f"const int tiny = x < 1.17549435e-38f; {self._split('tiny ? x * 33554432.0f : x')}"
@@ -381,7 +381,7 @@ class Bodies(ExactBodies):
         )
 
     def gaussian(self) -> str:
-        """Both of Giles' polynomials, so that lanes of a vector do not part."""
+        """Both of Giles' polynomials are computed, so that the lanes of a vector do not diverge."""
         return (
             f"const $T x = ($T)((int)(2u * (word >> 8)) + (1 - (1 << 24))) * {self.lit(2.0**-24)}; "
             f"const $T w = -fl_log_{self.dtype}((1 - x) * (1 + x)), u = w - {self.lit(2.5)}, "
@@ -395,19 +395,19 @@ NAMES = frozenset(name for kind in (ExactBodies, Bodies) for name in vars(kind) 
 
 
 def body(name: str, dtype: str, fused: bool) -> str:
-    """Return the body of a function; raises KeyError if there is none of that name."""
+    """Return the body of a function; raises KeyError for an unknown name."""
     if name not in NAMES:
         raise KeyError(name)
     write: Callable[[], str] = getattr(Bodies(dtype, fused), name)
     return write()
 
 
-def quarters() -> str:
-    """Text that makes of a float32 ``x`` the quarter turns ``q`` in it and the rest ``r``; of infinity NaN.
+def quarter_turns() -> str:
+    """Range reduction of a float32 ``x``: declares the quarter turns ``q`` and the remainder ``r``; NaN for infinity.
 
-    Small arguments lose multiples of pi / 2 in three parts. Of others, mantissa times 2 ** e, those bits of 2 / pi
-    are multiplied, in integers, that give neither whole turns nor less than the result holds (Payne and Hanek, 1983).
-    Both are done without a branch, so that compilers make vectors of them.
+    For small arguments multiples of pi / 2 are subtracted in three parts. For others the integer mantissa is multiplied
+    by those bits of 2 / pi that yield neither whole turns nor bits below its precision (Payne and Hanek, 1983). Both
+    are computed without a branch, so that compilers vectorize them.
     """
     parts = [literal(part, "float32") for part in (1.5703125, 4.8375129699707031e-4, 7.5497899487686481e-8)]
     words = two_over_pi(8)
@@ -435,16 +435,16 @@ def quarters() -> str:
 
 
 def two_over_pi(count: int) -> list[int]:
-    """Return 2 / pi in words of 32 bits, the first of which is 0: as many as are asked for."""
+    """Return ``count`` words of 32 bits of 2 / pi; the first is 0."""
     shifts = range(TWO_OVER_PI_BITS - 32, TWO_OVER_PI_BITS - 32 * count, -32)
     return [0, *((TWO_OVER_PI >> shift) & 0xFFFFFFFF for shift in shifts)]
 
 
-def many_quarters() -> str:
-    """Text that makes of a large float64 ``x`` the quarter turns ``q`` in it and the rest ``r``; of infinity NaN.
+def large_quarter_turns() -> str:
+    """Range reduction of a large float64 ``x``: declares quarter turns ``q`` and the remainder ``r``; NaN for infinity.
 
-    The argument is m 2 ** e, m whole. Of 2 / pi, 192 bits count: those before them give whole turns, and those behind
-    less than the result holds (Payne and Hanek, 1983), though it be 2 ** -62, the least rest that a float64 leaves.
+    The argument is m 2 ** e with an integer m. 192 bits of 2 / pi are used: those before yield whole turns, those after
+    are below the result's precision (Payne and Hanek, 1983), even for 2 ** -62, the smallest remainder of a float64.
     They are multiplied in digits of 32 bits, the lowest first.
     """
     words = [0, *two_over_pi(TWO_OVER_PI_BITS // 32 + 1)]

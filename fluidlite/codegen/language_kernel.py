@@ -1,4 +1,4 @@
-"""Generated kernels for the kernel language capability."""
+"""Generates elementwise kernels for devices with a kernel language."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from fluidlite.base.dtypes import HALVES
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.broadcast import Pattern, pattern_of
 from fluidlite.codegen.kernel_source import Launch, launching
-from fluidlite.codegen.language_writer import LANES, Source, Writer
+from fluidlite.codegen.language_writer import LANES, ElementwiseWriter, KernelText
 from fluidlite.codegen.lower import alias_of, refusal, typed_of
 from fluidlite.codegen.typed import Typed
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
 
-MANY = 1 << 17
-"""Elements with operands that are broadcast that are worth several threads, where items are long runs."""
+MIN_PARALLEL_ELEMENTS = 1 << 17
+"""With broadcast operands, and items that are long runs, fewer elements run in one thread."""
 
-_sources: WeakKeyDictionary[Any, LRUCache[tuple[Source, ...]]] = WeakKeyDictionary()
+_sources: WeakKeyDictionary[Any, LRUCache[tuple[KernelText, ...]]] = WeakKeyDictionary()
 
 
 @dataclass
-class Step:
-    """One launch: kernel, items, and where each argument comes from."""
+class KernelLaunch:
+    """One launch: kernel, work-items, work-group size, and the source of each argument."""
 
     kernel: Any
     items: int
@@ -36,10 +36,10 @@ class Step:
 
 
 class KernelLanguageGenerator:
-    """Makes kernels of scalar expressions, which add nothing up, in a kernel language's C."""
+    """Generates kernels of scalar expressions without reductions, in a kernel language's C."""
 
     def refuse(self, call: Call, unit: Any) -> str | None:
-        """Why no kernel can be generated, or None."""
+        """The reason why no kernel can be generated, or None."""
         if unit.language is None:
             return "the device has no kernel language"
         reason = refusal(call, unit.info.dtypes)
@@ -53,7 +53,7 @@ class KernelLanguageGenerator:
         return None
 
     def may_lie_on(self, call: Call) -> Mapping[str, str]:
-        """For output slots the input slots on which they may lie: each element is read before it is written."""
+        """For output slots the input slots that they may alias: each element is read before it is written."""
         return call.op.may_alias
 
     def prepare(self, call: Call, context: Any) -> Any:
@@ -61,98 +61,98 @@ class KernelLanguageGenerator:
         code = typed_of(call)
         pattern = pattern_of(call)
         assert not pattern.sums
-        plain = _Plan(call, code, pattern, context, False)
-        made: list[_Plan] = []
+        plain = _Launches(call, code, pattern, context, False)
+        cached: list[_Launches] = []
 
-        def guard(context: Any) -> _Plan:
-            if not made:
-                made.append(_Plan(call, code, pattern, context, True))
-            return made[0]
+        def guard(context: Any) -> _Launches:
+            if not cached:
+                cached.append(_Launches(call, code, pattern, context, True))
+            return cached[0]
 
         return runner(plain, guard if alias_of(call) else None, call.index)
 
 
-class _Plan:
-    """The launches of one call."""
+class _Launches:
+    """The launches of one call; ``predicated``: its kernels do nothing while the error flag is set."""
 
-    def __init__(self, call: Call, code: Typed, pattern: Pattern, context: Any, guarded: bool) -> None:
+    def __init__(self, call: Call, code: Typed, pattern: Pattern, context: Any, predicated: bool) -> None:
         self.code, self.pattern = code, pattern
         self.scalars = code.values(call.attrs)
-        self.steps: list[Step] = []
+        self.launches: list[KernelLaunch] = []
         self.sources: list[str] = []
         self._strides = {slot: pattern.strides(slot) for slot in pattern.flags}
         language = context.language
         cache = _sources.get(language) or _sources.setdefault(language, LRUCache(1024, "kernel texts", 32 << 20))
-        writer = Writer(code, language, pattern, guarded)
+        writer = ElementwiseWriter(code, language, pattern, predicated)
         entry = "fl_" + call.op.type.replace(".", "_")
-        full: dict[tuple[int, ...], list[tuple[str, str, int]]] = {}
+        by_dims: dict[tuple[int, ...], list[tuple[str, str, int]]] = {}
         for output in code.outputs:
-            full.setdefault(tuple(k for k, f in enumerate(pattern.flags[output[0]]) if f), []).append(output)
-        # Large outputs first: those of fewer dims may be updated in place, and the large ones read them as they were.
-        for dims, outputs in sorted(full.items(), key=lambda item: (-len(item[0]), item[0])):
-            self._elementwise(writer, cache, entry, tuple(outputs), dims, context, guarded)
+            by_dims.setdefault(tuple(k for k, f in enumerate(pattern.flags[output[0]]) if f), []).append(output)
+        # Outputs with more dims first: those with fewer may be updated in place, and the others read the old values.
+        for dims, outputs in sorted(by_dims.items(), key=lambda item: (-len(item[0]), item[0])):
+            self._elementwise(writer, cache, entry, tuple(outputs), dims, context, predicated)
 
-    def _add(self, source: Source, context: Any, items: int, group: int | None, elements: int = 0) -> None:
+    def _add(self, source: KernelText, context: Any, items: int, group: int | None, elements: int = 0) -> None:
         kernel = context.compile(source.text, source.entry, source.parameters)
         arguments: list[tuple[str, Any]] = []
-        for kind, what in source.arguments:
+        for kind, value in source.arguments:
             if kind == "size":
-                arguments.append(("number", self.pattern.dims[what]))
+                arguments.append(("number", self.pattern.dims[value]))
             elif kind == "stride":
-                arguments.append(("number", self._strides[what[0]][what[1]]))
+                arguments.append(("number", self._strides[value[0]][value[1]]))
             elif kind == "scalar":
-                arguments.append(("number", self.scalars[what]))
+                arguments.append(("number", self.scalars[value]))
             elif kind in ("items", "elements"):
                 arguments.append(("number", items if kind == "items" else elements))
             else:
-                arguments.append((kind, what))
-        self.steps.append(Step(kernel, items, group, arguments))
+                arguments.append((kind, value))
+        self.launches.append(KernelLaunch(kernel, items, group, arguments))
         self.sources.append(source.text)
 
     def _elementwise(
         self,
-        writer: Writer,
-        cache: LRUCache[tuple[Source, ...]],
+        writer: ElementwiseWriter,
+        cache: LRUCache[tuple[KernelText, ...]],
         entry: str,
         outputs: tuple[tuple[str, str, int], ...],
         dims: tuple[int, ...],
         context: Any,
-        guarded: bool,
+        predicated: bool,
     ) -> None:
         sizes = [self.pattern.dims[k] for k in dims]
-        key = (self.code.key, tuple(self.pattern.flags.items()), guarded, entry, outputs, dims)
+        key = (self.code.key, tuple(self.pattern.flags.items()), predicated, entry, outputs, dims)
         (source,) = cache.get(key, lambda: (writer.elementwise(entry, outputs, dims),))
         kinds = {kind for kind, _ in source.arguments}
         if "size" not in kinds:
-            self._add(source, context, -(-prod(sizes) // source.each), None, elements=prod(sizes))
+            self._add(source, context, -(-prod(sizes) // source.elements_per_item), None, elements=prod(sizes))
         else:
             items = prod(sizes[:-1]) * -(-sizes[-1] // writer.run)
-            long = writer.run > LANES and prod(sizes) >= MANY  # items that are worth a thread's while
-            self._add(source, context, items, max(1, min(items // 64, 16)) if long else None)
+            parallel = writer.run > LANES and prod(sizes) >= MIN_PARALLEL_ELEMENTS
+            self._add(source, context, items, max(1, min(items // 64, 16)) if parallel else None)
 
 
-def runner(plain: _Plan, guard: Callable[[Any], _Plan] | None, positions: Mapping[str, int]) -> Prepared:
-    """Return what runs the launches: those that ``guard`` makes where a deferred error may be there."""
+def runner(plain: _Launches, guard: Callable[[Any], _Launches] | None, positions: Mapping[str, int]) -> Prepared:
+    """Return the prepared kernel; ``guard`` makes predicated launches, for runs with a possible deferred error."""
 
     def launches(context: Any, io: Any) -> list[Launch]:
-        plan = guard(io.context) if guard is not None and getattr(context, "suspect", True) else plain
-        found = []
-        for step in plan.steps:
+        variant = guard(io.context) if guard is not None and getattr(context, "suspect", True) else plain
+        calls = []
+        for launch in variant.launches:
             args: list[Any] = []
-            for kind, what in step.arguments:
+            for kind, value in launch.arguments:
                 if kind == "number":
-                    args.append(what)
+                    args.append(value)
                 elif kind in ("in", "out"):
-                    tensor = io.tensors[positions[what]]
+                    tensor = io.tensors[positions[value]]
                     if tensor.allocation is None:
                         tensor.allocate(context)
                     args += tensor.span()[:2]
                 elif kind == "random":
-                    args.append(io.random[what])
+                    args.append(io.random[value])
                 else:
                     args += context.status_args()
-            found.append((step.kernel, step.items, args, step.group))
-        return found
+            calls.append((launch.kernel, launch.items, args, launch.group))
+        return calls
 
-    same = guard is None and "random" not in [kind for step in plain.steps for kind, _ in step.arguments]
+    same = guard is None and "random" not in [kind for launch in plain.launches for kind, _ in launch.arguments]
     return launching(launches, same, source="\n".join(plain.sources))

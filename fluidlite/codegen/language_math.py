@@ -1,10 +1,10 @@
-"""C text of what a kernel language lacks: mathematical functions, integer division, half types, Philox.
+"""A C library for kernel languages: mathematical functions, integer division, half types, Philox.
 
-Every function is named ``fl_<name>_<dtype>``; :func:`library` returns the text of those that are asked for, and
-of those they call. Bits are read through unions, which C, OpenCL C and CUDA C all have.
+Functions are named ``fl_<name>_<dtype>``; :func:`library` returns the text of the functions that a text calls, with
+their callees. Bits are read through unions, which C, OpenCL C and CUDA C all have.
 
-How far the functions may be off is in docs/kernels.md; ``tests/unit/test_codegen_accuracy.py`` holds them to it. What
-is infinite, NaN or zero, and the sign of zero, are exact.
+Error bounds are in docs/kernels.md; ``tests/unit/test_codegen_accuracy.py`` checks them. Infinite, NaN and zero
+results, and the sign of zero, are exact.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from fluidlite.codegen import philox
 from fluidlite.codegen.language_functions import body
 from fluidlite.codegen.language_text import literal
 
-NEARBY = {f"fl_{name}_float64": f"fl_{name}near_float64" for name in ("sin", "cos")}
-"""Functions of ours that branch by their argument's size, and those for arguments known to be below NEAR_LIMIT."""
+SMALL_ARGUMENT_VARIANTS = {f"fl_{name}_float64": f"fl_{name}near_float64" for name in ("sin", "cos")}
+"""Functions that branch by the size of the argument, and their variants for arguments below CODY_WAITE_LIMIT."""
 
 _CALL = re.compile(r"\bfl_(\w+?)_(float32|float64|float16|bfloat16|u?int\d+|any)(?:_(float32|float64))?\b")
 
 
-_TWO = ("fmod", "mod", "pow", "powexp")
-_SAME = {"expnear": "exp"}
-"""Functions of ours for arguments of some size, and for which of a kernel language's they stand."""
-_OWN = ("bits", "mod", "powexp", "gaussian")  # never the kernel language's
+_BINARY = ("fmod", "mod", "pow", "powexp")
+_LANGUAGE_NAMES = {"expnear": "exp"}
+"""Our functions for a limited range of arguments, and the functions of a kernel language that replace them."""
+_ALWAYS_OURS = ("bits", "mod", "powexp", "gaussian")  # never replaced by the kernel language's
 
 SHARED_MATH: Mapping[str, str | None] = {
     **{name: name for name in ("exp", "log", "sqrt", "pow", "fmod", "sin", "cos", "tanh", "fma")},
     **{name: name for name in ("floor", "ceil", "trunc", "round")},
     "abs": "fabs",
 }
-"""Functions of floats that OpenCL C and CUDA C both have, for each of their types."""
+"""Functions of floats that both OpenCL C and CUDA C have, for all floating-point types."""
 
 _INTEGER = {
     "int_div": "if (b == 0) return 0; if (b == -1) return ($T)(0 - ($U)a); return ($T)(a / b);",
@@ -52,7 +52,7 @@ _UNSIGNED = {
     "int_mod": "return b == 0 ? 0 : ($T)(a % b);",
     "int_rem": "return b == 0 ? 0 : ($T)(a % b);",
     "int_pow": "$U r = 1, s = a; while (b > 0) { if (b & 1) r *= s; s *= s; b = ($T)(b >> 1); } return ($T)r;",
-}  # compilers warn of comparisons with negative numbers
+}  # compilers warn of comparisons of unsigned with negative numbers
 
 _HALF = {
     "load_float16": """$function float fl_load_float16(const $H word) {
@@ -109,42 +109,42 @@ $function void fl_words_any(const $L element, const int blocks, const $U32 k0, c
   for (int q = 0; q < blocks; ++q) fl_philox_any(($U64)((element >> 2) + q), k0, k1, run, stream, w + 4 * q);
 }
 """
-"""The words of neighbours: those of whole blocks, of which that of ``element`` is the first. It may lie before
-all of them, where only some neighbours are there.
+"""The random words of adjacent elements: of whole Philox blocks, from the block of ``element``, which may be before
+the first of these elements.
 """
 
 
 def math_call(name: str, dtype: str, math_names: Mapping[str, str | None]) -> str:
-    """The function to call for a primitive: the language's, else ours. ``name.dtype`` in the table goes first."""
+    """The function that computes a primitive: the language's, else ours. ``name.dtype`` in the table has precedence."""
     if name in _INTEGER:
         return f"fl_{name}_{dtype}"
-    if name not in _OWN:
-        known = _SAME.get(name, name)
-        keys = (f"{known}.{dtype}", known, *(("fabs",) if name == "abs" else ()))
+    if name not in _ALWAYS_OURS:
+        language_name = _LANGUAGE_NAMES.get(name, name)
+        keys = (f"{language_name}.{dtype}", language_name, *(("fabs",) if name == "abs" else ()))
         for key in keys:
-            found = math_names.get(key)
-            if found is not None:
-                return found
+            function = math_names.get(key)
+            if function is not None:
+                return function
     return f"fl_{name}_{dtype}"
 
 
-def _one(name: str, dtype: str, given: str, types: Mapping[str, str], names: Mapping[str, str | None]) -> str:
-    """Text of one function; ``given`` is the second dtype of its name, if any."""
+def _source(name: str, dtype: str, second: str, types: Mapping[str, str], names: Mapping[str, str | None]) -> str:
+    """The text of one function; ``second``: the second dtype in its name, if any."""
     if name in ("load", "store"):
-        given_name = names.get(f"{name}.{dtype}")
-        if given_name is None:
+        native = names.get(f"{name}.{dtype}")
+        if native is None:
             return _HALF[f"{name}_{dtype}"]
         result, parameter = ("float", "$H") if name == "load" else ("$H", "float")
-        return f"$function {result} fl_{name}_{dtype}(const {parameter} x) {{ return {given_name}(x); }}\n"
+        return f"$function {result} fl_{name}_{dtype}(const {parameter} x) {{ return {native}(x); }}\n"
     if name in ("philox", "words"):
         return _PHILOX if name == "philox" else _WORDS
-    if name == "to" and given:  # fl_to_int32_float32: truncate, saturate, NaN is 0
+    if name == "to" and second:  # fl_to_int32_float32: truncates, saturates, NaN becomes 0
         bits = int(dtype.removeprefix("u").removeprefix("int"))
         low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         return (
-            f"$function {types[dtype]} fl_to_{dtype}_{given}(const {types[given]} x) {{ if (x != x) return 0; "
-            f"if (x >= {literal(float(high + 1), given)}) return {literal(high, dtype)}; "
-            f"if (x <= {literal(float(low), given)}) return {literal(low, dtype)}; return ({types[dtype]})x; }}\n"
+            f"$function {types[dtype]} fl_to_{dtype}_{second}(const {types[second]} x) {{ if (x != x) return 0; "
+            f"if (x >= {literal(float(high + 1), second)}) return {literal(high, dtype)}; "
+            f"if (x <= {literal(float(low), second)}) return {literal(low, dtype)}; return ({types[dtype]})x; }}\n"
         )
     local = {"T": types[dtype], "U": types["uint64" if dtype in ("int64", "float64") else "uint32"]}
     if name in _INTEGER:
@@ -160,16 +160,16 @@ def _one(name: str, dtype: str, given: str, types: Mapping[str, str], names: Map
             variant = "powexp_wide"
         elif name == "fmod" and fused:
             variant = "fmod_fused"
-        given_args = "const $T x, const $T y" if name in _TWO else "$T x"
-        given_args = "const $U32 word" if name == "gaussian" else given_args
+        parameters = "const $T x, const $T y" if name in _BINARY else "$T x"
+        parameters = "const $U32 word" if name == "gaussian" else parameters
         text = body(variant, dtype, fused)
         text = re.sub(r"\bfl_([a-z0-9]+)_(float32|float64)(?=\()", lambda m: math_call(m[1], m[2], names), text)
-        function = f"$function $T fl_{name}_{dtype}({given_args}) {{ {text} }}\n"
+        function = f"$function $T fl_{name}_{dtype}({parameters}) {{ {text} }}\n"
     return Template(function).safe_substitute(local)
 
 
 def library(text: str, keywords: Mapping[str, str], types: Mapping[str, str], names: Mapping[str, str | None]) -> str:
-    """Return the text of every function of ours that ``text`` calls, each before its first use."""
+    """Return the text of all our functions that ``text`` calls, each before its first use."""
     done: dict[str, str] = {}
     unions: set[str] = set()
 
@@ -178,8 +178,8 @@ def library(text: str, keywords: Mapping[str, str], types: Mapping[str, str], na
             name = match.group(0)
             if name in done or match[1] == "union":
                 continue
-            function = _one(match[1], match[2], match[3] or "", types, names)
-            done[name] = ""  # reserved: functions do not call themselves
+            function = _source(match[1], match[2], match[3] or "", types, names)
+            done[name] = ""  # visited: no function is recursive
             visit(function)
             unions.update(re.findall(r"union fl_union_(float32|float64)", function))
             done.pop(name)

@@ -1,4 +1,4 @@
-"""Scalar primitives and conversions as text of a kernel language's C."""
+"""C text of scalar primitives and dtype conversions."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import re
 from collections.abc import Mapping, Sequence
 
 from fluidlite.base.dtypes import ALL_INTS, HALVES
-from fluidlite.codegen.language_math import NEARBY, math_call
+from fluidlite.codegen.language_math import SMALL_ARGUMENT_VARIANTS, math_call
 from fluidlite.codegen.primitives import PRIMITIVES
 
 
 def held(dtype: str, types: Mapping[str, str]) -> str:
-    """The type in which a compute dtype's values are held."""
+    """The C type of values in a compute dtype."""
     return str(types["int32" if dtype == "bool" else dtype])
 
 
 def primitive(
     op: str, names: Sequence[str], dtype: str, types: Mapping[str, str], math: Mapping[str, str], near: bool = False
 ) -> str:
-    """The value of a primitive of values that have names.
+    """The C text of a primitive applied to named values.
 
-    ``dtype``: in which it computes.
-    ``near``: whether functions that branch by their argument's size are for arguments that are not large.
+    ``dtype``: the compute dtype.
+    ``near``: use the variants for small arguments of functions that branch by the argument's size.
     """
     rule = PRIMITIVES[op]
     template = (rule.c_int if dtype in ALL_INTS else "") or rule.c
@@ -31,17 +31,17 @@ def primitive(
 
     def called(match: re.Match[str]) -> str:
         function = math_call(match[1], dtype, math)
-        return f"({kind})" + (NEARBY.get(function, function) if near else function)
+        return f"({kind})" + (SMALL_ARGUMENT_VARIANTS.get(function, function) if near else function)
 
     return re.sub(r"@(\w+)", called, text)
 
 
-def converted(name: str, given: str, wanted: str, types: Mapping[str, str], rounding: str = "") -> str:
-    """A value in another dtype; through a half type, if ``rounding`` is one."""
+def converted(name: str, source: str, target: str, types: Mapping[str, str], rounding: str = "") -> str:
+    """The C text of a value converted to another dtype; rounded to the half type ``rounding``, if it is one."""
     if rounding in HALVES:
         return f"fl_load_{rounding}(fl_store_{rounding}({name}))"
-    if wanted == "bool":
+    if target == "bool":
         return f"({name} != 0)"
-    if wanted in ALL_INTS and given.startswith("float"):
-        return f"fl_to_{wanted}_{given}({name})"
-    return f"({held(wanted, types)}){name}"
+    if target in ALL_INTS and source.startswith("float"):
+        return f"fl_to_{target}_{source}({name})"
+    return f"({held(target, types)}){name}"

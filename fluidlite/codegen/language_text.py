@@ -1,4 +1,4 @@
-"""Numbers, polynomials and bits of a floating type, as text of a kernel language's C."""
+"""C text of literals, polynomials and bit operations of a floating-point type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fluidlite.base.dtypes import ALL_INTS
 
 
 def literal(value: object, dtype: str) -> str:
-    """A number as C text of a compute dtype."""
+    """The C literal of a number in a compute dtype."""
     if dtype == "bool":
         return "1" if value else "0"
     if dtype in ALL_INTS:
@@ -32,7 +32,7 @@ def literal(value: object, dtype: str) -> str:
 
 @dataclass(frozen=True)
 class Text:
-    """Writes the text of one type.
+    """Writes C text for one floating-point type.
 
     ``dtype``: float32 or float64.
     ``fused``: whether the kernel language has ``fma``.
@@ -48,28 +48,28 @@ class Text:
 
     @property
     def bias(self) -> int:
-        """What is added to exponents."""
+        """The exponent bias."""
         return 127 if self.single else 1023
 
     @property
     def shift(self) -> int:
-        """Bits of the mantissa."""
+        """The number of mantissa bits."""
         return 23 if self.single else 52
 
     def lit(self, value: float) -> str:
-        """A number."""
+        """The literal of a number."""
         return literal(value, self.dtype)
 
     def word(self, value: int) -> str:
-        """An unsigned number of the type's size."""
+        """The literal of an unsigned integer of the type's size."""
         return f"{value:#x}u" if self.single else f"{value:#x}UL"
 
     def fma(self, a: str, b: str, c: str, dtype: str = "") -> str:
-        """Text of a * b + c."""
+        """The text of a * b + c."""
         return f"fl_fma_{dtype or self.dtype}({a}, {b}, {c})" if self.fused else f"({a} * {b} + {c})"
 
     def product(self, name: str, a: str, b: str) -> str:
-        """Declare ``name``, a * b, and ``name_low``, what it is rounded by; exact unless it over- or underflows.
+        """Declare ``name``, a * b, and ``name_low``, its rounding error; exact unless they over- or underflow.
 
         Without ``fma``, factors are split in halves, whose products are exact (Dekker, 1971).
         """
@@ -78,9 +78,9 @@ class Text:
             return f"const $T {name} = {a} * {b}, {low}"
         factor = self.lit(2.0**12 + 1 if self.single else 2.0**27 + 1)
         halves = "".join(
-            f"{name}_{which}1 = {given} * {factor} - ({given} * {factor} - {given}), "
-            f"{name}_{which}2 = {given} - {name}_{which}1, "
-            for which, given in (("a", a), ("b", b))
+            f"{name}_{which}1 = {factor_} * {factor} - ({factor_} * {factor} - {factor_}), "
+            f"{name}_{which}2 = {factor_} - {name}_{which}1, "
+            for which, factor_ in (("a", a), ("b", b))
         )
         return (
             f"const $T {name} = {a} * {b}, {halves}{name}_low = (({name}_a1 * {name}_b1 - {name}) "
@@ -88,7 +88,7 @@ class Text:
         )
 
     def polynomial(self, coefficients: Sequence[float], x: str, dtype: str = "") -> str:
-        """Nested multiplications, the lowest coefficient first."""
+        """A polynomial by Horner's rule; ``coefficients``: the lowest power first."""
         kind = dtype or self.dtype
         text = literal(coefficients[-1], kind)
         for coefficient in reversed(coefficients[:-1]):
@@ -96,20 +96,20 @@ class Text:
         return text
 
     def halves(self, coefficients: Sequence[float], x: str, square: str) -> str:
-        """The even and the odd powers of a polynomial in turn: half as long a chain of operations, for one more."""
+        """A polynomial split in even and odd powers: half as long a dependency chain, for one more operation."""
         even, odd = (self.polynomial(coefficients[first::2], square) for first in (0, 1))
         return self.fma(odd, x, even)
 
     def powered(self, k: str) -> str:
-        """2 ** k of an unsigned k (it may have wrapped) such that the result is normal."""
+        """2 ** k for an unsigned k, which may have wrapped; the result must be normal."""
         return self.power(f"{k} + {self.bias}u")
 
     def power(self, biased: str) -> str:
-        """The same of k and the bias, together."""
+        """2 ** k for ``biased``, which is k plus the bias."""
         return f"fl_bits_{self.dtype}(({biased}) << {self.shift})"
 
     def with_sign(self, name: str) -> str:
-        """Return ``name``, which has no sign, with that of x."""
+        """Return ``name``, which is not negative, with the sign of x."""
         sign = self.word(1 << (31 if self.single else 63))
         union = f"union fl_union_{self.dtype}"
         return f"{union} given, result; given.f = x; result.f = {name}; result.u |= given.u & {sign}; return result.f;"

@@ -1,8 +1,8 @@
-"""C source, in a kernel language's keywords, for a typed expression.
+"""Writes elementwise kernels in a kernel language's C from a typed expression.
 
-A text depends on the expression, the dtypes and the pattern of broadcasting; every size is an argument. Buffers
-are pairs of a handle and a byte offset. One work item computes one element, or sixteen consecutive ones where
-an operand is broadcast, so that the division of the index is paid once for them.
+A text depends on the expression, the dtypes and the broadcast pattern; all sizes are arguments. Buffers are pairs of
+a handle and a byte offset. A work-item computes one element, or sixteen consecutive ones where an operand is
+broadcast, so that the index is divided once for them.
 """
 
 from __future__ import annotations
@@ -14,67 +14,67 @@ from typing import Any
 
 from fluidlite.base.dtypes import HALVES
 from fluidlite.codegen.broadcast import Pattern, value_flags
-from fluidlite.codegen.language_functions import NEAR_LIMIT
-from fluidlite.codegen.language_math import NEARBY, library, math_call
+from fluidlite.codegen.language_functions import CODY_WAITE_LIMIT
+from fluidlite.codegen.language_math import SMALL_ARGUMENT_VARIANTS, library, math_call
 from fluidlite.codegen.language_primitives import converted, held, primitive
 from fluidlite.codegen.language_text import literal
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.codegen.typed import Instr, Typed
 
 LANES = 16
-"""Consecutive elements of one item: a vector register, or two."""
+"""Consecutive elements of one work-item: one or two vector registers."""
 
 
 _RANDOM = frozenset({"uniform", "gaussian"})
 
 
 @dataclass(frozen=True)
-class Source:
-    """Text of one kernel and what it is launched with.
+class KernelText:
+    """The text of a kernel and its arguments.
 
-    ``parameters``: as ``context.compile`` takes them.
-    ``arguments``: what each parameter, or pair of them, is: ``("in", slot)``, ``("out", slot)``, ``("status", "")``,
-    ``("size", dim)``, ``("stride", (slot, dim))``, ``("scalar", number)``, ``("random", word)``, ``("elements", "")``,
-    ``("items", "")``.
-    ``each``: elements that an item computes, where nothing is broadcast.
+    ``parameters``: their types, for ``context.compile``.
+    ``arguments``: the meaning of each parameter, or pair of parameters: ``("in", slot)``, ``("out", slot)``,
+    ``("status", "")``, ``("size", dim)``, ``("stride", (slot, dim))``, ``("scalar", number)``, ``("random", word)``,
+    ``("elements", "")``, ``("items", "")``.
+    ``elements_per_item``: elements that a work-item computes, if no operand is broadcast.
     """
 
     text: str
     entry: str
     parameters: tuple[str, ...]
     arguments: tuple[tuple[str, Any], ...]
-    each: int = 1
+    elements_per_item: int = 1
 
 
-class Writer:
+class ElementwiseWriter:
     """Writes kernels for one typed expression in one kernel language."""
 
-    def __init__(self, code: Typed, language: Any, pattern: Pattern, guarded: bool) -> None:
+    def __init__(self, code: Typed, language: Any, pattern: Pattern, predicated: bool) -> None:
         self.code = code
         self.keywords, self.types, self.math = language.keywords, language.types, language.math
         self.run = getattr(language, "run", LANES)
-        self.lanes = getattr(language, "lanes", 1) if any(map(_calls, code.instrs)) else 1
-        self.near = False
-        """Whether functions that branch by their argument's size are written for arguments that are not large."""
+        self.lanes = getattr(language, "lanes", 1) if any(map(_is_call, code.instrs)) else 1
+        self.small_arguments = False
+        """Whether functions that branch by the size of the argument are written in their variant for small ones."""
         self.branching = [i for i, instr in enumerate(code.instrs) if self._branches(instr)]
         if self.branching:
             self.lanes = max(self.lanes, self.run)
         self.flags = pattern.flags
-        self.guarded = guarded
+        self.predicated = predicated
         self.value_flags = value_flags(code.instrs, pattern.flags)
 
     # Text of values
 
     def ctype(self, dtype: str) -> str:
-        """Type in which a compute dtype's values are held."""
+        """The C type of values in a compute dtype."""
         return held(dtype, self.types)
 
     def stored(self, dtype: str) -> str:
-        """Type of stored elements: half types are 16-bit words."""
+        """The C type of stored elements: half types are 16-bit words."""
         return "unsigned short" if dtype in HALVES else str(self.types[dtype])
 
     def live(self, values: Sequence[int]) -> list[int]:
-        """Instructions that these values need, in order."""
+        """The instructions that these values need, in order."""
         needed = set(values)
         for i in range(len(self.code.instrs) - 1, -1, -1):
             if i in needed:
@@ -82,12 +82,12 @@ class Writer:
         return sorted(needed)
 
     def statements(
-        self, values: Sequence[int], index: Mapping[str, str], element: str, known: Collection[int] = ()
+        self, values: Sequence[int], index: Mapping[str, str], element: str, declared: Collection[int] = ()
     ) -> list[str]:
-        """Declarations ``const T v<i> = ...;`` of all that ``values`` need and that are not ``known``."""
+        """Declarations ``const T v<i> = ...;`` of all instructions that ``values`` need, except ``declared``."""
         lines = []
         for i in self.live(values):
-            if i in known:
+            if i in declared:
                 continue
             instr = self.code.instrs[i]
             if instr.op not in ("const", "scalar"):
@@ -95,7 +95,7 @@ class Writer:
         return lines
 
     def name(self, i: int) -> str:
-        """The text of a value that was computed: a number, or the name of a variable."""
+        """The text of a computed value: a literal, or the name of a variable."""
         instr = self.code.instrs[i]
         if instr.op == "const":
             return literal(instr.value, instr.dtype)
@@ -122,10 +122,10 @@ class Writer:
             return converted(names[0], operand, instr.dtype, self.types, instr.value)
         if instr.op == "where":
             operand = instr.dtype
-        return primitive(instr.op, names, operand, self.types, self.math, self.near)
+        return primitive(instr.op, names, operand, self.types, self.math, self.small_arguments)
 
     def _branches(self, instr: Instr) -> bool:
-        return instr.dtype == "float64" and math_call(instr.op, "float64", self.math) in NEARBY
+        return instr.dtype == "float64" and math_call(instr.op, "float64", self.math) in SMALL_ARGUMENT_VARIANTS
 
     def by_size(
         self,
@@ -133,30 +133,30 @@ class Writer:
         loop: str,
         index: Mapping[str, str],
         element: str,
-        known: Collection[int],
+        declared: Collection[int],
         end: Sequence[str],
     ) -> list[str]:
-        """A loop over elements, which end with ``end``; where functions branch, the branch is taken once for them all.
+        """A loop over elements, whose body ends with ``end``; functions that branch do so once for all elements.
 
-        A first loop finds whether an argument is large (of a function of a function, the outer one's may be wrong
-        then). Compilers make vectors of it and of the usual one, not of the one with branches.
+        A first loop tests whether any argument is large (for nested functions the outer test may then be wrong).
+        Compilers vectorize this loop and the loop for small arguments, but not the loop with branches.
         """
-        body = [*self.statements(values, index, element, known), *end]
-        inner = [i for i in self.live(values) if i in self.branching and i not in known]
+        body = [*self.statements(values, index, element, declared), *end]
+        inner = [i for i in self.live(values) if i in self.branching and i not in declared]
         if not inner:
             return [loop, *body, "}"]
-        self.near = True
-        usual = [*self.statements(values, index, element, known), *end]
+        self.small_arguments = True
+        fast_body = [*self.statements(values, index, element, declared), *end]
         args = sorted({self.code.instrs[i].args[0] for i in inner})
-        test = self.statements(args, index, element, known)
-        self.near = False
-        limit = literal(NEAR_LIMIT, "float64")
+        test = self.statements(args, index, element, declared)
+        self.small_arguments = False
+        limit = literal(CODY_WAITE_LIMIT, "float64")
         size = math_call("abs", "float64", self.math)
         test += [f"large |= !({size}({self.name(arg)}) < {limit});" for arg in args]
-        return ["int large = 0;", loop, *test, "}", "if (large) {", loop, *body, "} } else {", loop, *usual, "} }"]
+        return ["int large = 0;", loop, *test, "}", "if (large) {", loop, *body, "} } else {", loop, *fast_body, "} }"]
 
     def store(self, slot: str, index: str, name: str, dtype: str) -> str:
-        """The statement that rounds a value and stores it."""
+        """The statement that rounds and stores a value."""
         rounded = f"fl_store_{dtype}({name})" if dtype in HALVES else f"({self.stored(dtype)}){name}"
         return f"p_{slot_word(slot)}[{index}] = {rounded};"
 
@@ -168,27 +168,27 @@ class Writer:
         body: Sequence[str],
         arguments: Sequence[tuple[str, Any]],
         before: Sequence[str] = (),
-        each: int = 1,
-    ) -> Source:
-        """Put parameters, pointers and ``before`` before ``body``, which runs for each ``gid``; our functions first."""
+        width: int = 1,
+    ) -> KernelText:
+        """Write a kernel: helper functions, parameters, pointers, ``before``, and ``body``, which runs per ``gid``."""
         space, byte, long = self.keywords["buffer"], self.types["uint8"], self.types["int64"]
         declared, pointers, parameters = [], [], []
-        for kind, what in arguments:
+        for kind, value in arguments:
             if kind in ("in", "out", "status"):
-                name, const, dtype = self._pointer(kind, what)
+                name, const, dtype = self._pointer(kind, value)
                 declared += [f"{space} {const}{byte}* b_{name}", f"const {long} o_{name}"]
                 kind_of = f"{space} {const}{dtype}*"
                 pointers.append(f"{kind_of} const p_{name} = ({kind_of})(b_{name} + o_{name});")
                 parameters += ["buffer", "int64"]
                 continue
-            dtype = "uint32" if kind == "random" else self.code.scalars[what][1] if kind == "scalar" else "int64"
-            name = {"size": f"n{what}", "random": f"r{what}", "scalar": f"s{what}"}.get(kind, kind)
+            dtype = "uint32" if kind == "random" else self.code.scalars[value][1] if kind == "scalar" else "int64"
+            name = {"size": f"n{value}", "random": f"r{value}", "scalar": f"s{value}"}.get(kind, kind)
             if kind == "stride":
-                name = f"d_{slot_word(what[0])}_{what[1]}"
+                name = f"d_{slot_word(value[0])}_{value[1]}"
             declared.append(f"const {self.types[dtype]} {name}")
             parameters.append(dtype)
         items = [f"{self.keywords['each']} {{", *body, "}"]
-        if self.guarded:  # once for all items: a loop that asks at each of them is no vector loop
+        if self.predicated:  # once for all items: a test in the loop would prevent vectorization
             items = ["if (p_status[0] == 0) {", *items, "}"]
         lines = [
             f"{self.keywords['kernel']} {entry}({', '.join(declared)}) {{",
@@ -200,7 +200,7 @@ class Writer:
         ]
         text = "\n".join(lines)
         helpers = library(text, self.keywords, self.types, self.math)
-        return Source(self.keywords["prologue"] + helpers + text, entry, tuple(parameters), tuple(arguments), each)
+        return KernelText(self.keywords["prologue"] + helpers + text, entry, tuple(parameters), tuple(arguments), width)
 
     def _pointer(self, kind: str, what: Any) -> tuple[str, str, str]:
         if kind == "status":
@@ -209,30 +209,30 @@ class Writer:
         return slot_word(what), "const " if kind == "in" else "", self.stored(dtype)
 
     def head(self, values: Sequence[int], outputs: Sequence[tuple[str, str, int]]) -> list[tuple[str, Any]]:
-        """Arguments that outputs of some values need: inputs, outputs, scalars, random words, the status word."""
+        """The arguments of a kernel with these outputs: inputs, outputs, scalars, random words, the status word."""
         live = [self.code.instrs[i] for i in self.live(values)]
         arguments: list[tuple[str, Any]] = [("in", i.value) for i in live if i.op == "input"]
         arguments += [("out", slot) for slot, _, _ in outputs]
         arguments += [("scalar", k) for k in sorted({i.value for i in live if i.op == "scalar"})]
         if not _RANDOM.isdisjoint([i.op for i in live]):
             arguments += [("random", k) for k in range(4)]
-        if self.guarded:
+        if self.predicated:
             arguments.append(("status", ""))
         return arguments
 
     def strides(self, slots: Sequence[str], dims: Sequence[int]) -> list[tuple[str, Any]]:
-        """Stride arguments of operands over all dims but the innermost."""
+        """The stride arguments of operands for all dims but the innermost."""
         return [("stride", (slot, k)) for slot in slots for k in dims[:-1] if self.flags[slot][k]]
 
-    def elementwise(self, entry: str, outputs: Sequence[tuple[str, str, int]], dims: tuple[int, ...]) -> Source:
-        """A kernel that writes outputs which have exactly the collapsed dims ``dims``."""
+    def elementwise(self, entry: str, outputs: Sequence[tuple[str, str, int]], dims: tuple[int, ...]) -> KernelText:
+        """A kernel for outputs that have exactly the collapsed dims ``dims``."""
         values = [value for _, _, value in outputs]
         arguments = self.head(values, outputs)
-        slots = [what for kind, what in arguments if kind == "in"]
+        slots = [value_ for kind, value_ in arguments if kind == "in"]
         mixed = [s for s in slots if any(self.flags[s][k] for k in dims) and not all(self.flags[s][k] for k in dims)]
         long = self.types["int64"]
         streams = self.streams(values)
-        # what is the same for all elements stands before them: outputs that may lie on inputs would keep it there
+        # hoist loop-invariant values: the compiler cannot, since outputs may alias inputs
         shared = [i for i in self.live(values) if dims and not streams and not any(self.value_flags[i])]
         before = self.statements(shared, dict.fromkeys(slots, "0"), "0")
         independent = "" if streams else self.keywords.get("independent", "")
@@ -250,7 +250,7 @@ class Writer:
                 arguments.append(("elements", ""))
                 return self.build(entry, body, [*arguments, ("items", "")], before, self.lanes)
             body = [*self.statements(values, index, "q", shared), *stores]
-            if streams:  # one item takes the four words of a block
+            if streams:  # one work-item uses the four words of a Philox block
                 four = ["for (int q = 0; q < 4; ++q) {", f"const {long} i = gid * 4 + q;", "if (i < elements) {"]
                 body = [*self.words_of(streams, "gid"), *four, *body, "}", "}"]
                 arguments.append(("elements", ""))
@@ -279,11 +279,11 @@ class Writer:
         return self.build(entry, body, [*arguments, ("items", "")], before)
 
     def streams(self, values: Sequence[int]) -> list[int]:
-        """The sub-streams of random numbers that values need."""
+        """The sub-streams of the random numbers in values."""
         return sorted({i.value for i in map(self.code.instrs.__getitem__, self.live(values)) if i.op in _RANDOM})
 
     def words_of(self, streams: Sequence[int], block: str) -> list[str]:
-        """Statements that draw the four random words of a block for each sub-stream."""
+        """Statements that generate the four random words of a block for each sub-stream."""
         kind = self.types["uint32"]
         return [
             line
@@ -292,7 +292,7 @@ class Writer:
         ]
 
     def decode(self, linear: str, dims: Sequence[int], slots: Sequence[str]) -> list[str]:
-        """Split a linear index over ``dims``; sum each operand's offset of them into ``x_<operand>``."""
+        """Unravel a linear index over ``dims``, and compute each operand's offset ``x_<operand>``."""
         long = self.types["int64"]
         lines = [f"{long} left = {linear};"] if dims else []
         for position, k in reversed(list(enumerate(dims))):
@@ -306,11 +306,11 @@ class Writer:
         return lines
 
 
-def _calls(instr: Instr) -> bool:
-    """Whether a value is made by a function, which takes longer than loads and stores do."""
+def _is_call(instr: Instr) -> bool:
+    """Whether an instruction is a function call, which costs more than loads and stores."""
     return instr.op in PRIMITIVES and "@" in PRIMITIVES[instr.op].c
 
 
 def slot_word(slot: str) -> str:
-    """A slot as part of a name."""
+    """A slot as part of a C identifier."""
     return re.sub(r"\W", "_", slot)

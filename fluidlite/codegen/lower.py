@@ -1,4 +1,4 @@
-"""From a call to its typed expression, traced once for each operator, static attributes and dtypes."""
+"""Lowers a call to its typed expression, which is cached by operator, static attributes and dtypes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.layout import PLAIN
 
 _cache: WeakKeyDictionary[OpDef, LRUCache[Typed]] = WeakKeyDictionary()
-_MOST = 256
+_MAX_EXPRESSIONS = 256
+"""The number of cached typed expressions of one operator."""
 
 
 @once
 def typed_of(call: Call) -> Typed:
-    """The typed expression of a call: what it wants of the operator's outputs."""
+    """The typed expression of a call, for the outputs that the call has."""
     op = call.op
     rule = op.scalar
     assert rule is not None
@@ -27,7 +28,7 @@ def typed_of(call: Call) -> Typed:
     key = (static, tuple(dtypes.items()))
     cache = _cache.get(op)
     if cache is None:
-        cache = _cache.setdefault(op, LRUCache(_MOST, "expressions", 1 << 20))
+        cache = _cache.setdefault(op, LRUCache(_MAX_EXPRESSIONS, "expressions", 1 << 20))
 
     def make() -> Typed:
         if rule.code is not None:
@@ -40,12 +41,12 @@ def typed_of(call: Call) -> Typed:
 
 
 def alias_of(call: Call) -> Mapping[str, str]:
-    """For each output that is an input's variable, updated in place: that input."""
-    return {out: given for out, given in call.op.must_alias.items() if out in call.outs and given in call.ins}
+    """For each output that must alias an input (an in-place update): that input."""
+    return {out: source for out, source in call.op.must_alias.items() if out in call.outs and source in call.ins}
 
 
 def refusal(call: Call, dtypes: tuple[str, ...]) -> str | None:
-    """Why no generated kernel can run this call, whatever the capability."""
+    """The reason why no generated kernel of any capability can run this call, or None."""
     if call.op.scalar is None:
         return "no expression" if call.op.expression is None else "kernels are generated of functions of scalars"
     reason = call.op.scalar.refuse(call)
@@ -53,7 +54,7 @@ def refusal(call: Call, dtypes: tuple[str, ...]) -> str | None:
 
 
 def unsuitable(call: Call, dtypes: tuple[str, ...]) -> str | None:
-    """Why no generated kernel can run on operands such as these."""
+    """The reason why no generated kernel can run on these operands, or None."""
     for slot, specs in (*call.ins.items(), *call.outs.items()):
         for spec in specs if slot not in call.op.unread else ():
             if spec.dtype not in dtypes:

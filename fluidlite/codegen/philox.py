@@ -1,4 +1,4 @@
-"""Philox 4x32-10, the counter-based random words of every place (Salmon et al., SC'11).
+"""Philox 4x32-10, the counter-based random number generator of all places (Salmon et al., SC'11).
 
 The counter is (block low, block high, run number, stream + sub-stream), the key the program's seed. Element
 ``i`` takes word ``i % 4`` of block ``i // 4``; its upper 24 bits make the number:
@@ -49,7 +49,7 @@ Random = tuple[int, int, int, int]
 
 
 def block(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Four words of one block, in Python integers: the definition."""
+    """The four words of one block, in Python integers: the reference."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
@@ -60,7 +60,7 @@ def block(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int
 
 
 def _product(a: Any, factor: int) -> tuple[Any, Any]:
-    """Upper and lower word of a 32 x 32 bit product, in halves of 16 bits: int64 holds those."""
+    """The upper and lower word of a 32 x 32 bit product, from halves of 16 bits, whose products fit in int64."""
     low = a * (factor & 0xFFFF)
     middle = a * (factor >> 16) + (low >> 16)
     return middle >> 16, ((middle & 0xFFFF) << 16) | (low & 0xFFFF)
@@ -69,7 +69,7 @@ def _product(a: Any, factor: int) -> tuple[Any, Any]:
 def words(xp: Any, start: int, count: int, random: Random, sub: int, device: Any = None) -> Any:
     """Return words ``start`` to ``start + count`` as an integer array.
 
-    ``device`` is given for namespaces of which only the Array-API standard is known; then all is done in int64.
+    ``device`` is passed for namespaces with only the Array-API standard; they compute in int64.
     """
     first, last = start // 4, (start + count + 3) // 4
     skip = start - 4 * first

@@ -1,6 +1,7 @@
-"""Coefficients of the polynomials with which mathematical functions are computed; the lowest power first.
+"""Coefficients of the polynomial approximations of mathematical functions; the lowest power first.
 
-Our fits; those of both types by ``tools/minimax.py``, with how far off the polynomial is, relative to the function.
+The fits are ours; those for both types are made by ``tools/minimax.py``; comments have the error of the polynomial,
+relative to the function.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 
 def horner(coefficients: Sequence[float], x: Any) -> Any:
-    """A polynomial of an array."""
+    """Evaluate a polynomial of an array by Horner's rule."""
     result = x * coefficients[-1]
     result += coefficients[-2]
     for coefficient in coefficients[-3::-1]:
@@ -65,7 +66,7 @@ EXPM1 = {
         1.7687773212030254e-09,
     ),
 }
-"""The same; the error is that of exp(r) - 1."""
+"""Coefficients as for EXP; the error is that of exp(r) - 1."""
 
 ATANH = {
     "float32": (  # within 8.1e-10
@@ -106,7 +107,7 @@ ATANH_REST = {
 """((atanh(s) / s - 1) / s**2 - 1 / 3) / s**2, likewise; the error is that of atanh(s) / s."""
 
 THIRD = {"float32": (0.333333343, -9.93410776e-09), "float64": (1 / 3, 1.850371707708594e-17)}
-"""1 / 3, and what it is rounded by."""
+"""1 / 3, and its rounding error."""
 
 ATAN = {
     "float32": (  # within 6.7e-10
@@ -194,25 +195,25 @@ COSINE = {
 ERF_P = (1.12837915, 0.190398317, 0.0527474282, 0.00376520827, 0.000284863954, 2.05002603e-06)
 ERF_Q = (1.0, 0.502068859, 0.114105547, 0.0149684048, 0.00116241851, 3.80900934e-05)
 """erf(x) = x P(x*x) / Q(x*x) for |x| <= 3.92 within 2e-8, for float32."""
-ERF_OVER = 4.1
-"""There the fit is above 1 by more than it may be rounded down: clipped, it is 1 exactly from there on."""
-ERF_NEAR = (
+ERF_CLIP = 4.1
+"""Arguments are clipped here: the fit exceeds 1 by more than its rounding error, so the clipped result is exactly 1."""
+ERF64_P = (
     3.20937758913846947e03,
     3.77485237685302021e02,
     1.13864154151050156e02,
     3.16112374387056560e00,
     1.85777706184603153e-1,
 )
-ERF_NEAR_BELOW = (
+ERF64_Q = (
     2.84423683343917062e03,
     1.28261652607737228e03,
     2.44024637934444173e02,
     2.36012909523441209e01,
     1.0,
 )
-"""erf(x) / x, the first over the second, both over x*x, for float64 (Cody, Rational Chebyshev approximations, 1969)."""
-ERF_FAR = 0.478
-"""From there on erf(x) is computed of the normal distribution function."""
+"""erf(x) = x P(x*x) / Q(x*x) for float64, below ERF64_LIMIT (Cody, Rational Chebyshev approximations, 1969)."""
+ERF64_LIMIT = 0.478
+"""From this argument on erf(x) is computed from the normal distribution function."""
 
 NORMAL_TAIL = {
     "float32": (
@@ -265,7 +266,7 @@ NORMAL_TAIL = {
 """The normal distribution function of -a times exp(a**2 / 2), from 0 to NORMAL_END: the first polynomial over the
 second, both over a; all coefficients are positive."""
 NORMAL_END = {"float32": 14.5, "float64": 39.0}
-"""From there on the function of -a is 0."""
+"""From this argument on the normal distribution function of -a is 0."""
 
 NORMAL_POWER = (
     -1.15110719,
@@ -280,10 +281,10 @@ NORMAL_POWER = (
     -4.79912998e-08,
     1.02977527e-09,
 )
-"""log2 of twice the normal distribution function of -y, over y, in float32: y times the function is off by
-7e-8 (1 + y**2 / 4) of it and 2.1e-13; where it is less than that, by a factor of two or less."""
+"""log2 of twice the normal distribution function of -y, over y, in float32. The error of y times the function is
+7e-8 (1 + y**2 / 4) relative plus 2.1e-13; where the value is less than that, at most a factor of two."""
 GELU_END = 12.8
-"""There y times the function is 1e-36, and the power of two still a normal number."""
+"""Arguments are clipped here: y times the function is 1e-36, and the power of two is still a normal number."""
 EXP2_SINGLE = (1.00000012, 0.693146944, 0.240221202, 0.0555071309, 0.00967554096, 0.00132764899)
 """2 ** r for |r| <= 1/2 in float32, within 1.5e-7."""
 
@@ -298,4 +299,4 @@ EXP2 = (
     0.001339995761487,
     0.0001534578730427,
 )
-"""2 ** r for |r| <= 1/2 within 2e-9: our fit. Both give powers in float32, computed in float64."""
+"""2 ** r for |r| <= 1/2 within 2e-9: our fit. With LOG2 it yields float32 powers, computed in float64."""

@@ -1,8 +1,7 @@
-"""The one table of primitives: what each means, how exact it is, and how every emitter writes it.
+"""The table of scalar primitives: semantics, accuracy, and the text of each for every emitter.
 
-Floats follow IEEE 754 without traps, numbers below the least normal one included. Integers wrap; division by zero gives
-0 and never traps, for a CPU's OpenCL driver would take the process with it. A comparison with NaN is false,
-``not_equal`` true.
+Floats follow IEEE 754 without traps, with subnormal numbers. Integers wrap; division by zero yields 0 and never traps,
+since a trap in a CPU's OpenCL driver would end the process. A comparison with NaN is false, ``not_equal`` true.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ _normcdf = np.vectorize(lambda x: 0.5 * math.erfc(-x * math.sqrt(0.5)), otypes=[
 class Primitive:
     """One primitive.
 
-    ``kind``: how its type follows: ``"arithmetic"`` (operands promoted; bool counts as int32), ``"float"`` (integers
-    become float32), ``"whole"`` (as it is: identity on integers), ``"compare"`` (operands promoted, bool out),
-    ``"logical"`` (operands made bool, bool out), ``"test"`` (float in, bool out), ``"where"``, ``"cast"``.
-    ``rule``: NaN, integer, overflow and rounding, in words.
+    ``kind``: its typing rule: ``"arithmetic"`` (operands promoted; bool counts as int32), ``"float"`` (integers
+    become float32), ``"whole"`` (dtype stays; identity on integers), ``"compare"`` (operands promoted, bool result),
+    ``"logical"`` (operands cast to bool, bool result), ``"test"`` (float in, bool result), ``"where"``, ``"cast"``.
+    ``rule``: the semantics of NaN, integers, overflow and rounding, in words.
     ``xp``: the namespace's function for floats (``@name``: ours in :mod:`fluidlite.codegen.functions`).
     ``xp_int``: the same for integers; empty: as for floats.
     ``c``: KernelLanguage text for floats: ``{a} {b} {c}`` operands, ``{T}`` their type, ``@name(`` a math function.
     ``c_int``: the same for integers, ``{U}`` an unsigned type in which they wrap; empty: as for floats.
-    ``reference``: the meaning, on float64 or integer NumPy arrays.
-    ``ulp``: a number for float32 and one for float64: how far a result may be off, on any rendering, in units in the
-    last place of the exact one (below the least normal number, of that): 0.5 is rounded correctly, 0 is exact. What is
-    NaN, infinite or zero, and the sign of a zero, is the same everywhere.
-    ``absolute``: how much more a result of float32 may be off, as a number: 0 but where that is far below what an
-    argument of usual size gives, and then what should be 0 may be so much, of the same sign.
+    ``reference``: the definition, on float64 or integer NumPy arrays.
+    ``ulp``: for float32 and for float64 the maximum error of a result, on any place, in units in the last place of the
+    exact result (in the subnormal range: of the smallest normal number): 0.5 is correctly rounded, 0 is exact. NaN,
+    infinite and zero results, and the sign of zero, are the same everywhere.
+    ``absolute``: an additional absolute error of a float32 result: nonzero only where it is far below the results of
+    usual arguments; a result that should be 0 may then be up to this, with the same sign.
     """
 
     name: str
@@ -54,7 +53,7 @@ class Primitive:
     absolute: float = 0.0
 
     def bound(self, dtype: str) -> float:
-        """How far a result of a storage dtype may be off, in its ulp; half types are float32, rounded."""
+        """The maximum error of a result in a storage dtype, in its ulp; half types are rounded float32."""
         if dtype in HALVES:
             bits = 13 if dtype == "float16" else 16
             return 0.5 + self.ulp[0] / 2**bits if self.ulp[0] else 0.0
@@ -76,7 +75,7 @@ def _trunc_div(a: Any, b: Any) -> Any:
 
 
 def _wrapped(wide: Any, dtype: Any) -> Any:
-    bits, wide = 8 * dtype.itemsize, np.asarray(wide, dtype=object)  # NumPy makes integers of its own of one number
+    bits, wide = 8 * dtype.itemsize, np.asarray(wide, dtype=object)  # NumPy converts a single number to its own integer
     if dtype.kind == "u":
         return np.asarray(wide % 2**bits, dtype=object).astype(dtype)
     half = 2 ** (bits - 1)
@@ -132,12 +131,12 @@ def _named(
     kind: str = "float",
     absolute: float = 0.0,
 ) -> Primitive:
-    """A function that goes by its name in kernel languages and, unless it is said, in array namespaces."""
+    """A function with the same name in kernel languages and, unless ``xp`` differs, in array namespaces."""
     return Primitive(name, 1, kind, rule, xp or name, f"@{name}({{a}})", reference, ulp=ulp, absolute=absolute)
 
 
 def _truth(name: str, kind: str, rule: str, c: str) -> Primitive:
-    """A comparison, a test or a connective; NumPy has all of them under the same name."""
+    """A comparison, a test or a logical operator; NumPy has all of them under the same name."""
     arity = 2 if "{b}" in c else 1
     return Primitive(name, arity, kind, rule, name, f"({c})", getattr(np, name), ulp=EXACT)
 
@@ -300,4 +299,4 @@ _ALL = [
 ]
 
 PRIMITIVES: dict[str, Primitive] = {primitive.name: primitive for primitive in _ALL}
-"""By name; ``cast`` and the leaves are written by the emitters themselves."""
+"""By name; the emitters handle ``cast`` and the leaves themselves."""

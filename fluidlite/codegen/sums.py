@@ -1,8 +1,8 @@
-"""Sums in array namespaces, whose rounding errors grow with the logarithm of how many numbers are added.
+"""Pairwise sums in array namespaces: rounding errors grow with the logarithm of the number of summands.
 
-Namespaces on the host add that way along the last axes, where numbers lie side by side; along others they add one after
-the other. So those are cut into blocks, whose sums are cut again. Products with ones, or with another array, by NumPy's
-library of linear algebra are several times as fast: it, too, adds no more numbers than a block has.
+Namespaces on the host sum pairwise along the last contiguous axes, but sequentially along other axes. So these are
+split into blocks, recursively. Products with ones, or with another array, by NumPy's BLAS are several times as fast;
+they, too, are limited to a block of summands.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from typing import Any
 import numpy as np
 
 BLOCK = 32
-"""Numbers of different lines that are added one after the other."""
+"""The maximum number of rows that are summed sequentially, along an axis that is not contiguous."""
 RUN = 1024
-"""Numbers side by side that are left to the library, which adds them in the lanes of several registers."""
+"""The maximum number of contiguous numbers in one BLAS call, which sums in the lanes of several registers."""
 
 _ONES = {kind: np.ones(RUN, kind) for kind in "fd"}
-SHORT = 32
-"""Runs of fewer numbers are added last: the library takes longer to begin than to add them."""
+MIN_RUN = 32
+"""Contiguous runs of fewer numbers are summed last: a BLAS call costs more than the additions."""
 
 
 def pairwise_sum(xp: Any, x: Any, axes: tuple[int, ...], dtype: Any, out: Any = None) -> Any:
-    """Sum over axes, which stay as 1, in ``dtype``."""
+    """Sum over axes, which stay with size 1, in ``dtype``."""
     if isinstance(x, np.ndarray) and x.size <= RUN and prod([x.shape[axis] for axis in axes]) <= BLOCK:
         return xp.add.reduce(x, axes, dtype, out, True)
-    found = _by_products(xp, x, axes) if _multiplies(xp, x, dtype) else _sum(xp, x, axes, dtype, out)
-    if out is None or found is out:
-        return found
-    out[...] = found
+    sums = _sum_by_products(xp, x, axes) if _can_multiply(xp, x, dtype) else _sum(xp, x, axes, dtype, out)
+    if out is None or sums is out:
+        return sums
+    out[...] = sums
     return out
 
 
 def product_sum(xp: Any, a: Any, b: Any, axes: tuple[int, ...], dtype: Any) -> Any:
-    """Sum of a product over axes, which stay as 1, in ``dtype``; without the product where the library adds it up."""
-    whole = len(axes) == a.ndim and a.shape == b.shape and hasattr(xp, "vecdot")
-    if whole and _lies_in_order(a, dtype) and _lies_in_order(b, dtype):  # most often; the rest takes longer to find out
+    """Sum of a product over axes, which stay with size 1, in ``dtype``; by dot products where BLAS can compute them."""
+    is_full = len(axes) == a.ndim and a.shape == b.shape and hasattr(xp, "vecdot")
+    if is_full and _is_contiguous(a, dtype) and _is_contiguous(b, dtype):  # the usual case; the checks below cost more
         return _dots(xp, a.reshape(-1), b.reshape(-1)).reshape((1,) * a.ndim)
-    alike = a.ndim > 0 and a.shape[-1] == b.shape[-1] and a.ndim - 1 in axes
-    if not alike or not (_multiplies(xp, a, dtype) and _multiplies(xp, b, dtype)):
+    same_rows = a.ndim > 0 and a.shape[-1] == b.shape[-1] and a.ndim - 1 in axes
+    if not same_rows or not (_can_multiply(xp, a, dtype) and _can_multiply(xp, b, dtype)):
         return pairwise_sum(xp, a * b, axes, dtype)
-    joined = min(_joined(a, axes), _joined(b, axes)) if a.shape == b.shape else 1
+    joined = min(_joined_axes(a, axes), _joined_axes(b, axes)) if a.shape == b.shape else 1
     if _is_short(a, joined) and any(a.shape[axis] > 1 for axis in axes if axis < a.ndim - joined):
         return pairwise_sum(xp, a * b, axes, dtype)
     sums = _dots(xp, _flat(a, joined), _flat(b, joined))
     sums = sums.reshape((*sums.shape[:-1], *(1,) * joined))
     left = tuple(axis for axis in axes if axis < sums.ndim - joined)
-    return _by_products(xp, sums, left) if left else sums
+    return _sum_by_products(xp, sums, left) if left else sums
 
 
-def _multiplies(xp: Any, x: Any, dtype: Any) -> bool:
-    """Whether sums of an array are products of NumPy's library: floats side by side."""
+def _can_multiply(xp: Any, x: Any, dtype: Any) -> bool:
+    """Whether BLAS can sum an array by products: NumPy floats, contiguous along the last axis."""
     return (
         isinstance(x, np.ndarray)
         and hasattr(xp, "vecdot")
@@ -63,13 +63,13 @@ def _multiplies(xp: Any, x: Any, dtype: Any) -> bool:
     )
 
 
-def _lies_in_order(x: Any, dtype: Any) -> bool:
-    """Whether an array is NumPy's, of floats that lie side by side in all of its dims."""
+def _is_contiguous(x: Any, dtype: Any) -> bool:
+    """Whether an array is a C-contiguous NumPy array of floats."""
     return type(x) is np.ndarray and x.dtype == dtype and x.dtype.char in "fd" and x.flags.c_contiguous and x.size > 0
 
 
-def _joined(x: Any, axes: tuple[int, ...]) -> int:
-    """How many of the last axes are summed as one: only where the array is contiguous more than one."""
+def _joined_axes(x: Any, axes: tuple[int, ...]) -> int:
+    """The number of trailing axes that are summed as one axis; 1 unless the array is contiguous."""
     if not x.flags.c_contiguous:
         return 1
     count = 0
@@ -79,17 +79,17 @@ def _joined(x: Any, axes: tuple[int, ...]) -> int:
 
 
 def _flat(x: Any, joined: int) -> Any:
-    """The last axes as one."""
+    """Flatten the last axes to one."""
     return x if joined == 1 else x.reshape((*x.shape[: x.ndim - joined], -1))
 
 
 def _is_short(x: Any, joined: int) -> bool:
-    """Whether few numbers lie side by side in the last axes."""
-    return bool(prod(x.shape[x.ndim - joined :]) < SHORT)
+    """Whether the last axes have fewer elements than MIN_RUN."""
+    return bool(prod(x.shape[x.ndim - joined :]) < MIN_RUN)
 
 
 def _dots(xp: Any, a: Any, b: Any) -> Any:
-    """Sums of products along the last axis, which stays as 1, a run at a time; b may be the ones of a run."""
+    """Dot products along the last axis, which stays with size 1, one run at a time; b may be the ones of a run."""
     size = a.shape[-1]
     whole = size // RUN * RUN
     if size <= RUN:
@@ -98,24 +98,24 @@ def _dots(xp: Any, a: Any, b: Any) -> Any:
     def runs(x: Any) -> Any:
         return x if x.ndim == 1 and x.size == RUN else x[..., :whole].reshape((*x.shape[:-1], -1, RUN))
 
-    found = xp.sum(xp.vecdot(runs(a), runs(b)), axis=-1, keepdims=True)
+    sums = xp.sum(xp.vecdot(runs(a), runs(b)), axis=-1, keepdims=True)
     if whole < size:
         rest = b[..., whole:] if b.shape[-1] == size else b[: size - whole]
-        found += xp.vecdot(a[..., whole:], rest)[..., None]
-    return found
+        sums += xp.vecdot(a[..., whole:], rest)[..., None]
+    return sums
 
 
-def _by_products(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
-    """Sums as products with ones: the last axes as runs of numbers, others as lines of a matrix."""
+def _sum_by_products(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
+    """Sums as products with ones: over trailing axes as dot products, over other axes as rows of a matrix."""
     left = [axis for axis in axes if x.shape[axis] > 1]
     if not left:
         return xp.asarray(x, copy=True)
     ones = _ONES[x.dtype.char]
     if all(x.shape[axis] == 1 for axis in range(max(left) + 1, x.ndim)):
-        joined, rank = _joined(x, axes), x.ndim
+        joined, rank = _joined_axes(x, axes), x.ndim
         before = tuple(axis for axis in left if axis < rank - joined)
         if 0 < len(before) < len(left) and _is_short(x, joined):
-            return _by_products(xp, _by_products(xp, x, before), axes)
+            return _sum_by_products(xp, _sum_by_products(xp, x, before), axes)
         x = _dots(xp, _flat(x, joined), ones)
         x = x.reshape((*x.shape[:-1], *(1,) * (rank - x.ndim + 1)))
         left = [axis for axis in left if axis < rank - joined]
@@ -124,15 +124,15 @@ def _by_products(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
             x = _sum(xp, x, (axis,), x.dtype)
             continue
         dims = x.shape
-        lines = x if axis == x.ndim - 2 else x.reshape((*dims[: axis + 1], -1))
-        while (count := lines.shape[axis]) > 1:
-            lines = _lines(xp, lines, count, ones)
-        x = lines.reshape((*dims[:axis], 1, *dims[axis + 1 :]))
+        rows = x if axis == x.ndim - 2 else x.reshape((*dims[: axis + 1], -1))
+        while (count := rows.shape[axis]) > 1:
+            rows = _sum_rows(xp, rows, count, ones)
+        x = rows.reshape((*dims[:axis], 1, *dims[axis + 1 :]))
     return x
 
 
-def _lines(xp: Any, x: Any, count: int, ones: Any) -> Any:
-    """The sums of blocks of lines of the last matrices."""
+def _sum_rows(xp: Any, x: Any, count: int, ones: Any) -> Any:
+    """Sum blocks of rows of the last matrices."""
     if count <= BLOCK:
         return xp.matmul(ones[:count], x)[..., None, :]
     whole = count // BLOCK * BLOCK
@@ -143,7 +143,7 @@ def _lines(xp: Any, x: Any, count: int, ones: Any) -> Any:
 
 
 def _sum(xp: Any, x: Any, axes: tuple[int, ...], dtype: Any, out: Any = None) -> Any:
-    """Sums by the namespace's own function, in blocks where it adds one number after the other."""
+    """Sums by the namespace's function, in blocks along axes where it sums sequentially."""
     left = list(axes)
     for axis in range(x.ndim - 1, -1, -1):
         if x.shape[axis] == 1:

@@ -1,7 +1,7 @@
-"""Types of a traced expression: a flat list of instructions in which equal expressions are one.
+"""Typed expressions: a flat list of instructions with dtypes, after common-subexpression elimination.
 
-Half types are loaded as float32 and rounded where they are stored. Sub-expressions of numbers and float
-attributes alone are scalars: the host computes them, in float64, once a prepared kernel.
+Half types are loaded as float32 and rounded where they are stored. Subexpressions of numbers and float
+attributes only are scalars: the host computes them, in float64, once for each prepared kernel.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fluidlite.codegen.expr import Expr, Traced
 from fluidlite.codegen.primitives import PRIMITIVES
 
 EVERYWHERE = "*"
-"""Stands for all dims: of a random number, which every element has its own of."""
+"""In a span: all dims of the domain, as random numbers have, which differ for each element."""
 
 
 class Instr(NamedTuple):
     """One value: ``op`` of earlier values ``args``, in compute dtype ``dtype``.
 
-    Beside the primitives there are ``input`` (value: slot), ``const`` (value: number), ``scalar`` (value: its
-    number among the scalars), ``uniform`` and ``gaussian`` (value: sub-stream), ``cast`` (value: target dtype).
+    ``op`` is a primitive, ``input`` (value: slot), ``const`` (value: number), ``scalar`` (value: its index in the
+    scalars), ``uniform`` or ``gaussian`` (value: sub-stream), or ``cast`` (value: target dtype).
     """
 
     op: str
@@ -38,12 +38,12 @@ class Instr(NamedTuple):
 class Typed:
     """A typed expression.
 
-    ``instrs``: every value in order of computation.
-    ``inputs``: storage dtypes by slot, only of those that are read.
-    ``outputs``: slots, storage dtypes, and which value each is.
-    ``scalars``: what the host computes of attributes, each with its dtype.
-    ``spans``: by output slot, the inputs whose dims its value has, read or not; EVERYWHERE is one of them where the
-    value has all dims there are. Empty for a fused operator, which says its domain itself.
+    ``instrs``: all values in order of computation.
+    ``inputs``: storage dtypes by slot, only of inputs that are read.
+    ``outputs``: the slot, the storage dtype and the value of each output.
+    ``scalars``: expressions that the host computes from attributes, each with its dtype.
+    ``spans``: by output slot, the inputs whose dims the value has, read or not; EVERYWHERE means that the value has
+    all dims of the domain. Empty for a fused operator, which has its own domain.
     """
 
     instrs: tuple[Instr, ...]
@@ -54,17 +54,17 @@ class Typed:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What code of it depends on; 0, 0.0, -0.0 and False are not one constant."""
+        """The cache key of its code; ``repr`` distinguishes the constants 0, 0.0, -0.0 and False."""
         values = tuple(map(repr, map(attrgetter("value"), self.instrs)))
         return self.instrs, values, tuple(self.inputs.items()), self.outputs
 
     def values(self, attrs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The scalars as Python numbers, for these attributes."""
+        """The values of the scalars for these attributes, as Python numbers."""
         return tuple([number(evaluate(expr, attrs), dtype) for expr, dtype in self.scalars])
 
 
 def promote(a: str, b: str) -> str:
-    """The compute dtype in which two typed operands meet."""
+    """The common compute dtype of two typed operands (type promotion)."""
     if a == b:
         return a
     if a in FLOATS or b in FLOATS:
@@ -75,7 +75,7 @@ def promote(a: str, b: str) -> str:
 
 
 def number(value: Any, dtype: str) -> Any:
-    """A Python number as it is after conversion to a compute dtype: integers truncate and saturate."""
+    """Convert a Python number to a compute dtype: to integers it truncates and saturates."""
     if dtype == "bool":
         return bool(value)
     if dtype in ALL_INTS:
@@ -112,25 +112,25 @@ def evaluate(expr: Expr, attrs: Mapping[str, Any]) -> Any:
 
 @dataclass
 class Instructions:
-    """Instructions that are noted one after the other, of equal ones one, and the scalars that they read."""
+    """Builds a list of instructions without duplicates, and the scalars that they read."""
 
     instrs: list[Instr] = field(default_factory=list)
-    known: dict[Instr, int] = field(default_factory=dict)
+    numbering: dict[Instr, int] = field(default_factory=dict)
     scalars: list[tuple[Expr, str]] = field(default_factory=list)
     scalar_keys: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def emit(self, op: str, dtype: str, args: tuple[int, ...] = (), value: Any = None) -> int:
-        """The number of an instruction."""
+        """Return the index of an instruction; a new one is appended."""
         instr = Instr(op, dtype, args, value)
-        key = instr._replace(value=(type(value).__name__, repr(value)))  # 0, 0.0, -0.0 and False are not one constant
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = len(self.instrs)
+        key = instr._replace(value=(type(value).__name__, repr(value)))  # distinguishes 0, 0.0, -0.0 and False
+        index = self.numbering.get(key)
+        if index is None:
+            index = self.numbering[key] = len(self.instrs)
             self.instrs.append(instr)
-        return found
+        return index
 
     def scalar(self, expr: Expr, dtype: str) -> int:
-        """The number of the instruction that reads what the host computes of attributes."""
+        """Return the index of the instruction that reads a scalar."""
         key = (repr(expr), dtype)
         index = self.scalar_keys.get(key)
         if index is None:
@@ -144,7 +144,7 @@ class Instructions:
         results: Sequence[tuple[str, str, int]],
         spans: Mapping[str, tuple[str, ...]],
     ) -> Typed:
-        """The expression of (output slot, storage dtype, value) each; what none of them needs is left out."""
+        """The typed expression of results (output slot, storage dtype, value), after dead-code elimination."""
         instrs, index = live(self.instrs, list(map(itemgetter(2), results)))
         read = {instr.value: inputs[instr.value] for instr in instrs if instr.op == "input"}
         stored = tuple([(slot, dtype, index[value]) for slot, dtype, value in results])
@@ -152,6 +152,8 @@ class Instructions:
 
 
 class _Typer(Instructions):
+    """Assigns dtypes to a traced expression; a value of numbers and attributes only is weakly typed."""
+
     def __init__(self, inputs: Mapping[str, str], default: str) -> None:
         super().__init__()
         self.inputs = inputs
@@ -159,19 +161,19 @@ class _Typer(Instructions):
         self.done: dict[int, int | None] = {}  # id of an expression (kept alive by its trace) -> value, None: weak
 
     def weak(self, expr: Expr, dtype: str) -> int:
-        """A value of numbers and attributes, in the dtype that it takes."""
+        """Emit a weakly typed expression in a dtype."""
         if expr.op == "const":
             return self.emit("const", dtype, (), number(expr.value, dtype))
-        if _constant(expr):
+        if _is_constant(expr):
             return self.emit("const", dtype, (), number(evaluate(expr, {}), dtype))
         return self.scalar(expr, dtype)
 
     def convert(self, value: int, dtype: str) -> int:
-        given = self.instrs[value]
-        if given.dtype == dtype:
+        source = self.instrs[value]
+        if source.dtype == dtype:
             return value
-        if given.op == "const":
-            return self.emit("const", dtype, (), number(given.value, dtype))
+        if source.op == "const":
+            return self.emit("const", dtype, (), number(source.value, dtype))
         return self.emit("cast", dtype, (value,), dtype)
 
     def strong(self, expr: Expr, dtype: str) -> int:
@@ -179,7 +181,7 @@ class _Typer(Instructions):
         return self.weak(expr, dtype) if value is None else value
 
     def visit(self, expr: Expr) -> int | None:
-        """The typed value of an expression; None if it has only numbers and attributes."""
+        """The typed value of an expression; None if it is weakly typed."""
         if expr.op in ("const", "param"):
             return None
         if id(expr) not in self.done:
@@ -200,7 +202,7 @@ class _Typer(Instructions):
         if op == "cast":
             (arg,) = args
             assert arg is not None
-            if expr.value in HALVES:  # rounded to the half type, carried on as float32
+            if expr.value in HALVES:  # rounded to the half type, but computed in float32
                 return self.emit("cast", "float32", (self.convert(arg, "float32"),), expr.value)
             return self.convert(arg, expr.value)
         return self._apply(op, expr, args)
@@ -209,11 +211,11 @@ class _Typer(Instructions):
         kind = PRIMITIVES[op].kind
         if kind == "where":
             condition = self.convert(self.strong(expr.args[0], "bool"), "bool")
-            pair = self._meet(expr.args[1:], args[1:], plain=True)
+            pair = self._meet(expr.args[1:], args[1:], keep_bool=True)
             return self.emit(op, self.instrs[pair[0]].dtype, (condition, *pair))
         if kind == "logical":
             return self.emit(op, "bool", tuple(self.convert(self.strong(arg, "bool"), "bool") for arg in expr.args))
-        values = self._meet(expr.args, args, plain=op in ("equal", "not_equal"))
+        values = self._meet(expr.args, args, keep_bool=op in ("equal", "not_equal"))
         dtype = self.instrs[values[0]].dtype
         if kind in ("float", "test") and dtype not in FLOATS:
             values = tuple(self.convert(value, "float32") for value in values)
@@ -222,18 +224,18 @@ class _Typer(Instructions):
             return values[0]
         return self.emit(op, "bool" if kind in ("compare", "test") else dtype, values)
 
-    def _meet(self, exprs: tuple[Expr, ...], args: list[int | None], plain: bool) -> tuple[int, ...]:
-        """Operands in one dtype; unless ``plain``, bool counts as int32."""
+    def _meet(self, exprs: tuple[Expr, ...], args: list[int | None], keep_bool: bool) -> tuple[int, ...]:
+        """Convert operands to a common dtype; unless ``keep_bool``, bool becomes int32."""
         dtypes = [self.instrs[arg].dtype for arg in args if arg is not None]
         dtype = dtypes[0] if dtypes else self.default
         for other in dtypes[1:]:
             dtype = promote(dtype, other)
-        if dtype == "bool" and not plain:
+        if dtype == "bool" and not keep_bool:
             dtype = "int32"
         if dtype == "bool":
             numbers = [expr.value for expr, arg in zip(exprs, args, strict=True) if arg is None]
             if not all(isinstance(value, bool) for value in numbers):
-                dtype = self.default  # where(flag, 1.0, 0.0) and the like mean numbers
+                dtype = self.default  # where(flag, 1.0, 0.0) returns numbers
         return tuple(
             [
                 self.weak(expr, dtype) if arg is None else self.convert(arg, dtype)
@@ -242,50 +244,50 @@ class _Typer(Instructions):
         )
 
 
-def _constant(expr: Expr) -> bool:
-    """Whether an expression that reads no input is one number."""
+def _is_constant(expr: Expr) -> bool:
+    """Whether an expression without inputs is a constant."""
     if expr.op == "like":
-        return _constant(expr.args[0])
-    return expr.op == "const" or (expr.op != "param" and all(_constant(arg) for arg in expr.args))
+        return _is_constant(expr.args[0])
+    return expr.op == "const" or (expr.op != "param" and all(_is_constant(arg) for arg in expr.args))
 
 
 def typed(traced: Traced, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Typed:
-    """Type a traced rule for storage dtypes of its inputs and of the outputs that are wanted."""
+    """Type a traced rule for the storage dtypes of its inputs and of the requested outputs."""
     computed = map(compute_dtype, (*map(inputs.__getitem__, traced.inputs), *outputs.values()))
     typer = _Typer(inputs, next(filter(FLOATS.__contains__, computed), "float32"))
     results: list[tuple[str, str, int]] = []
     spans: dict[str, tuple[str, ...]] = {}
-    found: dict[int, frozenset[str]] = {}
+    memo: dict[int, frozenset[str]] = {}
     for slot, expr in zip(traced.outputs, traced.expressions, strict=True):
         if slot in outputs:
-            spans[slot] = tuple(sorted(_span(expr, found)))
+            spans[slot] = tuple(sorted(_span(expr, memo)))
             compute = compute_dtype(outputs[slot])
             value = typer.convert(typer.strong(expr, compute), compute)
             last = typer.instrs[value]
             if last.op == "cast" and last.value == outputs[slot] and last.value in HALVES:
-                (value,) = last.args  # storing rounds it
+                (value,) = last.args  # the store rounds it
             results.append((slot, outputs[slot], value))
     return typer.finish(inputs, results, spans)
 
 
-def _span(expr: Expr, found: dict[int, frozenset[str]]) -> frozenset[str]:
-    """The inputs whose dims a value has; ``found`` keeps those of shared expressions, by their id."""
-    span = found.get(id(expr))
+def _span(expr: Expr, memo: dict[int, frozenset[str]]) -> frozenset[str]:
+    """The inputs whose dims a value has; ``memo`` caches those of shared expressions, by their id."""
+    span = memo.get(id(expr))
     if span is None:
         own = {"input": (expr.value,), "uniform": (EVERYWHERE,), "gaussian": (EVERYWHERE,)}.get(expr.op, ())
         span = frozenset(own)
         for arg in expr.args:
-            span |= _span(arg, found)
-        found[id(expr)] = span
+            span |= _span(arg, memo)
+        memo[id(expr)] = span
     return span
 
 
 def live(instrs: list[Instr], roots: list[int]) -> tuple[tuple[Instr, ...], dict[int, int]]:
-    """Only what the roots need, renumbered."""
+    """Dead-code elimination: the instructions that the roots need, renumbered, and the new indices."""
     needed = set(roots)
     for i in range(len(instrs) - 1, -1, -1):
         if i in needed:
             needed.update(instrs[i].args)
     index = dict(zip(sorted(needed), range(len(needed)), strict=True))
-    kept = [instrs[old]._replace(args=tuple(map(index.__getitem__, instrs[old].args))) for old in index]
-    return tuple(kept), index
+    renumbered = [instrs[old]._replace(args=tuple(map(index.__getitem__, instrs[old].args))) for old in index]
+    return tuple(renumbered), index

@@ -1,4 +1,4 @@
-"""LLVM IR for kernels that are written in a kernel language's C."""
+"""Compiles kernels in a kernel language's C to LLVM IR."""
 
 from fluidlite.codegen.llvm.translate import c_to_llvm
 

@@ -1,4 +1,4 @@
-"""The types of a kernel language's C, LLVM's words for them, and C's conversions."""
+"""The types of the C subset, their LLVM types, and C's rules of conversion."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import NamedTuple
 class Type:
     """A C type.
 
-    ``text``: LLVM's word.
-    ``kind``: bool (a comparison's result, in C an int), int, float, pointer, array, union or void.
-    ``of``: what a pointer points to, and an array holds.
-    ``count`` is of an array, ``restrict`` of a pointer, ``members``, types by name, of a union.
+    ``text``: the LLVM type.
+    ``kind``: bool (a comparison's result, in C an int), int, float, vector, pointer, array, union or void.
+    ``of``: the element type of a pointer, array or vector.
+    ``count``: of an array or vector; ``restrict``: of a pointer; ``members``: types by name, of a union.
     """
 
     text: str
@@ -28,7 +28,7 @@ class Type:
 
     @property
     def scalar(self) -> bool:
-        """Whether a value of it is one number."""
+        """Whether the type is arithmetic: a bool, an integer or a float."""
         return self.kind in ("bool", "int", "float")
 
 
@@ -74,12 +74,12 @@ def array(of: Type, count: int) -> Type:
 
 
 def promoted(kind: Type) -> Type:
-    """Return what C computes a type in: int, if it is smaller."""
+    """Return the type after C's integer promotion: int for smaller integers."""
     return INT if kind.kind == "bool" or (kind.kind == "int" and kind.bits < 32) else kind
 
 
 def common(one: Type, other: Type) -> Type:
-    """Return the type in which C joins two numbers."""
+    """Return the common type of two numbers by C's usual arithmetic conversions."""
     one, other = promoted(one), promoted(other)
     if "float" in (one.kind, other.kind):
         return max((k for k in (one, other) if k.kind == "float"), key=lambda kind: kind.bits)
@@ -89,14 +89,14 @@ def common(one: Type, other: Type) -> Type:
 
 
 def real(value: float, kind: Type) -> str:
-    """Return LLVM's text of a constant of a floating type: the bits of a double."""
+    """Return LLVM's text of a floating-point constant: the bits of a double."""
     if kind.bits == 32:
         (value,) = struct.unpack("<f", struct.pack("<f", value))
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
 def number(text: str) -> Value:
-    """Return a constant as C reads it; raises ValueError if it is none."""
+    """Parse a numeric constant of C; raises ValueError if the text is none."""
     lowered = text.lower()
     hexadecimal = lowered.startswith("0x")
     if not hexadecimal and any(mark in lowered for mark in ".ef"):

@@ -1,4 +1,4 @@
-"""Expressions of a function's text."""
+"""Translates expressions of C to LLVM IR."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ CONSTANTS = {"NAN": Value(real(math.nan, FLOAT), FLOAT), "INFINITY": Value(real(
 
 
 class Expressions:
-    """Writes expressions; knows the variables of the scopes around.
+    """Writes expressions, with the variables of the enclosing scopes.
 
-    A variable is a value that never changes (a constant, a parameter), or memory.
+    A variable is a constant value, or an address in memory.
     """
 
     def __init__(self, module: Module, writer: FunctionText) -> None:
         self.module = module
         self.writer = writer
         self.scopes: list[dict[str, tuple[Type, str, bool]]] = [{}]
-        """Of each name: its type, LLVM's text, and whether that is where it lies."""
+        """For each name the type, LLVM's text, and whether the text is an address."""
 
     def name(self, name: str) -> tuple[Type, str, bool]:
         """Find a variable."""
@@ -40,19 +40,19 @@ class Expressions:
         except AttributeError:
             raise CError(f"{type(node).__name__} is not for kernels", node.coord.line) from None
         try:
-            found: Value = method(node)
+            result: Value = method(node)
         except CError as exc:
             if len(exc.args) == 1 and node.coord is not None:
                 raise CError(exc.args[0], node.coord.line) from exc
             raise
-        return found
+        return result
 
     def where(self, node: Any) -> tuple[str, Type]:
-        """Write where something lies that can be assigned to."""
+        """Write the address of an lvalue; returns it and the type."""
         kind = type(node).__name__
         if kind == "ID":
-            of, text, lies = self.name(node.name)
-            if not lies:
+            of, text, is_address = self.name(node.name)
+            if not is_address:
                 raise CError(f"{node.name!r} cannot be changed", node.coord.line)
             return text, of
         if kind == "ArrayRef":
@@ -67,9 +67,9 @@ class Expressions:
             return base.text, base.type.of
         if kind == "StructRef" and node.type == ".":
             text, of = self.where(node.name)
-            for member, its in of.members:
+            for member, member_type in of.members:
                 if member == node.field.name:
-                    return text, its
+                    return text, member_type
             raise CError(f"no member {node.field.name!r}", node.coord.line)
         raise CError(f"{kind} cannot be assigned to", node.coord.line)
 
@@ -82,8 +82,8 @@ class Expressions:
     def _id(self, node: Any) -> Value:
         if node.name in CONSTANTS:
             return CONSTANTS[node.name]
-        of, text, lies = self.name(node.name)
-        return self._read(node) if lies else Value(text, of)
+        of, text, is_address = self.name(node.name)
+        return self._read(node) if is_address else Value(text, of)
 
     def _constant(self, node: Any) -> Value:
         try:
@@ -104,32 +104,32 @@ class Expressions:
         return self.writer.binary(node.op, left, self.value(node.right))
 
     def _logical(self, node: Any) -> Value:
-        """The second part runs only if it must, unless running it can do no harm."""
-        writer, both = self.writer, node.op == "&&"
+        """The right operand is evaluated only if needed, or if it has no side effects and cannot trap."""
+        writer, is_and = self.writer, node.op == "&&"
         left = writer.truth(self.value(node.left))
-        if harmless(node.right):
+        if is_speculatable(node.right):
             right = writer.truth(self.value(node.right))
-            return writer.value(f"{'and' if both else 'or'} i1 {left.text}, {right.text}", BOOL)
+            return writer.value(f"{'and' if is_and else 'or'} i1 {left.text}, {right.text}", BOOL)
         rest, end = writer.fresh("rest"), writer.fresh("end")
-        came = writer.block
-        writer.branch(left, rest if both else end, end if both else rest)
+        entry = writer.block
+        writer.branch(left, rest if is_and else end, end if is_and else rest)
         writer.start(rest)
         right = writer.truth(self.value(node.right))
         last = writer.block
         writer.start(end)
-        return writer.value(f"phi i1 [ {'false' if both else 'true'}, %{came} ], [ {right.text}, %{last} ]", BOOL)
+        return writer.value(f"phi i1 [ {'false' if is_and else 'true'}, %{entry} ], [ {right.text}, %{last} ]", BOOL)
 
     def _ternaryop(self, node: Any) -> Value:
         writer = self.writer
         condition = writer.truth(self.value(node.cond))
-        if harmless(node.iftrue) and harmless(node.iffalse):
+        if is_speculatable(node.iftrue) and is_speculatable(node.iffalse):
             yes = self.value(node.iftrue)
             return writer.choose(condition, yes, self.value(node.iffalse))
         first, second, end = writer.fresh("yes"), writer.fresh("no"), writer.fresh("end")
         writer.branch(condition, first, second)
         writer.start(first)
         yes = self.value(node.iftrue)
-        mark, came = len(writer.lines), writer.block
+        mark, yes_end = len(writer.lines), writer.block
         writer.ended = True
         writer.start(second)
         no = self.value(node.iffalse)
@@ -138,15 +138,15 @@ class Expressions:
         last = writer.block
         writer.start(end)
         rest, writer.lines = writer.lines[mark:], writer.lines[:mark]
-        writer.block, writer.ended = came, False
-        yes = writer.convert(yes, kind)  # at the end of its own block, now that the type of both is known
+        writer.block, writer.ended = yes_end, False
+        yes = writer.convert(yes, kind)  # at the end of its own block, once the common type is known
         writer.jump(end)
         writer.lines += rest
         writer.block, writer.ended = end, False
-        made = writer.value(f"phi {kind.text} [ {yes.text}, %{came} ], [ {no.text}, %{last} ]", kind)
+        result = writer.value(f"phi {kind.text} [ {yes.text}, %{yes_end} ], [ {no.text}, %{last} ]", kind)
         if kind.kind == "pointer":
-            writer.pointers.made(made.text, yes.text, no.text)
-        return made
+            writer.pointers.add_sources(result.text, yes.text, no.text)
+        return result
 
     def _unaryop(self, node: Any) -> Value:
         writer, op = self.writer, node.op
@@ -161,50 +161,50 @@ class Expressions:
             return Value(where, pointer(of))
         if op == "*":
             return self._read(node)
-        given = self.value(node.expr)
+        operand = self.value(node.expr)
         if op == "-":
-            return writer.negative(given)
+            return writer.negative(operand)
         if op == "!":
-            return writer.negated(given)
+            return writer.negated(operand)
         if op == "~":
-            return writer.inverted(given)
+            return writer.inverted(operand)
         if op == "+":
-            return given
+            return operand
         raise CError(f"operator {op}")
 
     def _assignment(self, node: Any) -> Value:
         writer = self.writer
         if node.op == "=":
-            given = self.value(node.rvalue)
+            value = self.value(node.rvalue)
             where, of = self.where(node.lvalue)
         else:
             where, of = self.where(node.lvalue)
             before = writer.load(where, of)
-            given = writer.binary(node.op[:-1], before, self.value(node.rvalue))
-        given = writer.convert(given, of)
-        writer.store(given, where, of)
-        return given
+            value = writer.binary(node.op[:-1], before, self.value(node.rvalue))
+        value = writer.convert(value, of)
+        writer.store(value, where, of)
+        return value
 
     def _funccall(self, node: Any) -> Value:
-        given = [self.value(arg) for arg in (node.args.exprs if node.args else ())]
-        return self.module.call(self.writer, node.name.name, given)
+        args = [self.value(arg) for arg in (node.args.exprs if node.args else ())]
+        return self.module.call(self.writer, node.name.name, args)
 
     def _exprlist(self, node: Any) -> Value:
-        found = [self.value(part) for part in node.exprs]
-        return found[-1]
+        values = [self.value(part) for part in node.exprs]
+        return values[-1]
 
 
-def harmless(node: Any) -> bool:
-    """Whether an expression may be computed though nobody asked: no memory, no call, no division that may trap."""
+def is_speculatable(node: Any) -> bool:
+    """Whether an expression may be evaluated speculatively: no memory access, no call, no division, which may trap."""
     kind = type(node).__name__
     if kind in ("ID", "Constant"):
         return True
     if kind == "BinaryOp":
-        return node.op not in ("/", "%") and harmless(node.left) and harmless(node.right)
+        return node.op not in ("/", "%") and is_speculatable(node.left) and is_speculatable(node.right)
     if kind == "UnaryOp":
-        return node.op in ("-", "!", "~", "+") and harmless(node.expr)
+        return node.op in ("-", "!", "~", "+") and is_speculatable(node.expr)
     if kind == "Cast":
-        return harmless(node.expr)
+        return is_speculatable(node.expr)
     if kind == "TernaryOp":
-        return harmless(node.cond) and harmless(node.iftrue) and harmless(node.iffalse)
+        return is_speculatable(node.cond) and is_speculatable(node.iftrue) and is_speculatable(node.iffalse)
     return False

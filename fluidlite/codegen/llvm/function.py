@@ -1,4 +1,4 @@
-"""One function's text: its blocks, its temporaries, and C's conversions between values."""
+"""Builds one LLVM function: basic blocks, temporaries, arithmetic, and C's conversions."""
 
 from __future__ import annotations
 
@@ -24,48 +24,48 @@ _BITS = {"&": "and", "|": "or", "^": "xor"}
 
 
 class CError(Exception):
-    """Text that is not in the subset of C; the message has the line."""
+    """The source is not in the subset of C; the message has the line."""
 
 
 class FunctionText:
-    """Writes instructions in the order in which they run; what variables need is put at the top."""
+    """Writes instructions in order; the allocas of variables are at the top of the function."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.slots: list[str] = []
         self.arrays: list[str] = []
-        """Those of the slots that hold arrays."""
+        """The slots of arrays."""
         self.pointers = Pointers()
         self.block = "entry"
         self.ended = False
-        """Whether the block has its last instruction."""
+        """Whether the current block has its terminator."""
         self._count = 0
 
     # Blocks
 
     def fresh(self, stem: str = "") -> str:
-        """Return a name not used yet."""
+        """Return an unused name."""
         self._count += 1
         return f"{stem}{self._count}"
 
     def emit(self, line: str, pointer: str = "") -> None:
-        """Add an instruction, which may go through a pointer; after the end of a block, nothing can be reached."""
+        """Add an instruction, which may access memory at ``pointer``; unreachable instructions are dropped."""
         if not self.ended:
             self.lines.append(Access("  " + line, pointer) if pointer else "  " + line)
 
     def value(self, line: str, kind: Type) -> Value:
-        """Add an instruction that makes a value."""
+        """Add an instruction with a result."""
         name = "%" + self.fresh("t")
         self.emit(f"{name} = {line}")
         return Value(name, kind)
 
     def jump(self, target: str) -> None:
-        """End the block."""
+        """End the block with a branch."""
         self.emit(f"br label %{target}")
         self.ended = True
 
     def branch(self, condition: Value, yes: str, no: str) -> None:
-        """End the block with a choice."""
+        """End the block with a conditional branch."""
         self.emit(f"br i1 {self.truth(condition).text}, label %{yes}, label %{no}")
         self.ended = True
 
@@ -77,7 +77,7 @@ class FunctionText:
         self.block, self.ended = block, False
 
     def slot(self, kind: Type, name: str) -> str:
-        """Return memory for a variable."""
+        """Return the address of memory for a variable."""
         where = "%" + self.fresh(f"{name}.")
         self.slots.append(f"  {where} = alloca {kind.text}")
         if kind.kind == "array":
@@ -87,71 +87,71 @@ class FunctionText:
     # Memory
 
     def load(self, where: str, kind: Type) -> Value:
-        """Read a variable or an element."""
+        """Load a variable or an element."""
         name = "%" + self.fresh("t")
         self.emit(f"{name} = load {kind.text}, ptr {where}", where)
         if kind.kind == "pointer":
-            self.pointers.read(name, where)
+            self.pointers.add_load(name, where)
         return Value(name, kind)
 
     def store(self, value: Value, where: str, kind: Type) -> None:
-        """Write one."""
+        """Store a variable or an element."""
         converted = self.convert(value, kind)
         self.emit(f"store {kind.text} {converted.text}, ptr {where}", where)
         if kind.kind == "pointer":
-            self.pointers.kept(converted.text, where)
+            self.pointers.add_store(converted.text, where)
 
     def element(self, base: Value, index: Value, of: Type) -> str:
-        """Return where ``base[index]`` is."""
+        """Return the address of ``base[index]``."""
         kind = promoted(index.type)
-        whole = self.convert(index, Type("i64", "int", 64, kind.signed))
-        made = self.value(f"getelementptr inbounds {of.text}, ptr {base.text}, i64 {whole.text}", base.type).text
-        self.pointers.made(made, base.text)
-        return made
+        offset = self.convert(index, Type("i64", "int", 64, kind.signed))
+        address = self.value(f"getelementptr inbounds {of.text}, ptr {base.text}, i64 {offset.text}", base.type).text
+        self.pointers.add_sources(address, base.text)
+        return address
 
     # Conversions
 
     def convert(self, value: Value, kind: Type) -> Value:
-        """Return a value in another type, as a C cast does."""
-        given = value.type
-        if given == kind or given.kind == kind.kind == "pointer":
+        """Convert a value to another type, as a C cast does."""
+        source = value.type
+        if source == kind or source.kind == kind.kind == "pointer":
             return Value(value.text, kind)
-        if kind.kind == "vector" and given.scalar:
+        if kind.kind == "vector" and source.scalar:
             return self.splat(value, kind)
-        if "vector" in (kind.kind, given.kind):
-            raise CError(f"no conversion from {given.text} to {kind.text}")
+        if "vector" in (kind.kind, source.kind):
+            raise CError(f"no conversion from {source.text} to {kind.text}")
         if kind.kind == "bool":
             return self.truth(value)
-        if given.kind == "pointer" and kind.kind == "int" and kind.bits == 64:
+        if source.kind == "pointer" and kind.kind == "int" and kind.bits == 64:
             return self._cast("ptrtoint", value, kind)
-        if value.text.lstrip("-").isdigit() and given.kind == "int":
+        if value.text.lstrip("-").isdigit() and source.kind == "int":
             if kind.kind == "float":
                 return Value(real(float(int(value.text)), kind), kind)
-            if kind.bits >= given.bits or not int(value.text) >> (kind.bits - 1):
+            if kind.bits >= source.bits or not int(value.text) >> (kind.bits - 1):
                 return Value(value.text, kind)
-        if given.kind == "bool" and kind.kind == "int":
+        if source.kind == "bool" and kind.kind == "int":
             return self._cast("zext", value, kind)
-        if given.kind == "bool" and kind.kind == "float":
+        if source.kind == "bool" and kind.kind == "float":
             return self._cast("uitofp", value, kind)
-        if given.kind == "int" and kind.kind == "int":
-            if given.bits == kind.bits:
+        if source.kind == "int" and kind.kind == "int":
+            if source.bits == kind.bits:
                 return Value(value.text, kind)
-            if given.bits > kind.bits:
+            if source.bits > kind.bits:
                 return self._cast("trunc", value, kind)
-            return self._cast("sext" if given.signed else "zext", value, kind)
-        if given.kind == "int" and kind.kind == "float":
-            return self._cast("sitofp" if given.signed else "uitofp", value, kind)
-        if given.kind == "float" and kind.kind == "int":
+            return self._cast("sext" if source.signed else "zext", value, kind)
+        if source.kind == "int" and kind.kind == "float":
+            return self._cast("sitofp" if source.signed else "uitofp", value, kind)
+        if source.kind == "float" and kind.kind == "int":
             return self._cast("fptosi" if kind.signed else "fptoui", value, kind)
-        if given.kind == "float" and kind.kind == "float":
-            return self._cast("fpext" if kind.bits > given.bits else "fptrunc", value, kind)
-        raise CError(f"no conversion from {given.text} to {kind.text}")
+        if source.kind == "float" and kind.kind == "float":
+            return self._cast("fpext" if kind.bits > source.bits else "fptrunc", value, kind)
+        raise CError(f"no conversion from {source.text} to {kind.text}")
 
     def splat(self, value: Value, kind: Type) -> Value:
-        """Return a vector each of whose lanes is a number."""
+        """Return a vector with a number in all lanes."""
         assert kind.of is not None
-        one = self.convert(value, kind.of)
-        first = self.value(f"insertelement {kind.text} poison, {kind.of.text} {one.text}, i64 0", kind)
+        scalar = self.convert(value, kind.of)
+        first = self.value(f"insertelement {kind.text} poison, {kind.of.text} {scalar.text}, i64 0", kind)
         zeros = f"<{kind.count} x i32> zeroinitializer"
         return self.value(f"shufflevector {kind.text} {first.text}, {kind.text} poison, {zeros}", kind)
 
@@ -160,11 +160,11 @@ class FunctionText:
         assert kind.of is not None
         if len(values) != kind.count:
             raise CError(f"{kind.text} is made of {kind.count} numbers, not {len(values)}")
-        made = Value("poison", kind)
+        result = Value("poison", kind)
         for i, value in enumerate(values):
-            one = self.convert(value, kind.of)
-            made = self.value(f"insertelement {kind.text} {made.text}, {kind.of.text} {one.text}, i64 {i}", kind)
-        return made
+            scalar = self.convert(value, kind.of)
+            result = self.value(f"insertelement {kind.text} {result.text}, {kind.of.text} {scalar.text}, i64 {i}", kind)
+        return result
 
     def _cast(self, how: str, value: Value, kind: Type) -> Value:
         return self.value(f"{how} {value.type.text} {value.text} to {kind.text}", kind)
@@ -183,7 +183,7 @@ class FunctionText:
     # Arithmetic
 
     def binary(self, op: str, left: Value, right: Value) -> Value:
-        """Return ``left op right``; all operators of C but ``&&``, ``||`` and those that assign."""
+        """Return ``left op right``, for all binary operators of C except ``&&``, ``||`` and assignments."""
         if left.type.kind == "pointer" or right.type.kind == "pointer":
             return self._pointer(op, left, right)
         if op in ("<<", ">>"):
@@ -226,10 +226,10 @@ class FunctionText:
     def negative(self, value: Value) -> Value:
         """Return ``-value``."""
         kind = promoted(value.type)
-        given = self.convert(value, kind)
+        operand = self.convert(value, kind)
         if kind.kind in ("float", "vector"):
-            return self.value(f"fneg {kind.text} {given.text}", kind)
-        return self.value(f"sub {kind.text} 0, {given.text}", kind)
+            return self.value(f"fneg {kind.text} {operand.text}", kind)
+        return self.value(f"sub {kind.text} 0, {operand.text}", kind)
 
     def inverted(self, value: Value) -> Value:
         """Return ``~value``."""
@@ -241,15 +241,15 @@ class FunctionText:
         return self.value(f"xor i1 {self.truth(value).text}, true", BOOL)
 
     def choose(self, condition: Value, yes: Value, no: Value) -> Value:
-        """Return one of two values that were both computed."""
+        """Select one of two computed values."""
         kind = joined(yes.type, no.type)
         one, other = self.convert(yes, kind), self.convert(no, kind)
-        made = self.value(
+        result = self.value(
             f"select i1 {self.truth(condition).text}, {kind.text} {one.text}, {kind.text} {other.text}", kind
         )
         if kind.kind == "pointer":
-            self.pointers.made(made.text, one.text, other.text)
-        return made
+            self.pointers.add_sources(result.text, one.text, other.text)
+        return result
 
 
 def joined(one: Type, other: Type) -> Type:

@@ -1,56 +1,56 @@
-"""Where the pointers of a function come from, and so which instructions read and write its arguments' memory."""
+"""Provenance of pointers in a function, for the access groups of its loads and stores."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 OUTSIDE, OWN = ", !llvm.access.group !6", ", !llvm.access.group !10"
-"""Marks on what goes through a kernel's arguments, and on what goes to arrays of its own."""
+"""Access groups of accesses through a kernel's arguments, and of accesses to its local arrays."""
 
 
 class Access(str):
-    """An instruction that reads or writes memory."""
+    """The text of a load or store, with its pointer."""
 
     __slots__ = ("pointer",)
     pointer: str
 
     def __new__(cls, line: str, pointer: str) -> Access:
-        """Make one of its text and the pointer that it goes through."""
-        made = super().__new__(cls, line)
-        made.pointer = pointer
-        return made
+        """Make an access from its text and its pointer."""
+        access = super().__new__(cls, line)
+        access.pointer = pointer
+        return access
 
 
 class Pointers:
-    """What each pointer was made from; a variable's content is one too, since loops may change it before it is read."""
+    """The sources of each pointer; the content ``*x`` of a variable is a node, since loops may change it."""
 
     def __init__(self) -> None:
         self._sources: dict[str, set[str]] = {}
 
-    def made(self, pointer: str, *sources: str) -> None:
-        """Note that a pointer is one of others, or next to one."""
+    def add_sources(self, pointer: str, *sources: str) -> None:
+        """Record that a pointer is derived from sources."""
         self._sources.setdefault(pointer, set()).update(sources)
 
-    def kept(self, pointer: str, where: str) -> None:
-        """Note that a variable holds a pointer."""
-        self.made(f"*{where}", pointer)
+    def add_store(self, pointer: str, where: str) -> None:
+        """Record that a pointer is stored in a variable."""
+        self.add_sources(f"*{where}", pointer)
 
-    def read(self, pointer: str, where: str) -> None:
-        """Note that a pointer was read from a variable."""
-        self.made(pointer, f"*{where}")
+    def add_load(self, pointer: str, where: str) -> None:
+        """Record that a pointer is loaded from a variable."""
+        self.add_sources(pointer, f"*{where}")
 
-    def from_only(self, roots: Iterable[str]) -> set[str]:
-        """Return the pointers that were made from ``roots`` and from nothing else."""
-        found = set(roots) | self._sources.keys()
+    def derived_only_from(self, roots: Iterable[str]) -> set[str]:
+        """Return the pointers that are derived only from ``roots``: the greatest fixed point."""
+        candidates = set(roots) | self._sources.keys()
         before = -1
-        while len(found) != before:
-            before = len(found)
-            found = {p for p in found if p not in self._sources or self._sources[p] <= found}
-        return found
+        while len(candidates) != before:
+            before = len(candidates)
+            candidates = {p for p in candidates if p not in self._sources or self._sources[p] <= candidates}
+        return candidates
 
 
 def marked(lines: Sequence[str], outside: set[str], own: set[str]) -> list[str]:
-    """Return lines with a mark on those that read or write outside the function, or in its own arrays."""
+    """Return the lines, with the access group on loads and stores outside the function or in its own arrays."""
 
     def mark(line: str) -> str:
         pointer = line.pointer if isinstance(line, Access) else ""

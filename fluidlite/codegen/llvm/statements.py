@@ -1,4 +1,4 @@
-"""Statements of a function's text."""
+"""Translates statements of C to LLVM IR."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 _LOOPS = ("For", "While", "DoWhile")
 _EXITS = ("Break", "Return")
 INDEPENDENT = '"independent"'
-"""The pragma before a loop whose steps do not depend on each other, even where an output lies on an input."""
+"""The pragma before a loop with independent iterations, even if an output aliases an input."""
 LANES = 8
-"""A loop of a multiple of so many steps, known now, is one over the lanes of vectors."""
+"""A loop with a constant trip count that is a multiple of this is a loop over vector lanes."""
 
 
 class Statements(Expressions):
@@ -26,12 +26,12 @@ class Statements(Expressions):
         super().__init__(module, writer)
         self.result = result
         self._loops: list[tuple[str, str]] = []
-        """Of the loops around: where ``continue`` and ``break`` go."""
+        """For each enclosing loop the targets of ``continue`` and ``break``."""
         self._independent: Any = None
-        """The body of the last loop that has independent steps."""
+        """The body of the last loop with independent iterations."""
 
     def parameter(self, name: str, kind: Type) -> None:
-        """Declare a parameter: it may be assigned to, as a variable may."""
+        """Declare a parameter; it is in memory, since the text may assign to it."""
         where = self.writer.slot(kind, name)
         self.writer.store(Value(f"%{name}", kind), where, kind)
         self.scopes[-1][name] = (kind, where, True)
@@ -62,7 +62,7 @@ class Statements(Expressions):
         self.scopes.pop()
 
     def _do_emptystatement(self, node: Any) -> None:
-        """Nothing."""
+        """Write nothing."""
 
     def _do_declaration(self, node: Any) -> None:
         for decl in node.decls:
@@ -76,7 +76,7 @@ class Statements(Expressions):
             raise CError(f"{node.name!r} has type void")
         if node.name in self.scopes[-1]:
             raise CError(f"{node.name!r} is declared twice")
-        if "const" in node.quals and kind.scalar and init is not None:  # a value with a name
+        if "const" in node.quals and kind.scalar and init is not None:  # needs no memory
             value = self.writer.convert(self.value(init), kind)
             self.scopes[-1][node.name] = (kind, value.text, False)
             return
@@ -100,14 +100,14 @@ class Statements(Expressions):
         writer.branch(self.value(node.cond), yes, no)
         writer.start(yes)
         self._scoped(node.iftrue)
-        done = writer.ended
-        if not done:
+        yes_ended = writer.ended
+        if not yes_ended:
             writer.jump(end)
         if node.iffalse is not None:
             writer.start(no)
             self._scoped(node.iffalse)
-            if writer.ended and done:
-                return  # both end the function or leave the loop
+            if writer.ended and yes_ended:
+                return  # both branches leave
         writer.start(end)
 
     def _scoped(self, node: Any) -> None:
@@ -119,12 +119,12 @@ class Statements(Expressions):
         if getattr(node.string, "value", "") != INDEPENDENT:
             raise CError('the only pragma is _Pragma("independent")')
 
-    def _loop(self, cond: Any, step: Any, body: Any, first: bool) -> None:
+    def _loop(self, cond: Any, step: Any, body: Any, test_last: bool) -> None:
         writer = self.writer
         independent = body is self._independent
         test, inside = writer.fresh("test"), writer.fresh("body")
         after, end = writer.fresh("step"), writer.fresh("end")
-        if first:
+        if test_last:
             writer.jump(inside)
         else:
             writer.start(test)
@@ -140,16 +140,16 @@ class Statements(Expressions):
         if step is not None:
             self.value(step)
         reached = not writer.ended
-        if first:
+        if test_last:
             writer.branch(self.value(cond), inside, end)
         else:
             writer.jump(test)
         if reached:
-            items = type(cond).__name__ == "BinaryOp" and getattr(cond.right, "name", "") == "fl_end"
+            over_items = type(cond).__name__ == "BinaryOp" and getattr(cond.right, "name", "") == "fl_end"
             outer = _has_lanes(body)
-            stays = (_steps(cond) > 0 and (outer or _has(body, ("Pragma",)))) or _has_open_loop(body)
-            own = independent and not _has(body, ("ArrayDecl",))  # one in the loop is the same memory at each step
-            writer.lines[-1] += self.module.loop(_lanes(cond, body), outer, stays, items or independent, own)
+            keeps_loop = (_trip_count(cond) > 0 and (outer or _has(body, ("Pragma",)))) or _has_open_loop(body)
+            own = independent and not _has(body, ("ArrayDecl",))  # all iterations share an array in the loop
+            writer.lines[-1] += self.module.loop(_lanes(cond, body), outer, keeps_loop, over_items or independent, own)
         writer.start(end)
 
     def _do_for(self, node: Any) -> None:
@@ -187,20 +187,20 @@ class Statements(Expressions):
 
 
 def _has(node: Any, kinds: tuple[str, ...]) -> bool:
-    """Whether a part of a statement is of one of the kinds."""
+    """Whether a statement contains a node of one of the kinds."""
     return node is not None and (
         type(node).__name__ in kinds or any(_has(child, kinds) for _, child in node.children())
     )
 
 
 def _lanes(cond: Any, body: Any) -> int:
-    """Over how many lanes of vectors a loop runs: up to a constant, with no loop in it and no way out of it; else 0."""
-    steps = _steps(cond)
-    return 0 if steps % LANES or _has(body, (*_LOOPS, *_EXITS)) else steps
+    """The trip count of a loop over vector lanes: constant, without inner loops and exits; else 0."""
+    count = _trip_count(cond)
+    return 0 if count % LANES or _has(body, (*_LOOPS, *_EXITS)) else count
 
 
-def _steps(cond: Any) -> int:
-    """Up to which constant a loop runs; 0: to none."""
+def _trip_count(cond: Any) -> int:
+    """The constant upper bound of a loop, or 0."""
     if type(cond).__name__ != "BinaryOp" or cond.op != "<" or type(cond.right).__name__ != "Constant":
         return 0
     text: str = cond.right.value.rstrip("lL")
@@ -208,16 +208,16 @@ def _steps(cond: Any) -> int:
 
 
 def _has_open_loop(node: Any) -> bool:
-    """Whether a part of a statement is a loop whose steps the text does not count."""
+    """Whether a statement contains a loop without a constant upper bound."""
     if node is None:
         return False
-    return (type(node).__name__ in _LOOPS and not _steps(getattr(node, "cond", None))) or any(
+    return (type(node).__name__ in _LOOPS and not _trip_count(getattr(node, "cond", None))) or any(
         _has_open_loop(child) for _, child in node.children()
     )
 
 
 def _has_lanes(node: Any) -> bool:
-    """Whether a part of a statement is a loop over lanes."""
+    """Whether a statement contains a loop over lanes."""
     if node is None:
         return False
     return (type(node).__name__ == "For" and _lanes(node.cond, node.stmt) > 0) or any(

@@ -1,9 +1,9 @@
-"""From a kernel language's C to LLVM IR.
+"""Translates a subset of C, in which kernels are written, to LLVM IR.
 
-The subset is what kernels are written in: numbers, vectors of floats, pointers, arrays on the stack, unions of a number
-and its bits; ``for``, ``while``, ``if``, ``?:`` and functions. pycparser reads it; nothing is run meanwhile.
+The subset has numbers, vectors of floats, pointers, arrays on the stack, unions of a number and its bits; ``for``,
+``while``, ``if``, ``?:`` and functions. pycparser parses it; there is no preprocessor.
 
-A kernel gets two more parameters in front, ``long fl_begin`` and ``long fl_end``: the items that a call computes.
+A kernel gets two more leading parameters, ``long fl_begin`` and ``long fl_end``: the range of work-items of a call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fluidlite.codegen.llvm.c_types import DOUBLE, FLOAT, LONG, NAMED, Type, Val
 from fluidlite.codegen.llvm.function import CError, FunctionText
 from fluidlite.codegen.llvm.pointers import marked
 from fluidlite.codegen.llvm.statements import Statements
-from fluidlite.codegen.llvm.vectors import VECTORS, declared, is_move, move
+from fluidlite.codegen.llvm.vectors import VECTORS, is_move, move, with_declarations
 
 HIDDEN = ("fl_begin", "fl_end")
 
@@ -28,7 +28,7 @@ INTRINSICS = {
     "llvm_trunc": "llvm.trunc",
     "llvm_fma": "llvm.fma",
 }
-"""Functions of one floating type that the text may call, and LLVM's for them."""
+"""Functions of one floating-point type that kernels may call, and their LLVM intrinsics."""
 
 _MARKS = (
     '!0 = !{!"llvm.loop.isvectorized", i32 1}',
@@ -43,12 +43,12 @@ _MARKS = (
     '!9 = !{!"llvm.loop.parallel_accesses", !6, !10}',
     "!10 = distinct !{}",
 )
-"""Hints on loops: what a loop of vectors is, what loops over lanes, around others and over items are; !6: on what each
-item reads and writes outside its own variables; !7: on what goes past the caches; !8: what a long loop over lanes is;
-!9: on loops whose steps are independent, in what they read and write outside and (!10) in arrays of the item's own.
+"""Metadata of loops: !0 and !1 of vectorized loops; !3 (!8: long) of loops over lanes; !4 of loops around others; !5 of
+loops over work-items; !6: the group of accesses outside local variables; !7: of nontemporal stores; !9 of loops with
+independent iterations, in accesses outside and (!10) in local arrays.
 """
 MAX_UNROLLED = 128
-"""Steps of a loop over lanes that are written one by one: compiling takes more than linear time."""
+"""Longer loops over lanes are not unrolled fully: compile time grows more than linearly."""
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
@@ -68,12 +68,12 @@ def c_to_llvm(source: str, entry: str) -> tuple[str, tuple[str, ...]]:
     text : str
         A module of LLVM IR.
     parameters : tuple of str
-        LLVM's types of the kernel's parameters, without the two in front.
+        The LLVM types of the kernel's parameters, without the two leading ones.
 
     Raises
     ------
     CompileError
-        If the text is not in the subset, with the line; or has no ``entry``.
+        If the source is not in the subset, with the line; or has no ``entry``.
     MissingExtraError
         If pycparser is not installed.
     """
@@ -83,7 +83,7 @@ def c_to_llvm(source: str, entry: str) -> tuple[str, tuple[str, ...]]:
         raise MissingExtraError("the CPU's kernels need pycparser\n  Do: pip install pycparser") from None
     bare = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), source)
     try:
-        tree = c_parser.CParser().parse(declared(bare))
+        tree = c_parser.CParser().parse(with_declarations(bare))
     except c_parser.ParseError as exc:
         raise CompileError(f"kernel {entry!r}: {exc}", source) from exc
     if not any(type(node).__name__ == "FuncDef" and node.decl.name == entry for node in tree.ext):
@@ -100,7 +100,7 @@ def c_to_llvm(source: str, entry: str) -> tuple[str, tuple[str, ...]]:
 
 
 class Module:
-    """Types, functions and what they call."""
+    """An LLVM module: types, functions, declarations and metadata."""
 
     def __init__(self, entry: str) -> None:
         self.entry = entry
@@ -116,33 +116,33 @@ class Module:
         marks = [*_MARKS, *self.marks]
         return "\n".join([*self.declared.values(), *self.bodies, *marks]) + "\n"
 
-    def loop(self, lanes: int, outer: bool, stays: bool, items: bool, independent: bool) -> str:
-        """Return the end of a loop's last branch, which says how LLVM may make vectors of it.
+    def loop(self, lanes: int, outer: bool, keeps_loop: bool, over_items: bool, independent: bool) -> str:
+        """Return the loop metadata for the latch branch, which controls vectorization and unrolling.
 
-        A loop over lanes becomes vectors before anything unrolls it; a loop around others stays a loop: unrolled
-        first, the inner one would leave the outer one, whose steps lie far apart, for LLVM to make vectors of.
-        Nor is one whose steps the text counts written out around these: it takes seconds, and gains nothing; nor one
-        around loops whose steps it does not count (``stays``).
-        Items do not read what other items write, even where an output lies on an input.
+        A loop over lanes is vectorized before it is unrolled; a loop around such loops is not vectorized: if the inner
+        one were unrolled first, LLVM would vectorize the outer one, whose accesses have large strides.
+        A loop with a constant trip count around them is not unrolled: it takes seconds and gains nothing; nor is a loop
+        around loops without a constant trip count (``keeps_loop``).
+        A work-item does not read elements that others write, even if an output aliases an input.
         """
-        found = ["!2", "!3" if lanes <= MAX_UNROLLED else "!8"] if lanes else ["!4"] if outer else []
+        hints = ["!2", "!3" if lanes <= MAX_UNROLLED else "!8"] if lanes else ["!4"] if outer else []
         if independent:
-            found.append("!9")
-        elif items and not found:
-            found.append("!5")
-        if stays and "!2" not in found:
-            found.append("!2")
-        if not found:
+            hints.append("!9")
+        elif over_items and not hints:
+            hints.append("!5")
+        if keeps_loop and "!2" not in hints:
+            hints.append("!2")
+        if not hints:
             return ""
-        hints = ", ".join(found)
+        hint_text = ", ".join(hints)
         number = f"!{len(self.marks) + len(_MARKS)}"
-        self.marks.append(f"{number} = distinct !{{{number}, {hints}}}")
+        self.marks.append(f"{number} = distinct !{{{number}, {hint_text}}}")
         return f", !llvm.loop {number}"
 
     # Types
 
     def type_of(self, node: Any) -> Type:
-        """Return the type that a declaration spells."""
+        """Return the type of a declaration."""
         kind = type(node).__name__
         if kind == "Typename" or kind == "TypeDecl" or kind == "Decl":
             return self.type_of(node.type)
@@ -170,7 +170,7 @@ class Module:
     # Declarations
 
     def add(self, node: Any) -> None:
-        """Take one declaration or function."""
+        """Add a declaration or a function."""
         kind = type(node).__name__
         if kind == "Typedef":
             self.types[node.name] = VECTORS.get(node.name) or self.type_of(node.type)
@@ -183,13 +183,13 @@ class Module:
 
     def _function(self, node: Any) -> None:
         name = node.decl.name
-        declared = node.decl.type
-        result = self.type_of(declared.type)
-        given = [p for p in (declared.args.params if declared.args else ()) if type(p).__name__ == "Decl"]
-        names = [p.name for p in given]
-        kinds = [self.type_of(p.type) for p in given]
-        main = name == self.entry
-        if main:
+        function_type = node.decl.type
+        result = self.type_of(function_type.type)
+        nodes = [p for p in (function_type.args.params if function_type.args else ()) if type(p).__name__ == "Decl"]
+        names = [p.name for p in nodes]
+        kinds = [self.type_of(p.type) for p in nodes]
+        is_kernel = name == self.entry
+        if is_kernel:
             self.parameters = tuple(kind.text for kind in kinds)
             names, kinds = [*HIDDEN, *names], [LONG, LONG, *kinds]
         self.functions[name] = (result, tuple(kinds))
@@ -203,46 +203,46 @@ class Module:
         body.run(node.body)
         if not writer.ended:
             writer.emit("ret void" if result.kind == "void" else "unreachable")
-        if main:
+        if is_kernel:
             outside, own = (f"%{name}" for name in names), writer.arrays
-            writer.lines = marked(writer.lines, *map(writer.pointers.from_only, (outside, own)))
-        head = f"define {'' if main else 'internal '}{result.text} @{name}({', '.join(parameters)})"
-        marks = "nounwind" if main else "alwaysinline nounwind"
+            writer.lines = marked(writer.lines, *map(writer.pointers.derived_only_from, (outside, own)))
+        head = f"define {'' if is_kernel else 'internal '}{result.text} @{name}({', '.join(parameters)})"
+        marks = "nounwind" if is_kernel else "alwaysinline nounwind"
         self.bodies.append("\n".join([f"{head} {marks} {{", "entry:", *writer.slots, *writer.lines, "}"]))
 
     # Calls
 
-    def call(self, writer: FunctionText, name: str, given: list[Value]) -> Value:
-        """Call a function of the text, or one of LLVM's."""
+    def call(self, writer: FunctionText, name: str, args: list[Value]) -> Value:
+        """Call a function of the source, or an intrinsic."""
         if name in INTRINSICS:
-            kind = next((value.type for value in given if value.type.kind == "vector"), None)
-            kind = kind or (DOUBLE if any(value.type.bits == 64 for value in given) else FLOAT)
+            kind = next((value.type for value in args if value.type.kind == "vector"), None)
+            kind = kind or (DOUBLE if any(value.type.bits == 64 for value in args) else FLOAT)
             word = f"{INTRINSICS[name]}.{f'v{kind.count}' if kind.count else ''}f{kind.bits}"
-            given = [writer.convert(value, kind) for value in given]
-            self.declared[word] = f"declare {kind.text} @{word}({', '.join([kind.text] * len(given))})"
-            args = ", ".join(f"{kind.text} {value.text}" for value in given)
-            return writer.value(f"call {kind.text} @{word}({args})", kind)
+            args = [writer.convert(value, kind) for value in args]
+            self.declared[word] = f"declare {kind.text} @{word}({', '.join([kind.text] * len(args))})"
+            arg_text = ", ".join(f"{kind.text} {value.text}" for value in args)
+            return writer.value(f"call {kind.text} @{word}({arg_text})", kind)
         if name == "llvm_load_float16":
-            bits = writer.convert(given[0], NAMED["unsigned short"])
+            bits = writer.convert(args[0], NAMED["unsigned short"])
             half = writer.value(f"bitcast i16 {bits.text} to half", FLOAT)
             return writer.value(f"fpext half {half.text} to float", FLOAT)
         if name == "llvm_store_float16":
-            half = writer.value(f"fptrunc float {writer.convert(given[0], FLOAT).text} to half", FLOAT)
+            half = writer.value(f"fptrunc float {writer.convert(args[0], FLOAT).text} to half", FLOAT)
             return writer.value(f"bitcast half {half.text} to i16", NAMED["unsigned short"])
-        if name == "llvm_stream":  # 64 bytes past the caches
-            if [value.type.kind for value in given] != ["pointer", "pointer"]:
+        if name == "llvm_stream":  # a nontemporal store of 64 bytes
+            if [value.type.kind for value in args] != ["pointer", "pointer"]:
                 raise CError("llvm_stream takes a pointer to copy to, and one to copy from")
-            held = writer.value(f"load <16 x float>, ptr {given[1].text}, align 1", VECTORS["float16"])
-            writer.emit(f"store <16 x float> {held.text}, ptr {given[0].text}, align 64, !nontemporal !7")
+            vector = writer.value(f"load <16 x float>, ptr {args[1].text}, align 1", VECTORS["float16"])
+            writer.emit(f"store <16 x float> {vector.text}, ptr {args[0].text}, align 64, !nontemporal !7")
             return Value("", NAMED["void"])
         if is_move(name):
-            return move(writer, name, given)
+            return move(writer, name, args)
         if name not in self.functions:
             raise CError(f"unknown function {name!r}")
         result, kinds = self.functions[name]
-        if len(given) != len(kinds):
-            raise CError(f"{name} takes {len(kinds)} arguments, not {len(given)}")
-        converted = [writer.convert(value, kind) for value, kind in zip(given, kinds, strict=True)]
+        if len(args) != len(kinds):
+            raise CError(f"{name} takes {len(kinds)} arguments, not {len(args)}")
+        converted = [writer.convert(value, kind) for value, kind in zip(args, kinds, strict=True)]
         line = f"call {result.text} @{name}({', '.join(f'{v.type.text} {v.text}' for v in converted)})"
         if result.kind == "void":
             writer.emit(line)

@@ -1,6 +1,6 @@
 """Vectors of floats in kernels' C, with OpenCL's names: ``float16``, ``(float16)(x)``, ``vload16``, ``vstore16``.
 
-``+ - * /`` and ``fma`` work on whole vectors; a number that meets a vector is in each of its lanes.
+``+ - * /`` and ``fma`` take vectors; a scalar operand beside a vector is splatted.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ def vector(of: Type, count: int) -> Type:
 
 
 VECTORS = {f"{name}{n}": vector(of, n) for name, of in (("float", FLOAT), ("double", DOUBLE)) for n in WIDTHS}
-"""The types by the names that text uses."""
+"""The vector types by their names in C."""
 _NAMES = re.compile(rf"\b(?:{'|'.join(VECTORS)})\b")
 _MOVES = re.compile(r"v(load|store)(\d+)")
 
 
-def declared(text: str) -> str:
-    """Return text with declarations of the vector types that it names: a parser has to know that they are types."""
+def with_declarations(text: str) -> str:
+    """Prepend declarations of the vector types that the text names: the parser needs them."""
     return "".join(f"typedef float {name}; " for name in sorted(set(_NAMES.findall(text)))) + text
 
 
 def is_move(name: str) -> bool:
-    """Whether a function moves a vector to or from memory."""
+    """Whether a function loads or stores a vector."""
     return _MOVES.fullmatch(name) is not None
 
 
-def move(writer: FunctionText, name: str, given: list[Value]) -> Value:
-    """Write ``vloadN(i, p)`` or ``vstoreN(value, i, p)``: the i-th vector behind p, which may lie anywhere."""
-    found = _MOVES.fullmatch(name)
-    assert found is not None
-    store, width = found[1] == "store", int(found[2])
-    if len(given) != 2 + store:
-        raise CError(f"{name} takes {2 + store} arguments, not {len(given)}")
-    index, pointer = given[-2:]
+def move(writer: FunctionText, name: str, args: list[Value]) -> Value:
+    """Write ``vloadN(i, p)`` or ``vstoreN(value, i, p)``: the i-th vector from p, which may be unaligned."""
+    match = _MOVES.fullmatch(name)
+    assert match is not None
+    store, width = match[1] == "store", int(match[2])
+    if len(args) != 2 + store:
+        raise CError(f"{name} takes {2 + store} arguments, not {len(args)}")
+    index, pointer = args[-2:]
     of = pointer.type.of
     if of not in (FLOAT, DOUBLE) or width not in WIDTHS:
         raise CError(f"{name} takes a pointer to float or double, and 2, 4, 8 or 16 of them")
@@ -48,7 +48,7 @@ def move(writer: FunctionText, name: str, given: list[Value]) -> Value:
     where = writer.element(pointer, index, kind)
     if not store:
         return writer.value(f"load {kind.text}, ptr {where}, align {of.bits // 8}", kind)
-    if given[0].type != kind:
-        raise CError(f"{name} stores {kind.text}, not {given[0].type.text}")
-    writer.emit(f"store {kind.text} {given[0].text}, ptr {where}, align {of.bits // 8}")
+    if args[0].type != kind:
+        raise CError(f"{name} stores {kind.text}, not {args[0].type.text}")
+    writer.emit(f"store {kind.text} {args[0].text}, ptr {where}, align {of.bits // 8}")
     return Value("", VOID)

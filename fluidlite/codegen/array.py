@@ -78,7 +78,7 @@ class Emitter:
         self.code = code
         self.layout = layout
         rank = len(next(iter(layout.flags.values())))
-        self.full: Flags = (True,) * rank
+        self.all_dims: Flags = (True,) * rank
         self.flags = value_flags(code.instrs, layout.flags)
         self.names = list(map("v{}".format, range(len(code.instrs))))
         self.bound: dict[str, str] = {}  # name -> expression over env
@@ -171,10 +171,10 @@ class OutEmitter(Emitter):
         code, layout = self.code, self.layout
         self.inputs(reshape=not layout.natural)
         self.scratch: list[str] = []
-        self.free: dict[str, list[str]] = {}
-        self.lent: set[str] = set()
+        self.free_buffers: dict[str, list[str]] = {}
+        self.lent_outputs: set[str] = set()
         self.temporary: dict[int, str] = {}  # value -> the temporary buffer that holds it
-        self.last = self._last_uses()
+        self.last_uses = self._last_uses()
         outputs = self._outputs()
         inner: list[int] = []
         for i, instr in enumerate(code.instrs):
@@ -182,8 +182,8 @@ class OutEmitter(Emitter):
                 self.names[i] = self._number(i, instr)
             elif instr.op == "input":
                 if self.code.inputs[instr.value] in HALVES:
-                    inner.append(i) if self.flags[i] == self.full else self._load(i)
-            elif self.flags[i] == self.full:
+                    inner.append(i) if self.flags[i] == self.all_dims else self._load(i)
+            elif self.flags[i] == self.all_dims:
                 inner.append(i)
             else:
                 self.lines.append(f"v{i} = {self._value(instr)}")  # lacks a dim: computed once, before the blocks
@@ -196,7 +196,7 @@ class OutEmitter(Emitter):
             self._loop(before)
         else:
             self.lines = before + self.lines
-        self.lines += self.after
+        self.lines += self.final_lines
         lines, bound = tuple(self.lines), tuple(self.bound.items())
         text = self.text(self.closure())
         return Emitted(text, tuple(self.scratch), bound, lines, tuple(self.alias_flags.items()))
@@ -215,18 +215,18 @@ class OutEmitter(Emitter):
                 last[i] = max(last.get(i, 0), i)
         for _, _, value in self.code.outputs:
             last[value] = end
-        self.rounded = {i for i in range(end) if self._rounds(i)}
-        for i in self.rounded:
+        self.half_casts = {i for i in range(end) if self._rounds(i)}
+        for i in self.half_casts:
             last[self.code.instrs[i].args[0]] = end
         return last
 
     def _rounds(self, i: int) -> bool:
         """Whether a value is a cast to a half type that is only stored in it: the store of its argument rounds."""
         instr, layout = self.code.instrs[i], self.layout
-        if instr.op != "cast" or instr.value not in HALVES or self.flags[i] != self.full or layout.alias:
+        if instr.op != "cast" or instr.value not in HALVES or self.flags[i] != self.all_dims or layout.alias:
             return False
         stored = [(slot, dtype) for slot, dtype, value in self.code.outputs if value == i]
-        if any(dtype != instr.value or layout.flags[slot] != self.full for slot, dtype in stored):
+        if any(dtype != instr.value or layout.flags[slot] != self.all_dims for slot, dtype in stored):
             return False
         return bool(stored) and not any(i in each.args for each in self.code.instrs)
 
@@ -266,7 +266,7 @@ class OutEmitter(Emitter):
     def _target(self, i: int, outputs: Mapping[str, str]) -> str | None:
         """The output into which this value can be written directly, or None."""
         for slot, dtype, value in self.code.outputs:
-            if value != i or dtype != self.code.instrs[i].dtype or self.layout.flags[slot] != self.full:
+            if value != i or dtype != self.code.instrs[i].dtype or self.layout.flags[slot] != self.all_dims:
                 continue
             if not self._read_after(i, slot):
                 return outputs[slot]
@@ -278,7 +278,7 @@ class OutEmitter(Emitter):
         for j, source in enumerate(self.code.instrs):
             if source.op != "input" or (alias is not None and source.value != alias):
                 continue
-            if self.code.inputs[source.value] not in HALVES and self.last.get(j, -1) > i:
+            if self.code.inputs[source.value] not in HALVES and self.last_uses.get(j, -1) > i:
                 return True
         return False
 
@@ -293,7 +293,7 @@ class OutEmitter(Emitter):
             self.lines.append(f"{name} = {value}")
             self.temporary[i] = name
             return
-        if i in self.rounded:
+        if i in self.half_casts:
             self.names[i] = self.names[instr.args[0]]
             return
         is_load = instr.op == "input"
@@ -315,7 +315,7 @@ class OutEmitter(Emitter):
         is_temporary = target is None
         is_new = False
         if target is None:
-            pool = self.free.get(instr.dtype)
+            pool = self.free_buffers.get(instr.dtype)
             lent = None if pool else self._lend(i, instr, outputs)
             if pool:
                 target = pool.pop()
@@ -350,32 +350,32 @@ class OutEmitter(Emitter):
 
     def _release(self, i: int, instr: Instr) -> None:
         for arg in set(instr.args):
-            if self.last.get(arg) == i and arg in self.temporary:
+            if self.last_uses.get(arg) == i and arg in self.temporary:
                 name = self.temporary.pop(arg)
-                if name in self.lent:
-                    self.lent.remove(name)
+                if name in self.lent_outputs:
+                    self.lent_outputs.remove(name)
                 else:
-                    self.free.setdefault(self.code.instrs[arg].dtype, []).append(name)
+                    self.free_buffers.setdefault(self.code.instrs[arg].dtype, []).append(name)
 
     def _lend(self, i: int, instr: Instr, outputs: Mapping[str, str]) -> str | None:
         """An output that can hold this value until its own value is computed, or None."""
         for slot, dtype, value in self.code.outputs:
             name = outputs[slot]
-            if dtype != instr.dtype or self.layout.flags[slot] != self.full or name in self.lent:
+            if dtype != instr.dtype or self.layout.flags[slot] != self.all_dims or name in self.lent_outputs:
                 continue
-            if value <= i or self.last.get(i, 0) > value or self.code.instrs[value].op == "input":
+            if value <= i or self.last_uses.get(i, 0) > value or self.code.instrs[value].op == "input":
                 continue
             if self._read_after(i, slot):
                 continue
-            self.lent.add(name)
+            self.lent_outputs.add(name)
             return name
         return None
 
     def _finish(self, outputs: Mapping[str, str]) -> None:
         """Store sums first, then outputs that are inputs, then temporaries; outputs that lack dims after the loop."""
         copies: list[tuple[bool, str]] = []
-        self.after: list[str] = []
-        self.first: list[str] = []
+        self.final_lines: list[str] = []
+        self.initial_lines: list[str] = []
         self.alias_flags: dict[str, tuple[str, str]] = {}
         for slot, dtype, value in self.code.outputs:
             name, out, flags = self.names[value], outputs[slot], self.layout.flags[slot]
@@ -387,9 +387,9 @@ class OutEmitter(Emitter):
                 dtype_name = self.dtype(instr.dtype)
                 if self.layout.blocked:  # a full sum: of each block, then of the blocks
                     add = self.bind("f_add_reduce", "env.function('add').reduce")
-                    self.first.append(f"r_{out} = []")
+                    self.initial_lines.append(f"r_{out} = []")
                     self.lines.append(f"r_{out}.append({add}({name}, {axes}, {dtype_name}, None, True))")
-                    self.after.append(f"{self.xp('copyto')}{out}, {add}(r_{out}, 0), 'unsafe')")
+                    self.final_lines.append(f"{self.xp('copyto')}{out}, {add}(r_{out}, 0), 'unsafe')")
                     continue
                 if dtype == instr.dtype:
                     self.lines.append(f"{self.xp('@pairwise_sum')}{name}, {axes}, {dtype_name}, {out})")
@@ -408,8 +408,8 @@ class OutEmitter(Emitter):
                     self.lines.append(f"r_{out} = {name}.copy()")
                     name = f"r_{out}"
             line = f"{self.xp('copyto')}{out}, {name}, 'unsafe')"
-            if flags != self.full and slot not in self.layout.sums:  # it may alias an input that all blocks read
-                self.after.append(line)
+            if flags != self.all_dims and slot not in self.layout.sums:  # it may alias an input that all blocks read
+                self.final_lines.append(line)
             else:
                 copies.append((instr.op != "input", line))
         self.lines += [line for _, line in sorted(copies, key=lambda pair: pair[0])]
@@ -423,7 +423,7 @@ class OutEmitter(Emitter):
                 continue
             if instr.op == "input" and f"a{i}" in used:
                 slices.append(f"x{i} = a{i}[b:e]")
-            elif self.flags[i] != self.full and f"v{i}" in used:  # computed before the loop, for all blocks
+            elif self.flags[i] != self.all_dims and f"v{i}" in used:  # computed before the loop, for all blocks
                 slices.append(f"x{i} = v{i}[b:e]")
         renamed = [_rename(line, {s.split(" ")[2].split("[")[0]: s.split(" ")[0] for s in slices}) for line in body]
         outs = {f"o{k}": f"y{k}" for k, (slot, _, _) in enumerate(self.code.outputs) if self.layout.flags[slot][0]}
@@ -441,7 +441,7 @@ class OutEmitter(Emitter):
                 slices.append(f"s{k} = w{k}[:m]")
         rows, step = self.bind("rows", "env.rows"), self.bind("step", "env.step")
         head = [f"for b in range(0, {rows}, {step}):", f"    e = min(b + {step}, {rows})", "    m = e - b"]
-        self.lines = before + setup + self.first + head + ["    " + line for line in slices + renamed]
+        self.lines = before + setup + self.initial_lines + head + ["    " + line for line in slices + renamed]
 
 
 def _rename(line: str, names: Mapping[str, str]) -> str:

@@ -25,8 +25,8 @@ MIN_SPREAD_ELEMENTS = 2048
 COMPOSITE_OPS = ("uniform", "gaussian", "erf", "gelu", "normcdf", "normpdf", "pow", "round")
 """Functions that consist of several array operations: they run in blocks even alone."""
 
-_spread: LRUCache[Any] = LRUCache(32, "arrays of one number")
-_emitted: LRUCache[tuple[Emitted, CodeType]] = LRUCache(2048, "array code", 32 << 20)
+_constants: LRUCache[Any] = LRUCache(32, "arrays of one number")
+_emissions: LRUCache[tuple[Emitted, CodeType]] = LRUCache(2048, "array code", 32 << 20)
 
 
 class Environment:
@@ -75,7 +75,7 @@ class Environment:
         dims = self.block if self.blocked else self.dims
         if volume > BLOCK:
             return self.xp.full(dims, number, number.dtype)
-        filled = _spread.get((number.dtype.str, number.tobytes()), lambda: self.xp.full(BLOCK, number, number.dtype))
+        filled = _constants.get((number.dtype.str, number.tobytes()), lambda: self.xp.full(BLOCK, number, number.dtype))
         return filled[:volume].reshape(dims)
 
     def sizes(self, call: Call, pattern: Pattern, code: Typed, layout: ArrayLayout, emitted: Emitted) -> int:
@@ -155,7 +155,7 @@ class ArrayGenerator:
             emitted = (OutEmitter if style == "out" else PureEmitter)(code, layout).emit()
             return emitted, compile(emitted.source, f"<fluidlite {call.op.type}>", "exec")
 
-        emitted, compiled = _emitted.get(key, make)
+        emitted, compiled = _emissions.get(key, make)
         env = Environment(context, style)
         env.blocked = blocked
         env.scalars = code.values(call.attrs)

@@ -57,11 +57,11 @@ class Pattern:
         return strides
 
 
-def pattern_of(call: Call, also: Iterable[str] = ()) -> Pattern:
-    """Return the pattern of a call with known dims, for the slots that are read and written, and ``also``."""
+def pattern_of(call: Call, extra_slots: Iterable[str] = ()) -> Pattern:
+    """Return the pattern of a call with known dims, for the slots that are read and written, and ``extra_slots``."""
     code, domain = typed_of(call), domain_of(call)
     outputs = [slot for slot, _, _ in code.outputs]
-    slots = {slot: call.dims(slot) for slot in (*code.inputs, *also, *outputs)}
+    slots = {slot: call.dims(slot) for slot in (*code.inputs, *extra_slots, *outputs)}
     dims = domain.dims
     if not domain.sums and {*slots.values()} <= {dims}:
         return Pattern(dims, (prod(dims),), dict.fromkeys(slots, (True,)), {}, bool(dims))

@@ -90,11 +90,11 @@ def cast(xp: Any, x: Any, dtype: str) -> Any:
     low, high = int(limits.min), int(limits.max)
     if x.size and hasattr(x, "__array_interface__") and x.min() >= low and x.max() < float(high + 1):
         return xp.astype(x, target)  # in host memory, without saturation (NaN fails the test): 20 times faster
-    over = x >= float(high + 1)
-    under = x < float(low)
-    safe = xp.where(over | under | (x != x), _full(xp, x, 0.0), x)
+    too_high = x >= float(high + 1)
+    too_low = x < float(low)
+    safe = xp.where(too_high | too_low | (x != x), _full(xp, x, 0.0), x)
     result = xp.astype(safe, target)
-    return xp.where(over, _full(xp, result, high), xp.where(under, _full(xp, result, low), result))
+    return xp.where(too_high, _full(xp, result, high), xp.where(too_low, _full(xp, result, low), result))
 
 
 def round(xp: Any, x: Any) -> Any:
@@ -109,8 +109,8 @@ def floor_div(xp: Any, a: Any, b: Any) -> Any:
 
 
 def _broadcast(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:
-    both: list[Any] = list(xp.broadcast_arrays(xp.asarray(a), xp.asarray(b)))
-    return both[0], both[1]
+    pair: list[Any] = list(xp.broadcast_arrays(xp.asarray(a), xp.asarray(b)))
+    return pair[0], pair[1]
 
 
 def int_div(xp: Any, a: Any, b: Any) -> Any:

@@ -66,16 +66,16 @@ class _Merger(Instructions):
         new: list[int] = []
         for instr in part.code.instrs:
             if instr.op == "input":
-                new.append(self._loaded(part.sources[instr.value], part.code.inputs[instr.value]))
+                new.append(self._load(part.sources[instr.value], part.code.inputs[instr.value]))
             elif instr.op == "scalar":
                 expr, dtype = part.code.scalars[instr.value]
-                new.append(self.scalar(_renamed(expr, index), dtype))
+                new.append(self.scalar(_with_part_params(expr, index), dtype))
             else:
                 new.append(self.emit(instr.op, instr.dtype, tuple(map(new.__getitem__, instr.args)), instr.value))
         for slot, dtype, value in part.code.outputs:
             self.results[Source(index, slot)] = dtype, new[value]
 
-    def _loaded(self, source: Source, dtype: str) -> int:
+    def _load(self, source: Source, dtype: str) -> int:
         if source.part == OUTSIDE:
             self.inputs[source.slot] = dtype
             return self.emit("input", compute_dtype(dtype), (), source.slot)
@@ -90,8 +90,8 @@ class _Merger(Instructions):
         return value
 
 
-def _renamed(expr: Expr, index: int) -> Expr:
+def _with_part_params(expr: Expr, index: int) -> Expr:
     """The expression with the attributes of a part as parameters."""
     if expr.op == "param":
         return Expr("param", (), f"{index}.{expr.value}")
-    return Expr(expr.op, tuple(_renamed(arg, index) for arg in expr.args), expr.value)
+    return Expr(expr.op, tuple(_with_part_params(arg, index) for arg in expr.args), expr.value)

@@ -159,11 +159,11 @@ def written(
 
     ``local`` is a template that declares the local memory of a work-group.
     """
-    typed = [number if isinstance(number, tuple) else (number, "int64") for number in numbers]
-    typed.append(("items", "int64"))
+    number_dtypes = [number if isinstance(number, tuple) else (number, "int64") for number in numbers]
+    number_dtypes.append(("items", "int64"))
     kinds = tuple(ctype(context, dtype) for _, dtype, _ in buffers)
     substitutions, texts = tuple((words or {}).items()), (local, body)
-    key = context.language, entry, tuple(buffers), kinds, tuple(typed), texts, substitutions, aliased
+    key = context.language, entry, tuple(buffers), kinds, tuple(number_dtypes), texts, substitutions, aliased
     return _texts.get(key, lambda: _write(*key))
 
 

@@ -44,25 +44,25 @@ class Bodies(ExactBodies):
 
     # Exponential functions: the argument is n log(2) + r, with an integer n
 
-    def _reduced(self, x: str, more: int) -> str:
-        """Declare n, r, and k, the bits of n + ``more``: the addition is free here."""
+    def _reduce(self, x: str, addend: int) -> str:
+        """Declare n, r, and k, the bits of n + ``addend``: the addition is free here."""
         high, low = LN2[self.dtype]
         number, bits = ROUNDER[self.dtype]
-        rounder = self.lit(number + more)
+        rounder = self.lit(number + addend)
         rest = self.fma("n", self.lit(-low), self.fma("n", self.lit(-high), x))
         return (
             f"union fl_union_{self.dtype} near; near.f = {self.fma(x, self.lit(LOG2E), rounder)}; "
             f"const $T n = near.f - {rounder}, r = {rest}; const $U k = near.u - {self.word(bits)}; "
         )
 
-    def _scaled(self, x: str) -> str:
+    def _scale(self, x: str) -> str:
         """Return ``x`` times 2 ** n; k is n plus two biases.
 
         It is multiplied by two factors: 2 ** n may be out of the normal range though the result is not.
         """
         return f"const $U h = k >> 1; return {x} * {self.power('h')} * {self.power('k - h')};"
 
-    def _clamped(self, low: float, high: float) -> str:
+    def _clamp(self, low: float, high: float) -> str:
         """Declare c, x clamped to limits; NaN stays."""
         first, last = self.lit(low), self.lit(high)
         return f"const $T c = x > {last} ? {last} : (x < {first} ? {first} : x); "
@@ -71,20 +71,20 @@ class Bodies(ExactBodies):
         """1 + r + r r (...), times 2 ** n."""
         top, bottom = (88.8, -104.0) if self.single else (709.8, -745.2)
         rest = self.fma("r * r", self.polynomial(p.EXP[self.dtype], "r"), "r")
-        reduced = f"{self._clamped(bottom, top)}{self._reduced('c', 2 * self.bias)}"
-        return f"{reduced}const $T e = {rest} + 1; {self._scaled('e')}"
+        reduced = f"{self._clamp(bottom, top)}{self._reduce('c', 2 * self.bias)}"
+        return f"{reduced}const $T e = {rest} + 1; {self._scale('e')}"
 
     def expnear(self) -> str:
         """For an argument between -EXP_LIMIT and EXP_LIMIT, or NaN: 2 ** n is a normal number."""
         rest = self.fma("r * r", self.polynomial(p.EXP[self.dtype], "r"), "r")
-        return f"{self._reduced('x', self.bias)}return ({rest} + 1) * {self.power('k')};"
+        return f"{self._reduce('x', self.bias)}return ({rest} + 1) * {self.power('k')};"
 
     def expm1(self) -> str:
         """Half of the result is computed, then doubled: 2 ** n may overflow though the result does not."""
         top, bottom, tiny = (88.8, -18.0, 2.0**-26) if self.single else (709.8, -40.0, 2.0**-55)
         rest = self.fma("r * r", self.polynomial(p.EXPM1[self.dtype], "r"), "r")
         return (
-            f"{self._clamped(bottom, top)}{self._reduced('c', self.bias - 1)}const $T h = {self.power('k')}, "
+            f"{self._clamp(bottom, top)}{self._reduce('c', self.bias - 1)}const $T h = {self.power('k')}, "
             f"e = {self.fma(rest, 'h', f'(h - {self.lit(0.5)})')}; "
             f"return x < {self.lit(tiny)} && x > {self.lit(-tiny)} ? x : e + e;"
         )
@@ -95,7 +95,7 @@ class Bodies(ExactBodies):
         rest = self.fma("r * r", self.polynomial(p.EXPM1[self.dtype], "r"), "r")
         return (
             f"const $T a = fl_abs_{self.dtype}(x), b = a + a, c = b > {end} ? {end} : b; "
-            f"{self._reduced('c', self.bias)}const $T h = {self.power('k')}, e = {self.fma(rest, 'h', '(h - 1)')}; "
+            f"{self._reduce('c', self.bias)}const $T h = {self.power('k')}, e = {self.fma(rest, 'h', '(h - 1)')}; "
             f"{self.with_sign('e / (e + 2)')}"
         )
 
@@ -152,19 +152,19 @@ class Bodies(ExactBodies):
         """Computes g from x, not from the rounded 1 + x; for e >= 64 from v.f, since 2 ** -e may underflow."""
         inf, nan, tiny = self.lit(math.inf), self.lit(math.nan), self.lit(2.0 ** (-26 if self.single else -55))
         return (
-            f"{self._split('x + 1')}const $T n = ($T)e, h = {self.powered('($U)(e < 64 ? -e : 0)')}, "
+            f"{self._split('x + 1')}const $T n = ($T)e, h = {self.power_of_two('($U)(e < 64 ? -e : 0)')}, "
             f"g = e < 64 ? {self.fma('x', 'h', '(h - 1)')} : v.f - 1; {self._logarithm()}"
             f"return x > -1 ? (x < {inf} ? (x < {tiny} && x > -{tiny} ? x : r) : x) : (x == -1 ? -{inf} : {nan});"
         )
 
     # Circular functions: quarter turns q, and the remainder r
 
-    def _circular(self, turned: str) -> str:
+    def _circular(self, choice: str) -> str:
         sine = self.fma("r * z", self.polynomial(p.SINE[self.dtype], "z"), "r")
         cosine = self.fma("z * z", self.polynomial(p.COSINE[self.dtype], "z"), f"(1 - {self.lit(0.5)} * z)")
         return (
             f"const $T z = r * r, sine = {sine}, cosine = {cosine}; "
-            f"union fl_union_{self.dtype} w; w.f = (q & 1) ? {turned}; "
+            f"union fl_union_{self.dtype} w; w.f = (q & 1) ? {choice}; "
         )
 
     def sin(self) -> str:
@@ -290,7 +290,7 @@ class Bodies(ExactBodies):
         rest = self.fma("g * g", self.polynomial(p.EXP[self.dtype], "g"), "g")
         return (
             f"const $T a = fl_abs_{self.dtype}(x), y = a > {end} ? {end} : a, h = {half} * y; "
-            f"{self.product('c', 'h', 'y')}{self._reduced('c', NORMAL_UP[self.dtype])}const $T g = r + c_low; "
+            f"{self.product('c', 'h', 'y')}{self._reduce('c', NORMAL_UP[self.dtype])}const $T g = r + c_low; "
             f"union fl_union_{self.dtype} e; e.f = {rest} + 1; e.u += k << {self.shift}; "
         )
 
@@ -364,9 +364,9 @@ class Bodies(ExactBodies):
             f"logs_low = ((whole - logs) + 2 * sum) + (2 * sum_low + number * {self.lit(low)}), "
             f"d = y > {far} ? {far} : (y < -{far} ? -{far} : y); {self.product('f', 'd', 'logs')}"
             f"const $T t = f > {self.lit(top)} ? {self.lit(top)} : (f < {self.lit(bottom)} ? {self.lit(bottom)} : f), "
-            f"t_low = t == f ? f_low + d * logs_low : 0; {self._reduced('t', 2 * self.bias)}"
+            f"t_low = t == f ? f_low + d * logs_low : 0; {self._reduce('t', 2 * self.bias)}"
             f"const $T g = r + t_low, result = {rest} + 1; "
-            f"{self._scaled('result')}"
+            f"{self._scale('result')}"
         )
 
     def powexp_wide(self) -> str:

@@ -100,7 +100,7 @@ class Text:
         even, odd = (self.polynomial(coefficients[first::2], square) for first in (0, 1))
         return self.fma(odd, x, even)
 
-    def powered(self, k: str) -> str:
+    def power_of_two(self, k: str) -> str:
         """2 ** k for an unsigned k, which may have wrapped; the result must be normal."""
         return self.power(f"{k} + {self.bias}u")
 

@@ -1,7 +1,7 @@
-"""The language in which operators say what they compute: tensors over a closed set of primitives.
+"""The expression language in which operators are defined: functions of tensors over a closed set of primitives.
 
-``from fluidlite.expr import exp, reduce_sum`` and a function of tensors is an operator's meaning: tracing it gives its
-shapes, its computation on every place, and its derivatives to any order.
+An operator is a function that uses names of this package (``from fluidlite.expr import exp, reduce_sum``). Tracing it
+yields shape inference, kernels for all places, and derivatives to any order.
 """
 
 from fluidlite.base.exports import export as _export

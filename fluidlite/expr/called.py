@@ -54,7 +54,7 @@ def call(
         and of ``function`` differ in dims or dtype.
     """
     op, state = ops.get(type), current()
-    settings = _checked(op, inputs, attrs or {})
+    settings = _check_attrs(op, inputs, attrs or {})
     inlined = function() if function is not None else meaning(op, {slot: (x,) for slot, x in inputs.items()}, settings)
     if state.build is None:
         state.has_inlined_calls = state.has_inlined_calls or not state.inlines_calls
@@ -67,7 +67,7 @@ def call(
     return {slot: tensor("call", args, (slot, *params), x.dims, specs[slot].dtype) for slot, x in inlined.items()}
 
 
-def _checked(op: OpDef, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _check_attrs(op: OpDef, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes in canonical form; symbolic numbers are checked later, when their values are known."""
     for slot, x in inputs.items():
         if op.input(slot) is None:
@@ -108,24 +108,24 @@ def meaning(
     inputs = {slot: row[0] for slot, row in operands.items() if row}
     state.inlining.append(op.type)
     before, results = len(state.requirements), state.results
-    state.results = _Inferred(op.type)
+    state.results = _UnknownOutputs(op.type)
     try:
         all_attrs = {**{a.name: a.default for a in op.attrs}, **attrs}
         outputs = function(operands, all_attrs)
     except Refused as refused:
-        raise Refused("slot", *_blamed(op, inputs, refused.name, refused.expected)) from refused
+        raise Refused("slot", *_blame(op, inputs, refused.name, refused.expected)) from refused
     finally:
         state.inlining.pop()
         state.results = results
     for k, each in enumerate(state.requirements[before:], before):
-        name, expected = _blamed(op, inputs, each.name, each.expected)
+        name, expected = _blame(op, inputs, each.name, each.expected)
         state.requirements[k] = replace(each, name=name, expected=expected, attr=False)
     rows = {slot: x if isinstance(x, (tuple, list)) else (x,) for slot, x in outputs.items()}
     stored = op.expression.stored if op.expression is not None else {}
     return {slot: cast(x, stored.get(slot) or x.dtype) for slot, (x, *more) in rows.items() if not more}
 
 
-class _Inferred(dict[str, Any]):
+class _UnknownOutputs(dict[str, Any]):
     """The unknown outputs of an operator that infers them by other means than its expression: reading one raises."""
 
     def __init__(self, type: str) -> None:
@@ -136,11 +136,11 @@ class _Inferred(dict[str, Any]):
         refuse(f"{self.type} infers {slot} by other means; expected a function that says what this call makes")
 
 
-def _blamed(op: OpDef, inputs: Mapping[str, Tensor], name: str, expected: str) -> tuple[str, str]:
+def _blame(op: OpDef, inputs: Mapping[str, Tensor], name: str, expected: str) -> tuple[str, str]:
     """The operand and the text of an error of an inlined operator, whose slots and attributes the caller lacks."""
-    blamed = inputs[name] if name in inputs else next(iter(inputs.values()))
+    operand = inputs[name] if name in inputs else next(iter(inputs.values()))
     text = _NAMED.sub(r"\1", expected)
-    return slot_of(blamed), f"what {op.type} takes, {name}: {text}"
+    return slot_of(operand), f"what {op.type} takes, {name}: {text}"
 
 
 def _specs(

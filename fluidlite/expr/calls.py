@@ -200,13 +200,13 @@ def infer(call: Call) -> dict[str, Spec | list[Spec]]:
         specs = []
         for i, x in enumerate(results):
             dtype = rule.stored.get(slot, half if half is not None and x.dtype == "float32" else None) or x.dtype
-            rows, dims = _with_rows(call, traced, x), traced.dims(slot, values, i)
+            rows, dims = _lod_source(call, traced, x), traced.dims(slot, values, i)
             specs.append(rows.with_(dims=dims, dtype=dtype) if rows is not None else Spec.of(dims, dtype))
         outputs[slot] = specs[0] if len(specs) == 1 else specs
     return outputs
 
 
-def _with_rows(call: Call, traced: Traced, x: Tensor) -> Spec | None:
+def _lod_source(call: Call, traced: Traced, x: Tensor) -> Spec | None:
     """The input with a LoD that has the same symbolic number of rows as a result, else None."""
     if not x.dims:
         return None

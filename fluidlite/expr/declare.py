@@ -129,7 +129,7 @@ def operator(
             type,
             replace(inference, infer=inference.infer or infer),
             replace(differentiation, rule=rule or differentiation.rule, reads=None, dispensable=(), doc="", memory=""),
-            _lowered(lowering, call, inferred=inference.infer is not None),
+            _lowering_of(lowering, call, inferred=inference.infer is not None),
             execution,
             chosen.get(Aliasing),
             chosen.get(Registration),
@@ -268,7 +268,7 @@ def gradient(
                 kernel_dtype=inference.kernel_dtype or first,
             ),
             replace(differentiation, dispensable=(), only_for={}),
-            _lowered(lowering, call, inferred=inference.infer is not None),
+            _lowering_of(lowering, call, inferred=inference.infer is not None),
             chosen.get(Execution),
             chosen.get(Aliasing),
             chosen.get(Registration),
@@ -287,7 +287,7 @@ def gradient(
     return declare
 
 
-def _lowered(lowering: Lowering, function: Callable[..., Any], inferred: bool) -> Lowering:
+def _lowering_of(lowering: Lowering, function: Callable[..., Any], inferred: bool) -> Lowering:
     """The lowering of an operator that is a function of tensors."""
     expression = ExpressionRule(function, dict(lowering.stored), inferred, lowering.library)
     return Lowering(scalar=lowering.scalar, expression=expression, decompose=decompose, in_layout=lowering.in_layout)

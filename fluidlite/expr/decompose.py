@@ -79,7 +79,7 @@ def _trace_call(call: Call, rule: ExpressionRule, values: dict[str, Any], floats
         slot: tuple(symbol(slot, i, [number(d) for d in spec.dims], spec.dtype) for i, spec in enumerate(specs))
         for slot, specs in call.ins.items()
     } | {
-        slot: tuple(Numbers.of((_folded(n, values) for n in row), row.dims) for row in tensors)
+        slot: tuple(Numbers.of((_fold(n, values) for n in row), row.dims) for row in tensors)
         for slot, tensors in stated(call).items()
     }
     inputs |= {
@@ -99,7 +99,7 @@ def _is_same_call(x: Tensor, y: Tensor) -> bool:
     return same_operator and all(a is b for a, b in zip(x.args, y.args, strict=True))
 
 
-def _folded(n: Number, values: dict[str, Any]) -> Number:
+def _fold(n: Number, values: dict[str, Any]) -> Number:
     """A number read from an operand, as a constant if its value is known."""
     value = n.evaluate(values)
     return n if value is None else number(value)
@@ -116,15 +116,15 @@ class _CallWriter(PrimitiveWriter):
         """The value of a tensor; its operators are emitted first."""
         pending = [x]
         while pending:
-            one = pending[-1]
-            if one in self.written:
+            tensor = pending[-1]
+            if tensor in self.written:
                 pending.pop()
                 continue
-            missing = [arg for arg in self._operands(one) if arg not in self.written]
+            missing = [arg for arg in self._operands(tensor) if arg not in self.written]
             if missing:
                 pending += missing
                 continue
-            self.written[one] = self._emit(one, None)
+            self.written[tensor] = self._emit(tensor, None)
             pending.pop()
         return self.written[x]
 
@@ -168,7 +168,7 @@ class _CallWriter(PrimitiveWriter):
         for each, other in pending:
             more = self._operands(each)
             fits = self._is_elementwise(each) and dims_of(each) == dims_of(x) and each not in self.written and more
-            if not fits or any(each is one for one, _ in group):
+            if not fits or any(each is member for member, _ in group):
                 continue
             available = all(arg in self.written or arg.op == "input" for arg in more)
             if available and len(leaves | dict.fromkeys(more)) <= MAX_OPERANDS:
@@ -304,21 +304,21 @@ class _CallWriter(PrimitiveWriter):
         names: dict[Tensor, str] = {}
         lines = []
         order = ordered(tensors, leaves_of)
-        for one in order:
-            if one in leaves_of:
-                done[one], names[one] = leaves_of[one], leaves_of[one].value
+        for node in order:
+            if node in leaves_of:
+                done[node], names[node] = leaves_of[node], leaves_of[node].value
                 continue
-            if one.op == "number":
-                done[one], names[one] = self._constant(one, numbers)
+            if node.op == "number":
+                done[node], names[node] = self._constant(node, numbers)
                 continue
-            if one.op in ("broadcast", "stop", "reshape"):
-                done[one], names[one] = done[one.args[0]], names[one.args[0]]
+            if node.op in ("broadcast", "stop", "reshape"):
+                done[node], names[node] = done[node.args[0]], names[node.args[0]]
                 continue
-            args = tuple(done[arg] for arg in one.args)
-            done[one] = Expr(one.params[0], args) if one.op == "map" else Expr("cast", args, one.dtype)
-            names[one] = f"v{len(names)}"
-            args_text = ",".join(names[arg] for arg in one.args)
-            lines.append(f"{names[one]}={one.op}{one.params if one.op == 'map' else ''}({args_text}):{one.dtype}")
+            args = tuple(done[arg] for arg in node.args)
+            done[node] = Expr(node.params[0], args) if node.op == "map" else Expr("cast", args, node.dtype)
+            names[node] = f"v{len(names)}"
+            args_text = ",".join(names[arg] for arg in node.args)
+            lines.append(f"{names[node]}={node.op}{node.params if node.op == 'map' else ''}({args_text}):{node.dtype}")
         return ";".join([*lines, *(names[x] for x in tensors)]), tuple(done[x] for x in tensors)
 
     def _constant(self, x: Tensor, numbers: list[float]) -> tuple[Expr, str]:

@@ -233,16 +233,16 @@ def _set_at(x: Tensor, d: Tensor) -> Adjoints:
 
 
 def _contract(x: Tensor, d: Tensor) -> Adjoints:
-    (a, b), (mine, theirs, out) = x.args, x.params
-    return _factor(d, out, b, theirs, a, mine), _factor(d, out, a, mine, b, theirs)
+    (a, b), (a_axes, b_axes, out) = x.args, x.params
+    return _factor(d, out, b, b_axes, a, a_axes), _factor(d, out, a, a_axes, b, b_axes)
 
 
-def _factor(d: Tensor, out: str, other: Tensor, theirs: str, of: Tensor, mine: str) -> Tensor:
+def _factor(d: Tensor, out: str, other: Tensor, other_axes: str, of: Tensor, own: str) -> Tensor:
     """The derivative of one factor; it is broadcast along letters that only this factor has: they were summed."""
-    has = "".join(name for name in mine if name in out or name in theirs)
-    total = contract(d, other, f"{out},{theirs}->{has}")
-    if has != mine:
-        total = reshape(total, [size if name in has else number(1) for name, size in zip(mine, of.dims, strict=True)])
+    shared = "".join(name for name in own if name in out or name in other_axes)
+    total = contract(d, other, f"{out},{other_axes}->{shared}")
+    if shared != own:
+        total = reshape(total, [size if name in shared else number(1) for name, size in zip(own, of.dims, strict=True)])
     return broadcast_to(total, of.dims)
 
 

@@ -47,7 +47,7 @@ def definition(
         dims = tuple(map(number, attrs["dims"]))
         compute = tensor_function(elementwise)
         assert compute is not None
-        return {slot: _of_dims(x, dims) for slot, x in compute(inputs, attrs).items()}
+        return {slot: _fit_dims(x, dims) for slot, x in compute(inputs, attrs).items()}
 
     elementwise = OpDef(
         type="elementwise_part",
@@ -63,7 +63,7 @@ def definition(
     return elementwise
 
 
-def _of_dims(x: Tensor, dims: Sequence[Number]) -> Tensor:
+def _fit_dims(x: Tensor, dims: Sequence[Number]) -> Tensor:
     """The tensor broadcast to ``dims`` where it has 1, and summed where ``dims`` has 1 and it has more."""
     lead = len(dims) - x.rank
     pairs = zip(x.dims, dims[lead:], strict=True)

@@ -60,7 +60,7 @@ class _EvaluationList:
         return list(map(self.positions.__getitem__, map(attrgetter("key"), numbers)))
 
     def begin(self, values: Values) -> list[Any] | None:
-        """Leaves and constants in a call; None if a leaf is not known."""
+        """The values of leaves and constants in a call; None if a leaf is unknown."""
         leaves = list(map(values.__getitem__, self._leaves))
         return None if None in leaves else leaves + self._constants
 

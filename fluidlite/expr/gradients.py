@@ -13,7 +13,7 @@ from fluidlite.expr.decompose import decompose
 from fluidlite.expr.derivative_rules import zeros_like
 from fluidlite.expr.derivatives import derivatives
 from fluidlite.expr.scalars import Function, tensor_function
-from fluidlite.expr.step_derivatives import arranged_back, parts_of
+from fluidlite.expr.step_derivatives import concat_parts, inverse_arrangement
 from fluidlite.expr.tensor import Tensor, broadcast_to, replaced, symbol, tensor, wide
 from fluidlite.expr.tracing import current, declared_results, inlined_calls
 from fluidlite.expr.views import reshape
@@ -31,12 +31,12 @@ def function_of(op: OpDef) -> Function | None:
 
 
 def gradient_of(
-    op: OpDef, computed: Function, writes: Sequence[str], suffix: str = GRAD, by_dims: Collection[str] = ()
+    op: OpDef, forward: Function, writes: Sequence[str], suffix: str = GRAD, by_dims: Collection[str] = ()
 ) -> Function:
     """The derived function of an operator's gradient operator; it reads saved outputs instead of recomputing them.
 
     ``op``: the forward operator.
-    ``computed``: its function.
+    ``forward``: its function.
     ``writes``: the input slots that get gradients.
     ``suffix``: the suffix of gradient slots.
     ``by_dims``: output slots that the gradient operator gets as metadata only, for a function that reads their dims.
@@ -49,7 +49,7 @@ def gradient_of(
         dims_slots = {slot.name: slot.name + ("" if slot.name in by_dims else suffix) for slot in op.outputs}
         specs = {slot: [(x.dims, x.dtype) for x in operands[by]] for slot, by in dims_slots.items() if by in operands}
         with inlined_calls(), declared_results(specs):
-            tensors = computed(distinct, attrs)
+            tensors = forward(distinct, attrs)
         outputs = {slot: (x,) if isinstance(x, Tensor) else tuple(x) for slot, x in tensors.items()}
         results, seeds, saved = [], [], {}
         for slot, group in outputs.items():
@@ -65,9 +65,9 @@ def gradient_of(
                 saved[x] = _like(wide(saved_x), x)
                 while x.op in ("reshape", "arrange"):  # the saved output also replaces the source of a view
                     part, whole = x.args[0], saved[x]
-                    saved[part] = reshape(whole, part.dims) if x.op == "reshape" else arranged_back(x, whole)
+                    saved[part] = reshape(whole, part.dims) if x.op == "reshape" else inverse_arrangement(x, whole)
                     x = part
-                saved |= parts_of(x, saved[x])
+                saved |= concat_parts(x, saved[x])
         sources = [x for slot in writes for x in distinct.get(slot, ()) if x.dtype in ALL_FLOATS]
         actual = {x: y for slot, row in distinct.items() for x, y in zip(row, inputs[slot], strict=True) if x is not y}
         by = {**actual, **{x: replaced(saved_x, actual) for x, saved_x in saved.items()}}
@@ -125,7 +125,7 @@ def infer_gradient(suffix: str) -> Infer:
 
 
 def infer_by_forward(forward: Infer) -> Infer:
-    """Return the inference of a gradient operator whose forward operator has its own, ``forward``."""
+    """Return the inference of a gradient operator; ``forward``, that of its operator, checks gradients of outputs."""
 
     def inferred(call: Call) -> Mapping[str, Sequence[Spec]]:
         bases = [slot.name.removesuffix(GRAD) for slot in call.op.outputs]

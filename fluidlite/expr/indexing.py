@@ -88,11 +88,13 @@ def add_at(updates: Tensor, index: Tensor, axis: int, size: Numeric, base: Tenso
     source = wide(updates)
     _check_updates(updates, index, axis, "add_at")
     dims = (*updates.dims[:axis], number(size), *updates.dims[axis + index.rank :])
-    return _added("add_at", source, index, axis, dims, base)
+    return _scatter("add_at", source, index, axis, dims, base)
 
 
-def _added(op: str, updates: Tensor, index: Tensor, axis: int, dims: Sequence[Numeric], base: Tensor | None) -> Tensor:
-    """``updates`` added to ``base`` or to zeros of ``dims``."""
+def _scatter(
+    op: str, updates: Tensor, index: Tensor, axis: int, dims: Sequence[Numeric], base: Tensor | None
+) -> Tensor:
+    """Add ``updates`` to ``base``, or to zeros with ``dims``."""
     if base is None:
         return tensor(op, (updates, _indices(index)), (axis,), dims, updates.dtype)
     begin = wide(base)
@@ -129,4 +131,4 @@ def put(updates: Tensor, index: Tensor, axis: int, size: Numeric, base: Tensor |
     if not same_dims(updates.dims, index.dims):
         refuse(f"put of {list(updates.dims)} by indices of {list(index.dims)}")
     dims = [number(size) if i == at else d for i, d in enumerate(updates.dims)]
-    return _added("put", source, index, at, dims, base)
+    return _scatter("put", source, index, at, dims, base)

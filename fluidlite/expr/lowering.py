@@ -48,7 +48,7 @@ def dims_of(x: Tensor) -> tuple[int, ...]:
     return tuple(map(size, x.dims))
 
 
-def _inside(index: Tensor, limit: int) -> Tensor:
+def _is_inside(index: Tensor, limit: int) -> Tensor:
     inside: Tensor = logical_and(index >= 0, index < limit)
     return inside
 
@@ -70,7 +70,7 @@ def _take(x: Tensor) -> Tensor | None:
     parts = transpose(parts, order)
     if mode != "zero":
         return parts
-    inside = reshape(_inside(index, limit), (*(1,) * axis, *index.dims, *(1,) * (source.rank - axis - 1)))
+    inside = reshape(_is_inside(index, limit), (*(1,) * axis, *index.dims, *(1,) * (source.rank - axis - 1)))
     return where(inside, parts, 0)
 
 
@@ -90,7 +90,7 @@ def _pick(x: Tensor) -> Tensor:
     if mode != "check":
         flat = _flat(clamped(index, bound), axis, dims_of(source))
         elements = reshape(take(reshape(source, (-1,)), reshape(flat, (-1,)), 0), x.dims)
-        return where(_inside(index, bound), elements, 0) if mode == "zero" else elements
+        return where(_is_inside(index, bound), elements, 0) if mode == "zero" else elements
     # each index is checked along its axis: the flat index of an invalid one may be in range
     flat = _flat(checked(index, bound), axis, dims_of(source))
     return reshape(take(reshape(source, (-1,)), reshape(flat, (-1,)), 0), x.dims)
@@ -117,7 +117,7 @@ def _add_at(x: Tensor) -> Tensor:
     if not prod(dims_of(x)) or not count:
         return begin
     flat = reshape(cast(index, "int64"), (count,))
-    rows = where(unsqueeze(_inside(flat, bound), 1), _rows(updates, axis, index), 0)
+    rows = where(unsqueeze(_is_inside(flat, bound), 1), _rows(updates, axis, index), 0)
     matrix = reshape(move_axis(begin, axis, 0), (bound, -1))
     total = tensor("add_rows", (rows, clamped(flat, bound), matrix), (), (bound, rows.dims[1]), x.dtype)
     rest = [d for k, d in enumerate(x.dims) if k != axis]
@@ -145,7 +145,7 @@ def _put(x: Tensor) -> Tensor:
     if not prod(dims_of(x)) or not prod(dims_of(index)):
         return base[0] if base else full(x.dims, 0, x.dtype)
     flat = _flat(clamped(index, bound), axis, dims_of(x))
-    valid = where(_inside(index, bound), updates, 0)
+    valid = where(_is_inside(index, bound), updates, 0)
     begin = reshape(base[0], (-1, 1)) if base else None
     total = add_at(reshape(valid, (-1, 1)), reshape(flat, (-1,)), 0, prod(dims_of(x)), begin)
     return reshape(total, x.dims)
@@ -255,7 +255,7 @@ def _unwindow(x: Tensor) -> Tensor:
     tap = iota(dims, 1)
     begin = iota(dims, 0) - tap * dilation
     window = begin // stride
-    is_valid = logical_and(_inside(window, count), begin == window * stride)
+    is_valid = logical_and(_is_inside(window, count), begin == window * stride)
     rows = reshape(windows, (*windows.dims[:axis], count * taps, *windows.dims[axis + 2 :]))
     return reduce_sum(take(rows, where(is_valid, window * taps + tap, -1), axis, "zero"), axis + 1)
 
@@ -272,29 +272,29 @@ def _reduce(x: Tensor) -> Tensor | None:
 
 def _contract(x: Tensor) -> Tensor | None:
     """To (batched) matmuls; axes that only one operand has are summed before."""
-    (a, b), (mine, theirs, out) = x.args, x.params
+    (a, b), (a_axes, b_axes, out) = x.args, x.params
     if not prod(dims_of(x)) or not prod(dims_of(a)) or not prod(dims_of(b)):
         return full(x.dims, 0, x.dtype)
-    a, mine = _sum_unshared(a, mine, theirs + out)
-    b, theirs = _sum_unshared(b, theirs, mine + out)
-    batch = [n for n in out if n in mine and n in theirs]
-    if next((n for n in out if n not in batch), "") in theirs:
-        a, mine, b, theirs = b, theirs, a, mine
-    inner = [n for n in mine if n in theirs and n not in out]
-    rows, columns = [n for n in out if n not in theirs], [n for n in out if n not in mine]
+    a, a_axes = _sum_unshared(a, a_axes, b_axes + out)
+    b, b_axes = _sum_unshared(b, b_axes, a_axes + out)
+    batch = [n for n in out if n in a_axes and n in b_axes]
+    if next((n for n in out if n not in batch), "") in b_axes:
+        a, a_axes, b, b_axes = b, b_axes, a, a_axes
+    inner = [n for n in a_axes if n in b_axes and n not in out]
+    rows, columns = [n for n in out if n not in b_axes], [n for n in out if n not in a_axes]
     plain = len(batch) <= 1 and len(rows) == len(inner) == len(columns) == 1 and list(out) == [*batch, *rows, *columns]
-    if plain and list(mine[: len(batch)]) == batch == list(theirs[: len(batch)]):
+    if plain and list(a_axes[: len(batch)]) == batch == list(b_axes[: len(batch)]):
         if x.dtype in FLOATS:
-            is_same = a is x.args[0] and b is x.args[1] and x.params == (mine, theirs, out)
-            return None if is_same else tensor("contract", (a, b), (mine, theirs, out), x.dims, x.dtype)
+            is_same = a is x.args[0] and b is x.args[1] and x.params == (a_axes, b_axes, out)
+            return None if is_same else tensor("contract", (a, b), (a_axes, b_axes, out), x.dims, x.dtype)
         at = len(batch)
-        left = transpose(a, [mine.index(n) for n in (*batch, *rows, *inner)])
-        right = transpose(b, [theirs.index(n) for n in (*batch, *inner, *columns)])
+        left = transpose(a, [a_axes.index(n) for n in (*batch, *rows, *inner)])
+        right = transpose(b, [b_axes.index(n) for n in (*batch, *inner, *columns)])
         return reduce_sum(unsqueeze(left, at + 2) * unsqueeze(right, at), at + 1)
-    length = {n: size(d) for names, t in ((mine, a), (theirs, b)) for n, d in zip(names, t.dims, strict=True)}
+    length = {n: size(d) for names, t in ((a_axes, a), (b_axes, b)) for n, d in zip(names, t.dims, strict=True)}
     lead = "b" if batch else ""
-    left, first = _matrices(a, mine, (batch, rows, inner), length, lead + "ij", lead + "ji")
-    right, second = _matrices(b, theirs, (batch, inner, columns), length, lead + "jk", lead + "kj")
+    left, first = _matrices(a, a_axes, (batch, rows, inner), length, lead + "ij", lead + "ji")
+    right, second = _matrices(b, b_axes, (batch, inner, columns), length, lead + "jk", lead + "kj")
     dims = [prod(length[n] for n in names) for names in (batch, rows, columns)][0 if batch else 1 :]
     product = tensor("contract", (left, right), (first, second, lead + "ik"), dims, x.dtype)
     order = [*batch, *rows, *columns]

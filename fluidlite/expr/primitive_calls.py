@@ -165,6 +165,6 @@ class PrimitiveWriter:
         return first
 
     def _contract(self, x: Tensor, target: Value | None) -> Value:
-        (a, b), (mine, theirs, out) = (self.written[arg] for arg in x.args), x.params
-        flags = {"transpose_X": mine[-2] != out[-2], "transpose_Y": theirs[-1] != out[-1]}
+        (a, b), (a_axes, b_axes, out) = (self.written[arg] for arg in x.args), x.params
+        flags = {"transpose_X": a_axes[-2] != out[-2], "transpose_Y": b_axes[-1] != out[-1]}
         return self.apply("matmul", {"X": a, "Y": b}, target, flags)

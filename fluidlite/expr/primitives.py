@@ -1,10 +1,10 @@
-"""The table of primitives of tensors: what each is made of, and what it is.
+"""The table of tensor primitives: their operands, parameters and results.
 
-Each has one rule a kind, by its name: dims and dtype where it is made (:mod:`tensor`, :mod:`views`, :mod:`reductions`,
-:mod:`segments`, :mod:`windows`, :mod:`indexing`), its derivative (``derivative_rules.RULES``), how simpler ones say it
-for places without array calls (``lowering.RULES``; none: an operator is it), and its array calls
-(``fluidlite.render.array_calls.ARRAY_CALLS``): a new one is one file here, that adds to these tables, and an entry of
-the last. Scalar ones are those of ``fluidlite.codegen.primitives.PRIMITIVES``, with
+Each primitive has these rules, by its name: dims and dtype in its constructor (:mod:`tensor`, :mod:`views`,
+:mod:`reductions`, :mod:`segments`, :mod:`windows`, :mod:`indexing`), the derivative (``derivative_rules.RULES``), the
+lowering to simpler primitives, for places without array calls (``lowering.RULES``; none: an operator computes it), and
+array calls (``fluidlite.render.array_calls.ARRAY_CALLS``). A new primitive is one file here, which adds to these
+tables, and an entry of the last. Scalar primitives are in ``fluidlite.codegen.primitives.PRIMITIVES``, their
 derivatives in ``derivative_rules.SCALAR_RULES``.
 """
 
@@ -16,10 +16,10 @@ from typing import NamedTuple
 class TensorPrimitive(NamedTuple):
     """One primitive.
 
-    ``kind``: with which it is listed.
-    ``operands``, ``params``: what it is made of.
-    ``dims``, ``dtype``: those of the result.
-    ``moves``: it only moves numbers, half types as they are; all others compute, in float32 at least.
+    ``kind``: its group in the documentation.
+    ``operands``, ``params``: the operands and parameters, in words.
+    ``dims``, ``dtype``: the dims and dtype of the result, in words.
+    ``moves``: whether it only moves elements, also of half types; other primitives compute, in float32 at least.
     """
 
     kind: str
@@ -34,63 +34,69 @@ _COMPUTED = "x's; half types become float32, bool int32"
 _WIDE = "x's; half types become float32"
 
 TENSOR_PRIMITIVES: dict[str, TensorPrimitive] = {
-    "input": TensorPrimitive("leaves", "none", "slot, number within it", "its own symbols", "the operand's", True),
+    "input": TensorPrimitive("leaves", "none", "slot, index within it", "symbols", "the operand's", True),
     "number": TensorPrimitive("leaves", "none", "a Number", "none", "any but half types"),
-    "iota": TensorPrimitive("leaves", "none", "axis along which it counts", "those asked for", "what is asked for"),
+    "iota": TensorPrimitive("leaves", "none", "the axis of the counter", "the requested dims", "the requested dtype"),
     "offsets": TensorPrimitive(
-        "leaves", "none", "slot, number within it, level of its LoD", "one more than the level has sequences", "int64"
+        "leaves",
+        "none",
+        "slot, index within it, level of its LoD",
+        "the number of sequences of the level, plus 1",
+        "int64",
     ),
     "random": TensorPrimitive(
         "leaves",
         "none",
-        "uniform or gaussian, sub-stream: a number an element, by the operator's key",
-        "those asked for",
+        "uniform or gaussian, sub-stream: a number for each element, by the operator's key",
+        "the requested dims",
         "float32",
     ),
     "map": TensorPrimitive(
         "elementwise",
         "tensors of its dims, or numbers",
         "a scalar primitive",
-        "those to which operands broadcast",
-        "that in which they meet; of comparisons bool",
+        "the broadcast dims of the operands",
+        "the promoted dtype; bool for comparisons",
     ),
-    "cast": TensorPrimitive("elementwise", "x", "none", "those of x", "what is asked for", True),
+    "cast": TensorPrimitive("elementwise", "x", "none", "those of x", "the requested dtype", True),
     "stop": TensorPrimitive("elementwise", "x", "none", "those of x", "x's", True),
-    "reshape": TensorPrimitive("views", "x", "none", "as many elements as x", "x's", True),
-    "transpose": TensorPrimitive("views", "x", "axes of x, in order", "those of x, in that order", "x's", True),
-    "broadcast": TensorPrimitive("views", "x", "the axes in which its 1 grows", "those asked for", "x's", True),
-    "slice": TensorPrimitive("views", "x", "starts, steps (negative too)", "how many are taken an axis", "x's", True),
+    "reshape": TensorPrimitive("views", "x", "none", "dims with the number of elements of x", "x's", True),
+    "transpose": TensorPrimitive("views", "x", "axes of x, in order", "those of x, permuted", "x's", True),
+    "broadcast": TensorPrimitive(
+        "views", "x", "the axes of size 1 that are repeated", "the requested dims", "x's", True
+    ),
+    "slice": TensorPrimitive("views", "x", "starts, steps (negative too)", "the sizes of the slice", "x's", True),
     "pad": TensorPrimitive(
         "views",
         "x, a number",
-        "low, high, interior: counts an axis, negative ones cut off",
-        "low + size + interior between each two + high",
+        "low, high, interior: counts for each axis; negative ones crop",
+        "low + size + (size - 1) * interior + high",
         "x's",
         True,
     ),
     "concat": TensorPrimitive(
-        "views", "one or more", "axis", "their sum along the axis", "that in which they meet", True
+        "views", "one or more", "axis", "the sum of sizes along the axis", "the promoted dtype", True
     ),
     "window": TensorPrimitive(
         "windows",
         "x",
-        "axis, which becomes two; stride, dilation",
-        "windows, then the elements of one",
+        "axis, stride, dilation",
+        "the axis becomes two: windows, and elements of a window",
         "x's",
         True,
     ),
     "unwindow": TensorPrimitive(
-        "windows", "parts", "axis, stride, dilation: what window's derivative adds up", "one axis of two", _WIDE
+        "windows", "parts", "axis, stride, dilation: the adjoint of window", "the two axes become one", _WIDE
     ),
-    "reduce": TensorPrimitive("reductions", "x", "kind, axes", "those of x, the axes 1", _COMPUTED),
-    "arg": TensorPrimitive("reductions", "x", "kind, axis", "those of x, the axis 1", "int64"),
+    "reduce": TensorPrimitive("reductions", "x", "kind, axes", "those of x, with 1 for the axes", _COMPUTED),
+    "arg": TensorPrimitive("reductions", "x", "kind, axis", "those of x, with 1 for the axis", "int64"),
     "contract": TensorPrimitive(
-        "reductions", "a, b", "the axes of a, of b and of the result, by letter", "by letter", "that in which they meet"
+        "reductions", "a, b", "the axes of a, of b and of the result, by letter", "by letter", "the promoted dtype"
     ),
     "call": TensorPrimitive(
         "calls",
         "operands",
-        "slot, operator, their slots, attributes: a call of another, where one is decomposed",
+        "slot, operator, slots, attributes: a call of another operator in a decomposition",
         "those of the result",
         "the call's",
         True,
@@ -100,50 +106,58 @@ TENSOR_PRIMITIVES: dict[str, TensorPrimitive] = {
     "steps": TensorPrimitive(
         "scans",
         "states, inputs, parameters, offsets of a LoD",
-        "a step's function, counts of operands, rows, direction, the results' dims and dtypes",
-        "none: it has results",
+        "the function of a step, counts of operands, rows, direction, dims and dtypes of the results",
+        "none: it has several results",
         "the first state's",
     ),
-    "step_result": TensorPrimitive("scans", "steps", "which result of them", "the rows, then the step's", "the step's"),
+    "step_result": TensorPrimitive(
+        "scans", "steps", "the number of the result", "the rows, then the dims of the step's result", "the step's"
+    ),
     "arrange": TensorPrimitive(
         "segments",
         "x, offsets of a LoD",
-        "rows or sequences, inverse, reverse: rows by step, and back",
+        "rows or sequences, inverse, reverse: to step-major order, and back",
         "those of x",
         "x's",
         True,
     ),
     "step_table": TensorPrimitive(
-        "segments", "offsets of a LoD", "kind, direction, rows: which row, by step", "what is asked for", "int64"
+        "segments",
+        "offsets of a LoD",
+        "kind, direction, rows: row indices in step-major order",
+        "the requested dtype",
+        "int64",
     ),
     "segment": TensorPrimitive("segments", "x, offsets", "kind", "a row for each segment", _WIDE),
-    "segment_of": TensorPrimitive("segments", "offsets", "none", "the rows asked for", "int64"),
-    "take": TensorPrimitive("gathers", "x, indices", "axis, mode", "those of the indices for the axis", "x's", True),
+    "segment_of": TensorPrimitive("segments", "offsets", "none", "the requested rows", "int64"),
+    "take": TensorPrimitive(
+        "gathers", "x, indices", "axis, mode", "those of x, with the indices' in place of the axis", "x's", True
+    ),
     "pick": TensorPrimitive(
         "gathers", "x, indices of its dims but for axis", "axis, mode", "the indices'", "x's", True
     ),
-    "checked": TensorPrimitive("gathers", "indices", "the size below which they must lie", "the indices'", "theirs"),
+    "checked": TensorPrimitive("gathers", "indices", "the exclusive upper bound", "the indices'", "theirs"),
     "add_at": TensorPrimitive(
         "scatters",
-        "updates, indices, what they are added to",
-        "axis: what take's derivative adds up",
-        "the axis asked for in place of the indices'",
+        "updates, indices, base",
+        "axis: the adjoint of take",
+        "those of the updates, with the axis in place of the indices'",
         _WIDE,
     ),
     "add_rows": TensorPrimitive(
         "scatters",
-        "rows, indices, what they are added to",
-        "none; add_at as simpler primitives say it",
-        "those of what is added to",
+        "rows, indices, base",
+        "none; add_at is lowered to it",
+        "those of base",
         "the rows'",
     ),
     "set_at": TensorPrimitive("scatters", "x, updates, indices", "axis", "those of x", "x's", True),
     "put": TensorPrimitive(
         "scatters",
-        "updates, indices, what they are added to",
-        "axis: what pick's derivative adds up",
-        "the updates', but for the axis",
+        "updates, indices, base",
+        "axis: the adjoint of pick",
+        "the updates', except for the axis",
         _WIDE,
     ),
 }
-"""By name, with those of a kind beside each other."""
+"""By name, grouped by kind."""

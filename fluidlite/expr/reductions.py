@@ -22,15 +22,15 @@ def reduce(kind: str, x: Tensor, axes: Axes = None, keep: bool = False, empty: b
 
     Sums are accumulated in float32 or float64, pairwise; sums of integers wrap. A maximum is NaN if an element is.
     """
-    gone = normal_axes(axes, x.rank)
+    reduced_axes = normal_axes(axes, x.rank)
     source = cast(x, "bool") if kind in ("all", "any") else wide(x)
     if source.dtype == "bool" and kind in ("sum", "prod"):
         source = cast(source, "int32")
-    dims = [number(1) if axis in gone else d for axis, d in enumerate(x.dims)]
+    dims = [number(1) if axis in reduced_axes else d for axis, d in enumerate(x.dims)]
     if kind in ("max", "min") and not empty:
-        _need_elements(x, gone)
-    result = tensor("reduce", (source,), (kind, gone), dims, source.dtype) if gone else source
-    return result if keep else reshape(result, [d for axis, d in enumerate(dims) if axis not in gone])
+        _need_elements(x, reduced_axes)
+    result = tensor("reduce", (source,), (kind, reduced_axes), dims, source.dtype) if reduced_axes else source
+    return result if keep else reshape(result, [d for axis, d in enumerate(dims) if axis not in reduced_axes])
 
 
 def reduce_sum(x: Tensor, axes: Axes = None, keep: bool = False) -> Tensor:
@@ -98,8 +98,8 @@ def of_nothing(kind: str, dtype: str) -> Any:
 def _need_elements(x: Tensor, axes: Sequence[int]) -> None:
     """Require an element to reduce, unless there are no results either."""
     results = product(d for axis, d in enumerate(x.dims) if axis not in axes)
-    some, empty = lowest(results, 1), 1 - lowest(count(x, axes), 1)
-    need(some * empty == 0, slot_of(x), "1 element or more in the dims to reduce")
+    has_results, is_empty = lowest(results, 1), 1 - lowest(count(x, axes), 1)
+    need(has_results * is_empty == 0, slot_of(x), "1 element or more in the dims to reduce")
 
 
 def _arg(kind: str, x: Tensor, axis: int, keep: bool) -> Tensor:

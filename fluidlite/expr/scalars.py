@@ -88,13 +88,13 @@ class _Evaluator:
     def __init__(self, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> None:
         self.inputs, self.attrs = inputs, attrs
         self.values: dict[Expr, Any] = {}
-        self.full = next(iter(inputs.values()))
+        self.like = next(iter(inputs.values()))
         self.domain = joint_dims([x.dims for x in inputs.values()])
 
     def tensor(self, x: Expr) -> Tensor:
         """The value of an expression, as a tensor."""
         value = self.value(x)
-        return value if isinstance(value, Tensor) else _filled(value, self.full)
+        return value if isinstance(value, Tensor) else _fill(value, self.like)
 
     def value(self, x: Expr) -> Any:
         """The value of an expression: a tensor, or a number."""
@@ -114,19 +114,19 @@ class _Evaluator:
         args = [self.value(arg) for arg in x.args]
         if x.op == "like":
             value, shape = args
-            return broadcast_to(value, shape.dims) if isinstance(value, Tensor) else _filled(value, shape)
+            return broadcast_to(value, shape.dims) if isinstance(value, Tensor) else _fill(value, shape)
         if x.op == "cast":
             return cast(args[0], x.value) if isinstance(args[0], Tensor) else args[0]
-        chosen = any(isinstance(arg, Tensor) for arg in args[1:])
+        has_tensor = any(isinstance(arg, Tensor) for arg in args[1:])
         if x.op == "where" and not isinstance(args[0], Tensor):  # attributes decide
-            if not chosen:
+            if not has_tensor:
                 return apply("where", *args)
             args[0] = constant(args[0], "bool")
-        elif x.op == "where" and not chosen and self.full.dtype in ALL_FLOATS:
-            args[1] = tensor("number", (), (number(args[1]),), (), wide(self.full).dtype)  # both branches are numbers
+        elif x.op == "where" and not has_tensor and self.like.dtype in ALL_FLOATS:
+            args[1] = tensor("number", (), (number(args[1]),), (), wide(self.like).dtype)  # both branches are numbers
         return function(x.op, *args)
 
 
-def _filled(value: float | Number, like: Tensor) -> Tensor:
+def _fill(value: float | Number, like: Tensor) -> Tensor:
     """A number broadcast to the dims of ``like``."""
     return broadcast_to(tensor("number", (), (number(value),), (), like.dtype), like.dims)

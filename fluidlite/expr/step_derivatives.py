@@ -15,19 +15,19 @@ from fluidlite.expr.derivatives import derivatives
 from fluidlite.expr.steps import (
     Step,
     Tensors,
+    make_steps,
     operands_of,
     results_of,
-    stand_in,
     states_after,
+    states_at_start,
     states_before,
-    states_begun,
-    steps_of,
+    symbol_of,
 )
 from fluidlite.expr.tensor import Tensor, ordered, refuse, replaced, symbol, tensor
 from fluidlite.expr.views import slices
 
 
-def parts_of(x: Tensor, whole: Tensor) -> dict[Tensor, Tensor]:
+def concat_parts(x: Tensor, whole: Tensor) -> dict[Tensor, Tensor]:
     """A tensor and the parts that it concatenates, each mapped to ``whole`` or to its slice of it."""
     if x.op in ("input", "number"):
         return {}
@@ -46,14 +46,14 @@ def parts_of(x: Tensor, whole: Tensor) -> dict[Tensor, Tensor]:
     return slices_of
 
 
-def arranged_back(x: Tensor, d: Tensor) -> Tensor:
+def inverse_arrangement(x: Tensor, d: Tensor) -> Tensor:
     """Apply the inverse of the arrangement ``x`` to ``d``."""
     kind, inverse, reverse = x.params
     return tensor("arrange", (d, x.args[1]), (kind, not inverse, reverse), d.dims, d.dtype)
 
 
 @dataclass(frozen=True)
-class _Derived:
+class _StepGradients:
     """The derivatives of one step, for any number of rows.
 
     ``states``, ``operands`` (inputs, then parameters): None where no derivative flows. ``factors``: for each matmul in
@@ -72,20 +72,20 @@ class _Derived:
         return tuple(k for k, x in enumerate(self.factors) if x in read and x.op != "input" and x not in self.saved)
 
 
-def _derived(
+def _derive(
     of: Step, before: Tensors, inputs: Tensors, parameters: Tensors, results: Tensors, weights: Sequence[Tensor | None]
-) -> _Derived:
+) -> _StepGradients:
     """Derive one step; ``results``: its saved results; ``weights``: the derivatives of its results."""
     recomputed = of(before, inputs, parameters)
     saved: dict[Tensor, Tensor] = {}
     for x, result in zip(recomputed, results, strict=True):
-        saved |= parts_of(x, result)
+        saved |= concat_parts(x, result)
     gradients = derivatives(recomputed, weights, [*before, *inputs, *parameters], saved)
     states, operands = gradients[: len(before)], gradients[len(before) :]
     # the number of rows decides which tensors are views or vanish, but not the matmuls: so these are numbered
     products = [x for x in ordered([x for x in states if x is not None]) if x.op == "contract"]
     factors = [x.args[0] if x.params[2][0] in x.params[0] else x.args[1] for x in products]
-    return _Derived(states, operands, factors, saved)
+    return _StepGradients(states, operands, factors, saved)
 
 
 def step_back(
@@ -101,14 +101,14 @@ def step_back(
     """One step of the reverse scan.
 
     ``inputs``: the states before each step, its inputs, all its results, and the derivatives of the results for which
-    ``seeded`` is true. The saved results are the factors (see ``_Derived``) with the numbers ``keeps``.
+    ``seeded`` is true. The saved results are the factors (see ``_StepGradients``) with the numbers ``keeps``.
     """
     first, second, third = counts[0], counts[0] + counts[1], counts[0] + counts[1] + counts[2]
     actual = (*states, *inputs, *parameters)
     symbols = [symbol("@A", k, x.dims, x.dtype) for k, x in enumerate(actual)]  # operands may repeat a tensor
     states, inputs, parameters = symbols[:first], symbols[first : first + len(inputs)], symbols[first + len(inputs) :]
     weights = _weights(states, inputs[third:], seeded)
-    derived = _derived(of, inputs[:first], inputs[first:second], parameters, inputs[second:third], weights)
+    derived = _derive(of, inputs[:first], inputs[first:second], parameters, inputs[second:third], weights)
     if len(derived.factors) != counts[3]:
         refuse(f"the derivative of a step has {len(derived.factors)} products; expected {counts[3]}, for any rows")
     actual_of = dict(zip(symbols, actual, strict=True))
@@ -140,14 +140,14 @@ def adjoints(x: Tensor, gradients: Mapping[int, Tensor]) -> tuple[Tensor | None,
     seeds = [gradients[k] for k in range(len(results)) if k in gradients]
     # one step over all rows, with symbols as operands
     reads = (*before, *inputs, *results, *seeds)
-    row_symbols = [stand_in("@B", k, s, rows) for k, s in enumerate((*reads, *before))]
+    row_symbols = [symbol_of("@B", k, s, rows) for k, s in enumerate((*reads, *before))]
     parameter_symbols = [symbol("@R", k, s.dims, s.dtype) for k, s in enumerate(parameters)]
     remaining = iter(row_symbols)
     before_symbols, input_symbols, result_symbols, seed_symbols, later_symbols = (
         [next(remaining) for _ in group] for group in (before, inputs, results, seeds, before)
     )
     weights = _weights(later_symbols, seed_symbols, seeded)
-    derived = _derived(step, before_symbols, input_symbols, parameter_symbols, result_symbols, weights)
+    derived = _derive(step, before_symbols, input_symbols, parameter_symbols, result_symbols, weights)
     shared = derived.shared_factors()
     static = (
         ("counts", (len(states), len(inputs), len(results), len(derived.factors))),
@@ -156,15 +156,15 @@ def adjoints(x: Tensor, gradients: Mapping[int, Tensor]) -> tuple[Tensor | None,
         ("seeded", seeded),
     )
     back = Step(step_back, static, (None,) * len(reads), (None,) * len(parameters))
-    scanned = steps_of(back, [zeros_like(state) for state in states], reads, parameters, offsets, not backward)
+    scanned = make_steps(back, [zeros_like(state) for state in states], reads, parameters, offsets, not backward)
     scanned, factors = scanned[: len(states)], scanned[len(states) :]
     later = [states_after(grad, state, offsets, backward) for grad, state in zip(scanned, states, strict=True)]
     replacements = derived.saved | {derived.factors[k]: x for k, x in zip(shared, factors, strict=True)}
     actual = dict(zip([*row_symbols, *parameter_symbols], [*reads, *later, *parameters], strict=True))
     operand_grads = [None if d is None else replaced(replaced(d, replacements), actual) for d in derived.operands]
-    state_grads = [states_begun(grad, state, offsets, backward) for grad, state in zip(scanned, states, strict=True)]
+    state_grads = [states_at_start(grad, state, offsets, backward) for grad, state in zip(scanned, states, strict=True)]
     return (*state_grads, *operand_grads, *(() if offsets is None else (None,)))
 
 
-RULES["arrange"] = lambda x, d: (arranged_back(x, d), None)
+RULES["arrange"] = lambda x, d: (inverse_arrangement(x, d), None)
 MULTI_RESULT_RULES["steps"] = adjoints

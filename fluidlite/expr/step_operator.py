@@ -80,13 +80,13 @@ class _Parts:
         products = dict.fromkeys(_products(results))
         if not products:
             return "it has no product of matrices"
-        if any(not _is_plain(x) for x in products):
+        if any(not _is_matmul(x) for x in products):
             return "a product of it is not one of two matrices"
         levels = _levels(results)
         written: dict[Tensor, Value] = {}
         for slot, symbols in traced.inputs.items():
             written |= {x: build.input(slot, i) for i, x in enumerate(symbols)}
-        pending = [x for x in _materialized(results, products) if x not in written]
+        pending = [x for x in _materialized_tensors(results, products) if x not in written]
         targets: dict[Tensor, Value] = {}
         for i, x in enumerate(results):
             targets.setdefault(x, build.output("O", i))
@@ -95,10 +95,10 @@ class _Parts:
             if group:
                 self._group(call, build, group, results, written, targets)
             for x in [x for x in products if levels[x] == level + 1]:
-                (a, b), (mine, theirs, out) = map(_untransposed, x.args), x.params
+                (a, b), (a_axes, b_axes, out) = map(_without_transpose, x.args), x.params
                 flags = {
-                    "transpose_X": (mine[0] != out[0]) != (a is not x.args[0]),
-                    "transpose_Y": (theirs[1] != out[1]) != (b is not x.args[1]),
+                    "transpose_X": (a_axes[0] != out[0]) != (a is not x.args[0]),
+                    "transpose_Y": (b_axes[1] != out[1]) != (b is not x.args[1]),
                 }
                 written[x] = build("matmul", {"X": written[a], "Y": written[b]}, {"Out": targets.get(x)}, flags)
         for i, x in enumerate(results):
@@ -118,7 +118,7 @@ class _Parts:
         """Write the operator that computes tensors from the operands and the products that are written already."""
         products = _products(results)
         written_products = [x for x in products if x in written]
-        numbering = {x: k for k, x in enumerate(_materialized(results, products))}
+        numbering = {x: k for k, x in enumerate(_materialized_tensors(results, products))}
         numbers = tuple(numbering[x] for x in group)
         key = (len(written_products), *numbers)
         if key not in self.groups:
@@ -136,7 +136,7 @@ class _Parts:
         def function(inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
             results = self.step(inputs["S"], inputs.get("X", ()), inputs.get("P", ()))
             products = _products(results)
-            materialized = list(_materialized(results, products))
+            materialized = list(_materialized_tensors(results, products))
             replacements = dict(zip(products, inputs.get("G", ()), strict=False))
             return {"O": tuple(replaced(materialized[k], replacements) for k in numbers)}
 
@@ -155,21 +155,21 @@ def _products(results: Sequence[Tensor]) -> list[Tensor]:
     return [x for x in ordered(results) if x.op == "contract"]
 
 
-def _materialized(results: Iterable[Tensor], products: Iterable[Tensor]) -> dict[Tensor, None]:
+def _materialized_tensors(results: Iterable[Tensor], products: Iterable[Tensor]) -> dict[Tensor, None]:
     """The tensors that have to be in memory: results, and operands of matmuls."""
-    return dict.fromkeys([*results, *(_untransposed(arg) for x in products for arg in x.args)])
+    return dict.fromkeys([*results, *(_without_transpose(arg) for x in products for arg in x.args)])
 
 
-def _untransposed(x: Tensor) -> Tensor:
+def _without_transpose(x: Tensor) -> Tensor:
     """The matrix below a transpose, or the tensor itself."""
     return x.args[0] if x.op == "transpose" and x.rank == 2 and x.params[0] == (1, 0) else x
 
 
-def _is_plain(x: Tensor) -> bool:
+def _is_matmul(x: Tensor) -> bool:
     """Whether a contraction is a matmul of two matrices, either of which may be transposed."""
-    mine, theirs, out = x.params
-    inner = set(mine) & set(theirs)
-    return len(mine) == len(theirs) == len(out) == 2 and len(inner) == 1 and not inner & set(out) and out[0] in mine
+    a_axes, b_axes, out = x.params
+    inner = set(a_axes) & set(b_axes)
+    return len(a_axes) == len(b_axes) == len(out) == 2 and len(inner) == 1 and not inner & set(out) and out[0] in a_axes
 
 
 def _levels(results: Sequence[Tensor]) -> dict[Tensor, int]:

@@ -50,7 +50,7 @@ def _table_values(kind: str, flag: bool, offsets: Sequence[int]) -> Array:
     if kind in ("order", "rank"):
         first = (ends[1:] - 1 if flag else ends[:-1])[order]
         sign = -1 if flag else 1
-        rows = _joined([first[:n] + sign * t for t, n in enumerate(counts)])
+        rows = _concatenate([first[:n] + sign * t for t, n in enumerate(counts)])
         return rows if kind == "order" else _inverse(rows)
     begins, total, batch = np.concatenate([[0], np.cumsum(counts)]), int(lengths.sum()), len(lengths)
     sequences = [np.arange(n) for n in counts]
@@ -65,10 +65,10 @@ def _table_values(kind: str, flag: bool, offsets: Sequence[int]) -> Array:
     if kind == "ends":
         sequence = np.arange(batch)
         return np.where(sizes > 0, begins[np.maximum(sizes - 1, 0)] + sequence if flag else sequence, total)
-    indices = _joined(previous_rows if (kind == "before") != flag else next_rows)
+    indices = _concatenate(previous_rows if (kind == "before") != flag else next_rows)
     if kind == "after":
         return indices
-    return np.where(indices < total, batch + indices, _joined(sequences))
+    return np.where(indices < total, batch + indices, _concatenate(sequences))
 
 
 def _counts(sizes: Array) -> Array:
@@ -82,5 +82,5 @@ def _inverse(order: Array) -> Array:
     return inverse
 
 
-def _joined(parts: list[Array]) -> Array:
+def _concatenate(parts: list[Array]) -> Array:
     return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)

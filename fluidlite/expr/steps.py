@@ -107,10 +107,10 @@ def steps(
     if open_ is not None:
         refuse(f"{open_} is {static[open_]}, which no step is told; make the attribute static, or it an operand")
     step = Step(function, tuple(sorted(static.items())), (None,) * len(inputs), (None,) * len(parameters))
-    return steps_of(step, states, inputs, parameters, offsets, backward)
+    return make_steps(step, states, inputs, parameters, offsets, backward)
 
 
-def steps_of(
+def make_steps(
     step: Step, states: Tensors, inputs: Tensors, parameters: Tensors, offsets: Tensor | None, backward: bool
 ) -> list[Tensor]:
     rows = inputs[0].dims[0]
@@ -119,7 +119,7 @@ def steps_of(
     if offsets is not None and offsets.op != "offsets":
         refuse(f"steps over sequences of {offsets}; expected the offsets of an operand's LoD")
     symbols = [
-        stand_in(f"@{kind}", k, x, rows) for kind, group in (("S", states), ("X", inputs)) for k, x in enumerate(group)
+        symbol_of(f"@{kind}", k, x, rows) for kind, group in (("S", states), ("X", inputs)) for k, x in enumerate(group)
     ]
     params = [symbol("@P", k, x.dims, x.dtype) for k, x in enumerate(parameters)]
     before, xs = symbols[: len(states)], symbols[len(states) :]
@@ -129,12 +129,10 @@ def steps_of(
             refuse(f"a step makes the state {x} of {state}")
     read = set(ordered(outs))
     _need_rows(outs, symbols)
-    step = replace(
-        step, inputs=_missing(step.inputs, xs, read, 1), parameters=_missing(step.parameters, params, read, 0)
-    )
+    step = replace(step, inputs=_unread(step.inputs, xs, read, 1), parameters=_unread(step.parameters, params, read, 0))
     reads = [x for x, symbol_ in zip(inputs, xs, strict=True) if symbol_ in read]
     weights = [x for x, symbol_ in zip(parameters, params, strict=True) if symbol_ in read]
-    flags = tuple(_is_turned(x, outs) for x in params if x in read)
+    flags = tuple(_is_read_transposed(x, outs) for x in params if x in read)
     step = replace(
         step, transposed=tuple(a != b for a, b in zip(step.transposed or (False,) * len(flags), flags, strict=True))
     )
@@ -160,7 +158,7 @@ def _need_rows(results: Tensors, operands: Tensors) -> None:
             row_wise.add(x)
 
 
-def _is_turned(x: Tensor, results: Tensors) -> bool:
+def _is_read_transposed(x: Tensor, results: Tensors) -> bool:
     """Whether only matmuls read a parameter, and all of them contract its last axis."""
     readers = [(user, k) for user in ordered(results) for k, arg in enumerate(user.args) if arg is x]
     return x.rank == 2 and all(
@@ -169,11 +167,11 @@ def _is_turned(x: Tensor, results: Tensors) -> bool:
     )
 
 
-def stand_in(slot: str, k: int, x: Tensor, rows: Numeric) -> Tensor:
+def symbol_of(slot: str, k: int, x: Tensor, rows: Numeric) -> Tensor:
     return symbol(slot, k, (number(rows), *x.dims[1:]), x.dtype)
 
 
-def _missing(
+def _unread(
     entries: tuple[Unread | None, ...], symbols: Tensors, read: set[Tensor], lead: int
 ) -> tuple[Unread | None, ...]:
     """For each argument of a step an ``Unread`` if the step does not read it, else None."""
@@ -230,7 +228,7 @@ def states_after(states: Tensor, first: Tensor, offsets: Tensor | None, backward
     return slice_axis(concat([states, zeros], 0), 0, batch, rows)
 
 
-def states_begun(states: Tensor, first: Tensor, offsets: Tensor | None, backward: bool) -> Tensor:
+def states_at_start(states: Tensor, first: Tensor, offsets: Tensor | None, backward: bool) -> Tensor:
     """For each sequence the value at its first step; 0 for empty sequences."""
     rows, batch = states.dims[0], first.dims[0]
     if offsets is not None:

@@ -211,7 +211,7 @@ def mapped(op: str, *operands: Operand) -> Tensor:
     tensors = [x for x in operands if isinstance(x, Tensor)]
     if not tensors:
         refuse(f"{op} of numbers alone; make one of them a tensor")
-    args = _typed(primitive.kind, operands)
+    args = _promote(primitive.kind, operands)
     dims = joint_dims([arg.dims for arg in args])
     dtype = args[-1].dtype
     if primitive.kind == "whole" and dtype not in FLOATS:
@@ -222,7 +222,7 @@ def mapped(op: str, *operands: Operand) -> Tensor:
     return tensor("map", [arg if arg.op == "number" else broadcast_to(arg, dims) for arg in args], (op,), dims, out)
 
 
-def _typed(kind: str, operands: Sequence[Operand]) -> list[Tensor]:
+def _promote(kind: str, operands: Sequence[Operand]) -> list[Tensor]:
     """The operands, cast to the dtypes in which a primitive computes."""
     if kind == "where":
         condition, *rest = operands
@@ -230,18 +230,18 @@ def _typed(kind: str, operands: Sequence[Operand]) -> list[Tensor]:
             refuse("the condition of where is a number; it must be a tensor")
         branches = [x for x in rest if isinstance(x, Tensor)]
         dtype = meet([x.dtype for x in branches]) if branches else "float32"
-        return [cast(condition, "bool"), *(_as(x, dtype) for x in rest)]
+        return [cast(condition, "bool"), *(_as_tensor(x, dtype) for x in rest)]
     if kind == "logical":
-        return [_as(x, "bool") for x in operands]
+        return [_as_tensor(x, "bool") for x in operands]
     dtype = meet([x.dtype for x in operands if isinstance(x, Tensor)])
     if kind == "arithmetic" and dtype == "bool":
         dtype = "int32"
     if kind in ("float", "test") and dtype not in FLOATS:
         dtype = "float32"
-    return [_as(x, dtype) for x in operands]
+    return [_as_tensor(x, dtype) for x in operands]
 
 
-def _as(x: Operand, dtype: str) -> Tensor:
+def _as_tensor(x: Operand, dtype: str) -> Tensor:
     return cast(x, dtype) if isinstance(x, Tensor) else constant(x, dtype)
 
 
@@ -253,7 +253,7 @@ def joint_dims(shapes: Sequence[Dims]) -> Dims:
         sizes = [dims[axis] for dims in shapes if len(dims) >= -axis]
         size = sizes[0]
         for each in sizes[1:]:
-            if each.key == size.key or each.key == "1" or current().assumed(each, size):
+            if each.key == size.key or each.key == "1" or current().is_assumed_equal(each, size):
                 continue
             if size.key == "1" or bool(size == 1):
                 size = each
@@ -273,7 +273,7 @@ def broadcast_to(x: Tensor, dims: Sequence[Numeric]) -> Tensor:
         x = tensor("reshape", (x,), (), (*lead, *x.dims), x.dtype)
     spread = []
     for axis, (old, new) in enumerate(zip(x.dims, sizes, strict=True)):
-        if old.key == new.key or current().assumed(old, new):
+        if old.key == new.key or current().is_assumed_equal(old, new):
             continue
         if old.key == "1" or bool(old == 1):
             spread.append(axis)

@@ -65,7 +65,7 @@ class Tracing:
         """The truth of a condition; true if it depends on unknown sizes."""
         return self._truth(condition, True)
 
-    def assumed(self, a: Number, b: Number) -> bool:
+    def is_assumed_equal(self, a: Number, b: Number) -> bool:
         """Whether the trace has already assumed that two sizes are equal."""
         pairs = (f"equal({a.key},{b.key})", f"equal({b.key},{a.key})")
         return any((key, True) in self.guards and self.guards[key, True].truth for key in pairs)

@@ -75,10 +75,10 @@ def _quotient(above: Sequence[Number], below: Sequence[Number]) -> Number:
 
 def squeeze(x: Tensor, axes: int | Sequence[int]) -> Tensor:
     """Remove axes of size 1."""
-    gone = normal_axes(axes, x.rank)
-    if not all(x.dims[axis].key == "1" or current().assume(x.dims[axis] == 1) for axis in gone):
-        refuse(f"squeeze of {list(x.dims)} along {gone}: not all are 1")
-    return reshape(x, [d for axis, d in enumerate(x.dims) if axis not in gone])
+    removed = normal_axes(axes, x.rank)
+    if not all(x.dims[axis].key == "1" or current().assume(x.dims[axis] == 1) for axis in removed):
+        refuse(f"squeeze of {list(x.dims)} along {removed}: not all are 1")
+    return reshape(x, [d for axis, d in enumerate(x.dims) if axis not in removed])
 
 
 def unsqueeze(x: Tensor, axes: int | Sequence[int]) -> Tensor:
@@ -117,7 +117,7 @@ def slices(
     x: Tensor, starts: Sequence[Numeric], sizes: Sequence[Numeric], steps: Sequence[Numeric] | None = None
 ) -> Tensor:
     """``sizes`` elements along each axis, from ``starts``, with strides ``steps``; all must be in range."""
-    strides = tuple(map(_plain, steps)) if steps is not None else (1,) * x.rank
+    strides = tuple(map(_as_int, steps)) if steps is not None else (1,) * x.rank
     firsts, counts = tuple(number(s) for s in starts), tuple(number(s) for s in sizes)
     if not len(firsts) == len(counts) == len(strides) == x.rank or 0 in strides:
         refuse(f"slice of {x.rank} dims: {len(firsts)} starts, {len(counts)} sizes, steps {strides}")
@@ -162,7 +162,7 @@ def pad(
 
     Negative ``low`` and ``high`` remove elements.
     """
-    between = tuple(map(_plain, interior)) if interior is not None else (0,) * x.rank
+    between = tuple(map(_as_int, interior)) if interior is not None else (0,) * x.rank
     lows, highs = tuple(number(n) for n in low), tuple(number(n) for n in high)
     if not len(lows) == len(highs) == len(between) == x.rank or any(n < 0 for n in between):
         refuse(f"pad of {x.rank} dims: {len(lows)} in front, {len(highs)} behind, between {between}")
@@ -185,7 +185,7 @@ def shift(x: Tensor, axis: int, by: int, value: Operand = 0) -> Tensor:
     return pad(x, low, high, value)
 
 
-def _plain(n: Numeric) -> Numeric:
+def _as_int(n: Numeric) -> Numeric:
     """A constant number as a Python integer; others unchanged."""
     return int(n) if number(n).op == "const" else n
 

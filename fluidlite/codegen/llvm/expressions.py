@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.codegen.llvm.c_types import BOOL, FLOAT, INT, Type, Value, number, pointer, real
-from fluidlite.codegen.llvm.function import CError, FunctionText, joined
+from fluidlite.codegen.llvm.function import CError, FunctionText, conditional_type
 
 if TYPE_CHECKING:
     from fluidlite.codegen.llvm.translate import Module
@@ -47,7 +47,7 @@ class Expressions:
             raise
         return result
 
-    def where(self, node: Any) -> tuple[str, Type]:
+    def address(self, node: Any) -> tuple[str, Type]:
         """Write the address of an lvalue; returns it and the type."""
         kind = type(node).__name__
         if kind == "ID":
@@ -66,7 +66,7 @@ class Expressions:
                 raise CError("* of what is no pointer", node.coord.line)
             return base.text, base.type.of
         if kind == "StructRef" and node.type == ".":
-            text, of = self.where(node.name)
+            text, of = self.address(node.name)
             for member, member_type in of.members:
                 if member == node.field.name:
                     return text, member_type
@@ -74,7 +74,7 @@ class Expressions:
         raise CError(f"{kind} cannot be assigned to", node.coord.line)
 
     def _read(self, node: Any) -> Value:
-        text, of = self.where(node)
+        text, of = self.address(node)
         return Value(text, pointer(of.of)) if of.kind == "array" and of.of is not None else self.writer.load(text, of)
 
     _arrayref = _structref = _read
@@ -110,7 +110,7 @@ class Expressions:
         if is_speculatable(node.right):
             right = writer.truth(self.value(node.right))
             return writer.value(f"{'and' if is_and else 'or'} i1 {left.text}, {right.text}", BOOL)
-        rest, end = writer.fresh("rest"), writer.fresh("end")
+        rest, end = writer.unused_name("rest"), writer.unused_name("end")
         entry = writer.block
         writer.branch(left, rest if is_and else end, end if is_and else rest)
         writer.start(rest)
@@ -124,25 +124,25 @@ class Expressions:
         condition = writer.truth(self.value(node.cond))
         if is_speculatable(node.iftrue) and is_speculatable(node.iffalse):
             yes = self.value(node.iftrue)
-            return writer.choose(condition, yes, self.value(node.iffalse))
-        first, second, end = writer.fresh("yes"), writer.fresh("no"), writer.fresh("end")
+            return writer.select(condition, yes, self.value(node.iffalse))
+        first, second, end = writer.unused_name("yes"), writer.unused_name("no"), writer.unused_name("end")
         writer.branch(condition, first, second)
         writer.start(first)
         yes = self.value(node.iftrue)
         mark, yes_end = len(writer.lines), writer.block
-        writer.ended = True
+        writer.terminated = True
         writer.start(second)
         no = self.value(node.iffalse)
-        kind = joined(yes.type, no.type)
+        kind = conditional_type(yes.type, no.type)
         no = writer.convert(no, kind)
         last = writer.block
         writer.start(end)
         rest, writer.lines = writer.lines[mark:], writer.lines[:mark]
-        writer.block, writer.ended = yes_end, False
+        writer.block, writer.terminated = yes_end, False
         yes = writer.convert(yes, kind)  # at the end of its own block, once the common type is known
         writer.jump(end)
         writer.lines += rest
-        writer.block, writer.ended = end, False
+        writer.block, writer.terminated = end, False
         result = writer.value(f"phi {kind.text} [ {yes.text}, %{yes_end} ], [ {no.text}, %{last} ]", kind)
         if kind.kind == "pointer":
             writer.pointers.add_sources(result.text, yes.text, no.text)
@@ -151,23 +151,23 @@ class Expressions:
     def _unaryop(self, node: Any) -> Value:
         writer, op = self.writer, node.op
         if op in ("++", "--", "p++", "p--"):
-            where, of = self.where(node.expr)
-            before = writer.load(where, of)
+            address, of = self.address(node.expr)
+            before = writer.load(address, of)
             after = writer.binary("+" if "+" in op else "-", before, Value("1", INT))
-            writer.store(after, where, of)
+            writer.store(after, address, of)
             return before if op.startswith("p") else writer.convert(after, of)
         if op == "&":
-            where, of = self.where(node.expr)
-            return Value(where, pointer(of))
+            address, of = self.address(node.expr)
+            return Value(address, pointer(of))
         if op == "*":
             return self._read(node)
         operand = self.value(node.expr)
         if op == "-":
-            return writer.negative(operand)
+            return writer.negate(operand)
         if op == "!":
-            return writer.negated(operand)
+            return writer.logical_not(operand)
         if op == "~":
-            return writer.inverted(operand)
+            return writer.bitwise_not(operand)
         if op == "+":
             return operand
         raise CError(f"operator {op}")
@@ -176,13 +176,13 @@ class Expressions:
         writer = self.writer
         if node.op == "=":
             value = self.value(node.rvalue)
-            where, of = self.where(node.lvalue)
+            address, of = self.address(node.lvalue)
         else:
-            where, of = self.where(node.lvalue)
-            before = writer.load(where, of)
+            address, of = self.address(node.lvalue)
+            before = writer.load(address, of)
             value = writer.binary(node.op[:-1], before, self.value(node.rvalue))
         value = writer.convert(value, of)
-        writer.store(value, where, of)
+        writer.store(value, address, of)
         return value
 
     def _funccall(self, node: Any) -> Value:

@@ -37,69 +37,69 @@ class FunctionText:
         """The slots of arrays."""
         self.pointers = Pointers()
         self.block = "entry"
-        self.ended = False
+        self.terminated = False
         """Whether the current block has its terminator."""
         self._count = 0
 
     # Blocks
 
-    def fresh(self, stem: str = "") -> str:
+    def unused_name(self, stem: str = "") -> str:
         """Return an unused name."""
         self._count += 1
         return f"{stem}{self._count}"
 
     def emit(self, line: str, pointer: str = "") -> None:
         """Add an instruction, which may access memory at ``pointer``; unreachable instructions are dropped."""
-        if not self.ended:
+        if not self.terminated:
             self.lines.append(Access("  " + line, pointer) if pointer else "  " + line)
 
     def value(self, line: str, kind: Type) -> Value:
         """Add an instruction with a result."""
-        name = "%" + self.fresh("t")
+        name = "%" + self.unused_name("t")
         self.emit(f"{name} = {line}")
         return Value(name, kind)
 
     def jump(self, target: str) -> None:
         """End the block with a branch."""
         self.emit(f"br label %{target}")
-        self.ended = True
+        self.terminated = True
 
     def branch(self, condition: Value, yes: str, no: str) -> None:
         """End the block with a conditional branch."""
         self.emit(f"br i1 {self.truth(condition).text}, label %{yes}, label %{no}")
-        self.ended = True
+        self.terminated = True
 
     def start(self, block: str) -> None:
         """Begin a block."""
-        if not self.ended:
+        if not self.terminated:
             self.jump(block)
         self.lines.append(f"{block}:")
-        self.block, self.ended = block, False
+        self.block, self.terminated = block, False
 
     def slot(self, kind: Type, name: str) -> str:
         """Return the address of memory for a variable."""
-        where = "%" + self.fresh(f"{name}.")
-        self.slots.append(f"  {where} = alloca {kind.text}")
+        address = "%" + self.unused_name(f"{name}.")
+        self.slots.append(f"  {address} = alloca {kind.text}")
         if kind.kind == "array":
-            self.arrays.append(where)
-        return where
+            self.arrays.append(address)
+        return address
 
     # Memory
 
-    def load(self, where: str, kind: Type) -> Value:
+    def load(self, address: str, kind: Type) -> Value:
         """Load a variable or an element."""
-        name = "%" + self.fresh("t")
-        self.emit(f"{name} = load {kind.text}, ptr {where}", where)
+        name = "%" + self.unused_name("t")
+        self.emit(f"{name} = load {kind.text}, ptr {address}", address)
         if kind.kind == "pointer":
-            self.pointers.add_load(name, where)
+            self.pointers.add_load(name, address)
         return Value(name, kind)
 
-    def store(self, value: Value, where: str, kind: Type) -> None:
+    def store(self, value: Value, address: str, kind: Type) -> None:
         """Store a variable or an element."""
         converted = self.convert(value, kind)
-        self.emit(f"store {kind.text} {converted.text}, ptr {where}", where)
+        self.emit(f"store {kind.text} {converted.text}, ptr {address}", address)
         if kind.kind == "pointer":
-            self.pointers.add_store(converted.text, where)
+            self.pointers.add_store(converted.text, address)
 
     def element(self, base: Value, index: Value, of: Type) -> str:
         """Return the address of ``base[index]``."""
@@ -166,8 +166,8 @@ class FunctionText:
             result = self.value(f"insertelement {kind.text} {result.text}, {kind.of.text} {scalar.text}, i64 {i}", kind)
         return result
 
-    def _cast(self, how: str, value: Value, kind: Type) -> Value:
-        return self.value(f"{how} {value.type.text} {value.text} to {kind.text}", kind)
+    def _cast(self, opcode: str, value: Value, kind: Type) -> Value:
+        return self.value(f"{opcode} {value.type.text} {value.text} to {kind.text}", kind)
 
     def truth(self, value: Value) -> Value:
         """Return whether a value is not zero."""
@@ -197,11 +197,11 @@ class FunctionText:
             return self._vectors(op, left, right)
         kind = common(left.type, right.type)
         one, other = self.convert(left, kind), self.convert(right, kind)
-        which = 2 if kind.kind == "float" else 0 if kind.signed else 1
+        column = 2 if kind.kind == "float" else 0 if kind.signed else 1
         if op in _COMPARE:
             word = "fcmp" if kind.kind == "float" else "icmp"
-            return self.value(f"{word} {_COMPARE[op][which]} {kind.text} {one.text}, {other.text}", BOOL)
-        word = _ARITHMETIC[op][which] if op in _ARITHMETIC else _BITS.get(op, "") if which < 2 else ""
+            return self.value(f"{word} {_COMPARE[op][column]} {kind.text} {one.text}, {other.text}", BOOL)
+        word = _ARITHMETIC[op][column] if op in _ARITHMETIC else _BITS.get(op, "") if column < 2 else ""
         if not word:
             raise CError(f"operator {op} on {kind.text}")
         return self.value(f"{word} {kind.text} {one.text}, {other.text}", kind)
@@ -210,7 +210,7 @@ class FunctionText:
         if op == "+" and right.type.kind == "pointer":
             left, right = right, left
         if op == "-" and right.type.kind == "int":
-            right = self.negative(right)
+            right = self.negate(right)
         elif op != "+" or right.type.kind != "int":
             raise CError(f"operator {op} on pointers")
         assert left.type.of is not None
@@ -223,7 +223,7 @@ class FunctionText:
         one, other = self.convert(left, kind), self.convert(right, kind)
         return self.value(f"{_ARITHMETIC[op][2]} {kind.text} {one.text}, {other.text}", kind)
 
-    def negative(self, value: Value) -> Value:
+    def negate(self, value: Value) -> Value:
         """Return ``-value``."""
         kind = promoted(value.type)
         operand = self.convert(value, kind)
@@ -231,18 +231,18 @@ class FunctionText:
             return self.value(f"fneg {kind.text} {operand.text}", kind)
         return self.value(f"sub {kind.text} 0, {operand.text}", kind)
 
-    def inverted(self, value: Value) -> Value:
+    def bitwise_not(self, value: Value) -> Value:
         """Return ``~value``."""
         kind = promoted(value.type)
         return self.value(f"xor {kind.text} {self.convert(value, kind).text}, -1", kind)
 
-    def negated(self, value: Value) -> Value:
+    def logical_not(self, value: Value) -> Value:
         """Return ``!value``."""
         return self.value(f"xor i1 {self.truth(value).text}, true", BOOL)
 
-    def choose(self, condition: Value, yes: Value, no: Value) -> Value:
+    def select(self, condition: Value, yes: Value, no: Value) -> Value:
         """Select one of two computed values."""
-        kind = joined(yes.type, no.type)
+        kind = conditional_type(yes.type, no.type)
         one, other = self.convert(yes, kind), self.convert(no, kind)
         result = self.value(
             f"select i1 {self.truth(condition).text}, {kind.text} {one.text}, {kind.text} {other.text}", kind
@@ -252,7 +252,7 @@ class FunctionText:
         return result
 
 
-def joined(one: Type, other: Type) -> Type:
+def conditional_type(one: Type, other: Type) -> Type:
     """Return the type of ``c ? one : other``."""
     if one == other and one.kind == "vector":
         return one

@@ -31,13 +31,13 @@ class Pointers:
         """Record that a pointer is derived from sources."""
         self._sources.setdefault(pointer, set()).update(sources)
 
-    def add_store(self, pointer: str, where: str) -> None:
+    def add_store(self, pointer: str, variable: str) -> None:
         """Record that a pointer is stored in a variable."""
-        self.add_sources(f"*{where}", pointer)
+        self.add_sources(f"*{variable}", pointer)
 
-    def add_load(self, pointer: str, where: str) -> None:
+    def add_load(self, pointer: str, variable: str) -> None:
         """Record that a pointer is loaded from a variable."""
-        self.add_sources(pointer, f"*{where}")
+        self.add_sources(pointer, f"*{variable}")
 
     def derived_only_from(self, roots: Iterable[str]) -> set[str]:
         """Return the pointers that are derived only from ``roots``: the greatest fixed point."""
@@ -49,7 +49,7 @@ class Pointers:
         return candidates
 
 
-def marked(lines: Sequence[str], outside: set[str], own: set[str]) -> list[str]:
+def with_access_groups(lines: Sequence[str], outside: set[str], own: set[str]) -> list[str]:
     """Return the lines, with the access group on loads and stores outside the function or in its own arrays."""
 
     def mark(line: str) -> str:

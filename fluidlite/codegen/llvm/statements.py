@@ -32,12 +32,12 @@ class Statements(Expressions):
 
     def parameter(self, name: str, kind: Type) -> None:
         """Declare a parameter; it is in memory, since the text may assign to it."""
-        where = self.writer.slot(kind, name)
-        self.writer.store(Value(f"%{name}", kind), where, kind)
-        self.scopes[-1][name] = (kind, where, True)
+        address = self.writer.slot(kind, name)
+        self.writer.store(Value(f"%{name}", kind), address, kind)
+        self.scopes[-1][name] = (kind, address, True)
 
     def run(self, node: Any) -> None:
-        if self.writer.ended:
+        if self.writer.terminated:
             return
         method = getattr(self, "_do_" + type(node).__name__.lower(), None)
         if method is None:
@@ -80,37 +80,37 @@ class Statements(Expressions):
             value = self.writer.convert(self.value(init), kind)
             self.scopes[-1][node.name] = (kind, value.text, False)
             return
-        where = self.writer.slot(kind, node.name)
+        address = self.writer.slot(kind, node.name)
         if type(init).__name__ == "InitList":
             if kind.kind != "array" or kind.of is None or len(init.exprs) > kind.count:
                 raise CError("braces begin an array that holds them")
-            self.writer.emit(f"store {kind.text} zeroinitializer, ptr {where}")
+            self.writer.emit(f"store {kind.text} zeroinitializer, ptr {address}")
             for position, part in enumerate(init.exprs):
                 value = self.value(part)
-                place = self.writer.value(f"getelementptr inbounds {kind.of.text}, ptr {where}, i64 {position}", kind)
-                self.writer.store(value, place.text, kind.of)
+                item = self.writer.value(f"getelementptr inbounds {kind.of.text}, ptr {address}, i64 {position}", kind)
+                self.writer.store(value, item.text, kind.of)
         elif init is not None:
-            self.writer.store(self.value(init), where, kind)
-        self.scopes[-1][node.name] = (kind, where, True)
+            self.writer.store(self.value(init), address, kind)
+        self.scopes[-1][node.name] = (kind, address, True)
 
     def _do_if(self, node: Any) -> None:
         writer = self.writer
-        yes, end = writer.fresh("then"), writer.fresh("end")
-        no = writer.fresh("else") if node.iffalse is not None else end
+        yes, end = writer.unused_name("then"), writer.unused_name("end")
+        no = writer.unused_name("else") if node.iffalse is not None else end
         writer.branch(self.value(node.cond), yes, no)
         writer.start(yes)
-        self._scoped(node.iftrue)
-        yes_ended = writer.ended
+        self._run_scoped(node.iftrue)
+        yes_ended = writer.terminated
         if not yes_ended:
             writer.jump(end)
         if node.iffalse is not None:
             writer.start(no)
-            self._scoped(node.iffalse)
-            if writer.ended and yes_ended:
+            self._run_scoped(node.iffalse)
+            if writer.terminated and yes_ended:
                 return  # both branches leave
         writer.start(end)
 
-    def _scoped(self, node: Any) -> None:
+    def _run_scoped(self, node: Any) -> None:
         self.scopes.append({})
         self.run(node)
         self.scopes.pop()
@@ -122,8 +122,8 @@ class Statements(Expressions):
     def _loop(self, cond: Any, step: Any, body: Any, test_last: bool) -> None:
         writer = self.writer
         independent = body is self._independent
-        test, inside = writer.fresh("test"), writer.fresh("body")
-        after, end = writer.fresh("step"), writer.fresh("end")
+        test, inside = writer.unused_name("test"), writer.unused_name("body")
+        after, end = writer.unused_name("step"), writer.unused_name("end")
         if test_last:
             writer.jump(inside)
         else:
@@ -134,17 +134,17 @@ class Statements(Expressions):
                 writer.branch(self.value(cond), inside, end)
         writer.start(inside)
         self._loops.append((after, end))
-        self._scoped(body)
+        self._run_scoped(body)
         self._loops.pop()
         writer.start(after)
         if step is not None:
             self.value(step)
-        reached = not writer.ended
+        is_reached = not writer.terminated
         if test_last:
             writer.branch(self.value(cond), inside, end)
         else:
             writer.jump(test)
-        if reached:
+        if is_reached:
             over_items = type(cond).__name__ == "BinaryOp" and getattr(cond.right, "name", "") == "fl_end"
             outer = _has_lanes(body)
             keeps_loop = (_trip_count(cond) > 0 and (outer or _has(body, ("Pragma",)))) or _has_open_loop(body)
@@ -183,7 +183,7 @@ class Statements(Expressions):
         else:
             value = writer.convert(self.value(node.expr), self.result)
             writer.emit(f"ret {self.result.text} {value.text}")
-        writer.ended = True
+        writer.terminated = True
 
 
 def _has(node: Any, kinds: tuple[str, ...]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from fluidlite.base.errors import CompileError, MissingExtraError
 from fluidlite.codegen.llvm.c_types import DOUBLE, FLOAT, LONG, NAMED, Type, Value, array, number, pointer
 from fluidlite.codegen.llvm.function import CError, FunctionText
-from fluidlite.codegen.llvm.pointers import marked
+from fluidlite.codegen.llvm.pointers import with_access_groups
 from fluidlite.codegen.llvm.statements import Statements
 from fluidlite.codegen.llvm.vectors import VECTORS, is_move, move, with_declarations
 
@@ -108,13 +108,13 @@ class Module:
         self.unions: dict[str, Type] = {}
         self.functions: dict[str, tuple[Type, tuple[Type, ...]]] = {}
         self.bodies: list[str] = []
-        self.declared: dict[str, str] = {}
+        self.declarations: dict[str, str] = {}
         self.parameters: tuple[str, ...] = ()
         self.marks: list[str] = []
 
     def text(self) -> str:
         marks = [*_MARKS, *self.marks]
-        return "\n".join([*self.declared.values(), *self.bodies, *marks]) + "\n"
+        return "\n".join([*self.declarations.values(), *self.bodies, *marks]) + "\n"
 
     def loop(self, lanes: int, outer: bool, keeps_loop: bool, over_items: bool, independent: bool) -> str:
         """Return the loop metadata for the latch branch, which controls vectorization and unrolling.
@@ -201,11 +201,11 @@ class Module:
             parameters.append(f"{kind.text}{mark} %{parameter}")
             body.parameter(parameter, kind)
         body.run(node.body)
-        if not writer.ended:
+        if not writer.terminated:
             writer.emit("ret void" if result.kind == "void" else "unreachable")
         if is_kernel:
             outside, own = (f"%{name}" for name in names), writer.arrays
-            writer.lines = marked(writer.lines, *map(writer.pointers.derived_only_from, (outside, own)))
+            writer.lines = with_access_groups(writer.lines, *map(writer.pointers.derived_only_from, (outside, own)))
         head = f"define {'' if is_kernel else 'internal '}{result.text} @{name}({', '.join(parameters)})"
         marks = "nounwind" if is_kernel else "alwaysinline nounwind"
         self.bodies.append("\n".join([f"{head} {marks} {{", "entry:", *writer.slots, *writer.lines, "}"]))
@@ -219,7 +219,7 @@ class Module:
             kind = kind or (DOUBLE if any(value.type.bits == 64 for value in args) else FLOAT)
             word = f"{INTRINSICS[name]}.{f'v{kind.count}' if kind.count else ''}f{kind.bits}"
             args = [writer.convert(value, kind) for value in args]
-            self.declared[word] = f"declare {kind.text} @{word}({', '.join([kind.text] * len(args))})"
+            self.declarations[word] = f"declare {kind.text} @{word}({', '.join([kind.text] * len(args))})"
             arg_text = ", ".join(f"{kind.text} {value.text}" for value in args)
             return writer.value(f"call {kind.text} @{word}({arg_text})", kind)
         if name == "llvm_load_float16":

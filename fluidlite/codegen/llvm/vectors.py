@@ -45,10 +45,10 @@ def move(writer: FunctionText, name: str, args: list[Value]) -> Value:
     if of not in (FLOAT, DOUBLE) or width not in WIDTHS:
         raise CError(f"{name} takes a pointer to float or double, and 2, 4, 8 or 16 of them")
     kind = vector(of, width)
-    where = writer.element(pointer, index, kind)
+    address = writer.element(pointer, index, kind)
     if not store:
-        return writer.value(f"load {kind.text}, ptr {where}, align {of.bits // 8}", kind)
+        return writer.value(f"load {kind.text}, ptr {address}, align {of.bits // 8}", kind)
     if args[0].type != kind:
         raise CError(f"{name} stores {kind.text}, not {args[0].type.text}")
-    writer.emit(f"store {kind.text} {args[0].text}, ptr {where}, align {of.bits // 8}")
+    writer.emit(f"store {kind.text} {args[0].text}, ptr {address}, align {of.bits // 8}")
     return Value("", VOID)

@@ -64,7 +64,7 @@ def domain_of(call: Call) -> Domain:
 def place(dims: Dims, rank: int, axis: int) -> Dims | None:
     """Align an operand's dims with ``rank`` dims by Fluid's ``axis`` rule, 1 where broadcast; None if they do not fit.
 
-    Fewer dims start at ``axis`` (-1: they are the last dims); trailing ones are then ignored.
+    Fewer dims start at ``axis`` (-1: they are the last dims); trailing dims of 1 are then ignored.
     """
     if len(dims) == rank:
         return dims

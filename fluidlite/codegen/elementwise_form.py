@@ -10,7 +10,7 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from fluidlite.base.dtypes import FLOATS
-from fluidlite.codegen.expr import Expr, Traced
+from fluidlite.codegen.expr import Expr, ScalarTrace
 from fluidlite.codegen.typed import Typed, typed
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Infer, OpDef, Slot
@@ -48,7 +48,9 @@ def _sum(definition: OpDef, count: int) -> OpDef:
         total = total + Expr("input", (), slot)
 
     def code(call: Call) -> Typed:
-        return typed(Traced(slots, ("Out",), (total,)), {s: call.dtype(s) for s in slots}, {"Out": call.dtype("Out")})
+        return typed(
+            ScalarTrace(slots, ("Out",), (total,)), {s: call.dtype(s) for s in slots}, {"Out": call.dtype("Out")}
+        )
 
     return replace(
         definition,

@@ -98,7 +98,7 @@ def _next_stream() -> int:
 
 
 @dataclass(frozen=True)
-class Traced:
+class ScalarTrace:
     """The graph of a scalar rule: an expression for each output slot."""
 
     inputs: tuple[str, ...]
@@ -142,7 +142,7 @@ def scalar_reads(op: OpDef) -> tuple[str, ...]:
     return slots_of(names, [slot.name for slot in op.inputs], f"operator {op.type!r}")
 
 
-def trace(rule: ScalarRule, op: OpDef, attrs: Mapping[str, Any], present: Container[str] | None = None) -> Traced:
+def trace(rule: ScalarRule, op: OpDef, attrs: Mapping[str, Any], present: Container[str] | None = None) -> ScalarTrace:
     """Call the rule's function on symbols. Float attributes become parameters; static and other ones are constants.
 
     A dispensable slot that is not in ``present`` is None.
@@ -175,4 +175,4 @@ def trace(rule: ScalarRule, op: OpDef, attrs: Mapping[str, Any], present: Contai
             f"operator {op.type!r}: its expression returns {len(values)} values for {len(outputs)} outputs"
         )
     read = tuple([slot for slot in slots if slot not in absent])
-    return Traced(read, outputs, tuple(map(constant, values)))
+    return ScalarTrace(read, outputs, tuple(map(constant, values)))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_INTS, FLOATS, HALVES, NUMPY, compute_dtype
-from fluidlite.codegen.expr import Expr, Traced
+from fluidlite.codegen.expr import Expr, ScalarTrace
 from fluidlite.codegen.primitives import PRIMITIVES
 
 EVERYWHERE = "*"
@@ -251,7 +251,7 @@ def _is_constant(expr: Expr) -> bool:
     return expr.op == "const" or (expr.op != "param" and all(_is_constant(arg) for arg in expr.args))
 
 
-def typed(traced: Traced, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Typed:
+def typed(traced: ScalarTrace, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Typed:
     """Type a traced rule for the storage dtypes of its inputs and of the requested outputs."""
     computed = map(compute_dtype, (*map(inputs.__getitem__, traced.inputs), *outputs.values()))
     typer = _Typer(inputs, next(filter(FLOATS.__contains__, computed), "float32"))

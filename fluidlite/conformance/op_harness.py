@@ -15,7 +15,7 @@ from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import FallbackWarning
 from fluidlite.compiler.kernel_checks import debug
 from fluidlite.compiler.planning.plan import Launch, Plan
-from fluidlite.compiler.planning.plan_liveness import WORTH_SHARING, worth_sharing
+from fluidlite.compiler.planning.plan_liveness import MIN_INPLACE_BYTES, min_inplace_bytes
 from fluidlite.conformance.cases import Array, Case
 from fluidlite.platform.place import Place
 from fluidlite.program.block import Block
@@ -35,7 +35,7 @@ class OneOperator:
     outputs: Named = field(default_factory=dict)
     feed: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Array] = field(default_factory=dict)
-    least: int = WORTH_SHARING
+    least: int = MIN_INPLACE_BYTES
     """Bytes from which outputs take the memory of inputs."""
     plan: Plan | None = None
     """What ran last."""
@@ -123,11 +123,11 @@ def recorded_kernels() -> Iterator[list[Use]]:
 
 @contextmanager
 def _sharing_from(least: int) -> Iterator[None]:
-    token = worth_sharing.set(least)
+    token = min_inplace_bytes.set(least)
     try:
         yield
     finally:
-        worth_sharing.reset(token)
+        min_inplace_bytes.reset(token)
 
 
 def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) -> list[Tensor]:

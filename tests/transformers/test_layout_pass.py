@@ -10,7 +10,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.compiler.passes import AssignLayouts, PassList, default_passes
-from fluidlite.compiler.planning.min_cut import SINK, SOURCE, Cut
+from fluidlite.compiler.planning.min_cut import SINK, SOURCE, FlowNetwork
 from fluidlite.plugin import KernelOptions
 from fluidlite.program.kernel_registry import Library, kernels, register_kernel
 
@@ -220,7 +220,7 @@ def test_three_spatial_dims() -> None:
 def test_the_least_cut_is_the_least_of_all_cuts() -> None:
     rng = np.random.default_rng(5)
     for _ in range(60):
-        cut, size = Cut(), 6
+        cut, size = FlowNetwork(), 6
         nodes = [SOURCE, SINK, *(cut.node() for _ in range(size))]
         arcs = [(int(a), int(b), float(c)) for a, b, c in rng.integers(0, (size + 2, size + 2, 9), (18, 3)) if a != b]
         for tail, head, cost in arcs:
@@ -237,7 +237,7 @@ def test_the_least_cut_is_the_least_of_all_cuts() -> None:
 
 
 def test_ends_that_cannot_be_parted_are_an_error() -> None:
-    cut = Cut()
+    cut = FlowNetwork()
     middle = cut.node()
     cut.arc(SOURCE, middle)
     cut.arc(middle, SINK)

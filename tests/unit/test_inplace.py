@@ -13,10 +13,10 @@ import pytest
 import fluidlite as fluid
 from fluidlite import layers, memory, register_kernel
 from fluidlite.compiler.planning.plan import Launch
-from fluidlite.compiler.planning.plan_liveness import WORTH_SHARING
+from fluidlite.compiler.planning.plan_liveness import MIN_INPLACE_BYTES
 from fluidlite.program.kernel_registry import kernels
 
-WIDE = 4 * WORTH_SHARING // 8 // 4  # of 8 rows of float32: four times what is worth it
+WIDE = 4 * MIN_INPLACE_BYTES // 8 // 4  # of 8 rows of float32: four times what is worth it
 X = np.linspace(-1, 1, 8 * WIDE, dtype="float32").reshape(8, WIDE)
 
 

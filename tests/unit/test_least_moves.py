@@ -18,7 +18,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.planning.least_moves import moved_bytes
-from fluidlite.compiler.planning.min_cut import End, Passed, fewest_moves
+from fluidlite.compiler.planning.min_cut import End, TransferredValue, minimum_transfers
 from fluidlite.compiler.planning.planner import _Planner
 from fluidlite.compiler.policy import Policy
 from fluidlite.devices.cpu import CPUDevice
@@ -143,11 +143,11 @@ def test_no_other_choice_moves_fewer_bytes(seed: int) -> None:
     plan = best.plan()
     again = planner(graph)
     again.plan()
-    options = {op: several for op, several in again.options.items() if len(several) > 1}
+    options = {op: several for op, several in again.tied_choices.items() if len(several) > 1}
     costs = []
     for several in itertools.product(*options.values()):
         trial = planner(graph)
-        trial.picked, trial.options = dict(zip(options, several, strict=True)), {}
+        trial.overrides, trial.tied_choices = dict(zip(options, several, strict=True)), {}
         costs.append(moved_bytes(trial._plan_from(graph.operators, 0), fluid.Place("cpu"), fluid.Place("cpu")))
     assert moved_bytes(plan, fluid.Place("cpu"), fluid.Place("cpu")) == min(costs)
 
@@ -205,7 +205,9 @@ def test_fewest_moves_is_exact(seed: int) -> None:
             End(draw.randrange(count), draw.random() < 0.8) if draw.random() < 0.8 else End(None, draw.random() < 0.5)
         )
 
-    values = [Passed(float(draw.randint(1, 9)), end(), [end() for _ in range(draw.randint(1, 3))]) for _ in range(9)]
+    values = [
+        TransferredValue(float(draw.randint(1, 9)), end(), [end() for _ in range(draw.randint(1, 3))]) for _ in range(9)
+    ]
 
     def cost(gone: set[int]) -> float:
         def lies(each: End) -> bool:
@@ -215,7 +217,7 @@ def test_fewest_moves_is_exact(seed: int) -> None:
         return total + sum(v.cost for v in values if len({lies(each) for each in (v.maker, *v.readers)}) > 1)
 
     several = [{n for n in range(count) if bits >> n & 1} for bits in range(1 << count)]
-    assert cost(fewest_moves(stay, go, values)) == min(map(cost, several))
+    assert cost(minimum_transfers(stay, go, values)) == min(map(cost, several))
 
 
 # --- places ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.planning.least_moves import nbytes, slots_in
-from fluidlite.compiler.planning.min_cut import End, Passed, fewest_moves
+from fluidlite.compiler.planning.min_cut import End, TransferredValue, minimum_transfers
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose, tied
@@ -181,8 +181,10 @@ class _Assignment:
         def of(end: tuple[int, bool]) -> End:
             return End(nodes.get(end[0]), True) if end[1] else End(None, False)
 
-        values = [Passed(float(size), of(maker), list(map(of, readers))) for size, maker, readers in self._links()]
-        others = fewest_moves([float(self.ways[key].own) for key in free], [0.0] * len(free), values)
+        values = [
+            TransferredValue(float(size), of(maker), list(map(of, readers))) for size, maker, readers in self._links()
+        ]
+        others = minimum_transfers([float(self.ways[key].own) for key in free], [0.0] * len(free), values)
         return {key: node in others for key, node in nodes.items()}
 
     def apply(self, labels: Labels) -> None:

@@ -1,4 +1,4 @@
-"""The layouts in which an operator reads and writes: those that its kernel names, or in which its inputs lie."""
+"""Layout selection for one operator: the layouts that its kernel declares, or those of its inputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fluidlite.base.errors import KernelNotFoundError
 from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.compiler.planning.least_moves import nbytes
-from fluidlite.compiler.planning.placement import Values
+from fluidlite.compiler.planning.placement import ValuePlacer
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose, tied
@@ -20,94 +20,96 @@ from fluidlite.tensor.tensor_spec import Spec
 
 
 class RelaidCall(NamedTuple):
-    """A call on memory that is not plain, its kernel, and the slots that lie in a layout."""
+    """A call on tensors in a layout, its kernel, and the layout of each slot that has one."""
 
     call: Call
     choice: Choice
     layouts: dict[str, Layout | None]
 
 
-def named_layouts(call: Call, choice: Choice) -> dict[str, Layout | None]:
-    """The layouts, by slot, that a kernel names; None: as the input lies."""
+def declared_layouts(call: Call, choice: Choice) -> dict[str, Layout | None]:
+    """The layouts that a kernel declares, by slot; None: the layout of the input."""
     names = choice.layouts
     if not names:
         return {}
     return {slot: None if name == "any" else layout_named(name) for slot, name in names.items() if call.has(slot)}
 
 
-class LayoutChoice(Values):
-    """Chooses layouts for operators, by where their inputs lie and by what passes ask for."""
+class LayoutChoice(ValuePlacer):
+    """Chooses the layouts of operators by those of their inputs and by the hints of passes."""
 
-    options: dict[int, tuple[Choice, ...]]
+    tied_choices: dict[int, tuple[Choice, ...]]
 
-    def _policy(self, op: GraphOp, target: Place) -> Policy:
-        """The policy, with the operator's own choice of library (the hint ``op_library``) before all others."""
+    def _operator_policy(self, op: GraphOp, target: Place) -> Policy:
+        """The policy, with the library that the operator's hint ``op_library`` names preferred over all others."""
         library = op.operator.hints.get("op_library")
         return self.policy if library is None else self.policy.with_first(target.kind, library)
 
-    def _of_tied(self, op: GraphOp, call: Call, choice: Choice, preferences: Policy) -> Choice:
-        """Of kernels in other layouts that rank equally with a chosen one, the one that takes inputs as they lie."""
+    def _best_layout(self, op: GraphOp, call: Call, choice: Choice, preferences: Policy) -> Choice:
+        """Of the kernels of equal rank for several layouts, the one for which the fewest input bytes are rearranged."""
         options = tied(call, choice, preferences)
         if not options:
             return choice
         hint = op.operator.hints.get(LAYOUT)
         if hint is None:
-            self.options[id(op)] = options
-        return min(options, key=lambda each: self._mismatch(op, call, each, hint))
+            self.tied_choices[id(op)] = options
+        return min(options, key=lambda each: self._mismatched_bytes(op, call, each, hint))
 
-    def _mismatch(self, op: GraphOp, call: Call, choice: Choice, hint: str | None) -> int:
-        """The bytes of inputs that lie otherwise than a kernel takes them; a layout that a pass asks for goes first."""
+    def _mismatched_bytes(self, op: GraphOp, call: Call, choice: Choice, hint: str | None) -> int:
+        """The bytes of inputs in other layouts than a kernel takes; 0 or 1 where a pass requests a layout by a hint."""
         if hint is not None:
             names = choice.layouts.values()
             return 0 if hint in names or (hint == PLAIN.name and not names) else 1
-        wanted = named_layouts(call, choice)
+        layouts = declared_layouts(call, choice)
         return sum(
-            nbytes(found.spec)
+            nbytes(placement.spec)
             for slot, values in op.inputs.items()
             if slot not in call.op.unread
-            for found in map(self._find, values)
-            if (layout := wanted.get(slot, PLAIN)) is not None and found.spec.layout != layout
+            for placement in map(self._placement, values)
+            if (layout := layouts.get(slot, PLAIN)) is not None and placement.spec.layout != layout
         )
 
-    def _relaid(self, op: GraphOp, call: Call, choice: Choice, target: Place) -> RelaidCall | None:
-        """The call on memory that is not plain, with its kernel; None: it computes on plain memory.
+    def _call_in_layout(self, op: GraphOp, call: Call, choice: Choice, target: Place) -> RelaidCall | None:
+        """The call on tensors in a layout, with its kernel; None: it computes on plain tensors.
 
-        An operator that works element by element does so where its inputs lie in one layout; others where a pass says
-        it (the hint ``op_layout``). A kernel that names layouts itself is left alone.
+        An elementwise operator computes in the one layout that its inputs have; another operator in the layout that a
+        pass requests (the hint ``op_layout``). Nothing is changed for a kernel that declares layouts itself.
         """
         hint = op.operator.hints.get(LAYOUT)
         if hint == PLAIN.name or (hint is None and call.op.scalar is None):
             return None
-        lie = {value: self._find(value).spec.layout for value in op.args}
-        known = {layout for layout in lie.values() if layout is not PLAIN} - {PLAIN}
-        if (hint is None and len(known) != 1) or choice.layouts:
+        layouts = {value: self._placement(value).spec.layout for value in op.args}
+        input_layouts = {layout for layout in layouts.values() if layout is not PLAIN} - {PLAIN}
+        if (hint is None and len(input_layouts) != 1) or choice.layouts:
             return None
-        layout = known.pop() if hint is None else layout_named(hint)
-        found = relaid_call(call, layout)
-        if found is None:
+        layout = input_layouts.pop() if hint is None else layout_named(hint)
+        rewrite = relaid_call(call, layout)
+        if rewrite is None:
             return None
-        laid, slots = found
-        read = [(slot, values) for slot, values in op.inputs.items() if slot not in call.op.unread]
-        if hint is None and any(lie[value] != layout for slot, values in read if slot in slots for value in values):
+        layout_call, slots = rewrite
+        read = (value for slot in slots if slot not in call.op.unread for value in op.inputs.get(slot, ()))
+        if hint is None and any(layouts[value] != layout for value in read):
             return None
         outputs = [value for slot in slots for value in op.outputs.get(slot, ())]
         if any(value is not None and value.state is not None for value in outputs):
             return None
         try:
-            again = choose(laid, target, self._policy(op, target))
+            layout_choice = choose(layout_call, target, self._operator_policy(op, target))
         except KernelNotFoundError:
             return None
-        if again.parts or again.place != choice.place or again.layouts:
+        if layout_choice.parts or layout_choice.place != choice.place or layout_choice.layouts:
             return None
-        return RelaidCall(laid, again, dict.fromkeys(slots, layout))
+        return RelaidCall(layout_call, layout_choice, dict.fromkeys(slots, layout))
 
-    def _laid(self, op: GraphOp, call: Call, wanted: Mapping[str, Layout | None]) -> Call:
-        """The call with the layouts that its kernel sees."""
+    def _call_with_layouts(self, op: GraphOp, call: Call, layouts: Mapping[str, Layout | None]) -> Call:
+        """The call with the layouts of the tensors that its kernel gets."""
+        if not layouts:
+            return call
 
-        def laid(slot: str, i: int, spec: Spec) -> Spec:
-            layout = wanted.get(slot, PLAIN)
-            return spec.with_(layout=self._find(op.inputs[slot][i]).spec.layout if layout is None else layout)
+        def with_layout(slot: str, i: int, spec: Spec) -> Spec:
+            layout = layouts.get(slot, PLAIN)
+            return spec.with_(layout=self._placement(op.inputs[slot][i]).spec.layout if layout is None else layout)
 
-        ins = {slot: tuple(laid(slot, i, s) for i, s in enumerate(specs)) for slot, specs in call.ins.items()}
-        outs = {s: tuple(x.with_(layout=wanted.get(s) or PLAIN) for x in specs) for s, specs in call.outs.items()}
+        ins = {slot: tuple(with_layout(slot, i, s) for i, s in enumerate(specs)) for slot, specs in call.ins.items()}
+        outs = {s: tuple(x.with_(layout=layouts.get(s) or PLAIN) for x in specs) for s, specs in call.outs.items()}
         return Call(call.op, ins, outs, call.attrs, call.place, call.training)

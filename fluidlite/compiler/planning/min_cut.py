@@ -1,4 +1,4 @@
-"""The minimum cut of a directed graph with costs, by Dinic's algorithm: which nodes go with the source or the sink."""
+"""Minimum s-t cut of a flow network by Dinic's algorithm, and the transfers between two sides that it minimizes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NamedTuple
 from fluidlite.base.reached import reached
 
 SOURCE, SINK = 0, 1
-"""The two ends, as nodes."""
+"""The source and the sink, as nodes."""
 
 
-class Cut:
-    """A graph whose nodes are parted in two. An arc from the side of ``SOURCE`` to that of ``SINK`` costs."""
+class FlowNetwork:
+    """A directed graph that is cut in two. The cut costs each arc from the side of ``SOURCE`` to that of ``SINK``."""
 
     def __init__(self) -> None:
         self._arcs: list[list[int]] = [[], []]
@@ -26,7 +26,7 @@ class Cut:
         return len(self._arcs) - 1
 
     def arc(self, tail: int, head: int, cost: float = inf) -> None:
-        """Add an arc; one without a cost is never cut."""
+        """Add an arc; the default cost is infinite: the arc is never cut."""
         if tail == head:
             return
         for start, end, residual in ((tail, head, cost), (head, tail, 0.0)):
@@ -35,18 +35,18 @@ class Cut:
             self._residual.append(residual)
 
     def sink_side(self) -> set[int]:
-        """Return the nodes that go with ``SINK``; as few as the least cost allows.
+        """Return the nodes on the side of ``SINK``: the smallest set of minimum cost.
 
-        Raises ValueError if arcs that are never cut lead from one end to the other.
+        Raises ValueError if arcs of infinite cost connect the source with the sink.
         """
         while (levels := self._levels()) is not None:
-            at = [0] * len(self._arcs)
-            while self._push(levels, at):
+            next_arcs = [0] * len(self._arcs)
+            while self._augment(levels, next_arcs):
                 pass
-        return self._reaching()
+        return self._reaching_sink()
 
     def _levels(self) -> list[int] | None:
-        """Steps from SOURCE to each node over arcs with capacity left; None if SINK is out of reach."""
+        """The BFS level of each node in the residual graph; None if SINK is unreachable."""
         levels = [-1] * len(self._arcs)
         levels[SOURCE] = 0
         queue = deque([SOURCE])
@@ -59,19 +59,19 @@ class Cut:
                     queue.append(head)
         return levels if levels[SINK] >= 0 else None
 
-    def _push(self, levels: list[int], at: list[int]) -> bool:
-        """Send what fits along one shortest path; ``at`` notes the arcs of each node that lead nowhere."""
+    def _augment(self, levels: list[int], next_arcs: list[int]) -> bool:
+        """Augment one shortest path; ``next_arcs``: by node the index of the first arc that is not a dead end."""
         path: list[int] = []
         node = SOURCE
         while node != SINK:
             arcs = self._arcs[node]
-            while at[node] < len(arcs):
-                arc = arcs[at[node]]
+            while next_arcs[node] < len(arcs):
+                arc = arcs[next_arcs[node]]
                 if self._residual[arc] > 0 and levels[self._heads[arc]] == levels[node] + 1:
                     path.append(arc)
                     node = self._heads[arc]
                     break
-                at[node] += 1
+                next_arcs[node] += 1
             else:
                 if not path:
                     return False
@@ -85,54 +85,54 @@ class Cut:
             self._residual[arc ^ 1] += amount
         return True
 
-    def _reaching(self) -> set[int]:
-        """The nodes from which SINK is reached over arcs with capacity left."""
-        left = self._residual
-        return reached([SINK], lambda node: [self._heads[arc] for arc in self._arcs[node] if left[arc ^ 1] > 0])
+    def _reaching_sink(self) -> set[int]:
+        """The nodes from which SINK is reachable in the residual graph."""
+        residual = self._residual
+        return reached([SINK], lambda node: [self._heads[arc] for arc in self._arcs[node] if residual[arc ^ 1] > 0])
 
 
 class End(NamedTuple):
-    """Where a value is made or read: a node's side, or a fixed side.
+    """The side on which a value is made or read: that of a node, or a fixed one.
 
-    ``node``: which node's choice it depends on; None: on none.
-    ``side``: for a node: whether this end goes with it to ``SINK`` (else it stays with ``SOURCE``). For none: whether
-    it is with ``SINK``.
+    ``node``: the node whose side decides; None: the side is fixed.
+    ``side``: with a node, whether this end is on the node's side (False: always on that of ``SOURCE``); without one,
+    whether it is on the side of ``SINK``.
     """
 
     node: int | None
     side: bool
 
 
-class Passed(NamedTuple):
-    """A value that is brought to the other side, once for all readers there, where its maker is not."""
+class TransferredValue(NamedTuple):
+    """A value that is transferred once for all readers that are on another side than its maker."""
 
     cost: float
     maker: End
     readers: Sequence[End]
 
 
-def fewest_moves(stay: Sequence[float], go: Sequence[float], values: Iterable[Passed]) -> set[int]:
-    """Return the nodes that go with ``SINK``, so that costs are least; as few as that allows.
+def minimum_transfers(stay: Sequence[float], go: Sequence[float], values: Iterable[TransferredValue]) -> set[int]:
+    """Return the nodes on the side of ``SINK`` for which the total cost is minimal; the smallest such set.
 
-    ``stay``, ``go``: for each node, what it costs with ``SOURCE``, and with ``SINK``.
+    ``stay``, ``go``: the cost of each node on the side of ``SOURCE``, and on that of ``SINK``.
     """
-    cut = Cut()
-    nodes = [cut.node() for _ in stay]
+    network = FlowNetwork()
+    nodes = [network.node() for _ in stay]
 
-    def of(end: End) -> int:
+    def node_of(end: End) -> int:
         if end.node is None:
             return SINK if end.side else SOURCE
         return nodes[end.node] if end.side else SOURCE
 
-    for node, staying, going in zip(nodes, stay, go, strict=True):
-        cut.arc(node, SINK, staying)
-        cut.arc(SOURCE, node, going)
+    for node, stay_cost, go_cost in zip(nodes, stay, go, strict=True):
+        network.arc(node, SINK, stay_cost)
+        network.arc(SOURCE, node, go_cost)
     for value in values:
-        there, back = cut.node(), cut.node()  # copies on the other side of what is made with SOURCE, and the reverse
-        cut.arc(of(value.maker), there, value.cost)
-        cut.arc(back, of(value.maker), value.cost)
+        to_sink, to_source = network.node(), network.node()  # cut where the copy to that side is needed
+        network.arc(node_of(value.maker), to_sink, value.cost)
+        network.arc(to_source, node_of(value.maker), value.cost)
         for reader in value.readers:
-            cut.arc(there, of(reader))
-            cut.arc(of(reader), back)
-    others = cut.sink_side()
-    return {index for index, node in enumerate(nodes) if node in others}
+            network.arc(to_sink, node_of(reader))
+            network.arc(node_of(reader), to_source)
+    sink_side = network.sink_side()
+    return {index for index, node in enumerate(nodes) if node in sink_side}

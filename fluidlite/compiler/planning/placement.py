@@ -1,4 +1,4 @@
-"""Values of a plan: which place and layout each lies in, its copies, and the steps that move or rearrange it."""
+"""Placement of values in a plan: the place and layout of each, its copies, and the steps that move or rearrange it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Union
 from fluidlite.base.errors import FeedError, FetchError, ProgramError
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
-from fluidlite.compiler.planning.plan import Launch, Line, Move, Output, Plan
+from fluidlite.compiler.planning.plan import Launch, Move, Output, Plan, PlanEntry
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose
@@ -28,12 +28,12 @@ from fluidlite.tensor.layout import PLAIN, Layout
 from fluidlite.tensor.tensor_spec import Spec
 
 DRAWS = "draws"
-"""Hint of a fused operator: its random part's own seed, or 0, and that part's first output."""
+"""Hint of a fused operator: the seed of its random part, or 0, and the name of that part's first output."""
 
 
 @dataclass
-class Known:
-    """What planning knows of a value: metadata, where it lies, and its copies elsewhere or laid otherwise."""
+class Placement:
+    """Where a value is: its spec, place and key, and the keys of its copies on other places or in other layouts."""
 
     spec: Spec
     place: Place
@@ -43,14 +43,14 @@ class Known:
     borrowed: bool = False
 
 
-Homes = list[tuple[GraphValue, Known]]
-"""State variables that are written away from home, and where they are: they are copied back."""
-Over = tuple[int, Union[Known, None]]
-"""The index of the input over which an output is written, and what that was; -1 and None of others."""
+WriteBacks = list[tuple[GraphValue, Placement]]
+"""State variables that a step writes on another place than their owning place, or in a layout: they are copied back."""
+SharedInput = tuple[int, Union[Placement, None]]
+"""The index of the input that an output overwrites, and the placement of that input; (-1, None) if none."""
 
 
-class Values(ABC):
-    """Where the values of a plan lie while it is made; steps that bring them elsewhere are added as they are needed."""
+class ValuePlacer(ABC):
+    """Tracks where the values of a plan are while it is made, and adds the steps that move or rearrange them."""
 
     def __init__(
         self,
@@ -64,28 +64,28 @@ class Values(ABC):
     ) -> None:
         self.inplace = inplace
         self.graph = graph
-        self.home = place
+        self.place = place
         self.host = devices.host()
         self.state = state
         self.feeds = feeds
         self.policy = policy
         self.assume_state = assume_state
         self.out = Plan(place, graph.program, frozenset(name for name, written in graph.state.items() if written))
-        self.known: dict[GraphValue, Known] = {}
-        self.held = {value.name: value for op in graph.ops if op.type == READ for value in op.results}
-        """By state variable: the value that its memory holds."""
+        self.placements: dict[GraphValue, Placement] = {}
+        self.state_values = {value.name: value for op in graph.ops if op.type == READ for value in op.results}
+        """By state variable: the value that is in its memory."""
         self.last_reads: dict[GraphValue, float] = dict(graph.last_reads)
         self.at = 0
-        """The index of the operator that is being planned."""
-        self.line: Line | None = None
+        """The index in the graph of the operator that is being planned."""
+        self.line: PlanEntry | None = None
         self.line_index = 0
         self.serial = 0
-        self.values: dict[GraphValue, tuple[Any, ...]] = {}
+        self.numbers: dict[GraphValue, tuple[Any, ...]] = {}
         self.inferred: dict[tuple[Call, bool], Call] = {}
-        """Calls with outputs, by the call without them and whether gradients of it are read: layers are often alike."""
+        """Inferred calls, by the call without outputs and whether it is of a backward pass: layers are often alike."""
         types = Counter(map(attrgetter("type"), graph.ops))
-        self.alike = types - Counter([*types])
-        """Types of operators that the graph has several of."""
+        self.repeated_types = types - Counter([*types])
+        """Types of which the graph has several operators."""
         self.last_use: dict[str, int] = {}
         for name, (spec, _) in feeds.items():
             variable = graph.block.find_var(name)
@@ -95,40 +95,42 @@ class Values(ABC):
         self.keys = set(self.out.feed_keys.values())
 
     def _check_unmoved(self, op: GraphOp, target: Place) -> None:
-        """Raise unless inputs that are never moved belong where an operator shall run, whatever fell back meanwhile."""
+        """Raise ProgramError if an input that is never moved belongs to another place than ``target``."""
         for slot in op.definition.unmoved:
             for value in op.inputs.get(slot, ()):
                 writer = value.op.operator if value.op is not None else None
                 hint = writer.hints.get("op_device") if writer is not None else None
-                lies = devices.unit(hint).place if hint else self.home
-                if lies != target:
+                owner = devices.unit(hint).place if hint else self.place
+                if owner != target:
                     raise ProgramError(
-                        f"{slot} is {value.name!r}, which lies on {lies}; expected on {target}, as it is never moved"
+                        f"{slot} is {value.name!r}, which lies on {owner}; expected on {target}, as it is never moved"
                         f"\n  Do: layers.device_transfer copies it to {target}, and its gradient back"
                     )
 
-    def _fed(self, value: GraphValue) -> Known | None:
-        """What is known of a value that is fed, if it is."""
+    def _feed_placement(self, value: GraphValue) -> Placement | None:
+        """The placement of a fed value; None if it is not fed."""
         if value.name not in self.feeds:
             return None
-        spec, where = self.feeds[value.name]
-        found = self.known[value] = Known(spec, where, self.out.feed_keys[value.name], {}, feed=True, borrowed=True)
-        return found
+        spec, place = self.feeds[value.name]
+        placement = self.placements[value] = Placement(
+            spec, place, self.out.feed_keys[value.name], {}, feed=True, borrowed=True
+        )
+        return placement
 
-    def _find(self, value: GraphValue, fetching: bool = False) -> Known:
-        found = self.known.get(value) or self._fed(value)
-        if found is not None:
-            return found
+    def _placement(self, value: GraphValue, fetching: bool = False) -> Placement:
+        placement = self.placements.get(value) or self._feed_placement(value)
+        if placement is not None:
+            return placement
         name, variable = value.name, value.variable
         if name in self.state:
-            spec, where = self.state[name]
+            spec, place = self.state[name]
             self.out.state[name] = True
-            found = self.known[value] = Known(spec, where, name, {})
+            placement = self.placements[value] = Placement(spec, place, name, {})
             self.keys.add(name)
-            if where != self.home:  # an earlier run on another place left it there: it comes home for good
-                self._move(name, found, self.home, "state", into_state=True)
-                found.place, found.copies = self.home, {}
-            return found
+            if place != self.place:  # an earlier run on another place left it there
+                self._add_move(name, placement, self.place, "state", into_state=True)
+                placement.place, placement.copies = self.place, {}
+            return placement
         if variable is None:
             error = FetchError if fetching else ProgramError
             raise error(f"the program has no variable {name!r}")
@@ -138,14 +140,14 @@ class Values(ABC):
                 f"\n  Do: exe.run(feed={{{name!r}: array, ...}})"
             )
         if self.assume_state and variable.spec is not None and (variable.persistable or variable.is_data):
-            where = self.home if variable.persistable else self.host
-            found = self.known[value] = Known(
-                variable.spec, where, name, {}, feed=variable.is_data, borrowed=variable.is_data
+            place = self.place if variable.persistable else self.host
+            placement = self.placements[value] = Placement(
+                variable.spec, place, name, {}, feed=variable.is_data, borrowed=variable.is_data
             )
             self.keys.add(name)
             if variable.persistable:
                 self.out.state[name] = True
-            return found
+            return placement
         if variable.persistable:
             raise ProgramError(
                 f"variable {name!r} has no value in the scope\n  Do: run the startup program first, "
@@ -156,176 +158,190 @@ class Values(ABC):
         raise ProgramError(f"variable {name!r} is read before anything writes it")
 
     def _new_key(self, name: str) -> str:
-        """A key that no value of the run has: values of one name, and their copies on a place, are several."""
+        """A key that is unique in the run: several values, and their copies, may have one name."""
         self.serial += 1
         key = name if name not in self.keys else f"{name}#{self.serial}"
         self.keys.add(key)
         return key
 
-    def _use(self, key: str) -> None:
+    def _record_use(self, key: str) -> None:
         self.last_use[key] = len(self.out.steps)
 
-    def _move(
-        self, name: str, source: Known, target: Place, why: str, into_state: bool = False, to_key: str = ""
+    def _add_move(
+        self, name: str, source: Placement, target: Place, why: str, into_state: bool = False, to_key: str = ""
     ) -> str:
         to_key = to_key or (source.key if into_state else self._new_key(f"{source.key}@{target}"))
         move = Move(name, source.place, target, source.spec, why, source.key, to_key, into_state)
-        self._use(source.key)
+        self._record_use(source.key)
         self.out.steps.append(move)
         if self.line is not None:
             self.line.moves.append(move)
         return to_key
 
-    def _at(self, value: GraphValue, target: Place, layout: Layout | None = PLAIN, why: str = "") -> str:
-        """The key of a value on a place in a layout (None: any), moved and rearranged if it must be."""
-        found = self._find(value)
-        own = found.spec.layout
-        layout = own if layout is None else layout
-        if found.place == target and (own is layout or own == layout):
-            return found.key
-        key = found.copies.get((target, layout))
-        if key is None and own != layout:
-            key = found.copies[target, layout] = self._rearranged(value, target, own, layout)
+    def _key_at(self, value: GraphValue, target: Place, layout: Layout | None = PLAIN, why: str = "") -> str:
+        """The key of a value on a place in a layout (None: any); adds the move or the rearrangement that this needs."""
+        placement = self._placement(value)
+        current = placement.spec.layout
+        layout = current if layout is None else layout
+        if placement.place == target and (current is layout or current == layout):
+            return placement.key
+        key = placement.copies.get((target, layout))
+        if key is None and current != layout:
+            key = placement.copies[target, layout] = self._rearranged(value, target, current, layout)
         if key is None:
-            why = why or ("feed" if found.feed else "transfer")
-            key = found.copies[target, layout] = self._move(value.name, found, target, why)
+            why = why or ("feed" if placement.feed else "transfer")
+            key = placement.copies[target, layout] = self._add_move(value.name, placement, target, why)
         return key
 
-    def _rearranged(self, value: GraphValue, target: Place, own: Layout, layout: Layout) -> str:
-        """Rearrange a value into another layout: transpose2 of its memory, by whatever kernel the place has."""
-        found, name = self._find(value), value.name
-        rank = found.spec.rank
+    def _rearranged(self, value: GraphValue, target: Place, current: Layout, layout: Layout) -> str:
+        """Rearrange a value into another layout by transpose2 on its memory; return the key of the result."""
+        placement, name = self._placement(value), value.name
+        rank = placement.spec.rank
         plain = tuple(range(rank))
-        before, after = own.permutation or plain, layout.permutation or plain
-        memory = Spec.of([found.spec.dims[axis] for axis in before], found.spec.dtype)
-        result = Spec.of([found.spec.dims[axis] for axis in after], found.spec.dtype)
+        before, after = current.permutation or plain, layout.permutation or plain
+        source_spec = Spec.of([placement.spec.dims[axis] for axis in before], placement.spec.dtype)
+        result_spec = Spec.of([placement.spec.dims[axis] for axis in after], placement.spec.dtype)
         definition = ops.get("transpose2")
         attrs = {attr.name: attr.canonical_default for attr in definition.attrs}
         attrs["axis"] = tuple(before.index(axis) for axis in after)
-        call = Call(definition, {"X": (memory,)}, {"Out": (result,)}, attrs, target)
+        call = Call(definition, {"X": (source_spec,)}, {"Out": (result_spec,)}, attrs, target)
         choice = choose(call, target, self.policy)
         line = self.line or self.out.lines[-1]
-        where = choice.place  # the fallback place, if this one cannot
-        given = self._at(value, where, own)
-        spec, key = found.spec.with_(layout=layout), self._new_key(f"{found.key}@{where}:{layout.name}")
-        line.moves.append(Move(name, where, where, spec, "layout", given, key))
-        self._launch(line.op, call.at(where), choice, [given], [Output(key, spec)], [], blind=True)
-        return key if where == target else self._move(name, Known(spec, where, key, {}), target, "transfer")
+        run_place = choice.place  # the fallback place, if the target has no kernel
+        from_key = self._key_at(value, run_place, current)
+        spec = placement.spec.with_(layout=layout)
+        to_key = self._new_key(f"{placement.key}@{run_place}:{layout.name}")
+        line.moves.append(Move(name, run_place, run_place, spec, "layout", from_key, to_key))
+        self._add_launch(line.op, call.at(run_place), choice, [from_key], [Output(to_key, spec)], [], blind=True)
+        if run_place == target:
+            return to_key
+        return self._add_move(name, Placement(spec, run_place, to_key, {}), target, "transfer")
 
     # Steps
 
-    def _shares(self, op: GraphOp, call: Call, slot: str, value: GraphValue | None, spec: Spec, choice: Choice) -> Over:
-        """Index of the input whose memory an output takes, its own variable, updated in place; and what that was."""
-        pair = choice.may_share(call).get(slot) if value is not None else None
-        if value is None or pair is None:
+    def _shared_input(
+        self, op: GraphOp, call: Call, slot: str, value: GraphValue | None, spec: Spec, choice: Choice
+    ) -> SharedInput:
+        """The input that an output updates in place: the previous value of the output's own variable."""
+        input_slot = choice.may_share(call).get(slot) if value is not None else None
+        if value is None or input_slot is None:
             return -1, None
-        own = next((given for given in op.inputs.get(pair, ()) if given.name == value.name), None)
+        own = next((each for each in op.inputs.get(input_slot, ()) if each.name == value.name), None)
         if own is None:
             return -1, None
-        found, must = self._find(own), slot in op.definition.must_alias
+        placement, must = self._placement(own), slot in op.definition.must_alias
         read_later = self.last_reads[own] > self.at
-        if found.borrowed or (read_later and not must):
+        if placement.borrowed or (read_later and not must):
             return -1, None
-        if found.spec.with_(lod=()) != spec.with_(lod=()):
+        if placement.spec.with_(lod=()) != spec.with_(lod=()):
             return -1, None
         if read_later:
-            self._keep(own)
-        return op.args.index(own), found
+            self._copy_before_overwrite(own)
+        return op.args.index(own), placement
 
-    def _output(
-        self, value: GraphValue | None, spec: Spec, place: Place, homes: Homes, over: Over = (-1, None)
+    def _declare_output(
+        self,
+        value: GraphValue | None,
+        spec: Spec,
+        place: Place,
+        write_backs: WriteBacks,
+        shared_input: SharedInput = (-1, None),
     ) -> Output:
-        """Declare an output; a state variable that is written away from home is one of ``homes``."""
-        shares, shared = over
+        """Declare an output; add it to ``write_backs`` if it is state that must be copied to its own memory."""
+        shares, old = shared_input
         if value is None:
             return Output(self._new_key("@"), spec)
         state = value.state
         if state is not None:
             self.out.state.setdefault(state, False)
-            if place == self.home and spec.layout is PLAIN:
+            if place == self.place and spec.layout is PLAIN:
                 self._write_state(state, value)
-                self.known[value] = Known(spec, place, state, {})
+                self.placements[value] = Placement(spec, place, state, {})
                 return Output(state, spec, shares, state=True)
-        if shared is not None:
-            key = shared.copies.get((place, spec.layout), shared.key) if shared.place != place else shared.key
+        if old is not None:
+            key = old.copies.get((place, spec.layout), old.key) if old.place != place else old.key
         else:
             key = self._new_key(f"{state}@{place}:{spec.layout.name}" if state is not None else value.name)
-        found = Known(spec, place, key, {})
+        placement = Placement(spec, place, key, {})
         if state is None:
-            self.known[value] = found
+            self.placements[value] = placement
         else:
-            homes.append((value, found))
+            write_backs.append((value, placement))
         return Output(key, spec, shares)
 
-    def _home(self, value: GraphValue, source: Known) -> None:
-        """Bring a state variable back that was written away from home, or in another layout."""
+    def _write_back(self, value: GraphValue, source: Placement) -> None:
+        """Copy a state variable that was written on another place, or in a layout, to its own memory."""
         assert value.state is not None
         if source.spec.layout is not PLAIN:
-            self.known[value] = source
-            key = self._at(value, source.place)
-            source = Known(source.spec.with_(layout=PLAIN), source.place, key, {})
+            self.placements[value] = source
+            key = self._key_at(value, source.place)
+            source = Placement(source.spec.with_(layout=PLAIN), source.place, key, {})
         self._write_state(value.state, value)
-        self._move(value.state, source, self.home, "home", into_state=True, to_key=value.state)
-        self.known[value] = Known(source.spec, self.home, value.state, {(source.place, PLAIN): source.key})
+        self._add_move(value.state, source, self.place, "home", into_state=True, to_key=value.state)
+        self.placements[value] = Placement(source.spec, self.place, value.state, {(source.place, PLAIN): source.key})
 
     def _write_state(self, name: str, value: GraphValue) -> None:
-        """Note that the memory of a state variable holds another value; what is read of the old one later is kept."""
-        old = self.held.get(name)
-        self.held[name] = value
+        """Record that ``value`` overwrites a state variable; copy the old value before if it is read later."""
+        old = self.state_values.get(name)
+        self.state_values[name] = value
         later = old is not None and old is not value and self.last_reads.get(old, -1) > self.at
-        if old is not None and later and self._find(old).key == name:
-            self._keep(old)
+        if old is not None and later and self._placement(old).key == name:
+            self._copy_before_overwrite(old)
 
     @abstractmethod
-    def _keep(self, value: GraphValue) -> None:
-        """Copy a value whose memory is about to be overwritten, for those that read it later."""
+    def _copy_before_overwrite(self, value: GraphValue) -> None:
+        """Copy a value that is read later and whose memory the current operator overwrites."""
 
-    def _launch(
+    def _add_launch(
         self,
         op: GraphOp,
         call: Call,
         choice: Choice,
         keys: list[str | None],
         outputs: list[Output],
-        homes: Homes,
+        write_backs: WriteBacks,
         blind: bool = False,
     ) -> None:
-        state = bool(homes) or any(map(attrgetter("state"), outputs))
+        state = bool(write_backs) or any(map(attrgetter("state"), outputs))
         in_specs = list(chain.from_iterable(call.ins.values()))
         index = self.line_index if self.line is not None else len(self.out.lines) - 1
         step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state, blind=blind)
         if call.op.random and call.op.draws(call.attrs):
             step.random = random_key(self.graph.program, op, call)
-        now, kept, step.skip = len(self.out.steps), True, step.random is None  # of no elements it draws, and counts it
+        now, all_shared, step.skip = (
+            len(self.out.steps),
+            True,
+            step.random is None,
+        )  # empty draws are counted
         self.last_use.update(dict.fromkeys(filter(None, keys), now))
         for output in outputs:
             self.last_use[output.key] = now
-            kept = kept and output.shares >= 0
+            all_shared = all_shared and output.shares >= 0
             step.skip = step.skip and not output.spec.size
-        # where a guarded kernel skips, the state is what its input was: only if they share memory
-        step.guarded = kept and choice.guarded and (choice.kernel is not None or bool(call.op.must_alias))
+        # a predicated kernel that skips leaves the state unchanged only if output and input share memory
+        step.guarded = all_shared and choice.guarded and (choice.kernel is not None or bool(call.op.must_alias))
         self.out.steps.append(step)
-        for value, found in homes:
-            self._home(value, found)
+        for value, placement in write_backs:
+            self._write_back(value, placement)
 
 
 def own_seed(attrs: Mapping[str, Any]) -> int:
-    """The seed that fixes an operator's numbers for every run, or 0."""
+    """The seed attribute that fixes an operator's random numbers in every run, or 0."""
     return int(attrs.get("seed") or 0) if attrs.get("fix_seed", True) else 0
 
 
 def random_key(program: Program, op: GraphOp, call: Call) -> tuple[int, int]:
-    """(seed, stream) of a random operator; a stream of -1 means: the same numbers at every run.
+    """(seed, stream) of a random operator; a stream of -1 means the same numbers in every run.
 
-    The stream is a checksum of the first output's name, so that an operator's numbers do not depend on
-    what stands before it in the program. An operator's own ``seed`` fixes its numbers for every run, as in Fluid;
-    so does one that it is fed as the value ``Seed``. A fused operator draws as the random one in it (hint ``DRAWS``).
+    The stream is a checksum of the first output's name, so that an operator's numbers do not depend on the operators
+    before it. The attribute ``seed`` fixes an operator's numbers in every run, as in Fluid; so does the input
+    ``Seed``. A fused operator draws the numbers of its random part (hint ``DRAWS``).
     """
     if DRAWS in op.operator.hints:
         own, name = op.operator.hints[DRAWS]
         return (own, -1) if own else (program.random_seed, zlib.crc32(name.encode()))
-    given = call.op.input("Seed")
-    seed = call.value("Seed") if given is not None and given.value and call.has("Seed") else None
+    seed_slot = call.op.input("Seed")
+    seed = call.value("Seed") if seed_slot is not None and seed_slot.value and call.has("Seed") else None
     if seed is not None:
         return int(seed[0]), -1
     own = own_seed(call.attrs)
@@ -335,6 +351,6 @@ def random_key(program: Program, op: GraphOp, call: Call) -> tuple[int, int]:
 
 
 def stream_of(op: GraphOp | Operator) -> int:
-    """The stream of random numbers of an operator without a seed of its own: a checksum of its first output's name."""
+    """The random stream of an operator without its own seed: a checksum of its first output's name."""
     name = next((n for n in op.output_arg_names if n != EMPTY), op.type)
     return zlib.crc32(name.encode())

@@ -1,6 +1,7 @@
-"""The plan of one run: what runs where, with which kernel, and what moves. Interpreter and explain share it.
+"""The execution plan of a graph: kernel launches, copies between places and control-flow steps, in order.
 
-Where sizes depend on values, a plan ends there (:class:`Pending`), and the rest is planned once they are known.
+The interpreter, the linker and explain share it. Where output sizes depend on values, a plan ends
+(:class:`Pending`); the operators after that point are planned once the values have been computed.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from fluidlite.tensor.tensor_spec import Spec
 class Move:
     """A copy of a value to another place.
 
-    ``why``: "feed" (a fed array to its reader's place), "transfer" (between operators), "home" (a state variable
-    that was written elsewhere goes back), "state" (a state variable that was left elsewhere by an earlier run),
-    "value" (numbers that the rest of the plan depends on, to the host), "layout" (only in what explain shows: the
-    step that rearranges a value on its place is a Launch of transpose2).
-    ``into_state`` says that the target is a scope's tensor, written in place.
+    ``why``: "feed" (a fed array to its reader's place), "transfer" (between operators), "home" (write-back of a state
+    variable to its owning place), "state" (a state variable that an earlier run left on another place), "value"
+    (numbers that the rest of the plan depends on, to the host), "layout" (in explain's output only: the step that
+    rearranges a value on its place is a Launch of transpose2).
+    ``into_state``: the target is a tensor of the scope, written in place.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Move:
 
 @dataclass(eq=False)
 class Output:
-    """One output of a step: a new tensor, or the memory of an input (``shares``: index among the inputs)."""
+    """One output of a step: a new tensor, or an alias of an input (``shares``: index of that input, else -1)."""
 
     key: str
     spec: Spec
@@ -52,7 +53,7 @@ class Output:
 
 
 class ReadyKernel(NamedTuple):
-    """A prepared kernel on one context: what runs, the spec of its workspace, and all that was prepared."""
+    """A prepared kernel on one context: its run function, the spec of its workspace, and the whole preparation."""
 
     run: Run
     workspace: Spec | None
@@ -61,14 +62,17 @@ class ReadyKernel(NamedTuple):
 
 @dataclass(eq=False)
 class Launch:
-    """One kernel run.
+    """One kernel launch.
 
     ``writes_state``: it writes a state variable; ``guarded``: by a kernel that writes nothing after a deferred error.
-    ``where`` is the index of its place in ``Plan.places``; ``simple``: it only reads values and makes
-    new ones, which are ``makes``.
-    ``blind``: the kernel computes element by element on equal layouts, as if they were plain.
-    ``runs`` holds what was prepared, with its workspace, by context. ``free`` are the keys that nothing reads
-    later; ``recycle`` those of them whose tensors serve again, each with the index of its place.
+    ``skip``: all outputs are empty and no random numbers are drawn, so nothing is launched.
+    ``simple``: it reads values and writes new tensors only, without aliases or state; ``makes`` lists these tensors.
+    ``where``: the index of its place in ``Plan.places``.
+    ``blind``: layout-agnostic: the kernel computes elementwise on equal layouts, as if they were plain.
+    ``runs``: the prepared kernels, by context.
+    ``free``: the keys of values that end here; ``recycle``: those whose tensors return to the tensor cache, each with
+    the index of its place.
+    ``random``: the seed and the stream of a random operator; see :func:`placement.random_key`.
     """
 
     op: GraphOp
@@ -93,7 +97,7 @@ class Launch:
 
 @dataclass(eq=False)
 class Control:
-    """An operator that runs itself (``run(frame, op)``): the keys of what it reads, by slot, and what it makes."""
+    """A control-flow or host-callback operator (``run(frame, op)``): keys of its inputs, and its outputs, by slot."""
 
     op: GraphOp
     op_index: int
@@ -106,15 +110,15 @@ Step = Move | Launch | Control
 
 
 def step_name(step: Step) -> str:
-    """What a step does, in a word, or where it moves what."""
+    """The operator's type, or which value moves to which place."""
     if isinstance(step, Move):
         return f"move {step.name} to {step.target}"
     return step.call.op.type if isinstance(step, Launch) else step.op.type
 
 
 @dataclass(eq=False)
-class Line:
-    """What explain says of one operator."""
+class PlanEntry:
+    """One operator of the program in explain's output: its choice, its call and the moves that it needs."""
 
     op: GraphOp
     choice: Choice | None
@@ -128,53 +132,54 @@ class Line:
 
     @property
     def lacks_kernel(self) -> bool:
-        """Whether it runs elsewhere because its place has no kernel for it."""
+        """Whether it runs on the fallback place because its own place has no kernel for it."""
         return self.choice is not None and self.choice.how == "fallback" and not self.choice.moved
 
 
-_MOST_NEXT = 64
+MAX_CACHED_PLANS = 64
+"""Plans that one Pending caches: one for each combination of numbers and specs that ended the plan before it."""
 
 
 @dataclass(eq=False)
 class Pending:
-    """Where a plan ends, since what follows depends on values.
+    """The end of a plan whose later operators depend on values that the plan computes.
 
-    ``values``: small tensors on the host whose numbers the rest takes as metadata.
-    ``dims``: tensors whose dims the run itself finds.
-    ``resume``: ``resume(numbers by value, specs by value)`` plans the rest.
+    ``values``: keys of small tensors on the host whose numbers later operators take as metadata.
+    ``dims``: keys of tensors whose dims the run itself determines.
+    ``resume``: ``resume(numbers by value, specs by value)`` plans the later operators; ``plans`` caches the results.
     """
 
     values: Mapping[GraphValue, str]
     dims: Mapping[GraphValue, str]
     resume: Callable[[Mapping[GraphValue, tuple[Any, ...]], Mapping[GraphValue, Spec]], Plan]
-    plans: LRUCache[Plan] = field(default_factory=lambda: LRUCache(_MOST_NEXT, "plans of the rest", 4 << 20))
+    plans: LRUCache[Plan] = field(default_factory=lambda: LRUCache(MAX_CACHED_PLANS, "plans of the rest", 4 << 20))
 
     def next(self, values: Mapping[GraphValue, tuple[Any, ...]], specs: Mapping[GraphValue, Spec]) -> Plan:
-        """The plan of the rest, for these answers; the last 64 are kept."""
+        """Return the plan of the later operators for these numbers and specs, cached."""
         key = (tuple(values.items()), tuple(specs.items()))
         return self.plans.get(key, lambda: self.resume(values, specs))
 
 
 @dataclass(eq=False)
 class Plan:
-    """Steps of a run in order, and what explain shows.
+    """The steps of a run in order, and the entries that explain prints.
 
-    ``program``: what the graph was made of that is planned; ``writes`` are the state variables that the graph writes.
-    ``lines``: one an operator of the program that runs; ``pruned`` counts the others.
-    ``state``: by name, whether it is read before it is written.
-    ``state_specs``: how the state of the scope was that it was made for.
-    ``feed_keys``: by fed name the key of its value; that of a state variable is not the variable's own: what a
-    run is fed in its place, and what it then stores there, are two values.
-    ``before``: what ran before the first step; ``lines`` and ``moves`` include it.
-    ``last_use``: by key the index of the step that uses it last; from the number of steps on: it is used
-    after the last one.
+    ``program``: the program of the planned graph; ``writes``: the state variables that the graph writes.
+    ``lines``: one entry for each operator that runs; ``pruned``: how many operators do not run.
+    ``state``: by state variable, whether it is read before it is written.
+    ``state_specs``: the specs and places of the scope's state for which the plan is valid.
+    ``feed_keys``: by fed name the key of its value. A fed state variable has another key than the variable: the fed
+    value and the value that the run stores are two values.
+    ``before``: the plan whose continuation this is; ``lines`` and ``moves`` include it.
+    ``last_use``: by key the index of the last step that uses it; at least the number of steps if it is used
+    after the last step.
     """
 
     place: Place
     program: Program
     writes: frozenset[str]
     steps: list[Step] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[PlanEntry] = field(default_factory=list)
     pruned: int = 0
     state: dict[str, bool] = field(default_factory=dict)
     state_specs: Mapping[str, tuple[Spec, Place]] = field(default_factory=dict)
@@ -188,53 +193,53 @@ class Plan:
 
     @cached_property
     def written(self) -> dict[str, tuple[Spec, Place]]:
-        """State that its steps write, with what it is afterwards; without that of host-run operators."""
-        found: dict[str, tuple[Spec, Place]] = {}
+        """State that launches and moves write, with its spec and place afterwards; Control steps are not counted."""
+        written: dict[str, tuple[Spec, Place]] = {}
         for step in self.steps:
             if isinstance(step, Launch):
-                found.update({out.key: (out.spec, step.choice.place) for out in step.outs if out.state})
+                written.update({out.key: (out.spec, step.choice.place) for out in step.outs if out.state})
             elif isinstance(step, Move) and step.into_state:
-                found[step.to_key] = (step.spec, step.target)
-        return found
+                written[step.to_key] = (step.spec, step.target)
+        return written
 
     @cached_property
     def own_writes(self) -> frozenset[str]:
-        """State that it may write or replace in any way, what follows it not included."""
+        """State that this plan may write or replace, without its continuation."""
         controls = [step for step in self.steps if isinstance(step, Control)]
-        inside = {out.key for step in controls for outs in step.outs.values() for out in outs if out.state}
-        return frozenset(self.written) | inside
+        control_writes = {out.key for step in controls for outs in step.outs.values() for out in outs if out.state}
+        return frozenset(self.written) | control_writes
 
     @cached_property
     def own_uses(self) -> dict[str, bool]:
-        """State that it uses, what follows it not included, and whether it may write that."""
+        """State that this plan uses, without its continuation, and whether it may write it."""
         return {name: name in self.own_writes for name in (*self.state, *self.own_writes)}
 
     @cached_property
     def touched(self) -> dict[str, bool]:
-        """State that a run of it and of what follows uses, and whether it may write that."""
+        """State that this plan and its continuation use, and whether they may write it."""
         return self.own_uses if self.pending is None else self.own_uses | dict.fromkeys(self.writes, True)
 
     @cached_property
     def queues(self) -> tuple[Place, ...]:
-        """The places whose queues a run holds: its own, and those where state lay that it was made for."""
+        """The places whose queues a run locks: the plan's own, and those where the scope's state is located."""
         return tuple(dict.fromkeys((*self.places, *(place for _, place in self.state_specs.values()))))
 
     @cached_property
     def weight(self) -> int:
-        """An estimate of its bytes, for caches; what is prepared for its steps is counted where that is kept."""
-        found = 1000 + weight_of(self.feeds)
+        """An estimate of the plan's bytes, for caches; prepared kernels are counted in their own cache."""
+        nbytes = 1000 + weight_of(self.feeds)
         for step in self.steps:
-            found += 1000
+            nbytes += 1000
             if isinstance(step, Launch):
-                found += step.call.weight + weight_of(step.in_specs)
-        return found
+                nbytes += step.call.weight + weight_of(step.in_specs)
+        return nbytes
 
     @property
     def known(self) -> bool:
-        """Whether all sizes are known now: none is -1, and none depends on values."""
-        made = [o.spec for s in self.steps if isinstance(s, Launch) for o in s.outs]
-        made += [s.spec for s in self.steps if isinstance(s, Move)]
-        return self.pending is None and all(spec.known for spec in (*self.feeds.values(), *made))
+        """Whether all dims are static: none is -1, and none depends on values."""
+        specs = [o.spec for s in self.steps if isinstance(s, Launch) for o in s.outs]
+        specs += [s.spec for s in self.steps if isinstance(s, Move)]
+        return self.pending is None and all(spec.known for spec in (*self.feeds.values(), *specs))
 
     @property
     def moves(self) -> list[Move]:

@@ -1,4 +1,4 @@
-"""When values end: what is freed after which step, which tensors serve again, and which memory is shared."""
+"""Liveness of the values of a plan: what each step frees or recycles, and which outputs overwrite an input in place."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from contextvars import ContextVar
 
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Output, Plan
 
-WORTH_SHARING = 16384
-"""Bytes from which updating in place gains more than the short path of recycled tensors."""
-worth_sharing: ContextVar[int] = ContextVar("worth_sharing", default=WORTH_SHARING)
-"""That of the plans that are made now: the certificate tries small samples in place, too."""
+MIN_INPLACE_BYTES = 16384
+"""Bytes of an output from which in-place update saves more time than the fast path of recycled tensors."""
+min_inplace_bytes: ContextVar[int] = ContextVar("min_inplace_bytes", default=MIN_INPLACE_BYTES)
+"""The bound for plans made in this context: the certificate lowers it to test in-place kernels on small samples."""
 
 
-def finish_lifetimes(plan: Plan, last_use: Mapping[str, int], inplace: bool) -> None:
-    """Note with each step what ends there.
+def record_liveness(plan: Plan, last_use: Mapping[str, int], inplace: bool) -> None:
+    """Set ``free``, ``recycle`` and ``shares`` of each step of a complete plan.
 
-    ``plan``: all its steps are there.
-    ``last_use``: by key the step that reads it last; a step beyond the last one: it lives on after the plan.
-    ``inplace``: whether outputs may take the memory of inputs that end.
+    ``last_use``: by key the index of the last step that reads it; at least the number of steps if it is live after
+    the plan.
+    ``inplace``: whether outputs may overwrite inputs that end.
     """
     plan.last_use = dict(last_use)
-    _place_frees(plan, last_use)
-    _place_recycling(plan)
+    _assign_frees(plan, last_use)
+    _assign_recycling(plan)
     if inplace:
-        _share_dying_inputs(plan)
+        _overwrite_ending_inputs(plan)
 
 
-def _place_frees(plan: Plan, last_use: Mapping[str, int]) -> None:
+def _assign_frees(plan: Plan, last_use: Mapping[str, int]) -> None:
     for key, index in last_use.items():
         if key in plan.state or index >= len(plan.steps):
             continue
@@ -43,38 +43,40 @@ def _place_frees(plan: Plan, last_use: Mapping[str, int]) -> None:
         step.free.append(key)
 
 
-def _share_dying_inputs(plan: Plan) -> None:
-    """Let an output take the memory of an input that ends at its operator, where definition and kernel allow.
+def _overwrite_ending_inputs(plan: Plan) -> None:
+    """Let outputs overwrite inputs that end at their operator, where definition and kernel allow it.
 
-    Proven, not assumed: the input's tensor was made by an operator of this run on the same place, nothing
-    reads it later (it would be recycled here), and the two have equal dims and dtype.
+    Conditions: an operator of this run made the input's tensor on the same place, nothing reads it later (it would be
+    recycled here), and both have equal dims and dtype.
     """
-    least = worth_sharing.get()
+    min_bytes = min_inplace_bytes.get()
     for step in plan.steps:
         if not isinstance(step, Launch) or step.skip or step.blind or not step.choice.inplace:
             continue
-        ends = {key for key, where in step.recycle if where == step.where}
-        if not ends:
+        ending = {key for key, where in step.recycle if where == step.where}
+        if not ending:
             continue
-        for out, given in _alias_pairs(step):
-            position = step.call.index[given]
+        for out, slot in _alias_pairs(step):
+            position = step.call.index[slot]
             key = step.ins[position]
-            if out.spec.nbytes < least or key not in ends or out.shares >= 0 or out.state or key is None:
+            if out.spec.nbytes < min_bytes or key not in ending or out.shares >= 0 or out.state or key is None:
                 continue
             if step.ins.count(key) == 1 and step.in_specs[position].with_(lod=()) == out.spec.with_(lod=()):
                 out.shares = position
-                ends.discard(key)
+                ending.discard(key)
                 step.recycle = [item for item in step.recycle if item[0] != key]
                 step.free.append(key)
                 step.simple = False
 
 
-def _place_recycling(plan: Plan) -> None:
-    """Of the values that end at a step, those that operators made serve again as they are."""
+def _assign_recycling(plan: Plan) -> None:
+    """Return the tensors of values that end at a step, and that launches made, to the tensor cache."""
     launches = [step for step in plan.steps if isinstance(step, Launch)]
-    held = {key for step in plan.steps if isinstance(step, Control) for keys in step.ins.values() for key in keys}
+    controls = [step for step in plan.steps if isinstance(step, Control)]
+    control_inputs = {key for step in controls for keys in step.ins.values() for key in keys}
     makers = {o.key: s.where for s in launches for o in s.outs if o.shares < 0 and not o.state and o.spec.known}
-    makers = {key: where for key, where in makers.items() if key not in held}  # what it makes may be the same tensor
+    for key in control_inputs:  # an output of a Control step may be the same tensor
+        makers.pop(key, None)
     for step in plan.steps:
         if isinstance(step, Launch):
             step.makes = [(o.spec, o.key) for o in step.outs]
@@ -84,7 +86,7 @@ def _place_recycling(plan: Plan) -> None:
 
 
 def _alias_pairs(step: Launch) -> list[tuple[Output, str]]:
-    """Outputs of a step that may share memory, each with the input slot whose memory that is."""
+    """Outputs of a step that may overwrite an input, each with the slot of that input."""
     allowed = step.choice.may_share(step.call)
     if not allowed:
         return []

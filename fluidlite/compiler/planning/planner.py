@@ -1,4 +1,4 @@
-"""The one planner: from a graph, feeds and state to a Plan. Pure: it looks at metadata only."""
+"""The planner: makes a Plan from a graph and the metadata of feeds and state. It reads and changes no tensor."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
-from fluidlite.compiler.planning.least_moves import Picked, better_layouts, better_places, moved_bytes
+from fluidlite.compiler.planning.least_moves import Overrides, layout_overrides, moved_bytes, place_overrides
 from fluidlite.compiler.planning.operator_steps import OperatorSteps
-from fluidlite.compiler.planning.plan import Control, Launch, Line, Pending, Plan
-from fluidlite.compiler.planning.plan_liveness import finish_lifetimes
+from fluidlite.compiler.planning.plan import Control, Launch, Pending, Plan, PlanEntry
+from fluidlite.compiler.planning.plan_liveness import record_liveness
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.platform.device_registry import devices
@@ -32,10 +32,10 @@ def plan_graph(
 ) -> Plan:
     """Plan one run of a graph.
 
-    ``feeds``: by name the spec, and where the value is.
-    ``state``: the scope's initialised state variables.
-    ``assume_state``: take state that is missing as declared and at home (for explain).
-    ``inplace``: let outputs take the memory of inputs that end; off while observers want to see both.
+    ``feeds``: by name the spec and the place of the value.
+    ``state``: the same of the scope's initialised state variables.
+    ``assume_state``: assume that missing state is as declared, on ``place`` (for explain).
+    ``inplace``: let outputs overwrite inputs that end; off while observers read both.
     Raises ProgramError, FeedError, FetchError, KernelNotFoundError, ShapeError and others, each with the operator and
     the user's line.
     """
@@ -44,85 +44,86 @@ def plan_graph(
 
 class _Planner(OperatorSteps):
     def plan(self) -> Plan:
-        self.picked: Picked = {}  # what was chosen for the sake of the whole plan
+        self.overrides: Overrides = {}
         self.out.pruned = self.graph.pruned
         plan = self._best_plan(self.graph.operators, 0)
         plan.state_specs = {name: self.state[name] for name in plan.state if name in self.state}
         return plan
 
     def _best_plan(self, ops: list[GraphOp], start: int) -> Plan:
-        """Plan operator by operator; and once more with other choices, where those move fewer bytes."""
-        again = self._copy(self.out.before)
-        self.options: dict[int, tuple[Choice, ...]] = {}
+        """Plan operator by operator, then again with overridden choices; take the plan that moves fewer bytes."""
+        initial = self._copy(self.out.before)
+        self.tied_choices: dict[int, tuple[Choice, ...]] = {}
         plan = self._plan_from(ops, start)
-        lines = plan.lines[len(again.out.lines) :]
-        for better in (self._better_layouts, self._better_places):
-            picked = better(lines)
-            if not picked:
+        entries = plan.lines[len(initial.out.lines) :]
+        for overrides_for in (self._layout_overrides, self._place_overrides):
+            overrides = overrides_for(entries)
+            if not overrides:
                 continue
-            trial = again._copy(again.out.before)
-            trial.options, trial.picked = {}, {**self.picked, **picked}
+            trial = initial._copy(initial.out.before)
+            trial.tied_choices, trial.overrides = {}, {**self.overrides, **overrides}
             other = trial._plan_from(ops, start)
-            if moved_bytes(other, self.home, self.host) < moved_bytes(plan, self.home, self.host):
-                plan, lines, self.picked = other, other.lines[len(again.out.lines) :], trial.picked
+            if moved_bytes(other, self.place, self.host) < moved_bytes(plan, self.place, self.host):
+                plan, entries, self.overrides = other, other.lines[len(initial.out.lines) :], trial.overrides
         return plan
 
-    def _better_layouts(self, lines: list[Line]) -> Picked:
-        return better_layouts(lines, self.graph.results, self.options) if self.options else {}
+    def _layout_overrides(self, lines: list[PlanEntry]) -> Overrides:
+        return layout_overrides(lines, self.graph.results, self.tied_choices) if self.tied_choices else {}
 
-    def _better_places(self, lines: list[Line]) -> Picked:
-        return better_places(lines, self.graph.results, self.home, self.host, self.policy)
+    def _place_overrides(self, lines: list[PlanEntry]) -> Overrides:
+        return place_overrides(lines, self.graph.results, self.place, self.host, self.policy)
 
     def _copy(self, before: Plan | None) -> _Planner:
-        """A planner that knows what this one knows now."""
-        again = copy.copy(self)
-        again.known = {value: replace(known, copies=dict(known.copies)) for value, known in self.known.items()}
-        again.held, again.last_reads, again.keys = dict(self.held), dict(self.last_reads), set(self.keys)
-        again.values = dict(self.values)
-        again.last_use = {}
-        again.out = replace(self.out, before=before)
-        again.out.lines, again.out.state = list(self.out.lines), dict(self.out.state)
-        again.out.steps, again.out.fetches, again.out.places, again.out.pending = [], [], [], None
-        return again
+        """A copy of this planner's state, from which another plan is made."""
+        planner = copy.copy(self)
+        planner.placements = {value: replace(at, copies=dict(at.copies)) for value, at in self.placements.items()}
+        planner.state_values, planner.last_reads = dict(self.state_values), dict(self.last_reads)
+        planner.keys, planner.numbers = set(self.keys), dict(self.numbers)
+        planner.last_use = {}
+        planner.out = replace(self.out, before=before)
+        planner.out.lines, planner.out.state = list(self.out.lines), dict(self.out.state)
+        planner.out.steps, planner.out.fetches, planner.out.places, planner.out.pending = [], [], [], None
+        return planner
 
     def _plan_from(self, ops: list[GraphOp], start: int) -> Plan:
         for self.at in range(start, len(ops)):
             op = ops[self.at]
             definition = op.definition
-            unknown = self._unknown_values(op) if definition.stated or definition.tables else []
-            if unknown:
-                self._pause(ops[self.at :], self.at, unknown, [])
-                return self._finished(ops[self.at :])
-            self._step(op)
+            unknown_values = self._unknown_values(op) if definition.stated or definition.tables else []
+            if unknown_values:
+                self._pause(ops[self.at :], self.at, unknown_values, [])
+                return self._completed(ops[self.at :])
+            self._plan_operator(op)
             later = ops[self.at + 1 :] if definition.dynamic else []
             if later:
-                open_dims = [each for each in op.results if each in self.known and self._is_open(self.known[each].spec)]
+                written = [value for value in op.results if value in self.placements]
+                open_dims = [value for value in written if self._is_open(self.placements[value].spec)]
                 if open_dims and not self.assume_state:
                     self._pause(later, self.at + 1, [], open_dims)
-                    return self._finished(later)
+                    return self._completed(later)
         for name, value in zip(self.graph.fetches, self.graph.results, strict=True):
-            found = self._find(value, fetching=True)
-            key = found.key if found.spec.layout is PLAIN else self._at(value, found.place)
-            self.out.fetches.append((name, key, found.place, found.spec.with_(layout=PLAIN)))
-        for _, key, _, _ in self.out.fetches:  # once no fetch moves anything any more
-            self._use(key)
-        return self._finished([])
+            placement = self._placement(value, fetching=True)
+            key = placement.key if placement.spec.layout is PLAIN else self._key_at(value, placement.place)
+            self.out.fetches.append((name, key, placement.place, placement.spec.with_(layout=PLAIN)))
+        for _, key, _, _ in self.out.fetches:  # after the last move that a fetch adds
+            self._record_use(key)
+        return self._completed([])
 
     @staticmethod
     def _is_open(spec: Spec) -> bool:
-        """Whether the run itself finds the dims of a value, or its LoD."""
+        """Whether the dims of a value, or its LoD, are determined by the run itself."""
         return not spec.known or (spec.lod_level > len(spec.lod) and spec.kind != TENSOR_ARRAY)
 
-    def _finished(self, later: Sequence[GraphOp]) -> Plan:
-        """Complete this plan: which places it needs, and when values end; ``later`` is what a further plan runs."""
-        places = {self.home, *(place for move in self.out.moves for place in (move.source, move.target))}
+    def _completed(self, later: Sequence[GraphOp]) -> Plan:
+        """Complete this plan with its places and with liveness; ``later``: the operators of its continuation."""
+        places = {self.place, *(place for move in self.out.moves for place in (move.source, move.target))}
         for step in self.out.steps:
             if isinstance(step, Launch):
                 places.add(step.choice.place)
             elif isinstance(step, Control):
                 places.add(self.host)
         places |= {place for _, _, place, _ in self.out.fetches}
-        if later:  # all locks are taken when the run begins
+        if later:  # a run takes all locks when it begins
             places |= {self.host, *(devices.unit(at).place for op in later if (at := op.hints.get("op_device")))}
         if self.out.before is not None:
             places |= set(self.out.before.places)
@@ -133,39 +134,39 @@ class _Planner(OperatorSteps):
                 plain = not step.skip and step.random is None and None not in step.ins
                 plain = plain and not step.blind and not step.writes_state
                 step.simple = plain and all([o.shares < 0 and not o.state and o.spec.known for o in step.outs])
-        finish_lifetimes(self.out, self.last_use, self.inplace)
+        record_liveness(self.out, self.last_use, self.inplace)
         return self.out
 
-    # Values that sizes depend on
+    # Values on which sizes depend
 
     def _unknown_values(self, op: GraphOp) -> list[GraphValue]:
-        """The values whose numbers an operator takes as metadata, and that are not known yet."""
+        """The inputs whose numbers an operator takes as metadata, and that are not known yet."""
         definition = op.definition
         slots = (*definition.stated, *definition.tables)
         if self.assume_state:  # explain: dims stay open
             return []
-        return [value for slot in slots for value in op.inputs.get(slot, ()) if value not in self.values]
+        return [value for slot in slots for value in op.inputs.get(slot, ()) if value not in self.numbers]
 
     def _pause(self, later: list[GraphOp], at: int, values: list[GraphValue], dims: list[GraphValue]) -> None:
-        """End this plan in front of an operator; the rest is planned when values, or dims, are known."""
-        asked = {value: self._at(value, self.host, why="value") for value in dict.fromkeys(values)}
-        found = {value: self.known[value].key for value in dims}
+        """End this plan before the operator ``at``; the continuation is planned when values and dims are known."""
+        value_keys = {value: self._key_at(value, self.host, why="value") for value in dict.fromkeys(values)}
+        dims_keys = {value: self.placements[value].key for value in dims}
         needed = dict.fromkeys((*(arg for op in later for arg in op.args), *self.graph.results))
         for value in needed:
             if value.op is not None and value.op.type == READ and value.name in self.state:
-                self._find(value)  # what the whole run reads of the scope is taken when it begins
-        for value in needed:  # once nothing is moved any more
-            known = self.known.get(value)
-            for key in (known.key, *known.copies.values()) if known is not None else ():
-                self._use(key)
-        for key in (*asked.values(), *found.values()):
-            self._use(key)
+                self._placement(value)  # the whole run reads the scope once, when it begins
+        for value in needed:  # after the last move
+            placement = self.placements.get(value)
+            for key in (placement.key, *placement.copies.values()) if placement is not None else ():
+                self._record_use(key)
+        for key in (*value_keys.values(), *dims_keys.values()):
+            self._record_use(key)
 
         def resume(numbers: Mapping[GraphValue, tuple[Any, ...]], specs: Mapping[GraphValue, Spec]) -> Plan:
-            again = self._copy(self.out)
+            planner = self._copy(self.out)
             for value, spec in specs.items():
-                again.known[value].spec = spec
-            again.values.update(numbers)
-            return again._best_plan(self.graph.operators, at)
+                planner.placements[value].spec = spec
+            planner.numbers.update(numbers)
+            return planner._best_plan(self.graph.operators, at)
 
-        self.out.pending = Pending(asked, found, resume)
+        self.out.pending = Pending(value_keys, dims_keys, resume)

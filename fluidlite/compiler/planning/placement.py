@@ -223,7 +223,7 @@ class ValuePlacer(ABC):
         self, op: GraphOp, call: Call, slot: str, value: GraphValue | None, spec: Spec, choice: Choice
     ) -> SharedInput:
         """The input that an output updates in place: the previous value of the output's own variable."""
-        input_slot = choice.may_share(call).get(slot) if value is not None else None
+        input_slot = choice.inplace_slots(call).get(slot) if value is not None else None
         if value is None or input_slot is None:
             return -1, None
         own = next((each for each in op.inputs.get(input_slot, ()) if each.name == value.name), None)

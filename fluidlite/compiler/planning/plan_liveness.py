@@ -87,7 +87,7 @@ def _assign_recycling(plan: Plan) -> None:
 
 def _alias_pairs(step: Launch) -> list[tuple[Output, str]]:
     """Outputs of a step that may overwrite an input, each with the slot of that input."""
-    allowed = step.choice.may_share(step.call)
+    allowed = step.choice.inplace_slots(step.call)
     if not allowed:
         return []
     slots = [slot for slot, specs in step.call.outs.items() for _ in specs]

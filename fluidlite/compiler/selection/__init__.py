@@ -1,1 +1,1 @@
-"""Which kernel runs an operator, and where."""
+"""Kernel selection: which kernel runs an operator, and on which place."""

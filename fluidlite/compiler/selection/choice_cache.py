@@ -1,4 +1,4 @@
-"""Choices that are kept for the calls of one generation of registries."""
+"""The cache of choices by call; registration of a kernel, operator or device invalidates it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from fluidlite.program.kernel_registry import Kernel, kernels
 from fluidlite.program.registry import ops
 
 MAX_CHOICES = 4096
+"""Calls whose choice is cached."""
 
 
 class ChoiceCache:
-    """Choices of one generation: a thread that is still choosing by an older one keeps its own."""
+    """Choices for one generation of the registries; a thread that selects by an older generation uses its own cache."""
 
     def __init__(self, generation: tuple[int, ...]) -> None:
         self.generation = generation
@@ -25,12 +26,12 @@ _cache = ChoiceCache(())
 
 def current_choices() -> ChoiceCache:
     global _cache
-    found, now = _cache, (kernels.generation, ops.generation, devices.generation)
-    if found.generation != now:
-        found = _cache = ChoiceCache(now)
-    return found
+    cache, current = _cache, (kernels.generation, ops.generation, devices.generation)
+    if cache.generation != current:
+        cache = _cache = ChoiceCache(current)
+    return cache
 
 
 def generation() -> tuple[int, int, int]:
-    """Changes whenever a kernel, operator or device is registered; caches of choices watch it."""
+    """The version counters of the registries: they change whenever a kernel, operator or device is registered."""
     return kernels.generation, ops.generation, devices.generation

@@ -1,4 +1,4 @@
-"""Every kernel that is there for a call on a place: which can run it, and why the others cannot."""
+"""All candidate kernels for a call on a place: which can run it, which is selected, and the reasons of refusals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fluidlite.compiler.selection.refusals import (
     capability_refusal,
     device_refusal,
     device_veto,
-    of_other_devices,
+    other_device_refusal,
     refuse,
 )
 from fluidlite.compiler.selection.single_kernel import GENERATED_FOR
@@ -24,20 +24,20 @@ from fluidlite.program.op_call import Call
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to compute a call on a place.
+    """One candidate to compute a call on a place.
 
     Attributes
     ----------
     how : str
         native, generated, generic, decomposed or widened.
     name : str
-        The library; of generated and generic kernels also the capability that they use.
+        The library; for generated and generic kernels also the capability that they use.
     choice : Choice or None
-        What runs it; None if it cannot.
+        The choice of this candidate; None if it cannot run the call.
     taken : bool
-        Whether the selection takes it.
+        Whether kernel selection chooses it.
     reason : str
-        Why it cannot run the call, or why another one is taken; "" for the one that is.
+        Why it cannot run the call, or why another candidate is selected; "" for the selected one.
     """
 
     how: str
@@ -48,7 +48,7 @@ class Candidate:
 
 
 def candidates(call: Call, place: Place, policy: Policy | None = None) -> list[Candidate]:
-    """Every candidate for a call, in the order in which the selection asks.
+    """Return all candidates for a call, in the order in which kernel selection tries them.
 
     Raises
     ------
@@ -59,49 +59,50 @@ def candidates(call: Call, place: Place, policy: Policy | None = None) -> list[C
     unit = devices.unit(place)
     call = call.at(unit.place)
     chosen = choose(call, unit.place, policy)
-    found = [*_native(call, unit), *_generated(call, unit), *_generic(call, unit), *_decomposed(call, unit, policy)]
-    if chosen.how == "widened":  # the last resort; else casts would stand beside every kernel
-        found += _widened(call, unit, policy)
-    return [_judged(how, name, choice, reason, chosen) for how, name, choice, reason in found]
+    rows = [*_native(call, unit), *_generated(call, unit), *_generic(call, unit), *_decomposed(call, unit, policy)]
+    if chosen.how == "widened":  # listed as the last resort only, not beside every kernel
+        rows += _widened(call, unit, policy)
+    return [_candidate(how, name, choice, reason, chosen) for how, name, choice, reason in rows]
 
 
 CandidateRow = tuple[str, str, Choice | None, str]
+"""How, name, choice, and the reason of a refusal."""
 
 
 def _native(call: Call, unit: Unit) -> list[CandidateRow]:
-    mine = [kernel for kernel in kernels.of(call.op.type) if kernel.runs_on(unit.place.kind)]
-    found: list[CandidateRow] = []
-    for kernel in sorted(mine, key=_rank):
-        reason = of_other_devices(kernel, unit) or refuse(kernel, call, unit) or ""
+    registered = [kernel for kernel in kernels.of(call.op.type) if kernel.runs_on(unit.place.kind)]
+    rows: list[CandidateRow] = []
+    for kernel in sorted(registered, key=_rank):
+        reason = other_device_refusal(kernel, unit) or refuse(kernel, call, unit) or ""
         choice = None if reason else Choice("native", unit.place, kernel.library, kernel)
-        found.append(("native", kernel.library, choice, reason))
-    return found
+        rows.append(("native", kernel.library, choice, reason))
+    return rows
 
 
 def _generated(call: Call, unit: Unit) -> list[CandidateRow]:
     if call.op.scalar is None and call.op.expression is None:
         return []
-    found: list[CandidateRow] = []
+    rows: list[CandidateRow] = []
     for capability in GENERATED_FOR:
         if getattr(unit, capability) is None or capability not in generators:
             continue
         reason = device_refusal(call, unit) or device_veto(call, unit) or generators[capability].refuse(call, unit)
         choice = None if reason else Choice("generated", unit.place, capability, None, capability)
-        found.append(("generated", f"expression ({capability})", choice, reason or ""))
-    return found
+        rows.append(("generated", f"expression ({capability})", choice, reason or ""))
+    return rows
 
 
 def _generic(call: Call, unit: Unit) -> list[CandidateRow]:
-    found: list[CandidateRow] = []
+    rows: list[CandidateRow] = []
     for capability in unit.capabilities():
         for kernel in sorted((k for k in kernels.of(call.op.type) if capability in k.places), key=_rank):
-            reason = of_other_devices(kernel, unit) or refuse(kernel, call, unit) or ""
+            reason = other_device_refusal(kernel, unit) or refuse(kernel, call, unit) or ""
             reason = reason or capability_refusal(capability, call, unit) or ""
             if not reason and capability != "memory":
                 reason = device_veto(call, unit) or ""
             choice = None if reason else Choice("generic", unit.place, kernel.library, kernel, capability)
-            found.append(("generic", f"{kernel.library} ({capability})", choice, reason))
-    return found
+            rows.append(("generic", f"{kernel.library} ({capability})", choice, reason))
+    return rows
 
 
 def _decomposed(call: Call, unit: Unit, policy: Policy) -> list[CandidateRow]:
@@ -123,7 +124,7 @@ def _rank(kernel: Kernel) -> int:
     return -kernels.library(kernel.library).rank
 
 
-def _judged(how: str, name: str, choice: Choice | None, reason: str, chosen: Choice) -> Candidate:
+def _candidate(how: str, name: str, choice: Choice | None, reason: str, chosen: Choice) -> Candidate:
     if choice is None:
         return Candidate(how, name, None, False, reason)
     if (choice.how, choice.kernel, choice.capability) == (chosen.how, chosen.kernel, chosen.capability):
@@ -132,13 +133,13 @@ def _judged(how: str, name: str, choice: Choice | None, reason: str, chosen: Cho
 
 
 def _why_not(choice: Choice, chosen: Choice) -> str:
-    """Why a kernel that could is not taken."""
+    """Why a candidate that can run the call is not selected."""
     if choice.how != chosen.how:
         first, second = sorted((choice.how, chosen.how), key=lambda how: HOWS.index(how) if how in HOWS else len(HOWS))
         return f"{first} comes before {second}" if chosen.how == first else f"{chosen.how} is preferred here"
-    mine, taken = (kernels.library(one.library).rank for one in (choice, chosen))
-    if choice.library != chosen.library and mine != taken:
-        return f"{chosen.library} has rank {taken}, {choice.library} {mine}"
+    rank, chosen_rank = (kernels.library(each.library).rank for each in (choice, chosen))
+    if choice.library != chosen.library and rank != chosen_rank:
+        return f"{chosen.library} has rank {chosen_rank}, {choice.library} {rank}"
     if choice.capability != chosen.capability:
         return f"the {chosen.capability} is preferred for a call of this size"
     return f"{chosen.library} was registered first"

@@ -1,4 +1,4 @@
-"""Choosing the kernel of one call on one place: pure, from metadata, with the reason of every refusal."""
+"""Kernel selection for one call on one place: a function of metadata alone, with the reason of every refusal."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from fluidlite.program.kernel_registry import Kernel, clash, kernels
 from fluidlite.program.op_call import Call
 from fluidlite.program.widen import WIDER, widen, widenable
 
-MOST_SPREAD = 2
-"""Times the elements of a call's largest tensor that a part may write in front of a product."""
-MANY_BESIDE = 1 << 16
-"""From here on parts that are too small for the kernel language, beside compiled ones, cost less than array calls."""
+MAX_OPERAND_GROWTH = 2
+"""Elements that a part writes, as a multiple of the call's largest tensor; beyond it no matmul is left to a library."""
+MIN_MIXED_ELEMENTS = 1 << 16
+"""Elements from which compiled parts beside parts too small for the kernel language are faster than array calls."""
 
 _Attempt = Callable[[Call, Unit, Policy, "tuple[Kernel, ...]", "list[tuple[str, str]]"], "Choice | None"]
 
@@ -40,8 +40,8 @@ _Attempt = Callable[[Call, Unit, Policy, "tuple[Kernel, ...]", "list[tuple[str, 
 def choose(call: Call, place: Place, policy: Policy) -> Choice:
     """Choose the kernel of a call.
 
-    Order: native (preferred library first), generated, generic, decomposed, widened, fallback; a pinned operator
-    runs on the host.
+    Order: native (preferred library first), generated, generic, decomposed, widened, fallback; a host-only operator
+    runs on the host ("pinned").
 
     Raises KernelNotFoundError if nothing can run it, or only the fallback place could and the policy forbids that.
     """
@@ -52,74 +52,74 @@ def _choose(call: Call, place: Place, policy: Policy) -> Choice:
     refused: list[tuple[str, str]] = []
     if call.op.host_only is not None:
         host = devices.host()
-        found = _on_place(call.at(host), host, policy, refused)
-        if found is None:
-            raise KernelNotFoundError(_not_found(call, host, refused, "it is pinned to the host"))
-        return replace(found, how="pinned", refused=tuple(refused))
-    found = _on_place(call.at(place), place, policy, refused)
-    if found is not None:
-        return found
+        choice = _on_place(call.at(host), host, policy, refused)
+        if choice is None:
+            raise KernelNotFoundError(_refusals(call, host, refused, "it is pinned to the host"))
+        return replace(choice, how="pinned", refused=tuple(refused))
+    choice = _on_place(call.at(place), place, policy, refused)
+    if choice is not None:
+        return choice
     host = devices.host()
     if place == host:
-        raise KernelNotFoundError(_not_found(call, place, refused, "it is the fallback place itself"))
+        raise KernelNotFoundError(_refusals(call, place, refused, "it is the fallback place itself"))
     if policy.fallback == "error":
         raise KernelNotFoundError(
-            _not_found(call, place, refused, "fallback is 'error'")
+            _refusals(call, place, refused, "fallback is 'error'")
             + '\n  Do: fluid.set_fallback("warn"), or device_guard to put it elsewhere'
         )
-    elsewhere: list[tuple[str, str]] = []
-    found = _on_place(call.at(host), host, policy, elsewhere)
-    if found is None:
-        raise KernelNotFoundError(_not_found(call, place, refused + elsewhere, f"nor on the fallback place {host}"))
-    return replace(found, how="fallback", refused=tuple(refused))
+    host_refused: list[tuple[str, str]] = []
+    choice = _on_place(call.at(host), host, policy, host_refused)
+    if choice is None:
+        raise KernelNotFoundError(_refusals(call, place, refused + host_refused, f"nor on the fallback place {host}"))
+    return replace(choice, how="fallback", refused=tuple(refused))
 
 
 def tied(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ...]:
-    """The kernels of the same rank as a chosen one that lie in other layouts, the chosen one first; or nothing.
+    """The kernels of equal rank for several layouts, the chosen one first; empty if there is only one.
 
-    What a registration with ``override=True`` hides is not among them.
+    Kernels that a registration with ``override=True`` replaces are left out.
     """
-    if choice.kernel is None or choice.how not in ("native", "generic") or not _in_layouts(call):
+    if choice.kernel is None or choice.how not in ("native", "generic") or not _has_layout_kernels(call):
         return ()
     unit, kind = devices.unit(choice.place), choice.place.kind
     candidates = _candidates(call, choice.place, policy)
     if choice.how == "native":
-        several = native_kernels(call, kind, policy, candidates)
+        registered = native_kernels(call, kind, policy, candidates)
     else:
-        several = [each for each in candidates if choice.capability in each.places]
-    if len(several) < 2 or all(each.layouts == several[0].layouts for each in several):
+        registered = [each for each in candidates if choice.capability in each.places]
+    if len(registered) < 2 or all(each.layouts == registered[0].layouts for each in registered):
         return ()
     rank, call = rank_of(policy, kind), call.at(choice.place)
-    found = [choice.kernel]
-    for kernel in several:
-        if kernel is choice.kernel or rank(kernel) != rank(choice.kernel) or any(clash(kernel, each) for each in found):
+    ties = [choice.kernel]
+    for kernel in registered:
+        if kernel is choice.kernel or rank(kernel) != rank(choice.kernel) or any(clash(kernel, each) for each in ties):
             continue
-        if any(dict(kernel.layouts) == dict(each.layouts) for each in found):
+        if any(dict(kernel.layouts) == dict(each.layouts) for each in ties):
             continue
         if unsuited(kernel, call, unit, policy) or refuse(kernel, call, unit):
             continue
         if capability_refusal(choice.capability, call, unit):
             continue
-        found.append(kernel)
-    if len(found) < 2:
+        ties.append(kernel)
+    if len(ties) < 2:
         return ()
 
-    def others(mine: Kernel) -> tuple[tuple[str, str], ...]:
+    def refused_others(mine: Kernel) -> tuple[tuple[str, str], ...]:
         reason = "it ranks equally, and with its layouts ({}) no fewer bytes are rearranged"
         return tuple(
             (f"{choice.how} {kernel.library}", reason.format(_layouts_text(kernel)))
-            for kernel in found
+            for kernel in ties
             if kernel is not mine
         )
 
     return tuple(
-        replace(choice, library=kernel.library, kernel=kernel, refused=(*choice.refused, *others(kernel)))
-        for kernel in found
+        replace(choice, library=kernel.library, kernel=kernel, refused=(*choice.refused, *refused_others(kernel)))
+        for kernel in ties
     )
 
 
-def _in_layouts(call: Call) -> bool:
-    """Whether a kernel of an operator, or of what it is an epilogue of, names layouts."""
+def _has_layout_kernels(call: Call) -> bool:
+    """Whether a kernel of the operator, or of the operator before its epilogue, declares layouts."""
     rule = call.op.epilogue
     return kernels.in_layouts(call.op.type if rule is None else rule.product.type)
 
@@ -128,7 +128,7 @@ def _layouts_text(kernel: Kernel) -> str:
     return ", ".join(f"{slot} {name}" for slot, name in kernel.layouts.items()) or "plain"
 
 
-def _not_found(call: Call, place: Place, refused: list[tuple[str, str]], why: str) -> str:
+def _refusals(call: Call, place: Place, refused: list[tuple[str, str]], why: str) -> str:
     lines = [f"{call.op.type} cannot run on {place}; {why}."]
     lines += [f"  {candidate}: {reason}" for candidate, reason in refused]
     return "\n".join(lines)
@@ -137,55 +137,55 @@ def _not_found(call: Call, place: Place, refused: list[tuple[str, str]], why: st
 def _on_place(call: Call, place: Place, policy: Policy, refused: list[tuple[str, str]]) -> Choice | None:
     unit = devices.unit(place)
     candidates = _candidates(call, place, policy)
-    rule = call.op.expression
+    expression = call.op.expression
     if call.op.steps is not None:
-        return _stepwise(call, unit, policy, refused)
-    if rule is not None and rule.operators:
+        return _steps_choice(call, unit, policy, refused)
+    if expression is not None and expression.operators:
         order: tuple[_Attempt, ...] = (try_generated,)
-    elif rule is None or not call.of_tensors:
+    elif expression is None or not call.of_tensors:
         order = (try_native, try_generated, try_generic)
-    elif rule.library:
+    elif expression.library:
         order = (try_native, _library_arrays, try_generic, _in_parts, try_generated)
     else:
         order = (try_native, try_generic, _loops, _in_parts, try_generated)
     for attempt in (*order, try_native_after_plain, _decomposed, _widened):
-        found = attempt(call, unit, policy, candidates, refused)
-        if found is not None:
-            return found
+        choice = attempt(call, unit, policy, candidates, refused)
+        if choice is not None:
+            return choice
     return None
 
 
-def _stepwise(call: Call, unit: Unit, policy: Policy, refused: list[tuple[str, str]]) -> Choice | None:
-    """An operator that runs another one step by step: the kernels of one step, for each number of rows."""
+def _steps_choice(call: Call, unit: Unit, policy: Policy, refused: list[tuple[str, str]]) -> Choice | None:
+    """The choice of an operator that runs another one step by step: the kernels of one step, by number of rows."""
 
-    def of_step(one: Call) -> Choice | str:
+    def of_step(step_call: Call) -> Choice | str:
         inner: list[tuple[str, str]] = []
 
         def make() -> Choice:
-            found = _on_place(one, unit.place, policy, inner)
-            if found is None:
+            choice = _on_place(step_call, unit.place, policy, inner)
+            if choice is None:
                 raise KernelNotFoundError("; ".join(f"{candidate}: {reason}" for candidate, reason in inner))
-            return found
+            return choice
 
         try:
-            return current_choices().choices.get((one, unit.place, policy), make)
+            return current_choices().choices.get((step_call, unit.place, policy), make)
         except KernelNotFoundError as exc:
             return str(exc)
 
-    found = step_choices(call, of_step)
-    if isinstance(found, str):
-        refused.append(("steps", f"its step cannot run on {unit.place} either ({found})"))
+    choices = step_choices(call, of_step)
+    if isinstance(choices, str):
+        refused.append(("steps", f"its step cannot run on {unit.place} either ({choices})"))
         return None
-    return Choice("generated", unit.place, "", None, "", (), found, tuple(refused))
+    return Choice("generated", unit.place, "", None, "", (), choices, tuple(refused))
 
 
 def _candidates(call: Call, place: Place, policy: Policy) -> tuple[Kernel, ...]:
-    """The kernels that may run a call; with an epilogue, the one that computes the product alone, if it takes such."""
+    """The kernels that may run a call; of a call with an epilogue, that of the plain operator if it takes epilogues."""
     rule = call.op.epilogue
     if rule is None:
         return kernels.of(call.op.type)
-    alone = _on_place(product_call(call).at(place), place, policy, [])
-    return (alone.kernel,) if alone is not None and alone.kernel is not None and alone.kernel.epilogue else ()
+    plain = _on_place(product_call(call).at(place), place, policy, [])
+    return (plain.kernel,) if plain is not None and plain.kernel is not None and plain.kernel.epilogue else ()
 
 
 def _decomposed(
@@ -197,18 +197,18 @@ def _decomposed(
     if "decomposed" in policy.exclude:
         return None
     open_sizes = not call.known or any(s.lod_level and not s.lod for specs in call.ins.values() for s in specs)
-    computes = unit.array is not None or unit.language is not None
+    can_compute = unit.array is not None or unit.language is not None
     try:
-        if open_sizes and computes and codegen_registry.has_steps(call):  # its parts depend on its sequences
+        if open_sizes and can_compute and codegen_registry.has_steps(call):  # the parts depend on the LoD
             return Choice("decomposed", unit.place, "", refused=tuple(refused))
         parts = decompose(call)
     except ProgramError as exc:
         refused.append(("decomposition", str(exc)))
         return None
     except Exception as exc:
-        read = [spec for slot in (*call.op.stated, *call.op.tables) for spec in call.ins.get(slot, ())]
-        known = not open_sizes and all([spec.value is not None for spec in read])
-        if known and all(spec.known for specs in call.outs.values() for spec in specs):
+        metadata_specs = [spec for slot in (*call.op.stated, *call.op.tables) for spec in call.ins.get(slot, ())]
+        sizes_known = not open_sizes and all([spec.value is not None for spec in metadata_specs])
+        if sizes_known and all(spec.known for specs in call.outs.values() for spec in specs):
             raise
         refused.append(("decomposition", f"its dims, LoD or numbers are not known yet ({type(exc).__name__}: {exc})"))
         return None
@@ -220,69 +220,69 @@ def _decomposed(
     for number, part in enumerate(parts):
         inner: list[tuple[str, str]] = []
         with taken_apart(call):
-            found = _on_place(part.call.at(unit.place), unit.place, policy, inner)
-        if found is None:
+            choice = _on_place(part.call.at(unit.place), unit.place, policy, inner)
+        if choice is None:
             why = "; ".join(f"{candidate}: {reason}" for candidate, reason in inner)
             refused.append(("decomposition", f"its {part.call.op.type} cannot run on {unit.place} either ({why})"))
             return None
-        if found.parts:  # itself decomposed: its parts take the outer values
-            flat.extend(spliced(part, found.parts, number))
-            chosen.extend(found.part_choices)
+        if choice.parts:  # it is decomposed itself: its parts are spliced in
+            flat.extend(spliced(part, choice.parts, number))
+            chosen.extend(choice.part_choices)
         else:
             flat.append(part)
-            chosen.append(found)
+            chosen.append(choice)
     return Choice("decomposed", unit.place, "", None, "", tuple(flat), tuple(chosen), tuple(refused))
 
 
 def _library_arrays(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
-    """Array calls of an expression that a library behind the namespace computes."""
+    """Array calls for an expression that the library of the array namespace computes."""
     if unit.array is None or policy.capability(unit.place.kind) == "language":
         return None
-    found = try_generated(call, unit, replace(policy, exclude=(*policy.exclude, "language")), candidates, [])
-    return None if found is None else replace(found, refused=tuple(refused))
+    choice = try_generated(call, unit, replace(policy, exclude=(*policy.exclude, "language")), candidates, [])
+    return None if choice is None else replace(choice, refused=tuple(refused))
 
 
 def _loops(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
-    """An expression as loops of a kernel language."""
+    """Loops in the kernel language for an expression."""
     if unit.language is None or codegen_registry.parts_first(call):
         return None
     if unused("language", call, unit, policy) is not None:
         return None
-    found = try_generated(call, unit, replace(policy, exclude=(*policy.exclude, "array")), candidates, [])
-    return None if found is None else replace(found, refused=tuple(refused))
+    choice = try_generated(call, unit, replace(policy, exclude=(*policy.exclude, "array")), candidates, [])
+    return None if choice is None else replace(choice, refused=tuple(refused))
 
 
 def _in_parts(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
-    """An expression said with operators, rather than by array calls: if the kernel language computes all of them (where
-    the whole is large, all that are large enough for it).
+    """A decomposition of an expression, instead of array calls, if the kernel language computes all of its parts (of a
+    large call, all parts that are large enough for it).
 
-    Elementwise parts are then one kernel each. Products are left to the library of the array namespace, unless their
-    operands are spread for them, as windows of images are.
+    Each elementwise part is one kernel. Matmuls are left to the library of the array namespace, unless their operands
+    must be materialized larger than the inputs, as with windows of images.
     """
     if unit.language is None or unused("language", call, unit, policy) is not None:
         return None
     elements = max(call.largest, 0)
-    found = _decomposed(call, unit, policy, candidates, [])
-    if found is None:
+    choice = _decomposed(call, unit, policy, candidates, [])
+    if choice is None:
         return None
-    products = all(_most_written(part) <= MOST_SPREAD * elements for part in found.parts)
+    library_matmuls = all(_max_written(part) <= MAX_OPERAND_GROWTH * elements for part in choice.parts)
     if any(
-        choice.capability == "array"
-        and not (products and codegen_registry.parts_first(part.call))
-        and (elements < MANY_BESIDE or unused("language", part.call, unit, policy) is None)
-        for part, choice in zip(found.parts, found.part_choices, strict=True)
+        part_choice.capability == "array"
+        and not (library_matmuls and codegen_registry.parts_first(part.call))
+        and (elements < MIN_MIXED_ELEMENTS or unused("language", part.call, unit, policy) is None)
+        for part, part_choice in zip(choice.parts, choice.part_choices, strict=True)
     ):
         return None
-    return replace(found, refused=tuple(refused))
+    return replace(choice, refused=tuple(refused))
 
 
-def _most_written(part: Part) -> int:
+def _max_written(part: Part) -> int:
     """The elements of the largest tensor that a part writes."""
     return max(prod(spec.dims) for specs in part.call.outs.values() for spec in specs)
 
@@ -290,34 +290,34 @@ def _most_written(part: Part) -> int:
 def _widened(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
-    """The call in a wider data type, with casts that the place computes itself."""
+    """The call in a wider dtype, with casts on the same place."""
     narrow = call.key_dtype
     if narrow not in WIDER or "widened" in policy.exclude or not widenable(call):
         return None
-    alone = replace(policy, exclude=(*policy.exclude, "widened"))
+    without_widening = replace(policy, exclude=(*policy.exclude, "widened"))
     for wide in WIDER[narrow]:
         parts = widen(call, wide)
         if parts is None:
             continue
-        chosen = [_on_place(part.call.at(unit.place), unit.place, alone, []) for part in parts]
-        found = tuple(each for each in chosen if each is not None and not each.parts)
-        if len(found) == len(parts):
-            return Choice("widened", unit.place, "", None, "", tuple(parts), found, tuple(refused))
+        attempts = [_on_place(part.call.at(unit.place), unit.place, without_widening, []) for part in parts]
+        choices = tuple(each for each in attempts if each is not None and not each.parts)
+        if len(choices) == len(parts):
+            return Choice("widened", unit.place, "", None, "", tuple(parts), choices, tuple(refused))
     return None
 
 
 def widened_choice(call: Call, unit: Unit, policy: Policy) -> Choice | None:
-    """The call in a wider data type on the place, or None, whatever else could run it."""
+    """The choice for the call in a wider dtype, even if another candidate can run it; None if there is none."""
     return _widened(call, unit, policy, (), [])
 
 
 def fusible_choice(call: Call, unit: Unit, policy: Policy) -> Choice | None:
-    """The call said with elementwise operators, which can be fused with what is around them, or None."""
+    """The decomposition of a call into elementwise operators, which passes can fuse with their neighbours; or None."""
     return _in_parts(call, unit, policy, (), []) if codegen_registry.elementwise(call) else None
 
 
 def decomposed_choice(call: Call, unit: Unit, policy: Policy) -> tuple[Choice | None, str]:
-    """The call said with other operators on the place, or None and the reason, whatever else could run it."""
+    """The decomposition of a call, even if another candidate can run it; or None and the reason."""
     refused: list[tuple[str, str]] = []
-    found = _decomposed(call, unit, policy, (), refused)
-    return found, "" if found is not None else refused[-1][1] if refused else "excluded by the policy"
+    choice = _decomposed(call, unit, policy, (), refused)
+    return choice, "" if choice is not None else refused[-1][1] if refused else "excluded by the policy"

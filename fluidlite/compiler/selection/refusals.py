@@ -1,4 +1,4 @@
-"""Why a kernel, a device or a kernel language does not take a call; each asks metadata alone."""
+"""Reasons for which a kernel, a device or a kernel language refuses a call: functions of metadata alone."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Slot
 from fluidlite.tensor.layout import layout_named
 
-MANY_OPERATORS = 16
-"""Operators in a fused one from which on calls of the array namespace take longer than one compiled kernel, whatever
-their size.
-"""
+MIN_COMPILED_OPERATORS = 16
+"""Operators of a fused operator from which one compiled kernel is faster than array calls for tensors of any size."""
 _NAMES = {"array": "the array namespace", "language": "the kernel language"}
 
 
 def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | None:
-    """Why a capability of a device is left aside for a call, or None."""
+    """Why a capability of a device is not used for a call, or None."""
     if capability in policy.exclude:
         return "excluded by the policy"
     if capability != "language":
@@ -34,26 +32,26 @@ def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | Non
         return "codegen is another"
     if chosen == "language" or unit.array is None or "array" in policy.exclude:
         return None
-    least = getattr(unit.language, "least", 0)
-    if call.op.expression is not None and call.op.expression.operators >= MANY_OPERATORS:
+    min_elements = getattr(unit.language, "least", 0)
+    if call.op.expression is not None and call.op.expression.operators >= MIN_COMPILED_OPERATORS:
         return None
-    if least and not policy.repeated and 0 <= call.largest < least:
-        return f"under {least} elements the array namespace starts sooner"
+    if min_elements and not policy.repeated and 0 <= call.largest < min_elements:
+        return f"under {min_elements} elements the array namespace starts sooner"
     return None
 
 
 def unsuited(kernel: Kernel, call: Call, unit: Unit, policy: Policy) -> str | None:
-    """Why a kernel that is written for other devices, or in a kernel language that is not used, is left aside."""
+    """Why a kernel is not used: it is written for other devices, or in a kernel language that is not used; or None."""
     if not kernel.written_for:
         return None
-    reason = of_other_devices(kernel, unit)
+    reason = other_device_refusal(kernel, unit)
     if reason is None and kernel.written_for == "registers":
         return unused("language", call, unit, policy)
     return reason
 
 
-def of_other_devices(kernel: Kernel, unit: Unit) -> str | None:
-    """Why a kernel is written for other devices, or None."""
+def other_device_refusal(kernel: Kernel, unit: Unit) -> str | None:
+    """Why a kernel does not suit the device, or None."""
     if kernel.written_for == "registers" and getattr(unit.language, "registers", None) is None:
         return f"{unit.place.kind} has no kernel language that names vector registers"
     if kernel.written_for == "cores" and runs_side_by_side(unit.language):
@@ -62,7 +60,7 @@ def of_other_devices(kernel: Kernel, unit: Unit) -> str | None:
 
 
 def device_refusal(call: Call, unit: Unit) -> str | None:
-    """Why the device itself cannot compute a call (a dtype it lacks), or None."""
+    """Why the device cannot compute a call (it lacks a dtype), or None."""
     for slot, specs in (*call.ins.items(), *call.outs.items()):
         for spec in specs if slot not in call.op.not_computed else ():
             if spec.dtype not in unit.info.dtypes:
@@ -71,24 +69,24 @@ def device_refusal(call: Call, unit: Unit) -> str | None:
 
 
 def device_veto(call: Call, unit: Unit) -> str | None:
-    """Why the device refuses kernels that are written or generated for its namespace or kernel language, or None."""
+    """Why the device's ``supports`` refuses generic and generated kernels for a call, or None."""
     if unit.supports is None:
         return None
-    return asked_of(unit.supports, call.at(unit.place), lambda: f"device kind {unit.place.kind!r}")
+    return call_supports(unit.supports, call.at(unit.place), lambda: f"device kind {unit.place.kind!r}")
 
 
-def asked_of(supports: Callable[[Call], Any], call: Call, whose: Callable[[], str]) -> str | None:
-    """The answer of a plugin's ``supports``; an error of it is not blamed on anybody else."""
+def call_supports(supports: Callable[[Call], Any], call: Call, whose: Callable[[], str]) -> str | None:
+    """Call a plugin's ``supports``; SupportsError, with the plugin's name, if it fails."""
     try:
         answer = supports(call)
     except Exception as exc:
-        raise _no_answer(call, whose(), f"raised {type(exc).__name__}", f": {exc}") from exc
+        raise _supports_error(call, whose(), f"raised {type(exc).__name__}", f": {exc}") from exc
     if answer is not None and not isinstance(answer, str):
-        raise _no_answer(call, whose(), f"returned {answer!r}")
+        raise _supports_error(call, whose(), f"returned {answer!r}")
     return answer
 
 
-def _no_answer(call: Call, whose: str, how: str, why: str = "") -> SupportsError:
+def _supports_error(call: Call, whose: str, how: str, why: str = "") -> SupportsError:
     type = call.op.type
     return SupportsError(
         f"supports(call) of {whose} {how} for operator {type}{why}"
@@ -98,7 +96,7 @@ def _no_answer(call: Call, whose: str, how: str, why: str = "") -> SupportsError
 
 
 def capability_refusal(capability: str, call: Call, unit: Unit) -> str | None:
-    """Why a capability of a device cannot compute a call (a type it lacks), or None."""
+    """Why a capability of a device cannot compute a call (it lacks a dtype), or None."""
     lacking = unit.lacks.get(capability)
     for slot, spec, _ in _specs(call) if lacking else ():
         if lacking and spec.dtype in lacking and slot not in call.op.not_computed:
@@ -115,10 +113,10 @@ def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
     for slot, spec, declared in () if plain else _specs(call):
         if spec.kind not in kernel.kinds and not (declared is not None and declared.unread):
             return f"it takes {', '.join(kernel.kinds)}, {slot} is {spec.kind}"
-        wanted = kernel.layouts.get(slot, "plain")
-        order = layout_named(wanted).permutation if wanted not in ("plain", "any") else None
+        layout = kernel.layouts.get(slot, "plain")
+        order = layout_named(layout).permutation if layout not in ("plain", "any") else None
         if order is not None and len(order) != spec.rank:
-            return f"it takes layout {wanted} for {slot}, this has rank {spec.rank}"
+            return f"it takes layout {layout} for {slot}, this has rank {spec.rank}"
     if kernel.dtypes is not None:
         if isinstance(kernel.dtypes, tuple):
             if call.key_dtype not in kernel.dtypes:
@@ -131,7 +129,7 @@ def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
     reason = device_refusal(call, unit)
     if reason is not None or kernel.supports is None:
         return reason
-    return asked_of(kernel.supports, call, lambda: kernel.whose)
+    return call_supports(kernel.supports, call, lambda: kernel.whose)
 
 
 def _specs(call: Call) -> Iterator[tuple[str, Any, Slot | None]]:

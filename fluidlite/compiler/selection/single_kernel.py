@@ -1,4 +1,4 @@
-"""Attempts to run a call by one kernel of its place, registered or generated, with the reason of every refusal."""
+"""Selection of a single kernel for a call, native, generated or generic, with the reason of every refusal."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ GENERATED_FOR = ("language", "array")
 
 
 def rank_of(policy: Policy, kind: str) -> Callable[[Kernel], tuple[int, int]]:
-    """What the candidates for a kind of places are sorted by: the user's preference, then the rank of the library."""
+    """The sort key of candidates for a kind of places: the user's preference, then the rank of the library."""
     preferred = policy.preferred(kind)
 
     def rank(kernel: Kernel) -> tuple[int, int]:
-        place = preferred.index(kernel.library) if kernel.library in preferred else len(preferred)
-        return place, -kernels.library(kernel.library).rank
+        position = preferred.index(kernel.library) if kernel.library in preferred else len(preferred)
+        return position, -kernels.library(kernel.library).rank
 
     return rank
 
@@ -38,12 +38,12 @@ def rank_of(policy: Policy, kind: str) -> Callable[[Kernel], tuple[int, int]]:
 def try_native(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
-    """A kernel that is registered for the kind of place, the user's preferred library first."""
+    """A kernel registered for the kind of place, that of the user's preferred library first."""
     kind = unit.place.kind
     if "native" in policy.exclude:
         return None
-    mine = native_kernels(call, kind, policy, candidates)
-    for kernel in mine:
+    natives = native_kernels(call, kind, policy, candidates)
+    for kernel in natives:
         if after_plain(kernel, kind, policy):
             reason: str | None = f"the framework's own kernels are preferred to {kernel.library!r}"
         else:
@@ -51,26 +51,26 @@ def try_native(
         if reason is None:
             return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
         refused.append((f"native {kernel.library}", reason))
-    if not mine:
+    if not natives:
         refused.append(("native", f"no kernel is registered for {kind}"))
     return None
 
 
 def native_kernels(call: Call, kind: str, policy: Policy, candidates: tuple[Kernel, ...]) -> list[Kernel]:
-    """The candidates for a kind of places, preferred ones first: the same for all calls of an operator, but for those
-    with an epilogue.
+    """The candidates that run on a kind of places, preferred ones first; cached by operator type, or, of calls with an
+    epilogue, by candidates.
     """
     key = (call.op.type if call.op.epilogue is None else candidates, kind, policy.libraries)
 
-    def make() -> list[Kernel]:
-        mine = [kernel for kernel in candidates if kernel.runs_on(kind)]
-        return sorted(mine, key=rank_of(policy, kind))
+    def sorted_natives() -> list[Kernel]:
+        natives = [kernel for kernel in candidates if kernel.runs_on(kind)]
+        return sorted(natives, key=rank_of(policy, kind))
 
-    return current_choices().native.get(key, make)
+    return current_choices().native.get(key, sorted_natives)
 
 
 def after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:
-    """Whether the user puts the framework's own kernels ("plain", generated or generic) before this library."""
+    """Whether the user prefers the framework's own kernels ("plain": generated or generic) to this kernel's library."""
     preferred = policy.preferred(kind) if policy.libraries else ()
     if "plain" not in preferred or kernel.library == "plain":
         return False
@@ -80,7 +80,7 @@ def after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:
 def try_native_after_plain(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
-    """A kernel of a library that the user puts behind the framework's own."""
+    """A kernel of a library to which the user prefers the framework's own kernels."""
     kind = unit.place.kind
     for kernel in native_kernels(call, kind, policy, candidates):
         if not after_plain(kernel, kind, policy):
@@ -94,7 +94,7 @@ def try_native_after_plain(
 def try_generated(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
-    """A kernel that is generated of the operator's expression."""
+    """A kernel generated from the operator's expression."""
     if call.op.scalar is None and call.op.expression is None:
         refused.append(("generated", "no expression"))
         return None
@@ -119,26 +119,26 @@ def try_generated(
 def try_generic(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
-    """A kernel that is registered for a capability of the place."""
+    """A kernel registered for a capability of the place."""
     if "generic" in policy.exclude:
         return None
     chosen, rank = policy.capability(unit.place.kind), rank_of(policy, unit.place.kind)
-    tried = [
+    pairs = [
         (capability, kernel)
         for capability in sorted(unit.capabilities(), key=lambda each: each != chosen)
         for kernel in sorted([k for k in candidates if capability in k.places], key=rank)
     ]
-    for capability, kernel in sorted(tried, key=lambda pair: not pair[1].library_backed):
+    for capability, kernel in sorted(pairs, key=lambda pair: not pair[1].library_backed):
         reason = unused(capability, call, unit, policy) or unsuited(kernel, call, unit, policy)
         reason = reason or refuse(kernel, call, unit)
         reason = reason or capability_refusal(capability, call, unit)
-        if reason is None and capability != "memory":  # copies need nothing that a device could lack
+        if reason is None and capability != "memory":  # a device lacks nothing that copies need
             reason = device_veto(call, unit)
         if reason is None:
             return Choice("generic", unit.place, kernel.library, kernel, capability, refused=tuple(refused))
         refused.append((f"generic ({capability})", reason))
-    for capability, thing in (("array", unit.array), ("language", unit.language)):
-        if thing is None:
+    for capability, provided in (("array", unit.array), ("language", unit.language)):
+        if provided is None:
             refused.append(
                 (
                     capability,

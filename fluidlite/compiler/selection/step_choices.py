@@ -1,4 +1,4 @@
-"""The kernels of an operator that runs another one step by step: those of one step, for each number of rows."""
+"""Kernel selection for operators that run another operator step by step: one choice for each number of rows."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _calls: WeakKeyDictionary[OpDef, LRUCache[Call]] = WeakKeyDictionary()
 def step_calls(call: Call) -> dict[int, Call]:
     """By number of rows, the call of one step.
 
-    Each is made once for all calls of the operator: a batch has the number of rows of another at some step.
+    The calls are cached by operator: different batches have steps with the same number of rows.
     """
     rule = call.op.steps
     assert rule is not None
     facts = [(slot, spec.dims if slot == "P" else spec.dims[1:], spec.dtype) for slot, spec in _operands(call)]
-    known = _calls.get(rule.step) or _calls.setdefault(rule.step, LRUCache(1024, "calls of steps"))
+    cache = _calls.get(rule.step) or _calls.setdefault(rule.step, LRUCache(1024, "calls of steps"))
     place, training = call.place, call.training
 
-    def of(rows: int) -> Call:
-        return known.get((rows, *facts, place, training), lambda: cut_call(rows))
+    def step_call(rows: int) -> Call:
+        return cache.get((rows, *facts, place, training), lambda: make_call(rows))
 
-    def cut_call(rows: int) -> Call:
-        def cut(spec: Spec) -> Spec:
+    def make_call(rows: int) -> Call:
+        def with_rows(spec: Spec) -> Spec:
             return Spec.of((rows, *spec.dims[1:]), spec.dtype)
 
-        ins = {slot: specs if slot == "P" else tuple(map(cut, specs)) for slot, specs in call.ins.items()}
-        outs = {slot: tuple(map(cut, specs)) for slot, specs in call.outs.items()}
+        ins = {slot: specs if slot == "P" else tuple(map(with_rows, specs)) for slot, specs in call.ins.items()}
+        outs = {slot: tuple(map(with_rows, specs)) for slot, specs in call.outs.items()}
         return Call(rule.step, ins, outs, {}, call.place, call.training)
 
-    return {rows: of(rows) for rows in sorted(set(call.attr("counts")), reverse=True)}
+    return {rows: step_call(rows) for rows in sorted(set(call.attr("counts")), reverse=True)}
 
 
 def _operands(call: Call) -> list[tuple[str, Spec]]:
@@ -45,11 +45,11 @@ def _operands(call: Call) -> list[tuple[str, Spec]]:
 
 
 def step_choices(call: Call, choose: Callable[[Call], Choice | str]) -> tuple[Choice, ...] | str:
-    """The choice for each number of rows, in the order of :func:`step_calls`; or why there is none."""
-    found = []
-    for each in step_calls(call).values():
-        choice = choose(each)
+    """The choice for each number of rows, in the order of :func:`step_calls`; or the reason of a refusal."""
+    choices = []
+    for step_call in step_calls(call).values():
+        choice = choose(step_call)
         if isinstance(choice, str):
             return choice
-        found.append(choice)
-    return tuple(found)
+        choices.append(choice)
+    return tuple(choices)

@@ -1,1 +1,1 @@
-"""The compiler's graph: values written once, operators, the verifier."""
+"""The compiler's intermediate representation: a graph in SSA form, its operators, and the verifier."""

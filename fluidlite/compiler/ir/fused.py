@@ -1,8 +1,8 @@
-"""Fused operators: one operator, made on the fly, that computes what several do.
+"""Fused operators: an operator, defined at compile time, that computes a group of operators.
 
-Its expression is that of the operators put together, of which kernels are generated as of any other. It has a
-decomposition into what it was made of, for calls for which there is no such kernel. Where the operators compute the
-same elements, one by one, a scalar rule may stand for the expression: a product computes it where it is stored.
+Its expression is the composition of the group's expressions; kernels are generated from it as from any expression. It
+decomposes into the group for calls that have no such kernel. Where the group computes the same elements, elementwise,
+it also has a scalar rule: a matmul can compute it as its epilogue.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ Value = TypeVar("Value")
 
 
 RUNTIME = object()
-"""What stands for a float attribute whose number is an argument of kernels."""
+"""Placeholder of a float attribute whose number is an argument of kernels."""
 
 
-class Part(NamedTuple):
-    """One of the operators that a fused one is made of.
+class FusedPart(NamedTuple):
+    """One operator of a fused operator.
 
-    ``attrs``: names and values in the definition's order; a float that is an argument of kernels is RUNTIME, and
+    ``attrs``: names and values in the definition's order; a float that is an argument of kernels is RUNTIME here, and
     an attribute of the fused operator.
-    ``sources``: what each input slot is given, metadata too.
-    ``dtypes``: as what each of these is stored; (): as they are computed.
+    ``sources``: the source of each input slot, also of slots that are read for their metadata alone.
+    ``outs``: its output slots; ``dtypes``: the dtypes in which these are stored, () if as computed.
     """
 
     op: OpDef
@@ -56,25 +56,25 @@ class Part(NamedTuple):
     dtypes: tuple[str, ...] = ()
 
     def operands(self, values: Mapping[Source, Value]) -> dict[str, tuple[Value, ...]]:
-        """What it is given, by its slots: those of a slot that takes several are named ``X[0]``, ``X[1]``, ..."""
-        found: dict[str, tuple[Value, ...]] = {}
+        """Its operands by slot; the sources of a slot with several operands are named ``X[0]``, ``X[1]``, ..."""
+        operands: dict[str, tuple[Value, ...]] = {}
         for name, source in self.sources:
             slot = name if self.op.input(name) is not None else name.partition("[")[0]
-            found[slot] = (*found.get(slot, ()), values[source])
-        return found
+            operands[slot] = (*operands.get(slot, ()), values[source])
+        return operands
 
 
 @dataclass(frozen=True)
-class Structure:
-    """What a fused operator is, whatever its variables, sizes and float attributes.
+class FusedStructure:
+    """The definition of a fused operator, independent of variables, sizes and float attributes.
 
-    ``parts``: in an order in which they can run.
-    ``reads``: for each input (``X0``, ``X1``, ...) whether a part reads it; else its dims alone count.
-    ``outputs``: which values are stored, as ``Out0``, ``Out1``, ...
+    ``parts``: its operators in topological order.
+    ``reads``: for each input (``X0``, ``X1``, ...) whether a part reads its elements; else only its dims are used.
+    ``outputs``: the values that are materialized, as ``Out0``, ``Out1``, ...
     ``must_alias``, ``may_alias``: pairs of output slot and input slot.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[FusedPart, ...]
     reads: tuple[bool, ...]
     numbers: tuple[Number, ...]
     outputs: tuple[Source, ...]
@@ -83,7 +83,7 @@ class Structure:
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """Tells structures apart: 1, 1.0 and True are different attributes."""
+        """The key of the operator cache: 1, 1.0 and True are different attributes."""
         parts = [
             (id(p.op), tuple([(name, type(v).__name__, v) for name, v in p.attrs]), p.sources, p.outs, p.dtypes)
             for p in self.parts
@@ -92,20 +92,20 @@ class Structure:
         return (tuple(parts), self.reads, numbers, self.outputs, self.must_alias, self.may_alias)
 
 
-_fused_ops: WeakValueDictionary[tuple[Any, ...], OpDef] = WeakValueDictionary()
-_known: WeakKeyDictionary[OpDef, _FusedOp] = WeakKeyDictionary()
+_definitions: WeakValueDictionary[tuple[Any, ...], OpDef] = WeakValueDictionary()
+_fused_ops: WeakKeyDictionary[OpDef, _FusedOp] = WeakKeyDictionary()
 _lock = new_lock()
 
 
-def fused_op(structure: Structure) -> OpDef:
-    """Return the operator of a structure; while it is in use, the same structure gives the same one."""
+def fused_op(structure: FusedStructure) -> OpDef:
+    """Return the operator of a structure; equal structures share one operator as long as it is in use."""
     with _lock:
-        found = _fused_ops.get(structure.key)
-        if found is None:
-            made = _FusedOp(structure)
-            found = _fused_ops[structure.key] = made.definition()
-            _known[found] = made
-    return found
+        definition = _definitions.get(structure.key)
+        if definition is None:
+            fused = _FusedOp(structure)
+            definition = _definitions[structure.key] = fused.definition()
+            _fused_ops[definition] = fused
+    return definition
 
 
 def runtime_attrs(op: OpDef, attrs: Mapping[str, Any]) -> dict[str, float]:
@@ -117,23 +117,23 @@ def runtime_attrs(op: OpDef, attrs: Mapping[str, Any]) -> dict[str, float]:
     }
     if op.scalar is None or op.scalar.code is not None:
         return floats
-    asked = {name.rstrip("_") for name in parameters(op.scalar.function)[1]}
-    return {name: value for name, value in floats.items() if name.rstrip("_") in asked}
+    parameter_names = {name.rstrip("_") for name in parameters(op.scalar.function)[1]}
+    return {name: value for name, value in floats.items() if name.rstrip("_") in parameter_names}
 
 
-class _Walk(NamedTuple):
-    """A fused call as the calls of its parts."""
+class _PartCalls(NamedTuple):
+    """The calls of the parts of a fused call, and the specs of all values."""
 
     calls: tuple[Call, ...]
     specs: Mapping[Source, Spec]
 
 
 class _FusedOp:
-    def __init__(self, structure: Structure) -> None:
+    def __init__(self, structure: FusedStructure) -> None:
         self.structure = structure
         self.slots = tuple([f"X{k}" for k in range(len(structure.reads))])
         self.outs = {f"Out{k}": source for k, source in enumerate(structure.outputs)}
-        self.walks: LRUCache[_Walk] = LRUCache(64, "parts of fused calls", 1 << 20)
+        self.part_calls_cache: LRUCache[_PartCalls] = LRUCache(64, "parts of fused calls", 1 << 20)
 
     def definition(self) -> OpDef:
         structure = self.structure
@@ -154,7 +154,7 @@ class _FusedOp:
             tuple(map(Slot, self.outs)),
             tuple(attrs),
             infer=self.infer,
-            scalar=scalar if all([op.scalar is not None and op not in _known for op in operators]) else None,
+            scalar=scalar if all([op.scalar is not None and op not in _fused_ops for op in operators]) else None,
             expression=ExpressionRule(self.tensors, operators=count),
             decompose=self.decompose,
             may_alias=dict(structure.may_alias),
@@ -167,150 +167,152 @@ class _FusedOp:
 
     # The parts of a call
 
-    def walk(self, call: Call) -> _Walk:
-        """Infer part by part."""
+    def part_calls(self, call: Call) -> _PartCalls:
+        """Infer the calls of the parts, cached."""
         key = (tuple(call.ins.items()), call.training, tuple(call.attrs.items()))
-        return self.walks.get(key, lambda: self._walk(call))
+        return self.part_calls_cache.get(key, lambda: self._infer_parts(call))
 
-    def _walk(self, call: Call) -> _Walk:
+    def _infer_parts(self, call: Call) -> _PartCalls:
         specs = {Source(OUTSIDE, slot): each[0] for slot, each in call.ins.items()}
         for k, constant in enumerate(self.structure.numbers):
             specs[Source(NUMBER, str(k))] = Spec.of(constant.dims, constant.dtype)
         calls = []
         for index, part in enumerate(self.structure.parts):
             ins = part.operands(specs)
-            asked = Call(part.op, ins, dict.fromkeys(part.outs, (PLACEHOLDER,)), self._attrs(index, call.attrs))
+            part_call = Call(part.op, ins, dict.fromkeys(part.outs, (PLACEHOLDER,)), self._attrs(index, call.attrs))
             assert part.op.infer is not None
             try:
-                check_inputs(asked)
-                found = part.op.infer(asked)
+                check_inputs(part_call)
+                results = part.op.infer(part_call)
             except ProgramError as exc:
                 raise type(exc)(f"its {part.op.type}: {exc}") from None
             outs = {}
             for slot in part.outs:
-                result = found[slot]
-                outs[slot] = specs_of(result)
+                output_specs = results[slot]
+                outs[slot] = specs_of(output_specs)
                 specs[Source(index, slot)] = outs[slot][0]
-            calls.append(Call(part.op, ins, outs, asked.attrs, None, call.training))
-        return _Walk(tuple(calls), specs)
+            calls.append(Call(part.op, ins, outs, part_call.attrs, None, call.training))
+        return _PartCalls(tuple(calls), specs)
 
     def _attrs(self, index: int, attrs: Mapping[str, Any]) -> dict[str, Any]:
-        given = self.structure.parts[index].attrs
-        return {name: attrs[f"{index}.{name}"] if value is RUNTIME else value for name, value in given}
+        part_attrs = self.structure.parts[index].attrs
+        return {name: attrs[f"{index}.{name}"] if value is RUNTIME else value for name, value in part_attrs}
 
     def tensors(self, inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The expression of all parts: each computes of what others make, rounded as these would store it.
+        """The composed expression of all parts; values between parts are rounded to their stored dtypes.
 
-        Raises ProgramError if a part is no function of tensors.
+        Raises ProgramError if a part has no expression.
         """
-        values = {Source(OUTSIDE, slot): found[0] for slot, found in inputs.items() if found}
+        values = {Source(OUTSIDE, slot): tensors[0] for slot, tensors in inputs.items() if tensors}
         for k, constant in enumerate(self.structure.numbers):
             value = attrs[f"number.{k}"] if constant.value is None else constant.value
             values[Source(NUMBER, str(k))] = full(constant.dims, value, constant.dtype)
         for index, part in enumerate(self.structure.parts):
-            operands, nested = part.operands(values), _known.get(part.op)
-            told = self._attrs(index, attrs)
+            operands, nested = part.operands(values), _fused_ops.get(part.op)
+            attributes = self._attrs(index, attrs)
             if nested is not None:
-                outputs: Mapping[str, Tensor] = nested.tensors(operands, told)
+                outputs: Mapping[str, Tensor] = nested.tensors(operands, attributes)
             else:
                 op = ops.find(part.op.type) or part.op
-                if part.op.input("X[0]") is not None:  # an elementwise form has a slot for each of several operands
-                    operands = {"X": tuple(x for found in operands.values() for x in found)}
-                outputs = meaning(op, operands, told, draws=True)
+                if part.op.input("X[0]") is not None:  # an elementwise form has one slot for each operand
+                    operands = {"X": tuple(x for tensors in operands.values() for x in tensors)}
+                outputs = meaning(op, operands, attributes, draws=True)
             dtypes = part.dtypes or tuple(outputs[slot].dtype for slot in part.outs)
             values |= {Source(index, s): cast(outputs[s], d) for s, d in zip(part.outs, dtypes, strict=True)}
         return {slot: values[source] for slot, source in self.outs.items()}
 
-    # What the definition says
+    # Functions of the definition
 
     def infer(self, call: Call) -> dict[str, Spec]:
-        specs = self.walk(call).specs
+        specs = self.part_calls(call).specs
         return {slot: specs[source] for slot, source in self.outs.items() if call.has(slot)}
 
     def code(self, call: Call) -> Typed:
-        walk = self.walk(call)
+        part_calls = self.part_calls(call)
         parts = [
             PartCode(typed_of(each), dict(part.sources))
-            for each, part in zip(walk.calls, self.structure.parts, strict=True)
+            for each, part in zip(part_calls.calls, self.structure.parts, strict=True)
         ]
-        wanted = [(slot, source) for slot, source in self.outs.items() if call.has(slot)]
-        return merge(parts, self.structure.numbers, wanted)
+        outputs = [(slot, source) for slot, source in self.outs.items() if call.has(slot)]
+        return merge(parts, self.structure.numbers, outputs)
 
     def domain(self, call: Call) -> Domain:
-        """The elements that all parts work on, and where operands lie among them, as each part says.
+        """The index domain of all parts, and the axes of each operand in it.
 
-        Raises ProgramError if the parts do not work on the same elements.
+        Raises ProgramError if the parts have different domains.
         """
-        found = _domain_of_parts(call)
-        if isinstance(found, str):
-            raise ProgramError(found)
-        return found
+        domain = _domain_of_parts(call)
+        if isinstance(domain, str):
+            raise ProgramError(domain)
+        return domain
 
     def supports(self, call: Call) -> str | None:
-        """Why the parts of a call do not work on the same elements; None where they do, or dims are not known yet."""
+        """Why the parts of a call have different domains; None if they have one, or dims are not known yet."""
         if not call.known:
             return None
-        found = _domain_of_parts(call)
-        return found if isinstance(found, str) else None
+        domain = _domain_of_parts(call)
+        return domain if isinstance(domain, str) else None
 
     def domain_of_parts(self, call: Call) -> Domain | str:
-        """The index domain of a call, or why it does not fit one kernel."""
-        places: dict[Source, Dims] = {}
+        """The index domain of a call, or why one kernel cannot compute its parts."""
+        positions: dict[Source, Dims] = {}
         dims: Dims | None = None
-        added_up: dict[Source, tuple[int, ...]] = {}
-        for index, (each, part) in enumerate(zip(self.walk(call).calls, self.structure.parts, strict=True)):
+        summed_axes: dict[Source, tuple[int, ...]] = {}
+        for index, (each, part) in enumerate(zip(self.part_calls(call).calls, self.structure.parts, strict=True)):
             rule = each.op.scalar
             reason = rule.refuse(each) if rule is not None else None
             if reason is not None:
                 return f"{part.op.type}: {reason}"
             try:
-                mine = domain_of(each)
+                domain = domain_of(each)
             except ProgramError as exc:
                 return f"{part.op.type}: {exc}"
-            if dims is not None and mine.dims != dims:
-                return f"{part.op.type} works on {list(mine.dims)}, the others on {list(dims)}"
-            if added_up and any(source in added_up for _, source in part.sources):
+            if dims is not None and domain.dims != dims:
+                return f"{part.op.type} works on {list(domain.dims)}, the others on {list(dims)}"
+            if summed_axes and any(source in summed_axes for _, source in part.sources):
                 return f"{part.op.type} reads a sum of elements"
-            for slot, axes in mine.sums.items():
-                added_up[Source(index, slot)] = axes
-            dims = mine.dims
-            links = [(source, mine.placed[slot]) for slot, source in part.sources if slot in mine.placed]
-            links += [(Source(index, slot), mine.placed[slot]) for slot in part.outs]
-            for source, where in links:
-                if source.part != NUMBER and places.setdefault(source, where) != where:
+            for slot, axes in domain.sums.items():
+                summed_axes[Source(index, slot)] = axes
+            dims = domain.dims
+            operands = [(source, domain.placed[slot]) for slot, source in part.sources if slot in domain.placed]
+            operands += [(Source(index, slot), domain.placed[slot]) for slot in part.outs]
+            for source, position in operands:
+                if source.part != NUMBER and positions.setdefault(source, position) != position:
                     return f"{part.op.type} reads a value at other dims than another"
-        if added_up and len(self.outs) > 1:
+        if summed_axes and len(self.outs) > 1:
             return "a sum beside other results would be a kernel of its own, and compute what leads to both again"
         assert dims is not None
-        placed = {source.slot: where for source, where in places.items() if source.part == OUTSIDE}
-        placed.update({slot: places[source] for slot, source in self.outs.items()})
-        return Domain(dims, placed, {slot: added_up[each] for slot, each in self.outs.items() if each in added_up})
+        placed = {source.slot: position for source, position in positions.items() if source.part == OUTSIDE}
+        placed.update({slot: positions[source] for slot, source in self.outs.items()})
+        sums = {slot: summed_axes[each] for slot, each in self.outs.items() if each in summed_axes}
+        return Domain(dims, placed, sums)
 
     def in_layout(self, call: Call, layout: Layout) -> Relaid | None:
-        """The operator on memory in a layout, if all of its parts can be said there, and values lie alike in them."""
-        parts: list[Part] = []
-        lies: dict[Source, bool] = {}
-        for each, part in zip(self.walk(call).calls, self.structure.parts, strict=True):
-            found = relaid_call(each, layout)
-            if found is None or (found[0].op is not part.op and part.op not in _known):
+        """The operator on tensors in a layout; None unless all parts have a form there and agree on values' layouts."""
+        parts: list[FusedPart] = []
+        has_layout: dict[Source, bool] = {}
+        for each, part in zip(self.part_calls(call).calls, self.structure.parts, strict=True):
+            rewrite = relaid_call(each, layout)
+            if rewrite is None or (rewrite[0].op is not part.op and part.op not in _fused_ops):
                 return None
-            laid, slots = found
-            links = [*part.sources, *((slot, Source(len(parts), slot)) for slot in part.outs)]
-            if any(lies.setdefault(source, slot in slots) != (slot in slots) for slot, source in links):
+            part_call, slots = rewrite
+            operands = [*part.sources, *((slot, Source(len(parts), slot)) for slot in part.outs)]
+            if any(has_layout.setdefault(source, slot in slots) != (slot in slots) for slot, source in operands):
                 return None
-            attrs = tuple((name, value if value is RUNTIME else laid.attrs[name]) for name, value in part.attrs)
-            parts.append(part._replace(op=laid.op, attrs=attrs))
-        order = layout.permutation or ()
+            attrs = tuple((name, value if value is RUNTIME else part_call.attrs[name]) for name, value in part.attrs)
+            parts.append(part._replace(op=part_call.op, attrs=attrs))
+        axes = layout.permutation or ()
         numbers = tuple(
-            each._replace(dims=tuple(each.dims[axis] for axis in order)) if len(each.dims) == len(order) else each
+            each._replace(dims=tuple(each.dims[axis] for axis in axes)) if len(each.dims) == len(axes) else each
             for each in self.structure.numbers
         )
-        made = fused_op(replace(self.structure, parts=tuple(parts), numbers=numbers))
-        there = {s for s in self.slots if lies.get(Source(OUTSIDE, s))} | {s for s, o in self.outs.items() if lies[o]}
-        return Relaid(made, call.attrs, frozenset(slot for slot in there if call.has(slot)))
+        definition = fused_op(replace(self.structure, parts=tuple(parts), numbers=numbers))
+        layout_slots = {s for s in self.slots if has_layout.get(Source(OUTSIDE, s))}
+        layout_slots |= {slot for slot, source in self.outs.items() if has_layout[source]}
+        return Relaid(definition, call.attrs, frozenset(slot for slot in layout_slots if call.has(slot)))
 
     def decompose(self, call: Call, build: Any) -> None:
-        """Say it with what it was made of."""
+        """Build the decomposition: the operators of the group."""
         names = {source: slot for slot, source in self.outs.items() if call.has(slot)}
         values: dict[Source, Any] = {Source(OUTSIDE, slot): build.input(slot) for slot in self.slots}
         for index, part in enumerate(self.structure.parts):
@@ -324,26 +326,26 @@ class _FusedOp:
                         {"Out": None},
                         {"shape": constant.dims, "dtype": constant.dtype, "value": float(value)},
                     )
-            made = {}
+            outputs = {}
             for slot in part.outs:
                 name = names.get(Source(index, slot))
-                made[slot] = build.output(name) if name is not None else build.temp()
-                values[Source(index, slot)] = made[slot]
+                outputs[slot] = build.output(name) if name is not None else build.temp()
+                values[Source(index, slot)] = outputs[slot]
             inputs: dict[str, list[Any]] = {}
             for slot, source in part.sources:
                 inputs.setdefault(slot.partition("[")[0], []).append(values[source])
-            registered = ops.find(part.op.type)  # an elementwise form stands for the operator that is registered
-            build(registered or part.op, inputs, made, self._attrs(index, call.attrs))
+            registered = ops.find(part.op.type)  # an elementwise form is replaced by its registered operator
+            build(registered or part.op, inputs, outputs, self._attrs(index, call.attrs))
 
 
 @once
 def _domain_of_parts(call: Call) -> Domain | str:
-    """The index domain of a fused call, or why it does not fit one kernel; choosing and preparing both ask."""
-    return _known[call.op].domain_of_parts(call)
+    """The index domain of a fused call, or why one kernel cannot compute it; cached with the call."""
+    return _fused_ops[call.op].domain_of_parts(call)
 
 
 def fused_type(types: Sequence[str]) -> str:
-    """The name of a fused operator: what it was made of, in short."""
+    """The type of a fused operator: the types of its parts, shortened."""
     short = [name.removeprefix("fused.").removeprefix("elementwise_") for name in types]
     runs: list[list[Any]] = []
     for name in short:

@@ -1,4 +1,4 @@
-"""The nodes of a graph: values, which are written once, and the operators that make and read them."""
+"""The nodes of the graph: values, each written once, and the operators that write and read them."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
 
 READ, WRITE = "read_state", "write_state"
-READING = OpDef(READ, (), (Slot("Out"),))
-"""A read of state: it is no operator of a program, and no step of a plan."""
+READ_DEFINITION = OpDef(READ, (), (Slot("Out"),))
+"""The definition of a read of state, which is neither an operator of the program nor a step of the plan."""
 
 
 class GraphValue:
-    """A value: written by one operator, or given as an argument.
+    """A value: the output of one operator, or an argument.
 
     Attributes
     ----------
     name : str
-        Of the variable that holds it in the program.
+        The name of its variable in the program.
     spec : Spec or None
     op : GraphOp or None
-        What makes it; None for an argument.
+        The operator that writes it; None for an argument.
     state : str or None
-        The state variable that holds it from here on.
+        The state variable in which it is stored; None if it is in none.
     """
 
     __slots__ = ("name", "op", "spec", "state", "variable")
@@ -51,25 +51,25 @@ class GraphValue:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it has no dims."""
+        """Whether its rank is 0."""
         return self.spec is not None and self.spec.dims == ()
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is the same number at every run."""
+        """Whether it is filled with one number, the same in every run."""
         return self.op is not None and self.op.type == "fill_constant" and not any(self.op.inputs.values())
 
     @property
     def const(self) -> Any:
-        """The number of a constant, as its dtype holds it; None for others."""
+        """The number of a constant, rounded to its dtype; None if it is no constant."""
         if self.op is None or not self.is_constant or self.spec is None:
             return None
-        number = self.op.attrs.get("str_value") or self.op.attrs["value"]  # the text is for what a float cannot hold
+        number = self.op.attrs.get("str_value") or self.op.attrs["value"]  # the text is exact
         kind = NUMPY[self.spec.dtype]
         if kind.kind not in "iu":
             return np.asarray(float(number)).astype(kind).item()
-        whole = isinstance(number, str) and number.strip().lstrip("+-").isdigit()
-        exact = int(number) if whole else float(number)
+        is_integer = isinstance(number, str) and number.strip().lstrip("+-").isdigit()
+        exact = int(number) if is_integer else float(number)
         low, high = integer_limits(self.spec.dtype)
         return 0 if exact != exact else int(min(max(exact, low), high))
 
@@ -84,19 +84,18 @@ class GraphOp:
     ----------
     type : str
         ``"read_state"``, ``"write_state"``, or a type of the registry.
-    inputs, outputs : dict of slot to list of GraphValue (None: an output that nobody wants)
+    inputs, outputs : dict of slot to list of GraphValue (None: an unused output)
     attrs : dict
     operator : Operator
-        What it comes from, for its line, role and hints.
+        The operator of the program, for line, role and hints.
     definition : OpDef
-        What it means.
     planned : (metadata, Call) or None
-        What it was last planned as.
-    looks : (metadata, attributes, bool) or None
-        Whether it was last found to check indices.
+        The planner's cached call, valid for this metadata.
+    index_check : (metadata, attributes, bool) or None
+        Whether its kernel checks indices, cached for these metadata and attributes.
     """
 
-    __slots__ = ("attrs", "definition", "inputs", "looks", "operator", "outputs", "planned", "type")
+    __slots__ = ("attrs", "definition", "index_check", "inputs", "operator", "outputs", "planned", "type")
 
     def __init__(
         self, type: str, inputs: dict[str, list[GraphValue]], attrs: dict[str, Any], operator: Operator
@@ -108,70 +107,70 @@ class GraphOp:
         self.operator = operator
         self.definition = operator.definition
         self.planned: tuple[Any, Call] | None = None
-        self.looks: tuple[Any, Any, bool] | None = None
+        self.index_check: tuple[Any, Any, bool] | None = None
 
     @classmethod
-    def near(
+    def derived_from(
         cls, source: Operator, definition: OpDef, inputs: dict[str, list[GraphValue]], attrs: Any, hints: Any
     ) -> GraphOp:
-        """An operator that the graph gets in the place of another, or beside it: of its role, line and name scope."""
+        """A new operator with the role, the line and the name scope of ``source``, which it replaces or accompanies."""
         operator = source._near(source.block, definition, Slots(), Slots(), attrs, hints)
         return cls(definition.type, inputs, dict(attrs), operator)
 
     hints: dict[str, Any] = forwarded("operator.hints", "Hint attributes.")
     role: str = forwarded("operator.role", '``"forward"``, ``"backward"``, ``"optimize"`` or ``"lr_sched"``.')
-    line: Line = forwarded("operator.line", "Where the user made it.")
-    namescope: str = forwarded("operator.namescope", "Where the user made it, as Fluid's ``name_scope`` says.")
+    line: Line = forwarded("operator.line", "The user's line.")
+    namescope: str = forwarded("operator.namescope", "Fluid's ``name_scope``.")
 
     @property
     def input_arg_names(self) -> list[str]:
-        """The variables that it reads."""
+        """The names of the variables that it reads."""
         return [value.name for value in self.args]
 
     @property
     def output_arg_names(self) -> list[str]:
-        """The variables that it writes."""
+        """The names of the variables that it writes."""
         return [EMPTY if value is None else value.name for values in self.outputs.values() for value in values]
 
     @property
     def args(self) -> list[GraphValue]:
         """The values that it reads, slot by slot."""
-        found: list[GraphValue] = []
+        args: list[GraphValue] = []
         for values in self.inputs.values():
-            found += values
-        return found
+            args += values
+        return args
 
     @property
     def results(self) -> list[GraphValue]:
-        """The values that it makes."""
-        found: list[GraphValue] = []
+        """The values that it writes."""
+        results: list[GraphValue] = []
         for values in self.outputs.values():
             for value in values:
                 if value is not None:
-                    found.append(value)
-        return found
+                    results.append(value)
+        return results
 
     def output(self, slot: str) -> GraphValue | None:
-        """The first value that it makes in a slot; None if nobody wants it, or the program leaves the slot out."""
+        """The first value that it writes in a slot; None if it is unused, or the program omits the slot."""
         return next(iter(self.outputs.get(slot, ())), None)
 
     @property
     def value(self) -> GraphValue:
-        """The only value that it makes.
+        """The only value that it writes.
 
         Raises
         ------
         ProgramError
-            If it makes several, or none.
+            If it writes several values, or none.
         """
-        made = self.results
-        if len(made) != 1:
-            raise ProgramError(f"{self!r} makes {len(made)} values; name one of its outputs")
-        return made[0]
+        results = self.results
+        if len(results) != 1:
+            raise ProgramError(f"{self!r} makes {len(results)} values; name one of its outputs")
+        return results[0]
 
     @property
     def has_effect(self) -> bool:
-        """Whether it does more than make its values."""
+        """Whether it writes state or has another side effect."""
         if self.type == READ:
             return False
         for values in self.outputs.values():
@@ -181,11 +180,11 @@ class GraphOp:
         return self.definition.may_act and acts(self.operator)
 
     def call(self, place: Place | None = None) -> Call:
-        """Its call, on a place, with the dims that its values were declared with."""
+        """Its call on a place, with the declared specs of its values."""
         return Call(self.definition, declared(self.inputs), declared(self.outputs), self.attrs, place)
 
-    def note(self, hint: str, value: object) -> None:
-        """Give it a hint; the user's own operator is not touched."""
+    def set_hint(self, hint: str, value: object) -> None:
+        """Set a hint on a copy of the program's operator."""
         self.operator = copy.copy(self.operator)
         self.operator._hints = Attributes({**self.hints, hint: value})
 
@@ -198,13 +197,13 @@ class GraphOp:
 
 
 def declared(slots: Mapping[str, Sequence[GraphValue | None]]) -> dict[str, tuple[Spec, ...]]:
-    """The specs that values were declared with, -1 for what is not known; of slots that are given or wanted."""
-    found = {}
+    """The declared specs of values by slot, with -1 for unknown dims; slots without specs are left out."""
+    specs_by_slot = {}
     for slot, values in slots.items():
         specs = tuple([value.spec for value in values if value and value.spec])
         if specs:
-            found[slot] = specs
-    return found
+            specs_by_slot[slot] = specs
+    return specs_by_slot
 
 
 Replaceable = Union[GraphOp, GraphValue]

@@ -1,4 +1,4 @@
-"""From the results of a computation to an ordinary program: what they need, in order, with plain assignments."""
+"""Lowers the results of a computation to a program: the operators that they need, in order, with plain assignments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.ir.node import DERIVES, SEQUENTIAL, WRITE, Action, Node
-from fluidlite.compiler.ir.order import Order, Root, reads, writes
+from fluidlite.compiler.ir.order import OperatorOrder, Root, reads, writes
 from fluidlite.program.block import Block
 from fluidlite.program.edit import copy_variable, sub_blocks
 from fluidlite.program.operator import Operator
@@ -18,11 +18,11 @@ from fluidlite.program.variable import Variable
 
 @dataclass
 class Lowered:
-    """A program of its own for a computation.
+    """The program of a computation.
 
-    ``names``: the variable that holds each result; None for an action.
-    ``state``: persistable variables that it reads or writes, as the user's program declares them.
-    ``unset``: state that it reads before it writes it.
+    ``names``: the variable of each result; None for an action.
+    ``state``: the persistable variables that it reads or writes, as the user's program declares them.
+    ``unset``: the state that it reads before it writes it.
     """
 
     program: Program
@@ -32,13 +32,13 @@ class Lowered:
 
 
 def lower(block: Block, roots: Sequence[Root], arguments: Sequence[Variable], seed: int | None) -> Lowered:
-    """Make the program of a computation; the user's stays as it is.
+    """Make the program of a computation; the user's program is not changed.
 
-    Raises ProgramError if a placeholder is used and not given, a temporary is read before it is assigned, or the orders
-    that ``sequential`` asks for contradict each other.
+    Raises ProgramError if a placeholder is used that is no argument, a temporary is read before it is assigned, or the
+    orders of ``sequential`` contradict each other.
     """
     names = {variable.name for variable in arguments if not variable.persistable}
-    ordered = Order(block, roots, names).ordered()
+    ordered = OperatorOrder(block, roots, names).ordered()
     lowering = _Lowering(block, ordered, names, seed)
     lowering.operators()
     return lowering.finish(roots)
@@ -56,10 +56,10 @@ class _Lowering:
         self.program._random_seed = block.program.random_seed if seed is None else seed
         self.out = self.program.global_block()
         self.last_write = {name: i for i, op in enumerate(ordered) for name in writes(op)}
-        self.kept = _overwritten(block, ordered)
+        self.snapshots = _overwritten_state(block, ordered)
 
     def operators(self) -> None:
-        """Copy the operators; assignments become ``assign``, sequences a name or a snapshot."""
+        """Copy the operators; ``write_state`` becomes ``assign``, ``sequential`` an alias or a snapshot."""
         if any(sub_blocks(op) for op in self.ordered):
             self._copy_blocks()
         for index, op in enumerate(self.ordered):
@@ -67,16 +67,17 @@ class _Lowering:
                 self._sequential(op, index)
                 continue
             for name in dict.fromkeys(reads(op)):
-                self._check(self.alias.get(name, name), str(op))
-                if (op.id, name) in self.kept:
-                    self._keep(op, name)
+                self._check_defined(self.alias.get(name, name), str(op))
+                if (op.id, name) in self.snapshots:
+                    self._take_snapshot(op, name)
             if op.definition is WRITE:
                 self._assign(op, op.attrs["state"], op.inputs["X"][0])
             else:
-                before = op.hints.get(DERIVES)
+                forward = op.hints.get(DERIVES)
                 ins = {
                     slot: [
-                        self._kept_name(before, n) if (before, n) in self.kept else self.alias.get(n, n) for n in names
+                        self._snapshot_name(forward, n) if (forward, n) in self.snapshots else self.alias.get(n, n)
+                        for n in names
                     ]
                     for slot, names in op.inputs.items()
                 }
@@ -95,30 +96,30 @@ class _Lowering:
         self.defined.add(target)
 
     def _sequential(self, op: Operator, index: int) -> None:
-        """Let the last part's name stand for it; where a later write would show, keep the value aside."""
+        """Alias the result to that of the last part; copy it if a later operator overwrites that value."""
         out, last = op.outputs["Out"][0], op.inputs["X"][-1]
         if isinstance(self.block.var(last), Action):
             return
         last = self.alias.get(last, last)
-        self._check(last, str(op))
-        if self.last_write.get(last, -1) > index or len(self.program.blocks) > 1:  # sub-blocks know it by its own name
+        self._check_defined(last, str(op))
+        if self.last_write.get(last, -1) > index or len(self.program.blocks) > 1:  # sub-blocks read it by its own name
             self._assign(op, out, last)
         else:
             self.alias[out] = last
 
-    def _keep(self, op: Operator, name: str) -> None:
-        """Keep what an operator reads of state, for its derivative."""
-        kept = self._kept_name(op.id, name)
+    def _take_snapshot(self, op: Operator, name: str) -> None:
+        """Copy the state that an operator reads, for its gradient operator."""
+        snapshot = self._snapshot_name(op.id, name)
         spec = self.block.var(name).spec
-        self.out.vars[kept] = Variable(self.out, kept, spec, stop_gradient=True)
-        self._assign(op, kept, name)
+        self.out.vars[snapshot] = Variable(self.out, snapshot, spec, stop_gradient=True)
+        self._assign(op, snapshot, name)
 
     @staticmethod
-    def _kept_name(id: int | None, name: str) -> str:
+    def _snapshot_name(id: int | None, name: str) -> str:
         return f"{name}@{id}"
 
-    def _check(self, name: str, what: str) -> None:
-        """See that a name has a value by now."""
+    def _check_defined(self, name: str, what: str) -> None:
+        """Check that a name has a value here; record state that is read before it is written."""
         variable = self.block.find_var(name)
         if name in self.defined or variable is None:
             return
@@ -139,16 +140,16 @@ class _Lowering:
             if variable is None or name in self.out.vars:
                 continue
             duplicate = copy_variable(variable, self.out)
-            if isinstance(duplicate, Node):  # a constant: the transformer sets it, and nothing else can
+            if isinstance(duplicate, Node):  # only the transformer can set a constant
                 duplicate.fixed = duplicate.persistable and not duplicate.is_input
             if name in self.arguments:
                 duplicate.is_data = True
             self.out.vars[name] = duplicate
 
     def _copy_blocks(self) -> None:
-        """Bring sub-blocks along, with what they name of the outer block."""
-        whole = self.block.program.clone()
-        for duplicate in whole.blocks[1:]:
+        """Copy sub-blocks, and declare the variables of the outer block that they use."""
+        clone = self.block.program.clone()
+        for duplicate in clone.blocks[1:]:
             duplicate.program = self.program
             self.program.blocks.append(duplicate)
             self._declare(
@@ -161,34 +162,34 @@ class _Lowering:
             )
 
     def finish(self, roots: Sequence[Root]) -> Lowered:
-        """Name the results."""
+        """Return the program with the variables of its results."""
         names: list[str | None] = []
         for root in roots:
             if isinstance(root, (Operator, Action)):
                 names.append(None)
                 continue
             name = self.alias.get(root.name, root.name)
-            self._check(name, "the result")
+            self._check_defined(name, "the result")
             self._declare((name,))
             names.append(name)
         state = [self.block.var(name) for name, duplicate in self.out.vars.items() if duplicate.persistable]
         return Lowered(self.program, names, state, self.unset)
 
 
-def _overwritten(block: Block, ordered: Sequence[Operator]) -> set[tuple[int, str]]:
-    """State, by the id of its reader, that is overwritten before the reader's derivative reads it again."""
-    at = {op.id: index for index, op in enumerate(ordered)}
+def _overwritten_state(block: Block, ordered: Sequence[Operator]) -> set[tuple[int, str]]:
+    """State, by the id of its reader, that is overwritten before the reader's gradient operator reads it again."""
+    positions = {op.id: index for index, op in enumerate(ordered)}
     written: dict[str, list[int]] = {}
-    found = set()
+    overwritten = set()
     for op in ordered:
         forward = op.hints.get(DERIVES)
-        if forward in at:
-            source = set(reads(ordered[at[forward]]))
+        if forward in positions:
+            source = set(reads(ordered[positions[forward]]))
             for name in reads(op):
-                if name in source and any(index >= at[forward] for index in written.get(name, ())):
-                    found.add((forward, name))
+                if name in source and any(index >= positions[forward] for index in written.get(name, ())):
+                    overwritten.add((forward, name))
         for name in writes(op):
             variable = block.find_var(name)
             if op.definition is WRITE or (variable is not None and variable.persistable):
-                written.setdefault(name, []).append(at[op.id])
-    return found
+                written.setdefault(name, []).append(positions[op.id])
+    return overwritten

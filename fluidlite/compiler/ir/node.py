@@ -1,4 +1,4 @@
-"""What a functional graph holds beyond operators of the registry: its values, and actions on state."""
+"""Values and state actions of functional graphs, and the operators ``write_state`` and ``sequential``."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fluidlite.tensor.tensor_spec import Spec
 
 
 def _sequential_grad(maker: Any) -> None:
-    """The value is the last part's, and so is the gradient."""
+    """The value is that of the last part, and so is the gradient."""
     last = maker.count("X") - 1
-    given = maker.output_grad("Out")
-    wanted = maker.input_grad("X", last)
-    if wanted is not None:
-        maker.op("assign", {"X": given}, {"Out": wanted})
+    out_grad = maker.output_grad("Out")
+    last_grad = maker.input_grad("X", last)
+    if last_grad is not None:
+        maker.op("assign", {"X": out_grad}, {"Out": last_grad})
 
 
 WRITE = OpDef(
@@ -36,7 +36,7 @@ WRITE = OpDef(
     (Attr("state", "str"),),
     doc="state = X",
 )
-"""An assignment. It names what it writes in an attribute, so that every variable of the program is written once."""
+"""An assignment to state. Its target is an attribute, so that each variable of the program is written once."""
 
 SEQUENTIAL = OpDef(
     "sequential",
@@ -47,10 +47,10 @@ SEQUENTIAL = OpDef(
 )
 
 DERIVES = "derives"
-"""The hint of a gradient operator that holds the id of the one whose derivative it computes."""
+"""Hint of a gradient operator: the id of its forward operator."""
 
-# A computation turns the two operators into an order and plain operators before anything is planned; so the registry
-# knows them, for programs that are read again, and does not list them among those that places run.
+# Lowering replaces both operators before planning. So they are registered, for saved programs, but not listed among the
+# operators that places run.
 for _definition in (WRITE, SEQUENTIAL):
     ops.note(_definition)
 
@@ -61,13 +61,13 @@ class Node(Variable):
     Attributes
     ----------
     is_input : bool
-        It may be an argument of a computation: given, instead of computed.
+        It may be an argument of a computation.
     is_cell : bool
-        It is a temporary: storage that a computation assigns.
+        It is a temporary that a computation assigns.
     initial : number, array, callable, Variable or None
-        What a persistent one holds at first; a callable is given the dims.
+        The initial value of a persistent node; a callable gets the dims.
     fixed : bool
-        In the program of a computation: it holds its initial value for ever.
+        In the program of a computation: it is constant.
     """
 
     is_input: bool = False
@@ -76,35 +76,35 @@ class Node(Variable):
     fixed: bool = False
 
     def saved(self) -> dict[str, Any]:
-        """What a saved program says of it. Of a callable initial value it can say nothing."""
+        """Its fields in a saved program; a callable initial value is not saved."""
         facts: dict[str, Any] = {name: True for name in ("is_input", "is_cell") if getattr(self, name)}
         if isinstance(self, Action):
             facts["action"] = True
         if isinstance(self.initial, Variable):
             facts["initial_of"] = self.initial.name
         elif isinstance(self.initial, np.ndarray):
-            one = self.initial.size and not any(self.initial.strides)  # a number, everywhere
-            held = self.initial[(0,) * self.initial.ndim] if one else self.initial
-            wide = held.astype("float64") if is_float(str(held.dtype)) else held
-            facts["initial"] = wide.tolist()
+            is_uniform = self.initial.size and not any(self.initial.strides)  # one number, broadcast
+            array = self.initial[(0,) * self.initial.ndim] if is_uniform else self.initial
+            widened = array.astype("float64") if is_float(str(array.dtype)) else array
+            facts["initial"] = widened.tolist()
         elif self.initial is not None and not callable(self.initial):
             facts["initial"] = self.initial
         return {"node": facts}
 
 
 class Action(Node):
-    """What a computation does to state; it has no value, and its result is None."""
+    """A write of state by a computation; it has no value, and its result is None."""
 
 
 def _read(block: Block, name: str, spec: Spec | None, flags: Mapping[str, bool], facts: Mapping[str, Any]) -> Node:
-    """Make a node of what a saved program says of it; SavedModelError or ValueError if that is nonsense."""
+    """Make a node from its fields in a saved program; SavedModelError or ValueError if they are invalid."""
     kind = Action if facts.get("action") else Node
-    made = kind(block, name, spec, flags["persistable"], flags["stop_gradient"], flags["is_data"])
-    made.is_input, made.is_cell = facts.get("is_input") is True, facts.get("is_cell") is True
+    node = kind(block, name, spec, flags["persistable"], flags["stop_gradient"], flags["is_data"])
+    node.is_input, node.is_cell = facts.get("is_input") is True, facts.get("is_cell") is True
     if "initial_of" in facts:
         other = facts["initial_of"]
-        made.initial = block.vars.get(other)
-        if made.initial is None:
+        node.initial = block.vars.get(other)
+        if node.initial is None:
             raise SavedModelError(f"not a program: {name!r} begins with {other!r:.60}, which is not there")
     elif "initial" in facts:
         if spec is None or not spec.known:
@@ -118,8 +118,8 @@ def _read(block: Block, name: str, spec: Spec | None, flags: Mapping[str, bool],
             raise SavedModelError(
                 f"not a valid program: the initial value of {name!r} holds numbers that are no {spec.dtype}"
             )
-        made.initial = np.broadcast_to(array.astype(NUMPY[spec.dtype]), spec.dims)  # a number takes no memory by it
-    return made
+        node.initial = np.broadcast_to(array.astype(NUMPY[spec.dtype]), spec.dims)  # one number takes no memory
+    return node
 
 
 KINDS["node"] = _read

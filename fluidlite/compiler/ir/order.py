@@ -1,8 +1,8 @@
-"""Which operators a computation needs, and in which order they run.
+"""The operators that a computation needs, and their order.
 
-Operators run in the order in which they were made, so reads and writes of state happen as the program is written.
-``sequential`` changes that order: what a part needs, and no earlier part has run, waits for the earlier parts' reads
-and writes of the same state.
+Operators run in program order, so that reads and writes of state happen as written. ``sequential`` changes that order:
+an operator that a part needs, and that no earlier part needs, runs after the reads and writes of the same state by
+earlier parts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Root = Union[Variable, Operator]
 
 
 def reads(op: Operator) -> list[str]:
-    """Names that an operator reads, in its sub-blocks too."""
+    """Names that an operator and its sub-blocks read."""
     return _names(op, op.input_arg_names, reads)
 
 
 def writes(op: Operator) -> list[str]:
-    """Names that an operator writes; of an assignment, the state."""
+    """Names that an operator and its sub-blocks write; of a write of state, the state variable."""
     return [op.attrs["state"]] if op.definition is WRITE else _names(op, op.output_arg_names, writes)
 
 
@@ -42,34 +42,34 @@ def _names(op: Operator, own: Iterable[str], of: Callable[[Operator], list[str]]
 
 
 def needed(value: Variable) -> set[str]:
-    """Names that a value is computed from, its own included."""
+    """Names from which a value is computed, its own included."""
     block = value.block
-    order = Order(block, [value], frozenset())
+    order = OperatorOrder(block, [value], frozenset())
     return {value.name}.union(name for index in order.needs for name in reads(block.ops[index]))
 
 
-def least_first(after: Mapping[int, Iterable[int]], numbers: Iterable[int]) -> list[int]:
-    """Numbers in an order in which each stands before those after it, of several the least first; but for circles."""
+def topological_order(after: Mapping[int, Iterable[int]], numbers: Iterable[int]) -> list[int]:
+    """Numbers in topological order, the smallest first of those that are ready; numbers on cycles are left out."""
     missing = dict.fromkeys(numbers, 0)
     for later in after.values():
         for each in later:
             missing[each] += 1
     ready = [each for each, count in missing.items() if not count]
     heapq.heapify(ready)
-    found = []
+    order = []
     while ready:
-        found.append(heapq.heappop(ready))
-        for each in after.get(found[-1], ()):
+        order.append(heapq.heappop(ready))
+        for each in after.get(order[-1], ()):
             missing[each] -= 1
             if not missing[each]:
                 heapq.heappush(ready, each)
-    return found
+    return order
 
 
-class Order:
-    """The operators that roots need, found by their places in the block.
+class OperatorOrder:
+    """The operators that roots need, by their indices in the block.
 
-    ``arguments``: values that are arguments: what makes them does not run.
+    ``arguments``: names of arguments; operators that compute them do not run.
     """
 
     def __init__(self, block: Block, roots: Iterable[Root], arguments: Set[str]) -> None:
@@ -102,7 +102,7 @@ class Order:
         return variable is not None and variable.persistable
 
     def _makers(self, name: str, before: int) -> list[int]:
-        """The operators whose results are read under a name; state is read as it is then, whoever wrote it."""
+        """Indices of the operators before ``before`` that write a name; none for arguments and for state."""
         if name in self.arguments or self._is_state(name):
             return []
         return [index for index in self.makers.get(name, ()) if index < before]
@@ -116,52 +116,52 @@ class Order:
         for index, needed in self.needs.items():
             for earlier in needed:
                 after[earlier].add(index)
-        self._keep_rewrites(after)
+        self._order_rewrites(after)
         for index in self.needs:
             if self.block.ops[index].definition is SEQUENTIAL:
                 self._sequence(index, after)
-        found = least_first(after, self.needs)
-        if len(found) != len(self.needs):
-            stuck = [self.block.ops[i] for i in self.needs if i not in found]
-            first = next((op for op in stuck if op.definition is SEQUENTIAL), stuck[0])
+        order = topological_order(after, self.needs)
+        if len(order) != len(self.needs):
+            cyclic = [self.block.ops[i] for i in self.needs if i not in order]
+            first = next((op for op in cyclic if op.definition is SEQUENTIAL), cyclic[0])
             raise ProgramError(
                 f"{first}: the orders that sequential asks for contradict each other; one part runs once"
                 "\n  Do: make the part again where it is to run again"
             )
-        return [self.block.ops[index] for index in found]
+        return [self.block.ops[index] for index in order]
 
-    def _keep_rewrites(self, after: dict[int, set[int]]) -> None:
-        """A value that several operators write stays in program order."""
-        touched: dict[str, list[tuple[int, bool]]] = defaultdict(list)
-        often = {name for name, indices in self.makers.items() if len(indices) > 1 and not self._is_state(name)}
+    def _order_rewrites(self, after: dict[int, set[int]]) -> None:
+        """Keep program order between the readers and writers of values that several operators write."""
+        accesses: dict[str, list[tuple[int, bool]]] = defaultdict(list)
+        rewritten = {name for name, indices in self.makers.items() if len(indices) > 1 and not self._is_state(name)}
         for index in sorted(self.needs):
             op = self.block.ops[index]
-            for name in often.intersection((*reads(op), *op.output_arg_names)):
-                touched[name].append((index, name in op.output_arg_names))
-        for uses in touched.values():
+            for name in rewritten.intersection((*reads(op), *op.output_arg_names)):
+                accesses[name].append((index, name in op.output_arg_names))
+        for uses in accesses.values():
             for n, (index, writing) in enumerate(uses):
                 for earlier, written in uses[:n]:
                     if (written or writing) and earlier != index:
                         after[earlier].add(index)
 
     def _sequence(self, index: int, after: dict[int, set[int]]) -> None:
-        done: set[int] = set()
+        ordered: set[int] = set()
         readers: dict[str, set[int]] = defaultdict(set)
         writers: dict[str, set[int]] = defaultdict(set)
         for name in self.block.ops[index].inputs["X"]:
-            new = reached(self._makers(name, index), self.needs.__getitem__) - done
-            for part in new:
-                op = self.block.ops[part]
+            part_ops = reached(self._makers(name, index), self.needs.__getitem__) - ordered
+            for number in part_ops:
+                op = self.block.ops[number]
                 for read in reads(op):
                     for earlier in writers.get(read, ()):
-                        after[earlier].add(part)
+                        after[earlier].add(number)
                 for written in writes(op):
                     for earlier in (*readers.get(written, ()), *writers.get(written, ())):
-                        after[earlier].add(part)
-            for part in new:
-                op = self.block.ops[part]
+                        after[earlier].add(number)
+            for number in part_ops:
+                op = self.block.ops[number]
                 for read in reads(op):
-                    readers[read].add(part)
+                    readers[read].add(number)
                 for written in writes(op):
-                    writers[written].add(part)
-            done |= new
+                    writers[written].add(number)
+            ordered |= part_ops

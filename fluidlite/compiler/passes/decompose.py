@@ -32,7 +32,7 @@ class Decompose(GraphPass):
             reason = _refusal(op)
             parts = _parts(graph, op) if reason is None else reason
             if isinstance(parts, str):
-                op.note(NOT_EXPANDED, parts)  # for reports: why it stays
+                op.set_hint(NOT_EXPANDED, parts)  # for reports: why it stays
             elif parts is not None:
                 _expand(graph, op, parts)
 
@@ -104,7 +104,7 @@ def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
     for part in parts:
         values = iter(part.ins)
         inputs = {slot: [known[key_of(next(values))] for _ in specs] for slot, specs in part.call.ins.items()}
-        one = GraphOp.near(op.operator, part.call.op, inputs, part.call.attrs, op.hints)
+        one = GraphOp.derived_from(op.operator, part.call.op, inputs, part.call.attrs, op.hints)
         one.outputs = {slot: [None] * len(specs) for slot, specs in part.call.outs.items()}
         declared, outs = inferred(one), iter(part.outs)  # dims that are not known are -1
         assert declared is not None

@@ -9,7 +9,7 @@ from fluidlite.base.errors import FluidError
 from fluidlite.codegen.elementwise_form import elementwise_form_of
 from fluidlite.codegen.epilogue import ACCUMULATE, product_with, unfit
 from fluidlite.codegen.fused_code import OUTSIDE, Source
-from fluidlite.compiler.ir.fused import Part, Structure, fused_op
+from fluidlite.compiler.ir.fused import FusedPart, FusedStructure, fused_op
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
@@ -73,9 +73,9 @@ def _then_of(op: GraphOp) -> _Then | None:
     if len(form.inputs) != len(op.args) or form.input(f"{slot}[0]") is None:
         return None
     sources = tuple((f"{slot}[{k}]", Source(OUTSIDE, f"X{k}")) for k in range(len(op.args)))
-    part = Part(form, tuple((attr.name, op.attrs[attr.name]) for attr in form.attrs), sources, tuple(outputs))
+    part = FusedPart(form, tuple((attr.name, op.attrs[attr.name]) for attr in form.attrs), sources, tuple(outputs))
     stored = tuple(Source(0, each) for each in outputs)
-    definition = fused_op(Structure((part,), (True,) * len(op.args), (), stored))
+    definition = fused_op(FusedStructure((part,), (True,) * len(op.args), (), stored))
     made = {f"Out{k}": value for k, value in enumerate(outputs.values())}
     return _Then(definition, {f"X{k}": value for k, value in enumerate(op.args)}, made, {})
 
@@ -168,7 +168,7 @@ class _Joint:
             **{slot: list(vs) for slot, vs in self.op.inputs.items()},
             **{inputs[slot]: [then.inputs[slot]] for slot in reads},
         }
-        whole = GraphOp.near(self.operator, made, values, all_attrs, {})
+        whole = GraphOp.derived_from(self.operator, made, values, all_attrs, {})
         whole.outputs = {outputs[slot]: [each] for slot, each in then.outputs.items()}
         return whole if refuse(kernel, whole.call(self.unit.place), self.unit) is None else None  # in any run
 
@@ -241,6 +241,6 @@ class _Joint:
         if whole is None:
             return
         inputs = {"Param": reader.inputs["Param"], "Grad": [speed], "LearningRate": reader.inputs["LearningRate"]}
-        step = GraphOp.near(reader.operator, ops.get("sgd"), inputs, {}, reader.hints)
+        step = GraphOp.derived_from(reader.operator, ops.get("sgd"), inputs, {}, reader.hints)
         step.outputs = {"ParamOut": [param]}
         self._put(reader, [whole, step])

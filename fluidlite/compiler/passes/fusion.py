@@ -73,7 +73,7 @@ class Fusion(Groups, Generic[M]):
         """Keep for reports why two operators have kernels of their own."""
         op, neighbour = self.graph.ops[index], self.graph.ops[other].operator
         notes = (*op.hints.get(NOT_FUSED, ()), f"not fused with {neighbour}: {reason}")
-        op.note(NOT_FUSED, notes)
+        op.set_hint(NOT_FUSED, notes)
 
     def of(self, group: Iterable[int]) -> list[M]:
         """The members of a group, in the order in which they run."""

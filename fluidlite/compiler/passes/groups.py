@@ -9,7 +9,7 @@ from itertools import chain
 from fluidlite.base.errors import FluidError
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue, declared
-from fluidlite.compiler.ir.order import least_first
+from fluidlite.compiler.ir.order import topological_order
 from fluidlite.program import codegen_registry as generators
 from fluidlite.program.kernel_registry import kernels
 from fluidlite.program.op_call import Call
@@ -124,7 +124,7 @@ def scheduled(after: Mapping[int, set[int]], groups: Mapping[int, frozenset[int]
         for each in later:
             if last[each] != last[index]:
                 follows[last[index]].add(last[each])
-    found = least_first(follows, last.values())
+    found = topological_order(follows, last.values())
     assert len(found) == len({*last.values()})  # groups are convex
     return found
 
@@ -158,10 +158,10 @@ def _looks(op: GraphOp) -> bool:
     if definition.expression is None:
         return False
     ins = declared(op.inputs)
-    if op.looks is None or op.looks[:2] != (ins, op.attrs):
+    if op.index_check is None or op.index_check[:2] != (ins, op.attrs):
         try:
             looks = generators.checks_indices(Call(definition, ins, {}, op.attrs))
         except FluidError:  # it cannot run, and says so when it is planned
             looks = False
-        op.looks = ins, dict(op.attrs), looks
-    return op.looks[2]
+        op.index_check = ins, dict(op.attrs), looks
+    return op.index_check[2]

@@ -9,7 +9,7 @@ from typing import Any
 
 from fluidlite.base.dtypes import is_float
 from fluidlite.codegen.fused_code import NUMBER, OUTSIDE, Number, Source
-from fluidlite.compiler.ir.fused import RUNTIME, Part, Structure, fused_op, runtime_attrs
+from fluidlite.compiler.ir.fused import RUNTIME, FusedPart, FusedStructure, fused_op, runtime_attrs
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.fuse_dims import GenericDims
 from fluidlite.compiler.passes.groups import Groups
@@ -120,7 +120,7 @@ class Joined:
         updated = self._updated(stored)
         self.possible = all(value is not None for value in updated.values())
         must = {out: f"X{self.inputs.index(value)}" for out, value in updated.items() if value is not None}
-        self.structure = Structure(
+        self.structure = FusedStructure(
             parts,
             tuple(self.reads),
             tuple(self.numbers),
@@ -158,7 +158,7 @@ class Joined:
                 hints[DRAWS] = own_seed(source.attrs), name
         attrs = {attr.name: self.attrs[attr.name] for attr in definition.attrs}
         inputs = {f"X{k}": [value] for k, value in enumerate(self.inputs)}
-        made = GraphOp.near(last, definition, inputs, attrs, hints)
+        made = GraphOp.derived_from(last, definition, inputs, attrs, hints)
         made.operator.line = lines_of(sources)
         made.outputs = {f"Out{k}": [value] for k, value in enumerate(self.stored)}
         for value in self.stored:
@@ -199,7 +199,7 @@ class Joined:
             self.numbers.append(Number(dtype, None if is_float(dtype) else number, value.spec.dims))
         return self.number_slots[id(value)]
 
-    def _part(self, index: int, member: Member) -> Part:
+    def _part(self, index: int, member: Member) -> FusedPart:
         op = member.op
         runtime = runtime_attrs(member.definition, op.attrs)
         self.attrs.update({f"{index}.{name}": value for name, value in runtime.items()})
@@ -210,7 +210,7 @@ class Joined:
         outputs = member.outputs
         self.makers.update({id(value): Source(index, slot) for slot, value in outputs.items()})
         dtypes = tuple([value.spec.dtype for value in outputs.values() if value.spec is not None])
-        return Part(member.definition, attrs, sources, tuple(outputs), dtypes)
+        return FusedPart(member.definition, attrs, sources, tuple(outputs), dtypes)
 
     # Memory that may be shared
 

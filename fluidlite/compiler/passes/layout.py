@@ -192,7 +192,7 @@ class _Assignment:
         default = self.default()
         for op in self.graph.ops:
             if labels.get(id(op)) or default.get(id(op)):
-                op.note(LAYOUT, self.layout.name if labels[id(op)] else PLAIN.name)
+                op.set_hint(LAYOUT, self.layout.name if labels[id(op)] else PLAIN.name)
 
 
 def _call(op: GraphOp) -> Call | None:

@@ -82,7 +82,7 @@ class OperatorSteps(LayoutChoice):
         current = self.line.op.operator
         definition = registry.get(copy_operator(value.variable) if value.variable is not None else "assign")
         hints = {name: current.hints[name] for name in ("op_device",) if name in current.hints}  # others are its own
-        copy = GraphOp.near(current, definition, {"X": [value]}, {}, hints)
+        copy = GraphOp.derived_from(current, definition, {"X": [value]}, {}, hints)
         copied = GraphValue(f"{value.name}@{self.at}", value.spec, copy, None)
         copy.outputs["Out"] = [copied]
         self.last_reads[copied] = self.last_reads[value]

@@ -229,8 +229,8 @@ def everything_is_fused() -> Iterator[dict[str, int]]:
         return operator(self, group)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fuse_expressions, "GAIN", 1e9)
-        patch.setattr(fuse_expressions, "LARGE", 0)
+        patch.setattr(fuse_expressions, "MAX_TIME_RATIO", 1e9)
+        patch.setattr(fuse_expressions, "MIN_SHARED_ELEMENTS", 0)
         patch.setattr(LLVMLanguage, "least", 0)
         patch.setattr(fuse_expressions.ByCost, "operator", counted)
         patch.delenv(VARIABLE, raising=False)  # what the optimiser takes for granted of fused loops holds

@@ -10,8 +10,8 @@ import pytest
 import fluidlite as fluid
 from fluidlite import layers
 from fluidlite.compiler.ir.graph import Graph
-from fluidlite.compiler.passes.fuse_dims import GenericDims, _equal_in_all, generic_dims, typical_dims
-from fluidlite.compiler.passes.fuse_expressions import TYPICAL
+from fluidlite.compiler.passes.fuse_dims import GenericDims, equivalence_classes, generic_dims, typical_dims
+from fluidlite.compiler.passes.fuse_expressions import TYPICAL_DIMS
 from fluidlite.program.variable import Variable
 
 
@@ -38,8 +38,8 @@ def _halved() -> Variable:
 def test_dims_are_those_that_inference_finds(make: Callable[[], Variable], substituted: bool) -> None:
     out = make()
     graph = Graph(fluid.default_main_program(), [out.name])
-    assert (generic_dims(graph).at(TYPICAL) is not None) is substituted
-    found, inferred = typical_dims(graph, TYPICAL), GenericDims(graph, cycle(TYPICAL))
+    assert (generic_dims(graph).at(TYPICAL_DIMS) is not None) is substituted
+    found, inferred = typical_dims(graph, TYPICAL_DIMS), GenericDims(graph, cycle(TYPICAL_DIMS))
     values = [value for op in graph.ops for value in (*op.args, *op.results)]
     assert {value.name: found.dims(value) for value in values} == {v.name: inferred.dims(v) for v in values}
 
@@ -47,9 +47,9 @@ def test_dims_are_those_that_inference_finds(make: Callable[[], Variable], subst
 def test_products_of_unknown_dims_are_substituted() -> None:
     out = layers.reshape(layers.data("x", [-1, -1, 6], append_batch_size=False), [-1, 3])
     graph = Graph(fluid.default_main_program(), [out.name])
-    found = generic_dims(graph).at(TYPICAL)
+    found = generic_dims(graph).at(TYPICAL_DIMS)
     assert found is not None
-    assert found.dims(graph.results[0]) == (TYPICAL[0] * TYPICAL[1] * 2, 3)
+    assert found.dims(graph.results[0]) == (TYPICAL_DIMS[0] * TYPICAL_DIMS[1] * 2, 3)
 
 
 def _unknown(*names: str) -> list[Variable]:
@@ -102,4 +102,4 @@ def test_the_fewest_dims_are_equal(classes: list[set[int]], found: list[list[int
     def works(apart: Iterable[int]) -> bool:
         return all(each <= set(apart) or each.isdisjoint(apart) for each in classes)
 
-    assert _equal_in_all(sorted(set().union(*classes)), works) == found
+    assert equivalence_classes(sorted(set().union(*classes)), works) == found

@@ -1,4 +1,4 @@
-"""Passes: what changes a graph before it runs, one a file; see docs/passes.md."""
+"""Passes, which rewrite a graph before it is planned; one for each module; see docs/passes.md."""
 
 from fluidlite.base.exports import export as _export
 from fluidlite.compiler.passes.arithmetic import SimplifyArithmetic as SimplifyArithmetic

@@ -1,4 +1,4 @@
-"""Algebra that is exact: NaN, infinities, -0.0 and rounding stay as they are. See the table in docs/passes.md."""
+"""Exact algebraic simplification: it preserves NaN, infinities, -0.0 and rounding. See the table in docs/passes.md."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import Add, Divide, Multiply, PeepholeGraphPass, Power, Subtract, visit
-from fluidlite.compiler.passes.sign_analysis import floating, is_number, may_be_minus_zero, negative
+from fluidlite.compiler.passes.sign_analysis import is_floating, is_negative, is_number, may_be_minus_zero
 
-_WIDENS = {
+_WIDER_DTYPES = {
     "bool": ("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"),
     "uint8": ("int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"),
     "int8": ("int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"),
@@ -21,11 +21,11 @@ _WIDENS = {
     "bfloat16": ("float32", "float64"),
     "float32": ("float64",),
 }
-"""Dtypes that hold every number of another."""
+"""By dtype, the dtypes that represent all of its numbers."""
 
 
 class SimplifyArithmetic(PeepholeGraphPass):
-    """x 1, x / 1, x - 0, x + -0.0, x ** 1, a scale by 1, scales of scales, casts that change nothing, and the like."""
+    """x 1, x / 1, x - 0, x + -0.0, x ** 1, a scale by 1, scales of scales, casts without effect, and similar."""
 
     @visit.on_type(Add)
     def _add(self, op: GraphOp) -> None:
@@ -57,7 +57,7 @@ class SimplifyArithmetic(PeepholeGraphPass):
     @visit.on_type("elementwise_floordiv")
     def _floordiv(self, op: GraphOp) -> None:
         x, y = op.args
-        if is_number(y, 1) and not floating(x):
+        if is_number(y, 1) and not is_floating(x):
             self._same(op, x, y)
 
     @visit.on_type("elementwise_max")
@@ -104,7 +104,7 @@ class SimplifyArithmetic(PeepholeGraphPass):
 
     @visit.on_type("slice")
     def _slice(self, op: GraphOp) -> None:
-        """A part of the same dims is the whole."""
+        """A slice with the dims of its input is the input."""
         x = op.args[0]
         if len(op.args) == 1 and x.spec is not None and x.spec.known:
             self._same(op, x)
@@ -123,36 +123,38 @@ class SimplifyArithmetic(PeepholeGraphPass):
         if inner is None or inner.type != "cast" or x.spec is None or out.spec is None:
             return
         first = inner.args[0]
-        if first.spec is None or x.spec.dtype not in _WIDENS.get(first.spec.dtype, ()):
+        if first.spec is None or x.spec.dtype not in _WIDER_DTYPES.get(first.spec.dtype, ()):
             return
         if first.spec == out.spec:
             self._equal(out, first)
-        elif is_float(out.spec.dtype) or not floating(x) or floating(first):  # of floats saturate, of integers wrap
+        elif (
+            is_float(out.spec.dtype) or not is_floating(x) or is_floating(first)
+        ):  # int casts wrap, float casts saturate
             attrs = {"in_dtype": first.spec.dtype, "out_dtype": out.spec.dtype}
             self._equal(out, self.graph.insert(op, "cast", {"X": first}, attrs))
 
     @visit.on_type("scale")
     def _scale(self, op: GraphOp) -> None:
         x = op.args[0]
-        if not _only_scales(op):
+        if not _is_pure_scale(op):
             return
         factor, bias = op.attrs["scale"], op.attrs["bias"]
-        if factor == 1 and (negative(bias) or not may_be_minus_zero(x)):
+        if factor == 1 and (is_negative(bias) or not may_be_minus_zero(x)):
             self._same(op, x)
             return
         inner = x.op
-        if inner is None or inner.type != "scale" or not _only_scales(inner):
+        if inner is None or inner.type != "scale" or not _is_pure_scale(inner):
             return
-        signs_stay = not floating(x) or negative(inner.attrs["bias"]) or not negative(bias)
+        signs_stay = not is_floating(x) or is_negative(inner.attrs["bias"]) or not is_negative(bias)
         both = factor * inner.attrs["scale"]
-        if signs_stay and _exact(inner.attrs["scale"], factor, x):
+        if signs_stay and _is_exact(inner.attrs["scale"], factor, x):
             attrs = {"scale": both, "bias": bias}
             self._equal(op.value, self.graph.insert(op, "scale", {"X": inner.args[0]}, attrs))
 
     def _same(self, op: GraphOp, value: GraphValue, other: GraphValue | None = None) -> None:
-        """Replace what an operator makes by one of its inputs, where the other cannot give it other dims."""
-        known = other is None or (other.spec is not None and other.spec.size == 1)
-        if known or (value.spec is not None and value.spec.known):
+        """Replace the output of an operator by an input, if the other input cannot broadcast it to other dims."""
+        keeps_dims = other is None or (other.spec is not None and other.spec.size == 1)
+        if keeps_dims or (value.spec is not None and value.spec.known):
             self._equal(op.value, value)
 
     def _equal(self, out: GraphValue, value: GraphValue) -> None:
@@ -160,16 +162,16 @@ class SimplifyArithmetic(PeepholeGraphPass):
             self.replace_op(out, value)
 
 
-def _only_scales(op: GraphOp) -> bool:
+def _is_pure_scale(op: GraphOp) -> bool:
     return len(op.args) == 1 and op.attrs["bias"] == 0 and op.attrs["bias_after_scale"]
 
 
-def _exact(first: float, second: float, value: GraphValue) -> bool:
-    """Whether x first second is x (first second) to the last bit, in the dtype of a value."""
+def _is_exact(first: float, second: float, value: GraphValue) -> bool:
+    """Whether (x * first) * second equals x * (first * second) bit for bit, in the dtype of a value."""
     if abs(first) == 1 or abs(second) == 1:
         return True
     powers = all(abs(frexp(factor)[0]) == 0.5 and abs(factor) > 1 for factor in (first, second))
-    if not powers or not floating(value) or value.spec is None:
+    if not powers or not is_floating(value) or value.spec is None:
         return False
     with np.errstate(over="ignore"):
         return bool(np.isfinite(np.asarray(first * second).astype(NUMPY[value.spec.dtype]).astype("float64")))

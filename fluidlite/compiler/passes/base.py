@@ -1,4 +1,4 @@
-"""GraphPass and PeepholeGraphPass: what changes a graph before it runs, and how one is written."""
+"""GraphPass and PeepholeGraphPass: the base classes of passes, which rewrite a graph before it is planned."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue, Replaceable
 
-_MOST_ROUNDS = 100
+_MAX_ROUNDS = 100
+"""Rounds over all operators before a peephole pass fails: it does not converge."""
 
 
 class GraphPass:
-    """A change of graphs: subclass it, and define :meth:`do_pass`.
+    """A rewrite of graphs: subclass it, and define :meth:`do_pass`.
 
     Attributes
     ----------
     phase : str
-        Where it stands in the list of a transformer, unless it is registered with another phase.
+        Its position in the list of a transformer, unless it is registered with another phase.
     """
 
     phase: str = "simplify"
 
     @property
     def name(self) -> str:
-        """How lists and errors call it."""
+        """Its name in lists and errors."""
         return type(self).__name__
 
     def do_pass(self, graph: Graph) -> None:
-        """Change the graph."""
+        """Rewrite the graph."""
         raise NotImplementedError(f"{self.name} does not define do_pass(graph)")
 
 
 class OpType:
-    """A class that stands for a type of operators in :meth:`visit.on_type`."""
+    """A class that names an operator type in :meth:`visit.on_type`."""
 
     type: ClassVar[str]
 
@@ -73,15 +74,15 @@ Visit = Callable[[Any, GraphOp], None]
 
 
 class Visitor:
-    """Methods of a pass by type of operator. ``visit`` is the empty one, to begin with."""
+    """Visitor methods of a pass by operator type; ``visit`` is the empty instance."""
 
     def __init__(self, methods: tuple[tuple[str, Visit], ...] = ()) -> None:
         self.methods = methods
 
     def on_type(self, kind: Union[type[OpType], str]) -> Callable[[Union[Visit, Visitor]], Visitor]:
-        """Decorate a method ``(self, op)`` of a :class:`PeepholeGraphPass`: it sees the operators of a type.
+        """Decorate a method ``(self, op)`` of a :class:`PeepholeGraphPass`: it is called for operators of a type.
 
-        A method that is decorated several times sees the operators of several types.
+        A method that is decorated several times is called for several types.
 
         ``kind``: such as ``Add``, or ``"elementwise_add"``.
         """
@@ -101,10 +102,10 @@ visit = Visitor()
 
 
 class PeepholeGraphPass(GraphPass):
-    """A pass that looks at one operator at a time, until nothing changes any more.
+    """A pass that visits one operator at a time, until a fixed point.
 
-    Its methods are decorated with ``@visit.on_type(...)``, and may all be called ``visit``. Within them, ``self.graph``
-    is the graph, and :meth:`replace_op` replaces what an operator makes.
+    Its methods are decorated with ``@visit.on_type(...)``, and may all be called ``visit``. ``self.graph`` is
+    the graph, and :meth:`replace_op` replaces the output of an operator.
     """
 
     _visitors: ClassVar[dict[str, list[Visit]]] = {}
@@ -114,44 +115,44 @@ class PeepholeGraphPass(GraphPass):
         cls._visitors = {kind: list(methods) for kind, methods in cls._visitors.items()}
         for item in list(vars(cls).values()):
             for kind, method in item.methods if isinstance(item, Visitor) else ():
-                known = cls._visitors.setdefault(kind, [])
-                if method not in known:  # methods of one name each hold those before them
-                    known.append(method)
+                registered = cls._visitors.setdefault(kind, [])
+                if method not in registered:  # a decorated method contains those of its name before it
+                    registered.append(method)
 
     def __init__(self) -> None:
         self.graph: Graph
         self._changed = False
 
     def do_pass(self, graph: Graph) -> None:
-        """Visit every operator in order, again and again while something is replaced.
+        """Visit all operators in order, repeatedly until no operator is replaced.
 
         Raises
         ------
         ProgramError
-            If it does not come to rest.
+            If it does not converge.
         """
         self.graph = graph
         try:
-            for _ in range(_MOST_ROUNDS):
+            for _ in range(_MAX_ROUNDS):
                 self._changed, ops = False, list(graph.ops)
                 for op in ops:
                     for method in self._visitors.get(op.type, ()):
                         method(self, op)
-                if self._changed or len(graph.ops) > len(ops):  # what is inserted may be read by nothing
+                if self._changed or len(graph.ops) > len(ops):  # an inserted operator may have no reader
                     graph.prune()
                 if not self._changed:
                     return
         finally:
-            del self.graph  # a pass outlives the graphs that it is shown
+            del self.graph  # a pass outlives its graphs
         raise ProgramError(f"pass {self.name} replaces operators again and again")
 
     def replace_op(self, op: Replaceable, rep: Replaceable) -> None:
-        """Let all that reads the value of ``op`` read that of ``rep``; what state holds is not replaced.
+        """Let all readers of the value of ``op`` read that of ``rep``; values stored in state are not replaced.
 
         Raises
         ------
         ProgramError
-            If dims or dtype are others.
+            If dims or dtypes differ.
         """
         old = op.value if isinstance(op, GraphOp) else op
         new = rep.value if isinstance(rep, GraphOp) else rep

@@ -1,4 +1,4 @@
-"""Constant folding."""
+"""Constant folding: operators with constant inputs are computed at compile time."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from fluidlite.program.scope import Scope
 from fluidlite.tensor.transfer import borrow
 
 Array = np.ndarray[Any, Any]
-_MOST_ZEROS = 1 << 30
-"""Bytes of an input of which only dims are read: memory that is asked for, and not touched."""
+_MAX_PLACEHOLDER_BYTES = 1 << 30
+"""Bytes of a placeholder for an input whose dims alone are read: allocated, and never touched."""
 
 
 class FoldConstants(GraphPass):
-    """What depends on constants alone is computed once, before the first run, by the host's own kernels.
+    """Operators that depend on constants alone are computed once, before the first run, by kernels of the host.
 
-    Random operators, operators with effects and those whose dims depend on values are left alone, and so is one that
-    fails: it fails when it runs, as it did.
+    Not folded: random operators, operators with effects, operators whose dims depend on values, and operators that
+    fail: these fail when they run.
 
     Parameters
     ----------
     most_bytes : int
-        The largest value that is computed, or kept.
+        Bytes of the largest value that is computed or stored.
     """
 
     def __init__(self, most_bytes: int = 16384) -> None:
@@ -48,32 +48,32 @@ class FoldConstants(GraphPass):
         arrays: dict[int, Array] = {}
         for op in list(graph.ops):
             if op.type == READ:
-                self._stored(op, constants, arrays)
+                self._record_fixed_state(op, constants, arrays)
                 continue
-            if not self._constant(op, constants):
+            if not self._is_foldable(op, constants):
                 continue
             constants.update((id(value), op) for value in op.results)
             if not op.args:
                 continue
-            wanted = [value for value in op.results if graph.is_result(value) or graph.readers(value)]
-            if not wanted or not _compute(op, constants, arrays, graph.policy):
+            used = [value for value in op.results if graph.is_result(value) or graph.readers(value)]
+            if not used or not _evaluate(op, constants, arrays, graph.policy):
                 continue
-            for value in wanted:
-                written = _written(graph, op, value, arrays[id(value)])
-                if written is not None and written.op is not None:
-                    constants[id(written)], arrays[id(written)] = written.op, arrays[id(value)]
-                    graph.replace(value, written)
+            for value in used:
+                constant = _inserted_constant(graph, op, value, arrays[id(value)])
+                if constant is not None and constant.op is not None:
+                    constants[id(constant)], arrays[id(constant)] = constant.op, arrays[id(value)]
+                    graph.replace(value, constant)
 
-    def _stored(self, op: GraphOp, constants: dict[int, GraphOp], arrays: dict[int, Array]) -> None:
-        """Know an array that is kept beside the state, and which nothing changes."""
+    def _record_fixed_state(self, op: GraphOp, constants: dict[int, GraphOp], arrays: dict[int, Array]) -> None:
+        """Record the array of a fixed state variable, which is a constant."""
         (value,) = op.results
-        held = value.variable.initial if isinstance(value.variable, Node) and value.variable.fixed else None
-        if isinstance(held, np.ndarray) and held.nbytes <= self.most_bytes and value.spec is not None:
-            constants[id(value)], arrays[id(value)] = op, held.astype(NUMPY[value.spec.dtype], copy=False)
+        array = value.variable.initial if isinstance(value.variable, Node) and value.variable.fixed else None
+        if isinstance(array, np.ndarray) and array.nbytes <= self.most_bytes and value.spec is not None:
+            constants[id(value)], arrays[id(value)] = op, array.astype(NUMPY[value.spec.dtype], copy=False)
 
-    def _constant(self, op: GraphOp, constants: Mapping[int, GraphOp]) -> bool:
-        """Whether an operator makes the same small values at every run."""
-        if not constants.keys() >= {*map(id, _read(op))} or op.has_effect:
+    def _is_foldable(self, op: GraphOp, constants: Mapping[int, GraphOp]) -> bool:
+        """Whether an operator writes the same small values in every run."""
+        if not constants.keys() >= {*map(id, _values_read(op))} or op.has_effect:
             return False
         definition = op.definition
         if definition.random or definition.dynamic or definition.marker or definition.run is not None:
@@ -88,43 +88,43 @@ class FoldConstants(GraphPass):
         )
 
 
-def _read(op: GraphOp) -> list[GraphValue]:
-    """The values whose numbers an operator reads: not those of which it reads known dims."""
+def _values_read(op: GraphOp) -> list[GraphValue]:
+    """The values whose elements an operator reads: without those of which it reads known dims alone."""
     definition = op.definition
-    found = []
+    read = []
     for slot, values in op.inputs.items():
         declared = definition.input(slot) if slot in definition.unread else None
         dims = declared is not None and declared.metadata_only
-        found += [value for value in values if not _small(value)] if dims else values
-    return found
+        read += [value for value in values if not _can_be_zeros(value)] if dims else values
+    return read
 
 
-def _small(value: GraphValue) -> bool:
-    """Whether zeros can stand for a value of which only the dims are read."""
+def _can_be_zeros(value: GraphValue) -> bool:
+    """Whether zeros can replace a value whose dims alone are read."""
     spec = value.spec
-    return spec is not None and 0 <= spec.nbytes <= _MOST_ZEROS and not spec.lod_level
+    return spec is not None and 0 <= spec.nbytes <= _MAX_PLACEHOLDER_BYTES and not spec.lod_level
 
 
-def _compute(op: GraphOp, constants: Mapping[int, GraphOp], arrays: dict[int, Array], preferences: Policy) -> bool:
-    """Find what a constant operator makes, and first what it reads; say whether that is possible."""
+def _evaluate(op: GraphOp, constants: Mapping[int, GraphOp], arrays: dict[int, Array], preferences: Policy) -> bool:
+    """Compute the outputs of a constant operator, after its inputs; return whether this is possible."""
     if all(id(value) in arrays for value in op.results):
         return True
-    for arg in _read(op):
-        if id(arg) not in arrays and not _compute(constants[id(arg)], constants, arrays, preferences):
+    for arg in _values_read(op):
+        if id(arg) not in arrays and not _evaluate(constants[id(arg)], constants, arrays, preferences):
             return False
-    found = _run(op, arrays, preferences)
-    if found is not None:
-        arrays.update((id(value), array) for value, array in zip(op.results, found, strict=True))
-    return found is not None
+    computed = _evaluated(op, arrays, preferences)
+    if computed is not None:
+        arrays.update((id(value), array) for value, array in zip(op.results, computed, strict=True))
+    return computed is not None
 
 
-def _run(op: GraphOp, arrays: Mapping[int, Array], preferences: Policy) -> list[Array] | None:
-    """What an operator makes of constants, by a run on the host; None if it fails."""
+def _evaluated(op: GraphOp, arrays: Mapping[int, Array], preferences: Policy) -> list[Array] | None:
+    """The outputs of an operator for constant inputs, by a run on the host; None if it fails."""
     source = op.operator
     assert source is not None
     program = Program()
     block = program.global_block()
-    given: dict[str, Any] = {}
+    feeds: dict[str, Any] = {}
     host = devices.host()
     context = get_context(host)
     inputs: dict[str, list[str]] = {}
@@ -134,16 +134,16 @@ def _run(op: GraphOp, arrays: Mapping[int, Array], preferences: Policy) -> list[
             name = f"{slot}.{number}"
             assert value.spec is not None
             array = arrays.get(id(value))
-            if array is None:  # of metadata only
+            if array is None:  # its metadata alone is read
                 array = np.zeros(value.spec.dims, NUMPY[value.spec.dtype])
             block.create_var(name, list(value.spec.dims), value.spec.dtype, is_data=True)
-            given[name] = borrow(np.ascontiguousarray(array).reshape(array.shape), value.spec, context)
+            feeds[name] = borrow(np.ascontiguousarray(array).reshape(array.shape), value.spec, context)
             inputs[slot].append(name)
     outputs: dict[str, list[str]] = {}
     fetches: list[str] = []
-    for slot, made in op.outputs.items():
+    for slot, results in op.outputs.items():
         outputs[slot] = []
-        for number, out in enumerate(made):
+        for number, out in enumerate(results):
             if out is None:
                 outputs[slot].append(EMPTY)
                 continue
@@ -153,19 +153,19 @@ def _run(op: GraphOp, arrays: Mapping[int, Array], preferences: Policy) -> list[
             fetches.append(name)
     block.ops.append(source._near(block, source.definition, inputs, outputs, op.attrs, {}))
     try:
-        known = {name: (tensor._known(), host) for name, tensor in given.items()}
-        plan = plan_graph(Graph(program, fetches).finished(), host, known, {}, preferences, inplace=False)
-        found = [array for array, _ in run_plan(plan, given, Scope())[0]]
+        feed_specs = {name: (tensor._known(), host) for name, tensor in feeds.items()}
+        plan = plan_graph(Graph(program, fetches).finished(), host, feed_specs, {}, preferences, inplace=False)
+        computed = [array for array, _ in run_plan(plan, feeds, Scope())[0]]
     except FluidError:
         return None
-    right = all(
-        array.shape == value.spec.dims for array, value in zip(found, op.results, strict=True) if value.spec is not None
-    )
-    return found if right else None
+    for array, value in zip(computed, op.results, strict=True):
+        if value.spec is not None and array.shape != value.spec.dims:
+            return None
+    return computed
 
 
-def _written(graph: Graph, op: GraphOp, value: GraphValue, array: Array) -> GraphValue | None:
-    """A constant of these numbers, in front of an operator; None where none can hold them."""
+def _inserted_constant(graph: Graph, op: GraphOp, value: GraphValue, array: Array) -> GraphValue | None:
+    """A constant with these elements, inserted before an operator; None if no constant represents them."""
     spec = value.spec
     assert spec is not None
     shape = list(spec.dims)
@@ -174,10 +174,10 @@ def _written(graph: Graph, op: GraphOp, value: GraphValue, array: Array) -> Grap
         attrs: dict[str, Any] = {"shape": shape, "dtype": spec.dtype, "value": float(number)}
         if isinstance(number, int) and int(float(number)) != number:
             attrs["str_value"] = str(number)
-        made = graph.insert(op, "fill_constant", {}, attrs)
+        constant = graph.insert(op, "fill_constant", {}, attrs)
     else:
         kind = "fp32_values" if NUMPY[spec.dtype].kind not in "iub" else "int32_values"
         numbers = array.reshape(-1)
         listed = numbers.astype("float64") if kind == "fp32_values" else numbers.astype("int64")
-        made = graph.insert(op, "assign_value", {}, {"shape": shape, "dtype": spec.dtype, kind: listed.tolist()})
-    return made if made.spec == spec else None
+        constant = graph.insert(op, "assign_value", {}, {"shape": shape, "dtype": spec.dtype, kind: listed.tolist()})
+    return constant if constant.spec == spec else None

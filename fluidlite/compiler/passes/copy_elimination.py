@@ -1,4 +1,4 @@
-"""Copies that nobody needs."""
+"""Copy elimination: readers of a copy read its source."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from fluidlite.compiler.passes.base import GraphPass
 
 
 class EliminateCopies(GraphPass):
-    """Who reads a copy reads what it was made of, where that is not overwritten while the copy is read.
+    """Readers of a copy read its source, unless the source is overwritten before the last reader of the copy.
 
-    What stores state stays, and so does a copy to another place, and one that an operator updates in place.
+    Not eliminated: copies that store state, copies to another place, and copies that are updated in place.
     """
 
     def do_pass(self, graph: Graph) -> None:
-        """Go through the operators once, in order: a copy of a copy reads the first by then."""
-        copies = [op for op in graph.ops if op.type == "assign" and _plain(op)]
-        places = _Places(graph) if copies else None
+        """Process the operators once, in order, so that a copy of a copy reads the first source."""
+        copies = [op for op in graph.ops if op.type == "assign" and _is_local_copy(op)]
+        positions = _Positions(graph) if copies else None
         for op in copies:
-            source, made = op.args[0], op.value
-            if places is not None and made.state is None and made.spec == source.spec and places.lives(source, made):
-                graph.replace(made, source)
+            source, copy = op.args[0], op.value
+            may_replace = copy.state is None and copy.spec == source.spec
+            if may_replace and positions is not None and positions.outlives(source, copy):
+                graph.replace(copy, source)
 
 
-def _plain(op: GraphOp) -> bool:
+def _is_local_copy(op: GraphOp) -> bool:
     return len(op.args) == 1 and len(op.results) == 1 and "op_device" not in op.operator.hints
 
 
-class _Places:
-    """Where operators stand, and who writes which name."""
+class _Positions:
+    """The positions of operators, and the writers of each name."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -41,14 +42,14 @@ class _Places:
             for value in op.results:
                 self.writers[value.name].append((index, value))
 
-    def lives(self, source: GraphValue, copy: GraphValue) -> bool:
-        """Whether a source keeps its bytes as long as its copy is read, and nobody updates the copy in place."""
-        last, begun = -1.0, self.at[id(source.op)] if source.op is not None else -1
+    def outlives(self, source: GraphValue, copy: GraphValue) -> bool:
+        """Whether all readers of a copy run before its source is overwritten, and none updates the copy."""
+        last_read, start = -1.0, self.at[id(source.op)] if source.op is not None else -1
         for op in self.graph.readers(copy):
-            updated = op.definition.must_alias.values()
-            if any(value is copy for slot in updated for value in op.inputs.get(slot, ())):
+            updated_slots = op.definition.must_alias.values()
+            if any(value is copy for slot in updated_slots for value in op.inputs.get(slot, ())):
                 return False
-            last = max(last, self.at[id(op)])
-        last = inf if self.graph.is_result(copy) else last
-        later = [index for index, value in self.writers[source.name] if index > begun and value is not source]
-        return not later or last < min(later)
+            last_read = max(last_read, self.at[id(op)])
+        last_read = inf if self.graph.is_result(copy) else last_read
+        later = [index for index, value in self.writers[source.name] if index > start and value is not source]
+        return not later or last_read < min(later)

@@ -1,4 +1,4 @@
-"""Dead code."""
+"""Dead code elimination."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fluidlite.compiler.passes.base import GraphPass
 
 
 class DeadCode(GraphPass):
-    """What no result and no effect needs is not computed."""
+    """Removes operators on which no result and no effect depends."""
 
     phase = "prune"
 

@@ -1,4 +1,4 @@
-"""Decomposition: an operator that a place has no kernel for is said with others, which can then be fused."""
+"""Decomposition: replaces operators without a kernel on their place by several others, which can then be fused."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from fluidlite.program.operator import NOT_EXPANDED
 
 
 class Decompose(GraphPass):
-    """What the place would compute by a decomposition becomes the operators of that, where all dims are known.
+    """Replaces operators that their place computes by a decomposition, if all dims are known.
 
-    Mistakes in known dims were refused when the program was built; others are found when it runs, and are told of the
-    operator that the user wrote, as is an index out of range. The planner decomposes those operators, updates of state,
-    and operators on sequences.
+    Errors in known dims were raised when the program was built. Errors that depend on unknown dims or on indices are
+    raised by a run and name the user's operator; so the planner decomposes the operators that can raise them, and
+    updates of state and operators on sequences.
     """
 
     phase = "decompose"
 
     def do_pass(self, graph: Graph) -> None:
-        """Go through the operators once: a part that is itself decomposed was taken apart with the whole."""
-        for op in [op for op in graph.ops if _may(op)]:
+        """Process the operators once: parts that are decomposed themselves were spliced in by kernel selection."""
+        for op in [op for op in graph.ops if _is_decomposable(op)]:
             reason = _refusal(op)
             parts = _parts(graph, op) if reason is None else reason
             if isinstance(parts, str):
-                op.set_hint(NOT_EXPANDED, parts)  # for reports: why it stays
+                op.set_hint(NOT_EXPANDED, parts)  # the reason, for reports
             elif parts is not None:
                 _expand(graph, op, parts)
 
 
-def _may(op: GraphOp) -> bool:
-    """Whether an operator has a decomposition that can stand in its place."""
+def _is_decomposable(op: GraphOp) -> bool:
+    """Whether an operator has a decomposition that can replace it in the graph."""
     own = op.definition
     return own.decompose is not None and not (own.host_only or own.dynamic or own.may_act)
 
 
 def _refusal(op: GraphOp) -> str | None:
-    """Why the planner has to decompose an operator, which fuses nothing; None if a pass may."""
+    """Why the planner must decompose an operator, without fusion; None if this pass may."""
     own = op.definition
     if "op_library" in op.hints:
         return "its library is chosen by op_library"
@@ -70,7 +70,7 @@ def _refusal(op: GraphOp) -> str | None:
 
 
 def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
-    """What the place decomposes an operator into, or why that stays together; None: the place has a kernel for it."""
+    """The parts of the decomposition, or why the operator is not replaced; None if its place has a kernel."""
     unit = devices.unit(op.hints.get("op_device") or graph.place)
     place = unit.place
     call = op.call(place)
@@ -81,7 +81,7 @@ def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
         if choice.how != "decomposed" or choice.place != place:
             return None
         parts = decompose(call)
-    except FluidError:  # it cannot run here, and says so when it is planned
+    except FluidError:  # it cannot run here: the planner raises the error
         return None
     if isinstance(parts, str):
         return None
@@ -91,33 +91,33 @@ def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
 
 
 def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
-    known: dict[tuple[str, str, int], GraphValue] = {
+    values_by_key: dict[tuple[str, str, int], GraphValue] = {
         ("in", slot, i): value for slot, values in op.inputs.items() for i, value in enumerate(values)
     }
-    wanted = {
+    results = {
         ("out", slot, i): value
         for slot, values in op.outputs.items()
         for i, value in enumerate(values)
         if value is not None
     }
-    made: list[GraphOp] = []
+    expanded: list[GraphOp] = []
     for part in parts:
         values = iter(part.ins)
-        inputs = {slot: [known[key_of(next(values))] for _ in specs] for slot, specs in part.call.ins.items()}
-        one = GraphOp.derived_from(op.operator, part.call.op, inputs, part.call.attrs, op.hints)
-        one.outputs = {slot: [None] * len(specs) for slot, specs in part.call.outs.items()}
-        declared, outs = inferred(one), iter(part.outs)  # dims that are not known are -1
+        inputs = {slot: [values_by_key[key_of(next(values))] for _ in specs] for slot, specs in part.call.ins.items()}
+        part_op = GraphOp.derived_from(op.operator, part.call.op, inputs, part.call.attrs, op.hints)
+        part_op.outputs = {slot: [None] * len(specs) for slot, specs in part.call.outs.items()}
+        declared, outs = inferred(part_op), iter(part.outs)  # with -1 for unknown dims
         assert declared is not None
-        for slot, holders in one.outputs.items():
+        for slot, holders in part_op.outputs.items():
             for number, spec in enumerate(declared[slot][: len(holders)]):
                 key = key_of(next(outs))
-                value = wanted.get(key)
+                value = results.get(key)
                 if value is None:
-                    value = GraphValue(unique_name.generate(f"{op.type}.part"), spec, one, None)
-                value.op = one
-                known[key] = value
+                    value = GraphValue(unique_name.generate(f"{op.type}.part"), spec, part_op, None)
+                value.op = part_op
+                values_by_key[key] = value
                 holders[number] = value
-        made.append(one)
-    at = graph.ops.index(op)
-    graph.ops[at : at + 1] = made
+        expanded.append(part_op)
+    position = graph.ops.index(op)
+    graph.ops[position : position + 1] = expanded
     graph.touch()

@@ -1,4 +1,4 @@
-"""Epilogues: what is computed of each element of a product is computed where the product is stored."""
+"""Epilogue fusion: a matmul or a convolution computes the elementwise operator that reads its result."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from fluidlite.program.registry import ops
 
 
 class FuseEpilogues(GraphPass):
-    """A product takes over the elementwise operator that alone reads its result, if its kernel on the place can.
+    """A matmul or convolution computes the elementwise operator that is the only reader of its result.
 
-    Which expressions a library takes is its own to say: one that adds to what is there takes sums, one that is
-    generated takes any. A step with momentum becomes a product that adds to the velocity, and what follows it.
+    The kernel of its place decides which expressions it supports: a GEMM with beta supports sums, a generated kernel
+    any expression. A momentum update becomes a matmul that accumulates into the velocity, followed by a plain step.
     """
 
     phase = "fuse"
 
     def do_pass(self, graph: Graph) -> None:
-        """Go through the products, last ones first: of two in one sum, the later adds to the earlier."""
-        able = {kernel.op for kernel in kernels if kernel.epilogue}
-        products = [op for op in graph.ops if op.type in able]
+        """Process the products in reverse order: of two products in one sum, the later accumulates into the earlier."""
+        types_with_epilogue = {kernel.op for kernel in kernels if kernel.epilogue}
+        products = [op for op in graph.ops if op.type in types_with_epilogue]
         if not products:
             return
         dims = generic_dims(graph)
         for op in reversed(products):
-            _Joint(graph, dims, op).join()
+            _EpilogueFusion(graph, dims, op).fuse()
 
 
-class _Then(NamedTuple):
-    """An elementwise operator whose slots take one value each."""
+class _Epilogue(NamedTuple):
+    """An elementwise operator with one value in each slot."""
 
     definition: OpDef
     inputs: Mapping[str, GraphValue]
@@ -56,8 +56,8 @@ class _Then(NamedTuple):
     attrs: Mapping[str, object]
 
 
-def _then_of(op: GraphOp) -> _Then | None:
-    """An operator as an elementwise one, or None."""
+def _epilogue_of(op: GraphOp) -> _Epilogue | None:
+    """An operator in elementwise form; None if it has none."""
     own = op.definition
     if "op_library" in op.operator.hints or own.random or own.host_only or own.may_act:
         return None
@@ -65,7 +65,7 @@ def _then_of(op: GraphOp) -> _Then | None:
     if {*map(len, op.outputs.values())} != {1}:
         return None
     if own.scalar is not None and {*map(len, op.inputs.values())} == {1}:
-        return _Then(own, {slot: values[0] for slot, values in op.inputs.items()}, outputs, op.attrs)
+        return _Epilogue(own, {slot: values[0] for slot, values in op.inputs.items()}, outputs, op.attrs)
     form = elementwise_form_of(own, len(op.args))
     if form is None or own.type == "assign" or len(op.inputs) != 1:
         return None
@@ -76,136 +76,136 @@ def _then_of(op: GraphOp) -> _Then | None:
     part = FusedPart(form, tuple((attr.name, op.attrs[attr.name]) for attr in form.attrs), sources, tuple(outputs))
     stored = tuple(Source(0, each) for each in outputs)
     definition = fused_op(FusedStructure((part,), (True,) * len(op.args), (), stored))
-    made = {f"Out{k}": value for k, value in enumerate(outputs.values())}
-    return _Then(definition, {f"X{k}": value for k, value in enumerate(op.args)}, made, {})
+    results = {f"Out{k}": value for k, value in enumerate(outputs.values())}
+    return _Epilogue(definition, {f"X{k}": value for k, value in enumerate(op.args)}, results, {})
 
 
-class _Joint:
-    """One product, and what reads it."""
+class _EpilogueFusion:
+    """Fuses one product with its reader."""
 
     def __init__(self, graph: Graph, dims: GenericDims, op: GraphOp) -> None:
         self.graph, self.dims, self.op = graph, dims, op
         self.operator = op.operator
         self.unit: Unit = devices.unit(op.operator.hints.get("op_device") or graph.place)
 
-    def join(self) -> None:
-        """Take over what can be taken over."""
-        made = self.op.results
-        if len(made) != 1 or made[0].state is not None or self.graph.is_result(made[0]):
+    def fuse(self) -> None:
+        """Fuse the product with its only reader, if a kernel supports it."""
+        results = self.op.results
+        if len(results) != 1 or results[0].state is not None or self.graph.is_result(results[0]):
             return
-        (value,) = made
+        (value,) = results
         readers = self.graph.readers(value)
         if len(readers) != 1 or readers[0].args.count(value) != 1:
             return
         (reader,) = readers
         if reader.hints.get("op_device") != self.op.operator.hints.get("op_device"):
             return
-        then = _then_of(reader)
-        if then is None or not self._may_wait(reader):
+        epilogue = _epilogue_of(reader)
+        if epilogue is None or not self._can_be_delayed(reader):
             return
-        given = next(slot for slot, each in then.inputs.items() if each is value)
-        declared = then.definition.input(given)
-        if declared is None or declared.unread or given in then.definition.must_alias.values():
+        read_slot = next(slot for slot, each in epilogue.inputs.items() if each is value)
+        declared = epilogue.definition.input(read_slot)
+        if declared is None or declared.unread or read_slot in epilogue.definition.must_alias.values():
             return
-        whole = self._whole(then, given, value)
-        if whole is not None:
-            self._put(reader, [whole])
+        fused = self._fused_operator(epilogue, read_slot, value)
+        if fused is not None:
+            self._replace(reader, [fused])
         elif reader.type == "momentum":
-            self._step(reader, value)
+            self._fuse_momentum(reader, value)
 
-    def _may_wait(self, reader: GraphOp) -> bool:
-        """Whether the product may run as late as its reader: nothing between writes a variable that it reads."""
+    def _can_be_delayed(self, reader: GraphOp) -> bool:
+        """Whether the product may run at the position of its reader: no operator between writes its operands."""
         names = {value.name for value in self.op.args}
         ops = self.graph.ops
         between = ops[ops.index(self.op) + 1 : ops.index(reader)]
         return names.isdisjoint([value.name for op in between for value in op.results])
 
-    # The operator
+    # The fused operator
 
-    def _whole(self, then: _Then, read: str, value: GraphValue) -> GraphOp | None:
-        """The product with an operator behind it; None if no kernel takes it."""
-        definition, attrs = then.definition, then.attrs
+    def _fused_operator(self, epilogue: _Epilogue, read: str, value: GraphValue) -> GraphOp | None:
+        """The product with the reader as its epilogue; None if no kernel supports it."""
+        reader_op, attrs = epilogue.definition, epilogue.attrs
         (out,) = [slot for slot, values in self.op.outputs.items() if value in values]
-        reads = [slot for slot in then.inputs if slot != read]
-        specs = self.dims.specs(then.inputs)
-        outs = self.dims.specs(then.outputs)
+        reads = [slot for slot in epilogue.inputs if slot != read]
+        specs = self.dims.specs(epilogue.inputs)
+        outs = self.dims.specs(epilogue.outputs)
         if specs is None or outs is None:
             return None
         inputs = {slot: f"With{k}" for k, slot in enumerate(reads)}
-        outputs = {slot: f"Out{k}" for k, slot in enumerate(then.outputs)}
+        outputs = {slot: f"Out{k}" for k, slot in enumerate(epilogue.outputs)}
         must = tuple(
             (outputs[o], inputs[i])
-            for o, i in definition.must_alias.items()
-            if o in outputs and i in inputs and then.inputs[i].name == then.outputs[o].name
+            for o, i in reader_op.must_alias.items()
+            if o in outputs and i in inputs and epilogue.inputs[i].name == epilogue.outputs[o].name
         )
         operands = {value.name for value in self.op.args}
-        if any(then.inputs[slot].name in operands for slot, whole in inputs.items() if whole in dict(must).values()):
-            return None  # it would be overwritten while the product reads it
-        made = product_with(
+        if any(epilogue.inputs[slot].name in operands for slot, name in inputs.items() if name in dict(must).values()):
+            return None  # the product would read it while it is overwritten
+        definition = product_with(
             self.operator.definition,
             out,
-            definition,
+            reader_op,
             read,
             reads,
-            list(then.outputs),
+            list(epilogue.outputs),
             must,
-            self._may_share(then, inputs, outputs, must, operands),
+            self._alias_pairs(epilogue, inputs, outputs, must, operands),
         )
         all_attrs = {**self.op.attrs, **{THEN + name: value for name, value in attrs.items()}}
-        all_attrs = {attr.name: all_attrs[attr.name] for attr in made.attrs}
+        all_attrs = {attr.name: all_attrs[attr.name] for attr in definition.attrs}
         product = self.dims.grouped(self.op.inputs)
         if product is None:
             return None
         ins = product | {inputs[slot]: specs[slot] for slot in reads}
-        call = Call(made, ins, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs, self.unit.place)
+        call = Call(definition, ins, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs, self.unit.place)
         spec = self.dims.spec(value)
-        if spec is not None:  # else it is inferred
+        if spec is not None:  # otherwise it is inferred
             call.found[product_call] = Call(self.op.definition, product, {out: (spec,)}, self.op.attrs, call.place)
-        kernel = self._kernel_of(call)
+        kernel = self._supporting_kernel(call)
         if kernel is None:
             return None
         values = {
             **{slot: list(vs) for slot, vs in self.op.inputs.items()},
-            **{inputs[slot]: [then.inputs[slot]] for slot in reads},
+            **{inputs[slot]: [epilogue.inputs[slot]] for slot in reads},
         }
-        whole = GraphOp.derived_from(self.operator, made, values, all_attrs, {})
-        whole.outputs = {outputs[slot]: [each] for slot, each in then.outputs.items()}
-        return whole if refuse(kernel, whole.call(self.unit.place), self.unit) is None else None  # in any run
+        fused = GraphOp.derived_from(self.operator, definition, values, all_attrs, {})
+        fused.outputs = {outputs[slot]: [each] for slot, each in epilogue.outputs.items()}
+        return fused if refuse(kernel, fused.call(self.unit.place), self.unit) is None else None  # for unknown dims too
 
-    def _may_share(
+    def _alias_pairs(
         self,
-        then: _Then,
+        epilogue: _Epilogue,
         inputs: Mapping[str, str],
         outputs: Mapping[str, str],
         must: Sequence[tuple[str, str]],
         operands: Collection[str],
     ) -> tuple[tuple[str, str], ...]:
-        """Pair outputs with inputs of equal dims and dtype; those that nothing else reads first."""
-        taken, found = {given for _, given in must}, []
-        for slot, value in then.outputs.items():
+        """Pairs of outputs and inputs of equal dims and dtype; inputs without other readers first."""
+        used_inputs, pairs = {name for _, name in must}, []
+        for slot, value in epilogue.outputs.items():
             if any(outputs[slot] == out for out, _ in must):
                 continue
-            fits = [
+            candidates = [
                 (value.state != each.state if each.state is not None else len(self.graph.readers(each)) > 1, name)
-                for given, name in inputs.items()
-                if name not in taken
-                and (each := then.inputs[given]).spec == value.spec
+                for source, name in inputs.items()
+                if name not in used_inputs
+                and (each := epilogue.inputs[source]).spec == value.spec
                 and self.dims.dims(each) == self.dims.dims(value)
                 and each.name not in operands
             ]
-            if fits:
-                taken.add(min(fits)[1])
-                found.append((outputs[slot], min(fits)[1]))
-        return tuple(found)
+            if candidates:
+                used_inputs.add(min(candidates)[1])
+                pairs.append((outputs[slot], min(candidates)[1]))
+        return tuple(pairs)
 
-    def _kernel_of(self, call: Call) -> Kernel | None:
-        """The kernel that would compute the product, if it takes the whole."""
+    def _supporting_kernel(self, call: Call) -> Kernel | None:
+        """The kernel of the plain product, if it supports the fused call; else None."""
         place = self.unit.place
         try:
             if unfit(call) is not None:
                 return None
             plain = choose(self.op.call(place), place, self.graph.policy)
-        except FluidError:  # its dims fit nothing known, or it cannot run here: it says so when it is planned
+        except FluidError:  # wrong dims, or no kernel here: the planner raises the error
             return None
         kernel = plain.kernel
         if kernel is None or not kernel.epilogue or plain.place != place:
@@ -216,8 +216,8 @@ class _Joint:
             reason = device_veto(then_call(call), self.unit)
         return kernel if reason is None else None
 
-    def _put(self, reader: GraphOp, ops: list[GraphOp]) -> None:
-        """Put operators where the reader was; the product goes."""
+    def _replace(self, reader: GraphOp, ops: list[GraphOp]) -> None:
+        """Replace the product and its reader by operators at the position of the reader."""
         both = self.operator, reader.operator
         first = ops[0].operator
         first.line, first.id, first.role = lines_of(both), reader.operator.id, reader.operator.role
@@ -227,20 +227,20 @@ class _Joint:
 
     # Momentum
 
-    def _step(self, reader: GraphOp, grad: GraphValue) -> None:
-        """Let a product add to the velocity, and take the step after it."""
+    def _fuse_momentum(self, reader: GraphOp, grad: GraphValue) -> None:
+        """Let the product accumulate into the velocity, followed by the update of the parameter."""
         attrs, outs = reader.attrs, reader.outputs
-        velocity, speed = reader.inputs["Velocity"][0], outs["VelocityOut"][0]
+        velocity, updated = reader.inputs["Velocity"][0], outs["VelocityOut"][0]
         param = outs["ParamOut"][0]
-        if attrs["use_nesterov"] or attrs["regularization_method"] or speed is None or param is None:
+        if attrs["use_nesterov"] or attrs["regularization_method"] or updated is None or param is None:
             return
-        if velocity.name != speed.name or velocity.spec != grad.spec:
+        if velocity.name != updated.name or velocity.spec != grad.spec:
             return
-        then = _Then(ACCUMULATE, {"X": velocity, "Given": grad}, {"Out": speed}, {"scale": attrs["mu"]})
-        whole = self._whole(then, "Given", grad)
-        if whole is None:
+        epilogue = _Epilogue(ACCUMULATE, {"X": velocity, "Given": grad}, {"Out": updated}, {"scale": attrs["mu"]})
+        fused = self._fused_operator(epilogue, "Given", grad)
+        if fused is None:
             return
-        inputs = {"Param": reader.inputs["Param"], "Grad": [speed], "LearningRate": reader.inputs["LearningRate"]}
+        inputs = {"Param": reader.inputs["Param"], "Grad": [updated], "LearningRate": reader.inputs["LearningRate"]}
         step = GraphOp.derived_from(reader.operator, ops.get("sgd"), inputs, {}, reader.hints)
         step.outputs = {"ParamOut": [param]}
-        self._put(reader, [whole, step])
+        self._replace(reader, [fused, step])

@@ -1,4 +1,4 @@
-"""Fusion of expressions: operators that reduce, move or gather elements become one with what is around them."""
+"""Expression fusion: operators that reduce, move or gather elements are fused with their neighbours by a cost model."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, typical_dims
-from fluidlite.compiler.passes.fusion import MOST_NUMBERS, MOST_VARIABLES, Fusion
-from fluidlite.compiler.passes.joined import Member, may_join
+from fluidlite.compiler.passes.fusion import MAX_NUMBERS, MAX_VARIABLES, Fusion
+from fluidlite.compiler.passes.joined import Member, can_be_fused
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.compiler.selection.refusals import unused
@@ -31,53 +31,55 @@ from fluidlite.render.loops.kernels import dims_fit
 from fluidlite.tensor.layout import layout_named
 
 MAX_OPERATORS = 16
-"""Operators of one kernel; fused elementwise ones count as one."""
-GAIN = 0.97
-"""One kernel has to take at most this part of the estimated time of several."""
-LARGE = 1 << 12
-"""Values of so many elements are worth a kernel less."""
-TYPICAL = (61, 67, 71, 73, 79, 83, 89, 97)
-"""Dims that are not known are taken for these when costs are estimated."""
+"""Operators of one kernel; a fused elementwise operator counts as one."""
+MAX_TIME_RATIO = 0.97
+"""Bound of the estimated time of the fused kernel, divided by that of the separate kernels."""
+MIN_SHARED_ELEMENTS = 1 << 12
+"""Elements from which a value that two operators share is a reason to fuse them."""
+TYPICAL_DIMS = (61, 67, 71, 73, 79, 83, 89, 97)
+"""Numbers that replace unknown dims in cost estimates."""
 
 
 class FuseExpressions(GraphPass):
-    """Operators that read each other's results, or the same ones, become one, if loops compute it in less time.
+    """Operators that read each other's results, or the same values, become one, if one kernel of loops is faster.
 
-    What a group has to itself is not stored. One cost model decides: bytes that move, functions that are computed
-    (again in each pass of a kernel), launches. A reduction goes through its elements in the order in which it would
-    alone, so that fusion changes no sum. Kernels of a library, and those that a device brings, are not fused.
+    Values that only the group reads are not materialized. A cost model decides: bytes moved, functions computed (again
+    in each pass of a kernel), launches. Fusion changes no sum: each reduction keeps the order of its elements. Kernels
+    of libraries and devices are not fused.
     """
 
     phase = "fuse"
 
     def do_pass(self, graph: Graph) -> None:
-        """Join what is worth it, greedily, in the order in which operators run."""
-        left = _with_neighbours({index: op for index, op in enumerate(graph.ops) if _may_join(op)})
-        if not left:
+        """Fuse greedily, in the order in which operators run."""
+        candidates = _with_neighbours({index: op for index, op in enumerate(graph.ops) if _is_candidate(op)})
+        if not candidates:
             return
-        dims = typical_dims(graph, TYPICAL)
-        calls = {index: call for index, op in left.items() if (call := _call_of(op, graph, dims)) is not None}
+        dims = typical_dims(graph, TYPICAL_DIMS)
+        calls = {index: call for index, op in candidates.items() if (call := _call_of(op, graph, dims)) is not None}
         members: dict[int, LoopMember] = {}
-        for by_elements in (False, True):  # each asks only of those that still have a neighbour
-            left = _with_neighbours({index: op for index, op in left.items() if index in calls})
-            for index in [index for index, op in left.items() if (op.definition.scalar is not None) is by_elements]:
-                member = _member_of(left[index], calls[index], graph.policy)
+        for by_elements in (False, True):  # only operators with a neighbour are checked
+            candidates = _with_neighbours({index: op for index, op in candidates.items() if index in calls})
+            for index, op in candidates.items():
+                if (op.definition.scalar is not None) is not by_elements:
+                    continue
+                member = _member_of(op, calls[index], graph.policy)
                 if member is not None:
                     members[index] = member
                 else:
                     del calls[index]
         if all(member.elementwise for member in members.values()):
-            return  # alone they are another rule's
+            return  # left to FuseElementwise
         ByCost(graph, dims, dict(sorted(members.items()))).fuse()
 
 
 @dataclass(eq=False)
 class LoopMember(Member):
-    """An operator that loops compute.
+    """An operator whose kernel is generated as loops.
 
     ``checks``: whether it checks indices.
-    ``other_dims``: the values, by identity, that its expression makes with other dims than it infers.
-    ``elementwise``: whether it computes the same elements of all results, and adds up none.
+    ``other_dims``: the values, by identity, for which its expression has other dims than inference.
+    ``elementwise``: whether all results have one index domain, and none is a sum.
     """
 
     layout: Any
@@ -87,25 +89,25 @@ class LoopMember(Member):
 
 
 class ByCost(Fusion[LoopMember]):
-    """Operators that read each other's results, or the same ones, where loops take less time for both at once."""
+    """The rule of expression fusion: connected operators for which one kernel is estimated to be faster."""
 
-    def near(self, index: int) -> list[int]:
-        """The members that make what one reads, nearest first; then those before it that read the same."""
+    def candidates(self, index: int) -> list[int]:
+        """The members that write the operands of a member, nearest first; then earlier readers of the same operands."""
         member = self.members[index]
         makers: dict[int, None] = {}
         readers: dict[int, None] = {}
         for slot, value in member.inputs.items():
             spec = self.dims.spec(value)
-            if member.placed_at(slot) is None or spec is None or spec.size < LARGE:
+            if member.placed_at(slot) is None or spec is None or spec.size < MIN_SHARED_ELEMENTS:
                 continue
             if value.op is not None:
                 makers[self.at[id(value.op)]] = None
             readers |= dict.fromkeys(other for other in self.readers[id(value)] if other < index)
-        found = [*sorted(makers, reverse=True), *sorted(readers, reverse=True)]
-        return [other for other in dict.fromkeys(found) if other in self.members]
+        candidates = [*sorted(makers, reverse=True), *sorted(readers, reverse=True)]
+        return [other for other in dict.fromkeys(candidates) if other in self.members]
 
-    def may(self, group: frozenset[int]) -> bool:
-        """Whether operators could be one: they reduce or move something, on one device, in an order that there is."""
+    def can_fuse(self, group: frozenset[int]) -> bool:
+        """Whether operators can be one: not all elementwise, on one device, in one layout, and convex."""
         members = self.of(group)
         if all(member.elementwise for member in members) or len(members) > MAX_OPERATORS:
             return False
@@ -114,7 +116,7 @@ class ByCost(Fusion[LoopMember]):
             or sum(m.definition.random for m in members) > 1
         ):
             return False
-        checks = sum(member.checks for member in members)  # an error names the operator, and nothing is updated then
+        checks = sum(member.checks for member in members)  # an error names one operator, and no state may be written
         if checks > 1 or (checks and any(value.state is not None for m in members for value in m.op.results)):
             return False
         other = frozenset().union(*(member.other_dims for member in members))
@@ -122,29 +124,29 @@ class ByCost(Fusion[LoopMember]):
             return False
         return not self.between(group)
 
-    def loses(self, mine: frozenset[int], theirs: frozenset[int]) -> str | None:
-        """Why two kernels are better than one; None if one takes less time, and rounds alike."""
-        both, first, second = (self._estimate(group) for group in (mine | theirs, mine, theirs))
-        if both is None or first is None or second is None:
+    def refusal(self, own_group: frozenset[int], other_group: frozenset[int]) -> str | None:
+        """Why two kernels are better than one; None if one is faster, and rounds in the same way."""
+        fused, first, second = (self._estimate(group) for group in (own_group | other_group, own_group, other_group))
+        if fused is None or first is None or second is None:
             return "loops cannot compute both at once"
-        if not both[1] <= first[1] | second[1]:
+        if not fused[1] <= first[1] | second[1]:
             return "a sum would be taken in another order"
-        before = first[0] + second[0]
-        if both[0] <= GAIN * before:
+        separate = first[0] + second[0]
+        if fused[0] <= MAX_TIME_RATIO * separate:
             return None
-        return f"one kernel is estimated at {both[0] / 1000:,.0f} us, two at {before / 1000:,.0f}"
+        return f"one kernel is estimated at {fused[0] / 1000:,.0f} us, two at {separate / 1000:,.0f}"
 
     def _estimate(self, group: frozenset[int]) -> Estimate | None:
         """The time of a group as one kernel, and the orders of its reductions; None if loops cannot compute it."""
         call = next(self.members[index].call for index in group)
-        if len(group) > 1 or not _traced(call):
-            made = self.as_one(group)
-            if not made.possible or len(made.attrs) > MOST_NUMBERS:
+        if len(group) > 1 or not _has_own_expression(call):
+            fused_group = self.as_one(group)
+            if not fused_group.possible or len(fused_group.attrs) > MAX_NUMBERS:
                 return None
-            if len(made.inputs) + len(made.stored) > MOST_VARIABLES:
+            if len(fused_group.inputs) + len(fused_group.stored) > MAX_VARIABLES:
                 return None
-            call = made.call(call.place)
-        attrs = tuple(call.attrs.items()) if len(group) == 1 else ()  # else they are part of the operator
+            call = fused_group.call(call.place)
+        attrs = tuple(call.attrs.items()) if len(group) == 1 else ()  # otherwise they are part of the operator
         key = (call.op, call.place, tuple(call.ins.items()), tuple(call.outs.items()), repr(attrs))
         return _estimates.get(key, lambda: [_estimate(call)])[0]
 
@@ -153,26 +155,26 @@ class ByCost(Fusion[LoopMember]):
         return super().operator(group, next(checking, checks))
 
 
-def _may_join(op: GraphOp) -> bool:
-    """Whether an operator may be a member by what it is, whatever its dims."""
+def _is_candidate(op: GraphOp) -> bool:
+    """Whether an operator may be a member, independent of its dims."""
     own = op.definition
-    said = own.scalar is not None or own.expression is not None
-    return said and own.epilogue is None and may_join(op) and _updates_in_place(op)
+    has_expression = own.scalar is not None or own.expression is not None
+    return has_expression and own.epilogue is None and can_be_fused(op) and _updates_in_place(op)
 
 
 def _with_neighbours(ops: Mapping[int, GraphOp]) -> dict[int, GraphOp]:
-    """Those of some operators that read what another of them makes, or reads."""
+    """The operators that share a value with another of them."""
     sharing: dict[int, list[int]] = defaultdict(list)
     for index, op in ops.items():
         sides: tuple[Sequence[GraphValue | None], ...] = (*op.inputs.values(), *op.outputs.values())
         for value in {*chain.from_iterable(sides)} - {None}:
             sharing[id(value)].append(index)
-    near = {index for indices in sharing.values() if len(indices) > 1 for index in indices}
-    return {index: op for index, op in ops.items() if index in near}
+    neighbours = {index for indices in sharing.values() if len(indices) > 1 for index in indices}
+    return {index: op for index, op in ops.items() if index in neighbours}
 
 
 def _call_of(op: GraphOp, graph: Graph, dims: GenericDims) -> Call | None:
-    """The call of an operator, if its values are known and the kernel language is used for such sizes."""
+    """The call of an operator, if its specs are known and the kernel language is used for its sizes; else None."""
     ins, outs = dims.grouped(op.inputs), dims.grouped(op.outputs)
     if ins is None or not outs:
         return None
@@ -188,36 +190,36 @@ def _member_of(op: GraphOp, call: Call, policy: Policy) -> LoopMember | None:
     assert call.place is not None
     device, layout = op.operator.hints.get("op_device"), op.operator.hints.get(LAYOUT)
     try:
-        if not _by_loops(call, layout, devices.unit(call.place), policy):
+        if not _is_generated_as_loops(call, layout, devices.unit(call.place), policy):
             return None
         elementwise = not call.of_tensors and not domain_of(call).sums
-        fit = dims_fit(call) if _traced(call) else {}
+        fits_by_slot = dims_fit(call) if _has_own_expression(call) else {}
         checks = checks_indices(call)
-    except (FluidError, Refused):  # it cannot run here, or not at these sizes; it says so when it is planned
+    except (FluidError, Refused):  # it cannot run here, or not at these sizes: the planner raises the error
         return None
-    other = frozenset(id(values[0]) for slot, values in op.outputs.items() if not fit.get(slot, True))
-    return LoopMember(op, call.op, call, device, layout, checks, other, elementwise)
+    other_dims = frozenset(id(values[0]) for slot, values in op.outputs.items() if not fits_by_slot.get(slot, True))
+    return LoopMember(op, call.op, call, device, layout, checks, other_dims, elementwise)
 
 
-def _traced(call: Call) -> bool:
-    """Whether the operator's own expression is what loops would compute: a fused one, or one of tensors."""
+def _has_own_expression(call: Call) -> bool:
+    """Whether loops would compute the operator's own expression: it is fused, or a function of tensors."""
     rule = call.op.expression
     return rule is not None and (rule.operators > 0 or call.of_tensors)
 
 
-def _by_loops(call: Call, layout: str | None, unit: Unit, policy: Policy) -> bool:
-    """Whether the place would generate the call's kernel in its kernel language, on memory in a layout."""
-    laid = relaid_call(call, layout_named(layout)) if layout is not None else None
-    choice = choose(laid[0] if laid is not None else call, unit.place, policy)
+def _is_generated_as_loops(call: Call, layout: str | None, unit: Unit, policy: Policy) -> bool:
+    """Whether the place would generate a kernel in its kernel language for the call, on tensors in a layout."""
+    in_layout = relaid_call(call, layout_named(layout)) if layout is not None else None
+    choice = choose(in_layout[0] if in_layout is not None else call, unit.place, policy)
     return choice.how == "generated" and choice.capability == "language" and choice.place == unit.place
 
 
 def _updates_in_place(op: GraphOp) -> bool:
-    """Whether all that an operator writes of state is what it reads there; the program keeps no other copy of it."""
+    """Whether each state output of an operator is the variable of the input that it updates."""
     alias = op.definition.must_alias
     for slot, (value,) in op.outputs.items():
-        given = op.inputs.get(alias.get(slot, ""), ())
-        if value is not None and (value.state is not None or given) and [v.name for v in given] != [value.name]:
+        updated = op.inputs.get(alias.get(slot, ""), ())
+        if value is not None and (value.state is not None or updated) and [v.name for v in updated] != [value.name]:
             return False
     return True
 
@@ -229,5 +231,5 @@ def _estimate(call: Call) -> Estimate | None:
     assert call.place is not None
     try:
         return estimate(call, devices.unit(call.place))
-    except (FluidError, Refused):  # a part is no function of tensors, or not of these
+    except (FluidError, Refused):  # a part has no expression for these tensors
         return None

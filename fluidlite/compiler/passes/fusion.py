@@ -1,4 +1,4 @@
-"""Fusion: operators become one, whose expression is theirs put together. What joins, a rule says."""
+"""Fusion of operators into one whose expression is the composition of theirs; subclasses define what may be fused."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.compiler.passes.fuse_dims import GenericDims
 from fluidlite.compiler.passes.groups import Groups, scheduled
-from fluidlite.compiler.passes.joined import Joined, Member
+from fluidlite.compiler.passes.joined import FusedGroup, Member
 from fluidlite.program.operator import NOT_FUSED, Operator
 
-MOST_VARIABLES = 24
-"""Values that one kernel loads and stores: each is an address, and often a register."""
-MOST_NUMBERS = 48
-"""Float attributes and constants of one kernel: each is an argument."""
+MAX_VARIABLES = 24
+"""Values that one kernel loads and stores: each needs an address, and often a register."""
+MAX_NUMBERS = 48
+"""Float attributes and constants of one kernel: each is a kernel argument."""
 
 M = TypeVar("M", bound=Member)
 
 
 class Fusion(Groups, Generic[M]):
-    """Groups of a graph's members, grown greedily in the order in which operators run.
+    """Groups of a graph's operators, grown greedily in the order in which operators run.
 
-    ``members``: the operators that may be one of a group, by index.
+    ``members``: the operators that may be fused, by index.
     """
 
     def __init__(self, graph: Graph, dims: GenericDims, members: Mapping[int, M]) -> None:
@@ -33,22 +33,22 @@ class Fusion(Groups, Generic[M]):
 
     # The rule
 
-    def near(self, index: int) -> Sequence[int]:
-        """The members that one may join, those that it is to join first."""
+    def candidates(self, index: int) -> Sequence[int]:
+        """The members with which a member may be fused, preferred ones first."""
         raise NotImplementedError
 
-    def may(self, group: frozenset[int]) -> bool:
-        """Whether operators could be one."""
+    def can_fuse(self, group: frozenset[int]) -> bool:
+        """Whether operators can be one."""
         raise NotImplementedError
 
-    def loses(self, mine: frozenset[int], theirs: frozenset[int]) -> str | None:
+    def refusal(self, own_group: frozenset[int], other_group: frozenset[int]) -> str | None:
         """Why two kernels are better than one, or None."""
         return None
 
-    # What follows of it
+    # Application of the rule
 
     def fuse(self) -> None:
-        """Join what the rule joins, and put the operators that groups become in the graph."""
+        """Grow groups by the rule, and replace each group in the graph by one operator."""
         self._grow()
         for group in self.joined():
             self.graph.ops[max(group)] = self.operator(group)
@@ -56,21 +56,21 @@ class Fusion(Groups, Generic[M]):
 
     def _grow(self) -> None:
         for index in self.members:
-            for other in self.near(index):
-                mine, theirs = self.group[index], self.group[other]
-                if mine is theirs or not self.may(mine | theirs):
+            for other in self.candidates(index):
+                own_group, other_group = self.group[index], self.group[other]
+                if own_group is other_group or not self.can_fuse(own_group | other_group):
                     continue
-                reason = self.loses(mine, theirs)
+                reason = self.refusal(own_group, other_group)
                 if reason is None:
-                    self.join(mine | theirs)
+                    self.join(own_group | other_group)
                 else:
                     self.reasons[index, other] = reason
         for (index, other), reason in self.reasons.items():
             if self.group[index] is not self.group[other]:
-                self._note(index, other, reason)
+                self._record_reason(index, other, reason)
 
-    def _note(self, index: int, other: int, reason: str) -> None:
-        """Keep for reports why two operators have kernels of their own."""
+    def _record_reason(self, index: int, other: int, reason: str) -> None:
+        """Record, for reports, why two operators are not fused."""
         op, neighbour = self.graph.ops[index], self.graph.ops[other].operator
         notes = (*op.hints.get(NOT_FUSED, ()), f"not fused with {neighbour}: {reason}")
         op.set_hint(NOT_FUSED, notes)
@@ -79,9 +79,9 @@ class Fusion(Groups, Generic[M]):
         """The members of a group, in the order in which they run."""
         return [self.members[index] for index in sorted(group)]
 
-    def as_one(self, group: Iterable[int]) -> Joined:
-        return Joined(self, self.of(group), self.dims)
+    def as_one(self, group: Iterable[int]) -> FusedGroup:
+        return FusedGroup(self, self.of(group), self.dims)
 
     def operator(self, group: frozenset[int], checks: Operator | None = None) -> GraphOp:
-        """The operator that a group becomes; ``checks`` is the one of them that checks indices."""
+        """The fused operator of a group; ``checks``: the operator of it that checks indices."""
         return self.as_one(group).operator(checks)

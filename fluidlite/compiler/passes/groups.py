@@ -1,4 +1,4 @@
-"""Groups of a graph's operators, each to run as one: what has to run before what, and what may not come between."""
+"""Partitions of a graph's operators into convex groups: dependencies, convexity, and the schedule of groups."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fluidlite.program.opdef import GRAD
 
 
 class Groups:
-    """A partition of a graph's operators, by index; in the beginning each is alone.
+    """A partition of a graph's operators, by index; initially one group for each operator.
 
     ``at``: the index of each operator.
-    ``after``: by operator: those that must run after it.
-    ``group``: the group of each operator.
+    ``after``: by operator, those that must run after it.
+    ``group``: by operator, its group.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -36,39 +36,39 @@ class Groups:
             self.group[each] = group
 
     def joined(self) -> list[frozenset[int]]:
-        """The groups of two or more."""
+        """The groups of two or more operators."""
         return sorted({group for group in self.group.values() if len(group) > 1}, key=max)
 
     def leaves(self, value: GraphValue, group: frozenset[int]) -> bool:
-        """Whether something outside a group wants a value of it."""
+        """Whether a value of a group is live after it: state, a result, or read outside."""
         return value.state is not None or id(value) in self.results or not group.issuperset(self.readers[id(value)])
 
     def between(self, group: frozenset[int]) -> bool:
-        """Whether something outside has to run after one of a group and before another."""
+        """Whether a group is not convex: an operator outside depends on one member, and another member on it."""
         last = max(group)
-        seen: set[int] = set(group)
+        visited: set[int] = set(group)
         waiting = [later for index in group for later in self.after[index] if later not in group]
         while waiting:
             index = waiting.pop()
-            if index in seen:
+            if index in visited:
                 continue
-            for each in self.group[index]:  # a group runs at once: what follows any of it follows all
-                seen.add(each)
+            for each in self.group[index]:  # a group runs as one
+                visited.add(each)
                 if each > last:
                     continue
                 for later in self.after[each]:
                     if later in group:
                         return True
-                    if later not in seen and min(self.group[later]) < last:
+                    if later not in visited and min(self.group[later]) < last:
                         waiting.append(later)
         return False
 
 
 def dependencies(graph: Graph) -> tuple[dict[int, set[int]], dict[int, list[int]]]:
-    """By operator's index: those that must run after it; and by value: those that read it.
+    """By operator's index, the operators that must run after it; and by value, its readers.
 
-    What reads a value runs after what makes it, and before the name is written anew. Operators that do something
-    besides (print) stay in order among each other, and among those that write state.
+    A reader runs after the writer of its value, and before the name is overwritten. Operators with other effects
+    (print) keep their order, also with respect to those that write state.
     """
     after: dict[int, set[int]] = {index: set() for index in range(len(graph.ops))}
     maker: dict[int, int] = {}
@@ -89,69 +89,69 @@ def dependencies(graph: Graph) -> tuple[dict[int, set[int]], dict[int, list[int]
                         after[each].add(index)
             current[value.name] = value
             maker[id(value)] = index
-    _keep_effects(graph, after)
+    _order_effects(graph, after)
     return after, readers
 
 
-def _keep_effects(graph: Graph, after: dict[int, set[int]]) -> None:
-    """Let an error leave what it would leave as the program is written: no state is written that comes after it."""
+def _order_effects(graph: Graph, after: dict[int, set[int]]) -> None:
+    """Keep the state that an error leaves: no write of state moves before an operator that may raise it."""
     effects = [(graph.writes or op.definition.may_act) and op.has_effect for op in graph.ops]
     if not any(effects):
         return
-    looking = index_checks(graph)
-    before: list[int] = []  # what may find an index out of range
-    writes: list[int] = []  # since an operator that runs itself
-    itself: int | None = None
+    checking = index_checks(graph)
+    checks: list[int] = []  # operators that may raise an index error
+    writes: list[int] = []  # writes of state since the barrier
+    barrier: int | None = None
     for index, op in enumerate(graph.ops):
         if effects[index]:
-            for each in before if itself is None else (*before, itself):
+            for each in checks if barrier is None else (*checks, barrier):
                 after[each].add(index)
             if op.definition.may_act:
                 for each in writes:
                     after[each].add(index)
-                itself, writes = index, []
+                barrier, writes = index, []
             else:
                 writes.append(index)
-        if id(op) in looking:
-            before.append(index)
+        if id(op) in checking:
+            checks.append(index)
 
 
 def scheduled(after: Mapping[int, set[int]], groups: Mapping[int, frozenset[int]]) -> list[int]:
-    """Groups, each by its last operator, in an order in which they can run, as near as can be to that of these."""
+    """The last operators of all groups in topological order, as close to program order as possible."""
     last = {index: max(group) for index, group in groups.items()}
     follows: dict[int, set[int]] = defaultdict(set)
     for index, later in after.items():
         for each in later:
             if last[each] != last[index]:
                 follows[last[index]].add(last[each])
-    found = topological_order(follows, last.values())
-    assert len(found) == len({*last.values()})  # groups are convex
-    return found
+    order = topological_order(follows, last.values())
+    assert len(order) == len({*last.values()})  # no cycles, as groups are convex
+    return order
 
 
 _GRADIENT = "_grad"
 
 
 def index_checks(graph: Graph) -> set[int]:
-    """By identity: the operators whose kernels look at indices that no operator before has looked at.
+    """By identity, the operators whose kernels check indices that no operator before has checked.
 
-    A gradient reads the indices of its operator, which found them in range, if that one is still there.
+    A gradient operator reads indices that its forward operator has checked, if that one has not been removed.
     """
-    found: set[int] = set()
-    looked: dict[str, list[set[tuple[str, int]]]] = defaultdict(list)
+    checking: set[int] = set()
+    checked: dict[str, list[set[tuple[str, int]]]] = defaultdict(list)
     for op in graph.ops:
-        if not _looks(op):
+        if not _checks_indices(op):
             continue
         reads = {(slot, id(value)) for slot, values in op.inputs.items() if not slot.endswith(GRAD) for value in values}
-        if not any(reads <= other for other in looked[op.type.removesuffix(_GRADIENT)]):
-            found.add(id(op))
+        if not any(reads <= other for other in checked[op.type.removesuffix(_GRADIENT)]):
+            checking.add(id(op))
         makes = {(slot, id(value)) for slot, values in op.outputs.items() for value in values}
-        looked[op.type].append(reads | makes)
-    return found
+        checked[op.type].append(reads | makes)
+    return checking
 
 
-def _looks(op: GraphOp) -> bool:
-    """Whether a kernel of an operator, or the one that is generated for its expression, checks indices."""
+def _checks_indices(op: GraphOp) -> bool:
+    """Whether a kernel of an operator, registered or generated, checks indices."""
     if any(kernel.indexes for kernel in kernels.of(op.type)):
         return True
     definition = op.definition
@@ -160,8 +160,8 @@ def _looks(op: GraphOp) -> bool:
     ins = declared(op.inputs)
     if op.index_check is None or op.index_check[:2] != (ins, op.attrs):
         try:
-            looks = generators.checks_indices(Call(definition, ins, {}, op.attrs))
-        except FluidError:  # it cannot run, and says so when it is planned
-            looks = False
-        op.index_check = ins, dict(op.attrs), looks
+            checks = generators.checks_indices(Call(definition, ins, {}, op.attrs))
+        except FluidError:  # it cannot run: the planner raises the error
+            checks = False
+        op.index_check = ins, dict(op.attrs), checks
     return op.index_check[2]

@@ -1,4 +1,4 @@
-"""The operator that a group of a graph's operators becomes, whatever they are."""
+"""Builds the fused operator of a group: its structure, inputs, outputs, attributes and hints."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from fluidlite.program.source_location import Line
 
 @dataclass(eq=False)
 class Member:
-    """An operator that can be one of a group.
+    """An operator that may be fused.
 
-    ``definition``: its own, or one that says it element by element.
+    ``definition``: its own definition, or that of its elementwise form.
     ``call``: with generic dims.
-    ``device``: where the user put it.
+    ``device``: the user's ``device_guard``, or None.
     """
 
     op: GraphOp
@@ -37,33 +37,33 @@ class Member:
 
     @cached_property
     def inputs(self) -> dict[str, GraphValue]:
-        """Its inputs by slot, once groups are made; those of a slot that takes several are ``X[0]``, ``X[1]``, ..."""
+        """Its inputs by slot, cached; those of a slot with several values are ``X[0]``, ``X[1]``, ..."""
         return inputs_by_slot(self.op, self.definition)
 
     @cached_property
     def outputs(self) -> dict[str, GraphValue]:
-        """Its outputs that somebody wants, by slot, once groups are made."""
+        """Its used outputs by slot, cached."""
         return {slot: values[0] for slot, values in self.op.outputs.items() if values[0] is not None}
 
     def placed_at(self, slot: str) -> Hashable:
-        """Where what it reads lies: a value that lies at several places is given several times; None: it reads none."""
+        """The position of an operand in the index domain; () by default, None if its elements are not read."""
         return None if slot.partition("[")[0] in self.definition.unread else ()
 
 
 def inputs_by_slot(op: GraphOp, definition: OpDef) -> dict[str, GraphValue]:
-    """What an operator is given, by slot of a definition, which may have one for each of several values."""
-    found: dict[str, GraphValue] = {}
+    """The inputs of an operator, by slot of a definition that may have one slot for each of several values."""
+    inputs: dict[str, GraphValue] = {}
     for slot, values in op.inputs.items():
         declared = definition.input(slot)
         if declared is None or declared.duplicable:
-            found.update({f"{slot}[{k}]": value for k, value in enumerate(values)})
+            inputs.update({f"{slot}[{k}]": value for k, value in enumerate(values)})
         elif values:
-            found[slot] = values[0]
-    return found
+            inputs[slot] = values[0]
+    return inputs
 
 
-def may_join(op: GraphOp) -> bool:
-    """Whether an operator only computes tensors of tensors, with whichever kernel: others are never part of one."""
+def can_be_fused(op: GraphOp) -> bool:
+    """Whether an operator only computes tensors from tensors, and its library is not chosen by the user."""
     if "op_library" in op.operator.hints:
         return False
     own = op.definition
@@ -75,8 +75,8 @@ def may_join(op: GraphOp) -> bool:
     return max(map(len, op.outputs.values()), default=1) == 1 == min(map(len, op.outputs.values()), default=1)
 
 
-def is_number(value: GraphValue) -> bool:
-    """Whether a value is one number, known now, however many elements it has."""
+def is_uniform_constant(value: GraphValue) -> bool:
+    """Whether a value is filled with one number that is known at compile time."""
     return (
         value.is_constant
         and value.spec is not None
@@ -86,12 +86,11 @@ def is_number(value: GraphValue) -> bool:
     )
 
 
-class Joined:
-    """What a group becomes.
+class FusedGroup:
+    """The fused operator of a group of members, given in the order in which they run.
 
-    ``members``: in the order in which they run.
-    ``inputs``, ``stored``: ``X0``, ``X1``, ... and ``Out0``, ``Out1``, ...
-    ``possible``: whether it updates nothing that it computes itself.
+    ``inputs``, ``stored``: the values of ``X0``, ``X1``, ... and ``Out0``, ``Out1``, ...
+    ``possible``: whether all in-place updates overwrite inputs of the group, not values that it computes.
     """
 
     def __init__(self, groups: Groups, members: Sequence[Member], dims: GenericDims) -> None:
@@ -107,8 +106,8 @@ class Joined:
         for member in members:
             for slot, value in member.inputs.items():
                 placed = member.placed_at(slot)
-                if placed is not None and not is_number(value) and not self._inside(value):
-                    self._input(value, placed)
+                if placed is not None and not is_uniform_constant(value) and not self._is_internal(value):
+                    self._input_index(value, placed)
         parts = tuple(map(self._part, range(len(members)), members))
         stored = [
             (Source(i, slot), value)
@@ -117,7 +116,7 @@ class Joined:
             if groups.leaves(value, self.indices)
         ]
         self.stored = [value for _, value in stored]
-        updated = self._updated(stored)
+        updated = self._updated_inputs(stored)
         self.possible = all(value is not None for value in updated.values())
         must = {out: f"X{self.inputs.index(value)}" for out, value in updated.items() if value is not None}
         self.structure = FusedStructure(
@@ -126,7 +125,7 @@ class Joined:
             tuple(self.numbers),
             tuple([source for source, _ in stored]),
             tuple(must.items()),
-            tuple(self._may_share(must).items()),
+            tuple(self._alias_pairs(must).items()),
         )
 
     def call(self, place: Any) -> Call:
@@ -139,15 +138,15 @@ class Joined:
         return Call(definition, ins, outs, {attr.name: self.attrs[attr.name] for attr in definition.attrs}, place)
 
     def operator(self, checks: Operator | None = None) -> GraphOp:
-        """The operator, in place of those that it is made of; ``checks`` is the one of them that checks indices."""
+        """The graph operator that replaces the members; ``checks``: the operator of them that checks indices."""
         sources = [member.op.operator for member in self.members]
         last = sources[-1]
         definition = fused_op(self.structure)
         hints = {name: value for name, value in last.hints.items() if name in ("op_device", LAYOUT)}
         hints[MADE_OF] = made_of(sources)
-        apart = tuple(text for source in sources for text in source.hints.get(NOT_FUSED, ()))
-        if apart:
-            hints[NOT_FUSED] = apart
+        reasons = tuple(text for source in sources for text in source.hints.get(NOT_FUSED, ()))
+        if reasons:
+            hints[NOT_FUSED] = reasons
         if checks is not None:
             hints[CHECKS] = checks.hints.get(CHECKS, str(checks))
         for source in sources:
@@ -158,38 +157,38 @@ class Joined:
                 hints[DRAWS] = own_seed(source.attrs), name
         attrs = {attr.name: self.attrs[attr.name] for attr in definition.attrs}
         inputs = {f"X{k}": [value] for k, value in enumerate(self.inputs)}
-        made = GraphOp.derived_from(last, definition, inputs, attrs, hints)
-        made.operator.line = lines_of(sources)
-        made.outputs = {f"Out{k}": [value] for k, value in enumerate(self.stored)}
+        fused = GraphOp.derived_from(last, definition, inputs, attrs, hints)
+        fused.operator.line = lines_of(sources)
+        fused.outputs = {f"Out{k}": [value] for k, value in enumerate(self.stored)}
         for value in self.stored:
-            value.op = made
-        return made
+            value.op = fused
+        return fused
 
-    # What parts are given
+    # Sources of parts
 
-    def _inside(self, value: GraphValue) -> bool:
+    def _is_internal(self, value: GraphValue) -> bool:
         return value.op is not None and self.groups.at.get(id(value.op)) in self.indices
 
-    def _input(self, value: GraphValue, placed: Hashable) -> int:
-        """The position of an input: what is read at several placements comes in several times; dims come in once."""
-        found = self.slots.get((id(value), placed))
-        if found is None and placed is None:
-            found = next((at for (key, _), at in self.slots.items() if key == id(value)), None)
-        if found is None:
-            found = len(self.inputs)
+    def _input_index(self, value: GraphValue, placed: Hashable) -> int:
+        """The index of an input: a value is one input for each of its placements; one if only its dims are read."""
+        index = self.slots.get((id(value), placed))
+        if index is None and placed is None:
+            index = next((at for (key, _), at in self.slots.items() if key == id(value)), None)
+        if index is None:
+            index = len(self.inputs)
             self.inputs.append(value)
             self.reads.append(placed is not None)
-        self.slots[id(value), placed] = found
-        return found
+        self.slots[id(value), placed] = index
+        return index
 
     def _source(self, member: Member, slot: str, value: GraphValue) -> Source:
         if id(value) in self.makers:
             return self.makers[id(value)]
-        if is_number(value):
-            return Source(NUMBER, str(self._number(value)))
-        return Source(OUTSIDE, f"X{self._input(value, member.placed_at(slot))}")
+        if is_uniform_constant(value):
+            return Source(NUMBER, str(self._number_index(value)))
+        return Source(OUTSIDE, f"X{self._input_index(value, member.placed_at(slot))}")
 
-    def _number(self, value: GraphValue) -> int:
+    def _number_index(self, value: GraphValue) -> int:
         if id(value) not in self.number_slots:
             at = self.number_slots[id(value)] = len(self.numbers)
             assert value.spec is not None
@@ -212,57 +211,57 @@ class Joined:
         dtypes = tuple([value.spec.dtype for value in outputs.values() if value.spec is not None])
         return FusedPart(member.definition, attrs, sources, tuple(outputs), dtypes)
 
-    # Memory that may be shared
+    # Aliases
 
-    def _updated(self, stored: Sequence[tuple[Source, GraphValue]]) -> dict[str, GraphValue | None]:
-        """Which outputs are the variables of inputs, updated in place; None: of what the group computes itself."""
-        found: dict[str, GraphValue | None] = {}
+    def _updated_inputs(self, stored: Sequence[tuple[Source, GraphValue]]) -> dict[str, GraphValue | None]:
+        """By output, the input that it updates in place; None if the group computes the updated value itself."""
+        updated_inputs: dict[str, GraphValue | None] = {}
         for k, (source, stores) in enumerate(stored):
             member = self.members[source.part]
-            pair = member.definition.must_alias.get(source.slot)
-            if pair is not None and pair in member.op.inputs:
-                (value,) = member.op.inputs[pair]
-                if value.name == stores.name:  # else the program keeps both
-                    found[f"Out{k}"] = value if value in self.inputs else None
-        return found
+            slot = member.definition.must_alias.get(source.slot)
+            if slot is not None and slot in member.op.inputs:
+                (value,) = member.op.inputs[slot]
+                if value.name == stores.name:  # otherwise the program keeps both
+                    updated_inputs[f"Out{k}"] = value if value in self.inputs else None
+        return updated_inputs
 
-    def _may_share(self, must: Mapping[str, str]) -> dict[str, str]:
-        """Pair outputs with inputs of equal dims and dtype; those that end here first."""
-        found: dict[str, str] = {}
-        taken = set(must.values())
+    def _alias_pairs(self, must: Mapping[str, str]) -> dict[str, str]:
+        """Pairs of outputs and inputs of equal dims and dtype; inputs that end here first."""
+        pairs: dict[str, str] = {}
+        used_inputs = set(must.values())
         for k, value in enumerate(self.stored):
             if f"Out{k}" in must:
                 continue
-            fits = [
-                (not self._ends(given, value), at)
-                for at, given in enumerate(self.inputs)
+            candidates = [
+                (not self._ends(source, value), at)
+                for at, source in enumerate(self.inputs)
                 if self.reads[at]
-                and f"X{at}" not in taken
-                and self.inputs.count(given) == 1
-                and given.spec is not None
+                and f"X{at}" not in used_inputs
+                and self.inputs.count(source) == 1
+                and source.spec is not None
                 and value.spec is not None
-                and given.spec.dtype == value.spec.dtype
-                and self.dims.dims(given) == self.dims.dims(value)
+                and source.spec.dtype == value.spec.dtype
+                and self.dims.dims(source) == self.dims.dims(value)
             ]
-            if fits:
-                found[f"Out{k}"] = f"X{min(fits)[1]}"
-                taken.add(found[f"Out{k}"])
-        return found
+            if candidates:
+                pairs[f"Out{k}"] = f"X{min(candidates)[1]}"
+                used_inputs.add(pairs[f"Out{k}"])
+        return pairs
 
     def _ends(self, source: GraphValue, value: GraphValue) -> bool:
-        """Whether an input's memory is free once the group has run: its last reader, or the variable itself."""
+        """Whether an input ends at the group: it is its last reader, or overwrites the same state variable."""
         if source.state is not None or id(source) in self.groups.results:
             return source.state is not None and source.state == value.state
         return source.op is not None and all(index in self.indices for index in self.groups.readers[id(source)])
 
 
 def made_of(sources: Sequence[Operator]) -> tuple[str, ...]:
-    """The operators that some are made of, with the user's lines: themselves, if they are not fused."""
+    """The original operators of some operators, with the user's lines."""
     return tuple([text for each in sources for text in each.hints.get(MADE_OF, ()) or (f"{each.type} ({each.line})",)])
 
 
 def lines_of(sources: Sequence[Operator]) -> Line:
-    """The users' lines of several operators as one: the first, and where the others are."""
-    first, *others = dict.fromkeys([source.line for source in sources])
-    shown = [str(line) for line in others[:3]] + ([f"{len(others) - 3} more"] if len(others) > 3 else [])
-    return first._replace(api=" + ".join([first.api or "?", *shown]) if shown else first.api)
+    """The user's lines of several operators as one: the first, with the others in its text."""
+    first, *rest = dict.fromkeys([source.line for source in sources])
+    texts = [str(line) for line in rest[:3]] + ([f"{len(rest) - 3} more"] if len(rest) > 3 else [])
+    return first._replace(api=" + ".join([first.api or "?", *texts]) if texts else first.api)

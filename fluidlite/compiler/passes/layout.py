@@ -1,4 +1,4 @@
-"""Layouts of the values between operators, so that as few bytes as possible are rearranged."""
+"""Layout assignment: chooses the layouts of values between operators by a minimum cut of the bytes rearranged."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ from fluidlite.tensor.tensor_spec import specs_of
 
 
 class AssignLayouts(GraphPass):
-    """Operators between kernels that name a layout compute in it too, where that saves rearrangements.
+    """Operators between kernels that declare a layout compute in it too, where this saves rearrangements.
 
-    Each operator is said on plain memory or, if its definition knows how and a kernel takes it, on memory in the
-    layout. A value is rearranged where its maker and a reader differ, once for all readers. Which operators compute
-    where is the least cut of that graph, so no other assignment rearranges fewer bytes. Results and state are plain.
-    Dims that are not known yet count as 1: those of one program mostly share them. What a kernel that ``prefers`` a
-    layout does to plain memory itself counts half.
+    Each operator computes on plain tensors or, if it has a form in the layout and a kernel for it, in the layout. A
+    value is rearranged once for all readers in another layout than its maker's. The assignment is a minimum cut, so no
+    other one rearranges fewer bytes. Results and state are plain. Unknown dims count as 1: values of one program mostly
+    share them. Bytes that a kernel with ``prefers`` rearranges itself, from plain memory, count half.
 
-    ``rearranged``: bytes that the last graph would have rearranged without the pass, and with it.
+    ``rearranged``: the bytes that the last graph rearranges without the pass, and with it.
     """
 
     phase = "layout"
@@ -42,26 +41,27 @@ class AssignLayouts(GraphPass):
         self.rearranged = (0, 0)
 
     def do_pass(self, graph: Graph) -> None:
-        """Give operators their layout, as a hint that the planner heeds."""
+        """Set the layouts of operators, as hints for the planner."""
         self.rearranged = (0, 0)
-        found_kernels = chain.from_iterable(map(kernels.of, {op.type for op in graph.ops}))
-        named = {name for k in found_kernels for name in (*k.layouts.values(), *k.prefers.values())}
-        for name in sorted(named - {"any", PLAIN.name}):
-            found = _Assignment(graph, layout_named(name))
-            if not found.wanted:
+        candidates = chain.from_iterable(map(kernels.of, {op.type for op in graph.ops}))
+        layout_names = {name for k in candidates for name in (*k.layouts.values(), *k.prefers.values())}
+        for name in sorted(layout_names - {"any", PLAIN.name}):
+            assignment = _Assignment(graph, layout_named(name))
+            if not assignment.has_effect:
                 continue
-            labels = found.least()
-            before, after = found.cost(found.default()), found.cost(labels)
+            labels = assignment.minimum()
+            before, after = assignment.cost(assignment.default()), assignment.cost(labels)
             if after < before:
-                found.apply(labels)
+                assignment.apply(labels)
             self.rearranged = (self.rearranged[0] + before, self.rearranged[1] + min(before, after))
 
 
-class _Way(NamedTuple):
-    """How an operator may compute: ``free`` to be said in the layout, on ``slots``; else those lie in it always.
+class _Form(NamedTuple):
+    """The layouts in which an operator can compute.
 
-    ``own`` is what its kernel does to lay out plain memory itself, in bytes; ``tied``: it has kernels of equal rank for
-    the layout and for another.
+    ``free``: it can compute on plain tensors, or with ``slots`` in the layout; otherwise ``slots`` are always in it.
+    ``own``: half of the bytes that its kernel rearranges itself, on plain tensors.
+    ``tied``: it has kernels of equal rank for the layout and for another one.
     """
 
     op: GraphOp
@@ -72,45 +72,45 @@ class _Way(NamedTuple):
 
 
 Labels = dict[int, bool]
-"""By operator that is free: whether it computes in the layout."""
+"""By free operator (``id``): whether it computes in the layout."""
 
 
 class _Assignment:
     def __init__(self, graph: Graph, layout: Layout) -> None:
         self.graph = graph
         self.layout = layout
-        self.ways = {id(op): self._way(op) for op in graph.ops}
-        self.wanted = any(way.own or (not way.free and way.slots) for way in self.ways.values())
+        self.forms = {id(op): self._form(op) for op in graph.ops}
+        self.has_effect = any(way.own or (not way.free and way.slots) for way in self.forms.values())
         self.results = {id(value) for value in graph.results}
 
-    def _way(self, op: GraphOp) -> _Way:
-        plain = _Way(op, False, frozenset())
+    def _form(self, op: GraphOp) -> _Form:
+        plain = _Form(op, False, frozenset())
         if op.definition.run is not None or op.definition.infer is None:
             return plain
         call = _call(op)
         choice = self._choice(op, call) if call is not None else None
         if call is None or choice is None:
             return plain
-        several = tied(call, choice, self._preferences(op, choice.place))
-        lying = [slots_in(each, self.layout) for each in several]
-        if any(lying):
-            return _Way(op, not all(lying), next(filter(None, lying)), tied=True)
+        tied_choices = tied(call, choice, self._preferences(op, choice.place))
+        layout_slots = [slots_in(each, self.layout) for each in tied_choices]
+        if any(layout_slots):
+            return _Form(op, not all(layout_slots), next(filter(None, layout_slots)), tied=True)
         if choice.layouts:
             return plain._replace(slots=slots_in(choice, self.layout))
-        found = relaid_call(call, self.layout)
-        if found is None or any(value.state is not None for value in op.results if self._in(op, value, found[1])):
+        rewrite = relaid_call(call, self.layout)
+        if rewrite is None or any(v.state is not None for v in op.results if self._is_output_in(op, v, rewrite[1])):
             return plain
-        again = self._choice(op, found[0])
-        if again is None or again.parts or again.place != choice.place:
+        layout_choice = self._choice(op, rewrite[0])
+        if layout_choice is None or layout_choice.parts or layout_choice.place != choice.place:
             return plain
         prefers = choice.kernel.prefers if choice.kernel is not None else {}
         specs = [spec for slot, name in prefers.items() if name == self.layout.name for spec in call.specs(slot)]
-        own = sum(map(nbytes, specs)) // 2  # a kernel does it where it reads and writes anyway
-        return _Way(op, not again.layouts, found[1], own)
+        own = sum(map(nbytes, specs)) // 2  # half: the kernel does it in its own reads and writes
+        return _Form(op, not layout_choice.layouts, rewrite[1], own)
 
     @staticmethod
-    def _in(op: GraphOp, value: GraphValue, slots: frozenset[str]) -> bool:
-        return any(value is made for slot in slots for made in op.outputs.get(slot, ()))
+    def _is_output_in(op: GraphOp, value: GraphValue, slots: frozenset[str]) -> bool:
+        return any(value is out for slot in slots for out in op.outputs.get(slot, ()))
 
     def _preferences(self, op: GraphOp, place: Place) -> Policy:
         return self.graph.policy.with_first(place.kind, op.hints.get("op_library"))
@@ -125,70 +125,72 @@ class _Assignment:
     # Costs
 
     def _links(self) -> Iterator[tuple[int, tuple[int, bool], list[tuple[int, bool]]]]:
-        """Yield bytes, maker and readers of each value of the layout's rank, as (operator, whether it lies there)."""
+        """Yield bytes, maker and readers of values of the layout's rank, as (operator, whether its slot is in it)."""
         rank = len(self.layout.permutation or ())
         makers: dict[int, tuple[GraphValue, int, bool]] = {}
         readers: dict[int, list[tuple[int, bool]]] = {}
         for op in self.graph.ops:
-            way = self.ways[id(op)]
+            form = self.forms[id(op)]
             for slot, values in op.inputs.items():
                 declared = op.definition.input(slot)
                 for value in values if declared is None or not declared.unread else ():
                     if value.spec is not None and value.spec.rank == rank:
                         makers.setdefault(id(value), (value, 0, False))
-                        readers.setdefault(id(value), []).append((id(op), slot in way.slots))
-            for slot, made in op.outputs.items():
-                for one in made:
-                    if one is not None and one.spec is not None and one.spec.rank == rank:
-                        makers[id(one)] = (one, id(op), slot in way.slots)
-        for key, (it, maker, lies) in makers.items():
-            assert it.spec is not None
+                        readers.setdefault(id(value), []).append((id(op), slot in form.slots))
+            for slot, outs in op.outputs.items():
+                for out in outs:
+                    if out is not None and out.spec is not None and out.spec.rank == rank:
+                        makers[id(out)] = (out, id(op), slot in form.slots)
+        for key, (value, maker, in_layout) in makers.items():
+            assert value.spec is not None
             ends = [(0, False)] if key in self.results else []
-            yield nbytes(it.spec), (maker, lies), [*readers.get(key, ()), *ends]
+            yield nbytes(value.spec), (maker, in_layout), [*readers.get(key, ()), *ends]
 
-    def _lies(self, end: tuple[int, bool], labels: Labels) -> bool:
-        """Whether a value lies in the layout at one of its ends."""
+    def _is_in_layout(self, end: tuple[int, bool], labels: Labels) -> bool:
+        """Whether a value is in the layout at its maker or at a reader."""
         return end[1] and labels.get(end[0], True)
 
     def cost(self, labels: Labels) -> int:
-        """The bytes that are rearranged, half of those that kernels lay out themselves among them."""
+        """The bytes rearranged, plus half of those that kernels rearrange themselves."""
         moved = sum(
             size
             for size, maker, readers in self._links()
-            if len({self._lies(end, labels) for end in (maker, *readers)}) > 1
+            if len({self._is_in_layout(end, labels) for end in (maker, *readers)}) > 1
         )
-        return moved + sum(way.own for key, way in self.ways.items() if way.free and not labels[key])
+        return moved + sum(form.own for key, form in self.forms.items() if form.free and not labels[key])
 
     def default(self) -> Labels:
-        """What the planner does by itself: elementwise operators go on as their inputs lie, all others are plain."""
+        """The planner's choice without hints: elementwise operators use their inputs' layout, others are plain."""
         labels: Labels = {}
-        where: dict[int, bool] = {}
+        in_layout: dict[int, bool] = {}
         for op in self.graph.ops:
-            way = self.ways[id(op)]
-            lies = not way.free
-            if way.free:
-                given = [where.get(id(v), False) for slot in op.inputs if slot in way.slots for v in op.inputs[slot]]
-                lies = (way.tied or op.definition.scalar is not None) and bool(given) and all(given)
-                labels[id(op)] = lies
-            where.update((id(v), lies and slot in way.slots) for slot, made in op.outputs.items() for v in made if v)
+            form = self.forms[id(op)]
+            moves = not form.free
+            if form.free:
+                slots = [slot for slot in op.inputs if slot in form.slots]
+                inputs = [in_layout.get(id(value), False) for slot in slots for value in op.inputs[slot]]
+                moves = (form.tied or op.definition.scalar is not None) and bool(inputs) and all(inputs)
+                labels[id(op)] = moves
+            in_layout.update(
+                (id(v), moves and slot in form.slots) for slot, out in op.outputs.items() for v in out if v
+            )
         return labels
 
-    def least(self) -> Labels:
-        """The labels that cost least; where several do, those by which fewest operators compute in the layout."""
-        free = [key for key, way in self.ways.items() if way.free]
+    def minimum(self) -> Labels:
+        """The labels of minimum cost; of several, those with the fewest operators in the layout."""
+        free = [key for key, form in self.forms.items() if form.free]
         nodes = {key: node for node, key in enumerate(free)}
 
-        def of(end: tuple[int, bool]) -> End:
+        def end_of(end: tuple[int, bool]) -> End:
             return End(nodes.get(end[0]), True) if end[1] else End(None, False)
 
-        values = [
-            TransferredValue(float(size), of(maker), list(map(of, readers))) for size, maker, readers in self._links()
-        ]
-        others = minimum_transfers([float(self.ways[key].own) for key in free], [0.0] * len(free), values)
-        return {key: node in others for key, node in nodes.items()}
+        links = self._links()
+        values = [TransferredValue(float(size), end_of(maker), list(map(end_of, ends))) for size, maker, ends in links]
+        in_layout = minimum_transfers([float(self.forms[key].own) for key in free], [0.0] * len(free), values)
+        return {key: node in in_layout for key, node in nodes.items()}
 
     def apply(self, labels: Labels) -> None:
-        """Note the layouts on copies of the operators: the user's program stays as it is."""
+        """Set the layouts as hints on copies of the operators: the user's program is not changed."""
         default = self.default()
         for op in self.graph.ops:
             if labels.get(id(op)) or default.get(id(op)):
@@ -196,7 +198,7 @@ class _Assignment:
 
 
 def _call(op: GraphOp) -> Call | None:
-    """An operator as the planner will see it, as far as dims are known; None if something is not."""
+    """The call that the planner will infer, as far as dims are known; None if specs are missing."""
     definition = op.definition
     if any(value.spec is None for value in op.args):
         return None
@@ -209,9 +211,9 @@ def _call(op: GraphOp) -> Call | None:
     call = Call(definition, ins, outs, op.attrs, None, op.operator.role != "forward")
     if any(value is None or value.spec is None for values in op.outputs.values() for value in values):
         try:
-            found = definition.infer(call) if definition.infer is not None else {}
+            inferred = definition.infer(call) if definition.infer is not None else {}
         except ProgramError:
             return None
-        specs = {slot: specs_of(made) for slot, made in found.items()}
-        call = call.with_outs({slot: specs.get(slot, given) for slot, given in outs.items()})
+        specs = {slot: specs_of(result) for slot, result in inferred.items()}
+        call = call.with_outs({slot: specs.get(slot, declared) for slot, declared in outs.items()})
     return call

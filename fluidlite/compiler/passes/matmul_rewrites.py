@@ -1,4 +1,4 @@
-"""Products of matrices: gradients as products of their own, and transposes that a product can read or write itself."""
+"""Matmul rewrites: gradients become matmuls of their own, and transposes are folded into matmuls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fluidlite.base.errors import FluidError
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
-from fluidlite.compiler.passes.view_simplify import says_all
+from fluidlite.compiler.passes.view_simplify import is_determined
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.platform.device_registry import devices
@@ -23,30 +23,30 @@ from fluidlite.tensor.tensor_spec import Dims, Spec
 
 GRADIENTS = ("mul_grad", "matmul_grad")
 _SWAPS = ("transpose", "transpose2")
-_WHO = attrgetter("place", "how", "library", "capability")
+_kernel_key = attrgetter("place", "how", "library", "capability")
 
 
 class SplitProducts(GraphPass):
-    """The gradients of a product become a product each, where the place computes those with the same library.
+    """The two gradients of a matmul become one matmul each, if the place computes these with the same library.
 
-    A product alone may take over what is done to its result, or add to what is there; it frees what the other
-    gradient reads; and an update runs as soon as its own gradient is there.
+    A separate matmul can have an epilogue or accumulate; the operands of the other gradient end earlier; and an update
+    runs as soon as its own gradient has been computed.
     """
 
     phase = "simplify"
 
     def do_pass(self, graph: Graph) -> None:
-        found = [op for op in graph.ops if op.type in GRADIENTS]
-        known: dict[Any, bool] = {}
-        for op in found:
+        gradients = [op for op in graph.ops if op.type in GRADIENTS]
+        cache: dict[Any, bool] = {}
+        for op in gradients:
             if "op_library" not in op.hints:
-                _split(graph, op, known)
+                _split(graph, op, cache)
 
 
 class FoldTransposes(GraphPass):
-    """A product reads a transposed matrix as it was; the transpose of a product is a product of transposes.
+    """A matmul reads the source of a transpose; the transpose of a matmul becomes a matmul of transposed operands.
 
-    The terms are the same, and added in the order that the library takes for these operands.
+    The terms are the same; their order in the sum is the library's for these operands.
     """
 
     phase = "simplify"
@@ -54,19 +54,19 @@ class FoldTransposes(GraphPass):
     def do_pass(self, graph: Graph) -> None:
         for op in list(graph.ops):
             if op.type in ("matmul", "mul"):
-                _read_untransposed(graph, op)
+                _fold_operand_transposes(graph, op)
         for op in list(graph.ops):
             if op.type in _SWAPS:
-                _product_of_transposes(graph, op)
+                _fold_result_transpose(graph, op)
 
 
 # Gradients
 
 
-def _split(graph: Graph, op: GraphOp, known: dict[Any, bool]) -> None:
-    """Replace the gradients that are wanted by products in front of them."""
-    wanted = [(slot, value) for slot, (value,) in op.outputs.items() if value is not None]
-    if any(value.state is not None for _, value in wanted):
+def _split(graph: Graph, op: GraphOp, cache: dict[Any, bool]) -> None:
+    """Replace the used gradients by matmuls, inserted before the gradient operator."""
+    used = [(slot, value) for slot, (value,) in op.outputs.items() if value is not None]
+    if any(value.state is not None for _, value in used):
         return
     x, y, dout = (op.inputs[slot][0] for slot in ("X", "Y", "Out@GRAD"))
     if x.spec is None or y.spec is None or dout.spec is None:
@@ -81,38 +81,38 @@ def _split(graph: Graph, op: GraphOp, known: dict[Any, bool]) -> None:
         rank = len(x.spec.dims), len(y.spec.dims)
         matrices = rank == (2, 2) or (rank[1] == 2 and rank[0] > 2 and not tx)
         if not matrices and not (min(rank) > 2 and x.spec.known and x.spec.dims[:-2] == y.spec.dims[:-2]):
-            return  # vectors, and batches that are summed
+            return  # vectors, and sums over batches
         sizes = _flat(x.spec, rank[0] - 1), _flat(y.spec, 1), _flat(dout.spec, rank[0] - 1)
     if matrices and None in sizes:
         return
     batch = () if matrices else x.spec.dims[:-2]
-    slots = tuple(slot for slot, _ in wanted)
+    slots = tuple(slot for slot, _ in used)
     key = op.type, x.spec, y.spec, dout.spec, batch, slots, tuple(op.attrs.items()), _device(op)
-    if key not in known:
-        known[key] = _alike(graph, op, batch, [_flags(slot, tx, ty) for slot in slots])
-    if not known[key]:
+    if key not in cache:
+        cache[key] = _has_same_kernels(graph, op, batch, [_flags(slot, tx, ty) for slot in slots])
+    if not cache[key]:
         return
-    for slot, value in wanted:
+    for slot, value in used:
         if value.spec is None or not (graph.is_result(value) or graph.readers(value)):
             continue
-        given = [x, y, dout]
+        operands = [x, y, dout]
         if matrices:
-            given = [_viewed(graph, op, v, size) for v, size in zip(given, sizes, strict=True)]
-        left, right = (given[k] for k in _OPERANDS[slot, tx if slot == "X@GRAD" else ty])
-        made = graph.insert(op, "matmul", {"X": left, "Y": right}, {**_flags(slot, tx, ty), "alpha": alpha})
-        if made.spec is not None and made.spec.dims != value.spec.dims:
-            if not says_all(value.spec):
+            operands = [_viewed(graph, op, v, size) for v, size in zip(operands, sizes, strict=True)]
+        left, right = (operands[k] for k in _OPERANDS[slot, tx if slot == "X@GRAD" else ty])
+        product = graph.insert(op, "matmul", {"X": left, "Y": right}, {**_flags(slot, tx, ty), "alpha": alpha})
+        if product.spec is not None and product.spec.dims != value.spec.dims:
+            if not is_determined(value.spec):
                 continue
-            made = graph.insert(op, "reshape2", {"X": made}, {"shape": list(value.spec.dims)})
-        _take_over(value, made)
+            product = graph.insert(op, "reshape2", {"X": product}, {"shape": list(value.spec.dims)})
+        _replace_value(value, product)
 
 
 _OPERANDS = {("X@GRAD", False): (2, 1), ("X@GRAD", True): (1, 2), ("Y@GRAD", False): (0, 2), ("Y@GRAD", True): (2, 0)}
-"""By gradient, and whether that operand was transposed: which of X, Y and Out@GRAD are multiplied."""
+"""By gradient, and whether its operand was transposed: the indices of the factors in (X, Y, Out@GRAD)."""
 
 
 def _flags(slot: str, tx: bool, ty: bool) -> dict[str, bool]:
-    """Which operands of a gradient enter transposed, of a product of ``op(X)`` and ``op(Y)``."""
+    """Which factors of a gradient are transposed, for a matmul of X and Y, transposed if ``tx`` and ``ty``."""
     if slot == "X@GRAD":
         first, second = (ty, True) if tx else (False, not ty)
     else:
@@ -120,18 +120,18 @@ def _flags(slot: str, tx: bool, ty: bool) -> dict[str, bool]:
     return {"transpose_X": first, "transpose_Y": second}
 
 
-def _take_over(value: GraphValue, replacement: GraphValue) -> None:
-    """Let what makes one value make another in its place, which keeps its name."""
+def _replace_value(value: GraphValue, replacement: GraphValue) -> None:
+    """Let the maker of ``replacement`` make ``value`` instead, which keeps its name."""
     if replacement.spec != value.spec or replacement.op is None or value.op is None:
         return
     for op, old, new in ((value.op, value, None), (replacement.op, replacement, value)):
         for values in op.outputs.values():
             values[:] = [new if each is old else each for each in values]
-    value.op = replacement.op  # who reads what stays as it was
+    value.op = replacement.op  # readers are not changed
 
 
 def _flat(spec: Spec, columns: int) -> tuple[int, int] | None:
-    """The dims of a tensor as a matrix; None if both are unknown."""
+    """The dims of a tensor as a matrix, -1 for one unknown; None if both are unknown."""
     sides = spec.dims[:columns], spec.dims[columns:]
     rows, width = (-1 if -1 in side else prod(side) for side in sides)
     return None if rows == width == -1 else (rows, width)
@@ -144,26 +144,26 @@ def _viewed(graph: Graph, op: GraphOp, value: GraphValue, dims: tuple[int, int] 
     return graph.insert(op, "reshape2", {"X": value}, {"shape": list(dims)})
 
 
-def _alike(graph: Graph, op: GraphOp, batch: Dims, flags: Sequence[Mapping[str, bool]]) -> bool:
-    """Whether products alone are computed where, and by what, the gradients would be."""
+def _has_same_kernels(graph: Graph, op: GraphOp, batch: Dims, flags: Sequence[Mapping[str, bool]]) -> bool:
+    """Whether the matmuls run on the place and by the library of the gradient operator."""
     place = devices.unit(_device(op) or graph.place).place
-    specs = {slot: tuple(_some(v.spec) for v in values if v.spec is not None) for slot, values in op.inputs.items()}
+    specs = {slot: tuple(_sized(v.spec) for v in values if v.spec is not None) for slot, values in op.inputs.items()}
     if any(len(specs[slot]) != len(values) for slot, values in op.inputs.items()):
         return False
     definition = op.definition
     outs = {slot: (specs[slot.removesuffix("@GRAD")]) for slot, (value,) in op.outputs.items() if value is not None}
     try:
         whole = choose(Call(definition, specs, outs, op.attrs), place, graph.policy)
-        parts = [choose(_square(specs["X"][0].dtype, batch, each), place, graph.policy) for each in flags]
-    except FluidError:  # it cannot run here at all, and says so when it is planned
+        parts = [choose(_square_matmul(specs["X"][0].dtype, batch, each), place, graph.policy) for each in flags]
+    except FluidError:  # it cannot run here: the planner raises the error
         return False
     if whole.how == "decomposed":
-        return all(_same(part, other) for part in parts for other in whole.part_choices)
-    return all(_same(part, whole) for part in parts)
+        return all(_is_same_kernel(part, other) for part in parts for other in whole.part_choices)
+    return all(_is_same_kernel(part, whole) for part in parts)
 
 
-def _square(dtype: str, batch: Dims, flags: Mapping[str, bool]) -> Call:
-    """A product of square matrices, to ask which kernel computes such."""
+def _square_matmul(dtype: str, batch: Dims, flags: Mapping[str, bool]) -> Call:
+    """A matmul of square matrices, for kernel selection."""
     square, definition = Spec.of((*batch, 7, 7), dtype), ops.get("matmul")
     attrs, _ = check_attrs(definition, flags, NOWHERE)
     return Call(definition, {"X": (square,), "Y": (square,)}, {"Out": (square,)}, attrs)
@@ -173,20 +173,20 @@ def _device(op: GraphOp) -> str | None:
     return op.hints.get("op_device")
 
 
-def _same(one: Choice, other: Choice) -> bool:
-    return _WHO(one) == _WHO(other)
+def _is_same_kernel(one: Choice, other: Choice) -> bool:
+    return _kernel_key(one) == _kernel_key(other)
 
 
-def _some(spec: Spec) -> Spec:
-    """A spec with 7 for dims that are not known: any number serves to ask which kernel takes it."""
+def _sized(spec: Spec) -> Spec:
+    """A spec with 7 for unknown dims; for kernel selection any number serves."""
     return spec.with_(dims=tuple(7 if dim < 0 else dim for dim in spec.dims), lod=())
 
 
 # Transposes
 
 
-def _swapped(value: GraphValue) -> GraphValue | None:
-    """What a value is the transpose of, in its last two dims; None if it is none."""
+def _transpose_source(value: GraphValue) -> GraphValue | None:
+    """The value whose last two dims ``value`` swaps; None if it is no such transpose."""
     op = value.op
     if op is None or op.type not in _SWAPS or op.output("Out") is not value:
         return None
@@ -197,8 +197,8 @@ def _swapped(value: GraphValue) -> GraphValue | None:
     return op.inputs["X"][0]
 
 
-def _read_untransposed(graph: Graph, op: GraphOp) -> None:
-    sources = {slot: _swapped(op.inputs[slot][0]) for slot in ("X", "Y")}
+def _fold_operand_transposes(graph: Graph, op: GraphOp) -> None:
+    sources = {slot: _transpose_source(op.inputs[slot][0]) for slot in ("X", "Y")}
     (out,) = op.outputs["Out"]
     if out is None or not any(sources.values()) or out.state is not None:
         return
@@ -207,36 +207,36 @@ def _read_untransposed(graph: Graph, op: GraphOp) -> None:
     if 0 in ranks or "op_library" in op.hints or (op.type == "mul" and ranks != [2, 2]):
         return
     if sources["X"] is not None and ranks[0] > 2 and ranks[1] == 2:
-        return  # a batch whose matrices are read one after the other joins its rows: one large product
-    attrs, given = dict(_plain(op)), {}
+        return  # the batch is computed as one large matmul of all rows
+    attrs, inputs = dict(_matmul_attrs(op)), {}
     for slot, source in sources.items():
-        given[slot] = op.inputs[slot][0] if source is None else source
+        inputs[slot] = op.inputs[slot][0] if source is None else source
         attrs[f"transpose_{slot}"] = attrs[f"transpose_{slot}"] != (source is not None)
-    if not _read_alike(graph, op, attrs):
+    if not _keeps_kernel(graph, op, attrs):
         return
-    made = graph.insert(op, "matmul", given, attrs)
-    _take_over(out, made)
+    product = graph.insert(op, "matmul", inputs, attrs)
+    _replace_value(out, product)
 
 
-def _read_alike(graph: Graph, op: GraphOp, attrs: Mapping[str, Any]) -> bool:
-    """Whether the kernel that computes a product takes its operands transposed, too."""
+def _keeps_kernel(graph: Graph, op: GraphOp, attrs: Mapping[str, Any]) -> bool:
+    """Whether the same kernel computes a matmul with the transpose flags ``attrs``."""
     spec, place = op.inputs["X"][0].spec, devices.unit(_device(op) or graph.place).place
     assert spec is not None
-    flags = [{name: each[name] for name in ("transpose_X", "transpose_Y")} for each in (_plain(op), attrs)]
+    flags = [{name: each[name] for name in ("transpose_X", "transpose_Y")} for each in (_matmul_attrs(op), attrs)]
     try:
-        before, after = (choose(_square(spec.dtype, (), each), place, graph.policy) for each in flags)
-    except FluidError:  # it cannot run here at all, and says so when it is planned
+        before, after = (choose(_square_matmul(spec.dtype, (), each), place, graph.policy) for each in flags)
+    except FluidError:  # it cannot run here: the planner raises the error
         return False
-    return _same(before, after)
+    return _is_same_kernel(before, after)
 
 
-def _plain(op: GraphOp) -> Mapping[str, Any]:
+def _matmul_attrs(op: GraphOp) -> Mapping[str, Any]:
     return op.attrs if op.type == "matmul" else {"transpose_X": False, "transpose_Y": False, "alpha": 1.0}
 
 
-def _product_of_transposes(graph: Graph, op: GraphOp) -> None:
+def _fold_result_transpose(graph: Graph, op: GraphOp) -> None:
     (out,) = op.outputs["Out"]
-    inner = _swapped(out) if out is not None else None
+    inner = _transpose_source(out) if out is not None else None
     if inner is None or out is None or out.state is not None or inner.op is None or inner.op.type != "matmul":
         return
     if graph.is_result(inner) or inner.state is not None or graph.readers(inner) != [op]:
@@ -249,7 +249,7 @@ def _product_of_transposes(graph: Graph, op: GraphOp) -> None:
         return
     attrs = dict(product.attrs)
     attrs["transpose_X"], attrs["transpose_Y"] = not product.attrs["transpose_Y"], not product.attrs["transpose_X"]
-    if not _read_alike(graph, product, attrs):
+    if not _keeps_kernel(graph, product, attrs):
         return
-    made = graph.insert(product, "matmul", {"X": y, "Y": x}, attrs)
-    _take_over(out, made)
+    transposed = graph.insert(product, "matmul", {"X": y, "Y": x}, attrs)
+    _replace_value(out, transposed)

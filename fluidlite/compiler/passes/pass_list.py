@@ -1,4 +1,4 @@
-"""The one list of passes of a transformer, by phase; and how it is run."""
+"""The pass list of a transformer, ordered by phase, and the pass manager that runs it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from fluidlite.compiler.passes.view_simplify import SimplifyShapes
 from fluidlite.program.pass_registry import PHASES, passes
 
 REPEATED = ("simplify",)
-"""Phases whose passes run again while one of them finds something: each makes work for the others."""
-MOST_ROUNDS = 10
+"""Phases whose passes are repeated until none changes the graph: each enables others."""
+MAX_ROUNDS = 10
+"""Rounds over the passes of such a phase."""
 
-OURS: tuple[type[GraphPass], ...] = (
+BUILTIN_PASSES: tuple[type[GraphPass], ...] = (
     DeadCode,
     FoldConstants,
     SimplifyArithmetic,
@@ -51,31 +52,31 @@ OURS: tuple[type[GraphPass], ...] = (
 )
 """The built-in passes: phase by phase, in the order in which they run."""
 
-Watch = Callable[["PassList", GraphPass, Graph], None]
+PassObserver = Callable[["PassList", GraphPass, Graph], None]
 
 
 class PassList(list[GraphPass]):
     """Passes in the order in which they run; ``print`` shows them with their phases.
 
-    What stands in it without having been added by :meth:`add` has the phase that its class says.
+    Passes that were not added by :meth:`add` have the phase of their class.
     """
 
     def __init__(self, items: Iterable[GraphPass] = ()) -> None:
         super().__init__(listed("passes", items, "a list of passes"))
         self._check_foreign()
-        self._added: dict[int, tuple[str, str]] = {}  # the phase and the plugin of those that were added
+        self._added: dict[int, tuple[str, str]] = {}  # by id of a pass: its phase and its plugin
 
     def _check_foreign(self) -> None:
         for item in self:
-            if type(item) not in OURS:
+            if type(item) not in BUILTIN_PASSES:
                 _check(item)
 
     def phase(self, item: GraphPass) -> str:
-        """The phase of one of its passes."""
+        """The phase of a pass of the list."""
         return self._added.get(id(item), (item.phase, ""))[0]
 
     def plugin(self, item: GraphPass) -> str:
-        """The plugin that brought one of its passes; "" for others."""
+        """The plugin that registered a pass of the list; "" if none did."""
         return self._added.get(id(item), ("", ""))[1]
 
     def add(self, item: GraphPass, phase: str | None = None, plugin: str = "") -> None:
@@ -87,25 +88,25 @@ class PassList(list[GraphPass]):
             If it is no :class:`GraphPass`, or there is no such phase.
         """
         _check(item)
-        where = phase if phase is not None else item.phase
-        if where not in PHASES:
-            raise ProgramError(f"pass {item.name} is for phase {where!r}; the phases are {', '.join(PHASES)}")
-        rank = PHASES.index(where)
-        at = len(self)
-        while at and PHASES.index(self.phase(self[at - 1])) > rank:
-            at -= 1
-        self.insert(at, item)
-        self._added[id(item)] = where, plugin
+        target = phase if phase is not None else item.phase
+        if target not in PHASES:
+            raise ProgramError(f"pass {item.name} is for phase {target!r}; the phases are {', '.join(PHASES)}")
+        rank = PHASES.index(target)
+        position = len(self)
+        while position and PHASES.index(self.phase(self[position - 1])) > rank:
+            position -= 1
+        self.insert(position, item)
+        self._added[id(item)] = target, plugin
 
-    def called(self, item: GraphPass) -> str:
-        """How errors call one of its passes: by its plugin too."""
+    def error_name(self, item: GraphPass) -> str:
+        """The name of a pass in errors, with its plugin."""
         plugin = self.plugin(item)
         return f"pass {item.name}" + (f" of plugin {plugin!r}" if plugin else "")
 
-    def run(self, graph: Graph, watch: Watch | None = None) -> None:
+    def run(self, graph: Graph, watch: PassObserver | None = None) -> None:
         """Run the passes on a graph, in order; a verifier follows each.
 
-        Those of the phase ``simplify`` run again while one of them finds something, at most 10 times.
+        Passes of the phase ``simplify`` are repeated until none changes the graph, at most 10 times.
 
         Parameters
         ----------
@@ -116,50 +117,50 @@ class PassList(list[GraphPass]):
         Raises
         ------
         ProgramError
-            If a pass raises, or breaks the graph; the pass is named, and the plugin that brought it.
+            If a pass raises, or breaks the graph; with the name of the pass and its plugin.
         """
         self._check_foreign()
-        now = fingerprint(graph)
+        current = fingerprint(graph)
         phased = [(self._added.get(id(item), (item.phase,))[0], item) for item in self]
         for phase, group in groupby(phased, itemgetter(0)):
-            several = [item for _, item in group]
-            for _ in range(MOST_ROUNDS if phase in REPEATED else 1):
-                before = now
-                for item in several:
-                    now = self._run(item, graph, now)
+            phase_passes = [item for _, item in group]
+            for _ in range(MAX_ROUNDS if phase in REPEATED else 1):
+                before = current
+                for item in phase_passes:
+                    current = self._run(item, graph, current)
                     if watch is not None:
                         watch(self, item, graph)
-                if now == before:
+                if current == before:
                     break
 
     def _run(self, item: GraphPass, graph: Graph, before: Fingerprint) -> Fingerprint:
-        """Run one pass and the verifier, and take out what nothing needs; return what the graph is made of then.
+        """Run one pass and the verifier, and remove dead operators; return the graph's fingerprint.
 
-        A built-in pass that found nothing needs no verifier; others may have changed a dtype or an attribute by hand.
+        A built-in pass that changed nothing needs no verifier; another one may have changed a dtype or an attribute.
         """
         try:
             item.do_pass(graph)
-        except SupportsError as exc:  # of a kernel, or of a device: it says whose, and no pass is to blame
+        except SupportsError as exc:  # of a kernel or a device, which it names: the pass is not at fault
             lines = dict.fromkeys(str(op.line) for op in graph.ops if op.type == exc.op)
             raise SupportsError(f"{exc}\n  At: {' or '.join(lines)}" if lines else str(exc)) from exc.__cause__
         except ProgramError as exc:
-            text = str(exc).removeprefix(f"pass {item.name} ")  # as the methods of a pass begin their own errors
-            raise type(exc)(f"{self.called(item)}{' ' if text != str(exc) else ': '}{text}") from exc
+            text = str(exc).removeprefix(f"pass {item.name} ")  # methods of a pass begin their errors so
+            raise type(exc)(f"{self.error_name(item)}{' ' if text != str(exc) else ': '}{text}") from exc
         except Exception as exc:
-            raise ProgramError(f"{self.called(item)} failed: {type(exc).__name__}: {exc}") from exc
+            raise ProgramError(f"{self.error_name(item)} failed: {type(exc).__name__}: {exc}") from exc
         try:
             after = fingerprint(graph)
             if after != before:
                 graph.touch()
-            if after != before or type(item) not in OURS:
+            if after != before or type(item) not in BUILTIN_PASSES:
                 graph.verify()
             if after != before and graph.prune():
                 after = fingerprint(graph)
         except ProgramError as exc:
-            raise ProgramError(f"{self.called(item)} broke the graph: {exc}") from exc
-        except Exception as exc:  # not even the form of a graph is left
+            raise ProgramError(f"{self.error_name(item)} broke the graph: {exc}") from exc
+        except Exception as exc:  # the graph is malformed
             why = _malformed(graph) or f"{type(exc).__name__}: {exc}"
-            raise ProgramError(f"{self.called(item)} broke the graph: {why}") from exc
+            raise ProgramError(f"{self.error_name(item)} broke the graph: {why}") from exc
         return after
 
     def __str__(self) -> str:
@@ -179,7 +180,7 @@ def _check(item: Any) -> None:
 
 
 def _malformed(graph: Graph) -> str | None:
-    """What is no part of a graph where one should be, or None."""
+    """The first malformed part of a graph, or None."""
     for what, items, kind in (("operators", graph.ops, GraphOp), ("results", graph.results, GraphValue)):
         if not isinstance(items, list):
             return f"its {what} are a {type(items).__name__}; expected a list"
@@ -187,9 +188,9 @@ def _malformed(graph: Graph) -> str | None:
             if not isinstance(item, kind):
                 return f"{item!r} is among its {what}; expected a {kind.__name__}"
     for op in graph.ops:
-        found = _odd_slots(op)
-        if found is not None:
-            return found
+        error = _malformed_slots(op)
+        if error is not None:
+            return error
         try:
             check_operator(op)
         except ProgramError as exc:
@@ -197,7 +198,7 @@ def _malformed(graph: Graph) -> str | None:
     return None
 
 
-def _odd_slots(op: GraphOp) -> str | None:
+def _malformed_slots(op: GraphOp) -> str | None:
     sides: list[tuple[str, Any]] = [("inputs", op.inputs), ("outputs", op.outputs)]
     for side, slots in sides:
         if not isinstance(slots, dict):
@@ -214,8 +215,8 @@ def _odd_slots(op: GraphOp) -> str | None:
 
 
 def default_passes() -> PassList:
-    """The passes of a transformer, those of plugins included: a list of its own for each."""
-    found = PassList([item() for item in OURS])
+    """A new list of the built-in passes and those of plugins."""
+    pass_list = PassList([item() for item in BUILTIN_PASSES])
     for item, plugin in passes.all():
-        found.add(copy.copy(item), item.phase, plugin)  # a pass may keep notes of the graph that it is at
-    return found
+        pass_list.add(copy.copy(item), item.phase, plugin)  # a pass may have state of its graph
+    return pass_list

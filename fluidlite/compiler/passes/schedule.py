@@ -1,4 +1,4 @@
-"""Updates run as soon as they can, so that a gradient's memory serves the next one."""
+"""Update scheduling: updates run as early as possible, so that the memory of their gradients is reused."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fluidlite.compiler.passes.groups import dependencies
 
 
 class ScheduleUpdates(GraphPass):
-    """An update of state runs once what it needs is there, and the last reader of the old value is done.
+    """Each update of state runs directly after its operands and after the last reader of the old value.
 
-    Optimizers stand at the end of a program, where all gradients live at once. What an update needs of its own (the
-    operators of role ``"optimize"`` before it: decay, clipping) moves with it. All else stays in its order, and
-    nothing moves past an operator that runs itself, which may look at anything, or past one that may find an index out
-    of range: what is stored then stays as it was.
+    Optimizers are at the end of a program, where all gradients are live at once. Operators that only the update needs
+    (those of role ``"optimize"`` before it: decay, clipping) move with it. All others keep their order. No update moves
+    before a control-flow or host-callback operator, which may read anything, or before an operator that checks indices:
+    an index error leaves state unchanged.
     """
 
     phase = "schedule"
 
     def do_pass(self, graph: Graph) -> None:
         if graph.writes and any(map(_is_update, graph.ops)):
-            graph.ops = _Order(graph).ordered()
+            graph.ops = _Schedule(graph).ordered()
             graph.touch()
 
 
@@ -31,7 +31,7 @@ def _is_update(op: GraphOp) -> bool:
     return op.has_effect and not op.definition.may_act
 
 
-class _Order:
+class _Schedule:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.done: set[int] = set()
@@ -57,9 +57,9 @@ class _Order:
                 self.movable.add(id(op))
 
     def ordered(self) -> list[GraphOp]:
-        """Return the operators: those that do not move as they stand, updates between them."""
-        updates = [(op, *self._cone(op)) for op in self.graph.ops if _is_update(op)]
-        waiting: dict[int, list[int]] = defaultdict(list)  # by operator: the updates that wait for it
+        """Return the operators in order: fixed ones in their old order, updates between them."""
+        updates = [(op, *self._private_operands(op)) for op in self.graph.ops if _is_update(op)]
+        waiting: dict[int, list[int]] = defaultdict(list)  # by operator: the updates that depend on it
         missing: list[int] = []
         ready: list[int] = []
         for number, (_, _, needs) in enumerate(updates):
@@ -68,9 +68,9 @@ class _Order:
                 waiting[need].append(number)
             if not needs:
                 ready.append(number)
-        place = 0
+        next_ready = 0
 
-        def put(op: GraphOp) -> None:
+        def emit(op: GraphOp) -> None:
             if id(op) in self.done:
                 return
             self.done.add(id(op))
@@ -82,18 +82,18 @@ class _Order:
 
         for op in self.graph.ops:
             if id(op) not in self.movable:
-                put(op)
-            while place < len(ready):
-                _, cone, _ = updates[ready[place]]
-                place += 1
-                for part in cone:
-                    put(part)
+                emit(op)
+            while next_ready < len(ready):
+                _, moved_ops, _ = updates[ready[next_ready]]
+                next_ready += 1
+                for moved_op in moved_ops:
+                    emit(moved_op)
         for op in self.graph.ops:
-            put(op)
+            emit(op)
         return self.out
 
-    def _cone(self, update: GraphOp) -> tuple[list[GraphOp], set[int]]:
-        """What moves with an update, in order, and by identity what has to be there before."""
+    def _private_operands(self, update: GraphOp) -> tuple[list[GraphOp], set[int]]:
+        """The operators that move with an update, in order, and those on which they depend, by identity."""
         inside: dict[int, GraphOp] = {id(update): update}
         needs: set[int] = set()
         queue = [update]

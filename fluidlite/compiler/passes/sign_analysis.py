@@ -1,4 +1,4 @@
-"""What is known of the numbers in a value: whether a constant is one number, and whether a zero may be negative."""
+"""Sign analysis: whether a constant is one number, and whether a value may contain -0.0."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from fluidlite.base.dtypes import is_float
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 
-_NEVER = frozenset({"abs", "exp", "sigmoid", "square", "softmax", "one_hot", "fill_zeros_like"})
-"""Operators whose floats are never -0.0, whatever they are given."""
+_NO_MINUS_ZERO = frozenset({"abs", "exp", "sigmoid", "square", "softmax", "one_hot", "fill_zeros_like"})
+"""Operators whose results never contain -0.0, for any input."""
 
-_PASSED_ON = frozenset(
+_SIGN_PRESERVING = frozenset(
     {
         "assign",
         "reshape",
@@ -29,44 +29,44 @@ _PASSED_ON = frozenset(
         "relu",
     }
 )
-"""Operators whose zeros are the zeros of their first input."""
+"""Operators that preserve the zeros of their first input, with signs."""
 
 
-def floating(value: GraphValue) -> bool:
+def is_floating(value: GraphValue) -> bool:
     return value.spec is not None and is_float(value.spec.dtype)
 
 
-def negative(number: float) -> bool:
-    """Whether a number has a minus sign; -0.0 has."""
+def is_negative(number: float) -> bool:
+    """Whether the sign bit of a number is set, as that of -0.0 is."""
     return copysign(1.0, number) < 0
 
 
 def is_number(value: GraphValue, number: float) -> bool:
-    """Whether a constant is a number everywhere; a zero of floats with its sign."""
-    found: Any = value.const
-    if found is None or found != number:
+    """Whether a value is a constant equal to a number; zeros of floats with equal signs."""
+    constant: Any = value.const
+    if constant is None or constant != number:
         return False
-    return bool(found) or not floating(value) or negative(found) == negative(number)
+    return bool(constant) or not is_floating(value) or is_negative(constant) == is_negative(number)
 
 
 def may_be_minus_zero(value: GraphValue) -> bool:
-    """Whether a value may have an element -0.0, as far as its operators tell."""
-    while value.op is not None and value.op.type in _PASSED_ON and value.op.args:
+    """Whether a value may contain -0.0, as far as its operators tell."""
+    while value.op is not None and value.op.type in _SIGN_PRESERVING and value.op.args:
         value = value.op.args[0]
-    if not floating(value):
+    if not is_floating(value):
         return False
     if value.const is not None:
-        return value.const == 0 and negative(value.const)
-    return value.op is None or not _ends_plus_zero(value.op)
+        return value.const == 0 and is_negative(value.const)
+    return value.op is None or not _excludes_minus_zero(value.op)
 
 
-def _ends_plus_zero(op: GraphOp) -> bool:
-    """Whether an operator makes no -0.0: by its nature, or because it ends by adding 0.0 to something."""
+def _excludes_minus_zero(op: GraphOp) -> bool:
+    """Whether an operator never writes -0.0: by its definition, or because it adds 0.0 last."""
     if op.type == "cast":
-        return not floating(op.args[0])  # a narrower float makes -0.0 of small negative numbers
-    if op.type == "scale" and len(op.args) == 1:  # a smaller factor makes -0.0 of them too, where it is one instruction
+        return not is_floating(op.args[0])  # narrowing rounds small negative numbers to -0.0
+    if op.type == "scale" and len(op.args) == 1:  # so does a smaller factor, in a fused multiply-add
         bias, factor = op.attrs["bias"], op.attrs["scale"]
-        return bool(op.attrs["bias_after_scale"] and bias == 0 and not negative(bias) and abs(factor) >= 1)
+        return bool(op.attrs["bias_after_scale"] and bias == 0 and not is_negative(bias) and abs(factor) >= 1)
     if op.type == "elementwise_add":
         return any(is_number(arg, 0.0) for arg in op.args)
-    return op.type in _NEVER
+    return op.type in _NO_MINUS_ZERO

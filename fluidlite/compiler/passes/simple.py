@@ -1,4 +1,4 @@
-"""SimplePrune: what a person would strike out at a glance."""
+"""SimplePrune: algebraic identities that ignore the sign of zero."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from fluidlite.compiler.passes.base import Add, Divide, Multiply, PeepholeGraphP
 
 
 class SimplePrune(PeepholeGraphPass):
-    """x + 0, x - 0, x 1, x / 1 and x ** 1 are x. NaN and infinities stay; x 0 is not touched, for it may be NaN.
+    """x + 0, x - 0, x 1, x / 1 and x ** 1 are x. NaN and infinities stay; x 0 is not replaced, as it may be NaN.
 
-    The sign of a zero may change (-0.0 + 0.0 is 0.0), so it is in nobody's list until it is registered.
+    The sign of a zero may change (-0.0 + 0.0 is 0.0), so it is in no list by default.
     """
 
     @visit.on_type(Add)

@@ -1,4 +1,4 @@
-"""Sources: the texts of all that an executable runs, to be read, written to files and run by themselves."""
+"""Sources: the generated texts of an executable, to read, to write to files and to run standalone."""
 
 from fluidlite.compiler.sources.texts import sources_of, write
 

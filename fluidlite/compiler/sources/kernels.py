@@ -1,4 +1,4 @@
-"""The texts of the kernels that an executable launches: a kernel language's, and what comes of them."""
+"""The source texts of the kernels that an executable launches, with the compiler's listings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fluidlite.program.operator import MADE_OF
 class KernelText:
     """A compiled kernel.
 
-    ``name``: of its files, without suffix.
+    ``name``: the name of its files, without suffix; ``steps``: the indices of the steps that launch it.
     """
 
     name: str
@@ -28,8 +28,8 @@ class KernelText:
     steps: list[int] = field(default_factory=list)
 
 
-class _Noting:
-    """Stands in for a context while a kernel is prepared, and notes what it compiles."""
+class _CompileRecorder:
+    """A proxy of a context that records the kernels that it compiles."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -45,44 +45,44 @@ class _Noting:
 
 
 class KernelTexts:
-    """The kernels of a program's steps; one that several steps launch is there once.
+    """The kernels of a program's steps, each once.
 
-    ``by_kernel``: by the id of what the kernel language compiled.
+    ``by_kernel``: by ``id`` of the compiled kernel.
     """
 
     def __init__(self, folder: str) -> None:
         self.all: list[KernelText] = []
         self.by_kernel: dict[int, KernelText] = {}
         self._folder = folder
-        self._known: dict[tuple[Any, ...], KernelText] = {}
-        self._held: list[Any] = []
+        self._by_source: dict[tuple[Any, ...], KernelText] = {}
+        self._compiled: list[Any] = []  # keeps ids valid
 
     def add(self, index: int, step: Launch, context: Context) -> list[KernelText]:
-        """Note what the kernel of a step compiles; return it."""
+        """Record the kernels that a step compiles; return them."""
         if context.language is None or step.skip:
             return []
-        noting: Any = _Noting(context)
+        recorder: Any = _CompileRecorder(context)
         if step.call.op.steps is None:
-            step.choice.prepare(step.call, noting)
+            step.choice.prepare(step.call, recorder)
         else:
-            for one, choice in zip(step_calls(step.call).values(), step.choice.part_choices, strict=True):
-                pairs = [(part.call, how) for part, how in zip(choice.parts, choice.part_choices, strict=True)]
-                for call, how in pairs or [(one, choice)]:
-                    how.prepare(call, noting)
-        found = []
-        for source, entry, parameters, kernel in noting.compiled:
-            text = self._known.get((context.place, source, entry))
+            for step_call, choice in zip(step_calls(step.call).values(), step.choice.part_choices, strict=True):
+                calls = [part.call for part in choice.parts] or [step_call]
+                for call, part_choice in zip(calls, choice.part_choices if choice.parts else (choice,), strict=True):
+                    part_choice.prepare(call, recorder)
+        texts = []
+        for source, entry, parameters, kernel in recorder.compiled:
+            text = self._by_source.get((context.place, source, entry))
             if text is None:
                 text = self._text(source, entry, parameters, context)
-                self._known[context.place, source, entry] = text
+                self._by_source[context.place, source, entry] = text
                 self.all.append(text)
             if index not in text.steps:
                 text.steps.append(index)
             self.by_kernel[id(kernel)] = text
-            self._held.append(kernel)
-            if text not in found:
-                found.append(text)
-        return found
+            self._compiled.append(kernel)
+            if text not in texts:
+                texts.append(text)
+        return texts
 
     def _text(self, source: str, entry: str, parameters: tuple[str, ...], context: Context) -> KernelText:
         language = context.language
@@ -95,8 +95,8 @@ class KernelTexts:
         return text
 
     def files(self, steps: Sequence[Step]) -> dict[str, str]:
-        """All files, each headed by the operators that launch it."""
-        found = {}
+        """The texts of all files, each with a head that names the operators that launch the kernel."""
+        files = {}
         for kernel in self.all:
             heads = [f"kernel {kernel.entry}({', '.join(kernel.parameters)})"]
             for index in kernel.steps:
@@ -104,26 +104,26 @@ class KernelTexts:
                 heads += [f"    {part}" for part in made_of(steps[index])]
             for name, text in kernel.files.items():
                 mark = ";" if name.endswith(".ll") else "//"
-                found[name] = "".join(f"{mark} {line}\n" for line in heads) + text
-        return found
+                files[name] = "".join(f"{mark} {line}\n" for line in heads) + text
+        return files
 
 
 def step_text(step: Step) -> str:
-    """What a step does, with the user's line."""
+    """The operator or the move of a step, with the user's line."""
     if isinstance(step, Move):
         return one_line(f"move {step.name} from {step.source} to {step.target}")
     return one_line(str(step.op) if isinstance(step, Control) else _operator(step))
 
 
 def _operator(step: Launch) -> str:
-    whole, part = step.op.type, step.call.op.type
+    type, call_type = step.op.type, step.call.op.type
     line = f"({step.op.line})" if not made_of(step) else ""
-    return f"{part} {line}".rstrip() if whole == part else f"{part}, of {whole} {line}".rstrip()
+    return f"{call_type} {line}".rstrip() if type == call_type else f"{call_type}, of {type} {line}".rstrip()
 
 
 def made_of(step: Step) -> Sequence[str]:
-    """The operators that a fused one was made of, each with the user's line."""
+    """The original operators of a fused one, each with the user's line."""
     if isinstance(step, Move):
         return ()
-    found: Mapping[str, Any] = step.op.hints
-    return tuple(map(one_line, found.get(MADE_OF, ())))
+    hints: Mapping[str, Any] = step.op.hints
+    return tuple(map(one_line, hints.get(MADE_OF, ())))

@@ -1,7 +1,7 @@
-"""What written programs call that is no NumPy: kernels of libraries, native kernels, functions of the host's device.
+"""The runtime of emitted programs: kernels of libraries, native kernels, and functions of the host's device.
 
-A written program runs on the host's place, on NumPy arrays; each of these prepares or compiles what the computation
-itself ran.
+An emitted program runs on the host, on NumPy arrays. These functions prepare or compile the kernels that the executable
+runs.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def _host() -> Context:
 
 
 def host_function(name: str) -> Any:
-    """A function that the host's device brings, which is faster than NumPy's of that name."""
+    """A function of the host's device that replaces NumPy's function of that name."""
     return _host().array.extra(name)
 
 
 def host_context() -> Any:
-    """What array calls ask of a context: its namespace, and an error at once where an index is out of range."""
-    return SimpleNamespace(xp=np, array=_host().array, check_index=_checked)
+    """The context of array calls: the NumPy namespace, and index checks that raise at once."""
+    return SimpleNamespace(xp=np, array=_host().array, check_index=_check_index)
 
 
-def _checked(index: Array, size: int, io: Any) -> Array:
+def _check_index(index: Array, size: int, io: Any) -> Array:
     if ((index < 0) | (index >= size)).any():
         raise OutOfRangeError(f"an index is not in [0, {size})")
     return index
@@ -62,47 +62,47 @@ def library(
     training: bool = False,
     accumulate: float | None = None,
 ) -> Callable[..., None]:
-    """Prepare a kernel that a library registered.
+    """Prepare a registered kernel of a library.
 
     ``kernel``: module and name of the function.
     ``ins``, ``outs``: by slot a list of (dims, dtype[, lod[, numbers]]).
-    ``attrs``: those that differ from the defaults.
-    ``accumulate``: the kernel adds its product to so many times its last input.
+    ``attrs``: the attributes that differ from their defaults.
+    ``accumulate``: the factor of the last input, to which the kernel adds its matmul; None: a plain matmul.
     Returns ``run(*arrays, workspace=None, random=(0, 0, 0, 0))``: inputs, then outputs, which it writes.
-    Raises ProgramError if there is no such kernel any more.
+    Raises ProgramError if the kernel is not registered.
     """
     context, op = _host(), ops.get(type)
-    found = next((each for each in kernels.of(type) if each.identity == kernel), None)
-    if found is None:
+    registered = next((each for each in kernels.of(type) if each.identity == kernel), None)
+    if registered is None:
         raise ProgramError(f"{type} has no kernel {kernel}: this program was written with another version, or plugin")
-    given = {attr.name: attr.default for attr in op.attrs} | dict(attrs)
+    all_attrs = {attr.name: attr.default for attr in op.attrs} | dict(attrs)
     if accumulate is not None:
         op = product_with(op, op.outputs[0].name, ACCUMULATE, "Given", ("X",), ("Out",))
-        given[THEN + "scale"] = accumulate
-    call = Call(op, _specs(ins), _specs(outs), given, context.place, training)
-    capability = next((each for each in ("array", "language", "memory") if each in found.places), "")
-    run = prepared(Choice("native", context.place, found.library, found, capability), call, context)
+        all_attrs[THEN + "scale"] = accumulate
+    call = Call(op, _specs(ins), _specs(outs), all_attrs, context.place, training)
+    capability = next((each for each in ("array", "language", "memory") if each in registered.places), "")
+    run = prepared(Choice("native", context.place, registered.library, registered, capability), call, context)
     specs = [spec for group in (*call.ins.values(), *call.outs.values()) for spec in group]
-    first = len(specs) - sum(map(len, call.outs.values()))
+    first_output = len(specs) - sum(map(len, call.outs.values()))
 
     def launch(*arrays: Array | None, workspace: Array | None = None, random: tuple[int, ...] = (0, 0, 0, 0)) -> None:
         tensors = [_tensor(array, spec, context) for array, spec in zip(arrays, specs, strict=True)]
         space = None if workspace is None else borrow(workspace, Spec.of(workspace.shape, "uint8"), context)
         io = IO(call, tensors, context, 0, random, space)  # type: ignore[arg-type]
-        run_kernel(run, context, io, tensors[first:])
+        run_kernel(run, context, io, tensors[first_output:])
 
     return launch
 
 
 def _specs(slots: Slots) -> dict[str, tuple[Spec, ...]]:
-    found = {}
+    specs_by_slot = {}
     for slot, group in slots.items():
         specs = []
         for dims, dtype, *rest in group:
             spec = Spec.of(tuple(dims), dtype, *rest[:1])
             specs.append(spec.with_(value=rest[1]) if len(rest) > 1 else spec)
-        found[slot] = tuple(specs)
-    return found
+        specs_by_slot[slot] = tuple(specs)
+    return specs_by_slot
 
 
 def _tensor(array: Array | None, spec: Spec, context: Context) -> Tensor:
@@ -110,30 +110,30 @@ def _tensor(array: Array | None, spec: Spec, context: Context) -> Tensor:
 
 
 def native(path: str | Path, entry: str, parameters: Sequence[str]) -> Callable[..., None]:
-    """Compile a written kernel by the host's kernel language.
+    """Compile a kernel text in the host's kernel language.
 
-    Returns ``launch(items, group, *arguments)``: an array, or (array, bytes into it), where the kernel takes a buffer
-    and its offset; else numbers.
+    Returns ``launch(items, group, *arguments)``: for a buffer and its offset an array, or (array, offset in bytes);
+    otherwise numbers.
     """
     context = _host()
     kernel = context.compile(Path(path).read_text(encoding="utf-8"), entry, tuple(parameters))
 
     def launch(items: int, group: int | None, *arguments: Any) -> None:
         args: list[Any] = []
-        for given in arguments:
-            array, start = given if isinstance(given, tuple) else (given, 0)
+        for argument in arguments:
+            array, start = argument if isinstance(argument, tuple) else (argument, 0)
             if isinstance(array, np.ndarray):
                 span = borrow(array, Spec.of(array.shape, str(array.dtype)), context).span()
                 args += [span.handle, span.offset + start]
             else:
-                args.append(given)
+                args.append(argument)
         context.launch(kernel, items, args, group)
 
     return launch
 
 
 def memory(nbytes: int) -> Array:
-    """Bytes that begin where the host's device would begin them."""
+    """Allocate bytes with the alignment of the host's device."""
     alignment = _host().unit.info.alignment
     raw = np.empty(nbytes + alignment, np.uint8)
     start = -raw.ctypes.data % alignment
@@ -150,20 +150,21 @@ def steps(
     workspace: Array | None,
     backward: bool = False,
 ) -> None:
-    """Run a step for each run of rows, on the states that the one before it made.
+    """Run the steps of a recurrent operator on consecutive groups of rows, each on the states of the previous step.
 
-    ``functions``: ``step(*states, *inputs, *parameters, *outs, workspace)``, on so many rows of each, but for the
-    parameters.
+    ``functions``: by number of rows, ``step(*states, *inputs, *parameters, *outs, workspace)``; all arguments but the
+    parameters have that number of rows.
     ``counts``: the rows of each step.
-    ``states``: those with which sequences begin.
-    ``inputs``, ``outs``: all rows; of the outs the first ones are the states.
-    ``backward``: from the last step to the first.
+    ``states``: the initial states of the sequences.
+    ``inputs``, ``outs``: all rows; the first outs are the states.
+    ``backward``: run from the last step to the first.
     """
     begins = [sum(counts[:t]) for t in range(len(counts))]
-    now: Sequence[Array] = [x[:0] for x in states]
+    current: Sequence[Array] = [x[:0] for x in states]
     for t in reversed(range(len(counts))) if backward else range(len(counts)):
-        rows, part = counts[t], slice(begins[t], begins[t] + counts[t])
-        begun = [np.concatenate([x[:rows], first[len(x) : rows]]) for x, first in zip(now, states, strict=True)]
-        made = [x[part] for x in outs]
-        functions[rows](*begun, *(x[part] for x in inputs), *parameters, *made, workspace)
-        now = made[: len(states)]
+        rows, step_rows = counts[t], slice(begins[t], begins[t] + counts[t])
+        pairs = zip(current, states, strict=True)
+        step_states = [np.concatenate([x[:rows], first[len(x) : rows]]) for x, first in pairs]
+        step_outs = [x[step_rows] for x in outs]
+        functions[rows](*step_states, *(x[step_rows] for x in inputs), *parameters, *step_outs, workspace)
+        current = step_outs[: len(states)]

@@ -1,4 +1,4 @@
-"""Operators that run another one step by step, in written programs: a function for each number of rows."""
+"""Emits operators that run another operator step by step: one function for each number of rows."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ if TYPE_CHECKING:
 def write_steps(
     writer: ProgramText, index: int, step: Launch, ins: list[str | None], outs: list[str], workspace: str | None
 ) -> None:
-    """An operator that runs another one step by step: a function for each number of rows, and what calls them."""
+    """Emit the function of a step for each number of rows, and the call of ``steps`` that runs them."""
     kernels = StepKernels(step.call, step.choice.part_choices, writer.context)
     functions = []
-    for rows, one in kernels.steps.items():
+    for rows, one_step in kernels.steps.items():
         name = writer.name(f"step {index} {rows}", f"step_{index}_of_{rows}")
-        writer.functions[name] = _one_step(writer, f"{index} {rows}", name, step, one, kernels.begin)
+        writer.functions[name] = _step_function(writer, f"{index} {rows}", name, step, one_step, kernels.begin)
         functions.append(f"{rows}: {name}")
-    groups, left = [], list(map(str, ins))
+    groups, remaining = [], list(map(str, ins))
     for slot in ("S", "X", "P"):
         count = len(step.call.ins.get(slot, ()))
-        groups.append(f"[{', '.join(left[:count])}]")
-        left = left[count:]
-    given = [f"{{{', '.join(functions)}}}", f"{list(kernels.counts)}", *groups, f"[{', '.join(outs)}]"]
-    writer.lines.append(f"steps({', '.join(given)}, {workspace}, backward={kernels.backward})")
+        groups.append(f"[{', '.join(remaining[:count])}]")
+        remaining = remaining[count:]
+    arguments = [f"{{{', '.join(functions)}}}", f"{list(kernels.counts)}", *groups, f"[{', '.join(outs)}]"]
+    writer.lines.append(f"steps({', '.join(arguments)}, {workspace}, backward={kernels.backward})")
 
 
-def _one_step(writer: ProgramText, mark: str, function: str, step: Launch, one: OneStep, begin: int) -> str:
-    """The kernels of a step, on its rows of the operands; ``begin``: where its part of the workspace does."""
-    inside = {key: f"between_{n}" for n, key in enumerate(one.between)}
+def _step_function(writer: ProgramText, mark: str, function: str, step: Launch, one: OneStep, begin: int) -> str:
+    """The function of one step, on its rows of the operands; ``begin``: the offset of its workspace."""
+    temporaries = {key: f"between_{n}" for n, key in enumerate(one.between)}
     operands = [("in", slot, k) for slot in ("S", "X", "P") for k in range(len(step.call.ins.get(slot, ())))]
     results = [("out", "O", k) for k in range(len(step.call.outs["O"]))]
-    names = {key: f"{key[1].lower()}{key[2]}" for key in (*operands, *results)} | inside
+    names = {key: f"{key[1].lower()}{key[2]}" for key in (*operands, *results)} | temporaries
     lines = [
         f"{name} = workspace[{at}:{at + spec.nbytes}].view({dtype_text(spec.dtype)}).reshape({spec.dims!r})"
-        for key, name in inside.items()
+        for key, name in temporaries.items()
         for spec, at in [(one.between[key][0], begin + one.between[key][1])]
     ]
     outer, writer.lines = writer.lines, lines
     for n, each in enumerate(one.launches):
-        given = [names[key] for key in (*each.ins, *each.outs)]
-        space = "" if each.space is None else f"workspace[{begin + each.space[0]}:{begin + sum(each.space)}]"
-        extra = {"workspace": space} if space else {}
+        operand_names = [names[key] for key in (*each.ins, *each.outs)]
+        space_text = "" if each.space is None else f"workspace[{begin + each.space[0]}:{begin + sum(each.space)}]"
+        extra = {"workspace": space_text} if space_text else {}
         if each.choice.kernel is None and each.choice.capability == "array":
-            writer.array(each.call.op.type, each.kernel, list(given), extra)
+            writer.array(each.call.op.type, each.kernel, list(operand_names), extra)
             continue
-        text = _launches(writer, each, given, space) if each.choice.of_language else None
+        text = _launches(writer, each, operand_names, space_text) if each.choice.of_language else None
         if text is not None:
             lines += text
         else:
-            writer.library(f"{mark} {n}", each.choice, each.call, given, extra)
+            writer.library(f"{mark} {n}", each.choice, each.call, operand_names, extra)
     writer.lines = outer
     head = f"def {function}({', '.join([*(names[key] for key in (*operands, *results)), 'workspace'])}):"
     return "\n".join([head, *(f"    {line}" for line in lines)])
 
 
 def _launches(writer: ProgramText, each: StepLaunch, buffers: Sequence[str], space: str) -> list[str] | None:
-    """The launches of a native kernel of a step, as text."""
+    """The launches of a native kernel of a step as text; None if it does more than launch."""
     specs = [spec for group in (*each.call.ins.values(), *each.call.outs.values()) for spec in group]
     tensors = [stand_in(spec, writer.context) for spec in specs]
     names = {id(tensor.span().handle): name for tensor, name in zip(tensors, buffers, strict=True)}

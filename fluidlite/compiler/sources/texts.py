@@ -1,4 +1,4 @@
-"""All texts of an executable, by the names of their files."""
+"""The texts of an executable, by file name."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fluidlite.compiler.sources.program import ProgramText
 from fluidlite.compiler.sources.wording import one_line
 
 KERNELS = "kernels"
-"""The folder of the kernels' files."""
+"""The folder of the kernel files."""
 
 
 def sources_of(executable: Executable | None, arguments: Sequence[str]) -> dict[str, str]:
-    """Return the texts of all that an executable runs.
+    """Return the texts of an executable, by file name.
 
-    ``arguments``: the feeds, in the order in which a call gives them.
-    ``steps.txt``: what runs, in order, with the user's lines; ``call.py``: the function that looks at a call's
-    arguments and goes straight through; ``program.py``, on the host: the whole program; and of each kernel that is
-    compiled its text in the kernel language, and the device's own listings.
-    Raises ProgramError if nothing is bound.
+    ``arguments``: the feeds, in the order of a call's arguments.
+    ``steps.txt``: the steps in order, with the user's lines; ``call.py``: the generated fast path of a call;
+    ``program.py``: on the host, the whole program; and for each compiled kernel its text in the kernel language and the
+    device's listings.
+    Raises ProgramError if the executable is not linked.
     """
     if executable is None or not executable.attached or (executable.memory.arenas and not executable.fixed):
         raise ProgramError(
@@ -34,19 +34,19 @@ def sources_of(executable: Executable | None, arguments: Sequence[str]) -> dict[
     stages = [executable]
     while (stage := stages[-1].following) is not None:
         stages.append(stage)
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for stage in stages:
         folder = f"stage{stage.stage}/" if len(stages) > 1 else ""
-        found |= {folder + name: text for name, text in _stage(stage, arguments).items()}
-    return found
+        texts |= {folder + name: text for name, text in _stage(stage, arguments).items()}
+    return texts
 
 
 def write(texts: Mapping[str, str], folder: str | Path) -> list[Path]:
-    """Write texts to files; return their paths. The folder is made if it is not there."""
-    found = []
+    """Write texts to files in a folder, which is created if necessary; return the paths."""
+    paths = []
     for name, text in texts.items():
-        found.append(write_text(folder, text, "the sources", inside=name))
-    return found
+        paths.append(write_text(folder, text, "the sources", inside=name))
+    return paths
 
 
 def _stage(executable: Executable, arguments: Sequence[str]) -> dict[str, str]:
@@ -56,13 +56,13 @@ def _stage(executable: Executable, arguments: Sequence[str]) -> dict[str, str]:
         if isinstance(step, Launch) and index not in executable.live_ranges.views:
             kernels = texts.add(index, step, executable.frame.contexts[step.choice.place])
             used[index] = [next(iter(kernel.files)) for kernel in kernels]
-    found = {"steps.txt": _steps(executable, used)}
+    stage_texts = {"steps.txt": _steps(executable, used)}
     fast_path = executable.fast_path() if executable.fast_path is not None else None
     if fast_path is not None:
-        found["call.py"] = fast_path.source
+        stage_texts["call.py"] = fast_path.source
     if _on_host(executable):
-        found["program.py"] = ProgramText(executable, texts, arguments).text()
-    return found | texts.files(steps)
+        stage_texts["program.py"] = ProgramText(executable, texts, arguments).text()
+    return stage_texts | texts.files(steps)
 
 
 def _on_host(executable: Executable) -> bool:

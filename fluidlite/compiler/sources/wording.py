@@ -1,4 +1,4 @@
-"""The small texts that written programs are made of: dtypes, slots, numbers, arguments of launches."""
+"""Text fragments of emitted programs: dtypes, slots, numbers, arguments of launches."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.transfer import borrow
 
 
-class Word:
-    """Stands for one of the words that key a run's random numbers."""
+class RandomWord:
+    """The text of one word of the key of a run's random numbers."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
 def stand_in(spec: Spec, context: Context) -> Tensor:
-    """A tensor whose memory tells it from others."""
+    """A tensor with memory of its own, by which recorded launches identify it."""
     array = np.zeros(max(spec.nbytes, 1), np.uint8)
     return relaid(borrow(array, Spec.of(array.shape, "uint8"), context), spec)
 
 
 def arguments_text(parameters: Sequence[str], args: Sequence[Any], names: dict[int, str]) -> list[str]:
-    """A launch's arguments: the buffers by name."""
-    found, skip = [], False
+    """The texts of a launch's arguments; ``names``: those of buffers, by ``id`` of their memory."""
+    texts, skip = [], False
     for position, (kind, value) in enumerate(zip(parameters, args, strict=True)):
         if skip:
             skip = False
         elif kind == "buffer":
             start, skip = args[position + 1], True
             name = names[id(value)]
-            found.append(f"({name}, {start})" if start else name)
+            texts.append(f"({name}, {start})" if start else name)
         else:
-            found.append(value.text if isinstance(value, Word) else number_text(value))
-    return found
+            texts.append(value.text if isinstance(value, RandomWord) else number_text(value))
+    return texts
 
 
 def number_text(value: Any) -> str:
-    """A number that reads back as it is."""
+    """The text of a number, which evaluates to the same number."""
     plain = value.item() if hasattr(value, "item") else value
     text = repr(plain)
     return f"float({text!r})" if text in ("inf", "-inf", "nan") else text
 
 
 def value_text(value: Any) -> str:
-    """Numbers and texts, in lists, tuples and dicts too, that read back as they are."""
+    """The text of numbers and strings, also in lists, tuples and dicts, which evaluates to equal values."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {value_text(each)}" for key, each in value.items()) + "}"
     if isinstance(value, (list, tuple)):
@@ -63,7 +63,7 @@ def value_text(value: Any) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text that stays where it is put, in a comment or a string: names and lines of a loaded program say anything."""
+    """A text escaped for comments and strings: names and lines of a loaded program may contain any character."""
     return "".join(each if each.isprintable() and each not in '\\"' else f"\\x{ord(each):02x}" for each in text)
 
 
@@ -72,7 +72,7 @@ def dtype_text(name: str) -> str:
 
 
 def slots_text(slots: Any) -> str:
-    found = {}
+    specs_by_slot = {}
     for slot, specs in slots.items():
         group = []
         for spec in specs:
@@ -82,15 +82,15 @@ def slots_text(slots: Any) -> str:
             if spec.value is not None:
                 item.append(spec.value)
             group.append(tuple(item))
-        found[slot] = group
-    return value_text(found)
+        specs_by_slot[slot] = group
+    return value_text(specs_by_slot)
 
 
-def told(attr: Attr | None, value: Any) -> bool:
+def is_not_default(attr: Attr | None, value: Any) -> bool:
     """Whether an attribute differs from its default."""
     return attr is None or attr.default != value or type(attr.default) is not type(value)
 
 
 def body_text(text: str) -> str:
-    """A function without its name."""
+    """The text of a function after its name."""
     return text.rstrip().partition("(")[2]

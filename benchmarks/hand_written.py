@@ -70,7 +70,7 @@ def contenders(call: Any, inputs: list[Any], context: Any) -> dict[str, Callable
     """What runs the hand-written kernel, and the loops; none if one of them cannot."""
     from fluidlite.cli.bench import _launcher
     from fluidlite.compiler.selection.choice import Choice
-    from fluidlite.compiler.selection.refusals import refuse
+    from fluidlite.compiler.selection.refusals import kernel_refusal
     from fluidlite.platform.device_registry import devices
     from fluidlite.program.codegen_registry import generators
     from fluidlite.program.kernel_registry import kernels
@@ -78,7 +78,7 @@ def contenders(call: Any, inputs: list[Any], context: Any) -> dict[str, Callable
 
     unit = devices.unit(context.place)
     kernel = next(
-        (k for k in kernels.of(call.op.type) if "language" in k.places and refuse(k, call, unit) is None), None
+        (k for k in kernels.of(call.op.type) if "language" in k.places and kernel_refusal(k, call, unit) is None), None
     )
     if kernel is None or generators["language"].refuse(call, unit) is not None:
         return {}

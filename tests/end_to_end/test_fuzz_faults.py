@@ -164,13 +164,13 @@ def test_a_kernel_that_leaves_something_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_wrong_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transposes that go as if they changed nothing: compiled alone."""
-    usual = shaping._ends
+    usual = shaping._transpose_ends
 
     def inverse(op: Any) -> Any:
         found = usual(op)
         return None if found is None else (found[0], found[1], tuple(range(len(found[2]))))
 
-    monkeypatch.setattr(shaping, "_ends", inverse)
+    monkeypatch.setattr(shaping, "_transpose_ends", inverse)
     found = seen(["transpose", "transpose2"], first=65)  # few programs end in one
     assert "compiled" in found.what
 
@@ -270,9 +270,9 @@ def test_state_that_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_copy_of_an_older_value(monkeypatch: pytest.MonkeyPatch, require: Callable[..., None]) -> None:
     """What runs on the CPU reads state that was copied there before its last update, for an earlier stage."""
     require("fpga")
-    usual = values.Values._new_key
+    usual = values.ValuePlacer._new_key
     monkeypatch.setattr(
-        values.Values, "_new_key", lambda self, key: key if key.endswith(f"@{CPU}") else usual(self, key)
+        values.ValuePlacer, "_new_key", lambda self, key: key if key.endswith(f"@{CPU}") else usual(self, key)
     )
     assert seen(first=12, place=Place("fpga", 0)).kind in ("value", "modes")  # few programs have such stages
 

@@ -222,7 +222,7 @@ def test_small_calls_are_computed_by_the_operators_themselves() -> None:
 def everything_is_fused() -> Iterator[dict[str, int]]:
     """Whatever could be one kernel is, whether it gains or not; how many operators were fused."""
     counts = {"groups": 0}
-    operator = fuse_expressions.ByCost.operator
+    operator = fuse_expressions.ExpressionFusion.operator
 
     def counted(self: Any, group: frozenset[int]) -> Any:
         counts["groups"] += 1
@@ -232,7 +232,7 @@ def everything_is_fused() -> Iterator[dict[str, int]]:
         patch.setattr(fuse_expressions, "MAX_TIME_RATIO", 1e9)
         patch.setattr(fuse_expressions, "MIN_SHARED_ELEMENTS", 0)
         patch.setattr(LLVMLanguage, "least", 0)
-        patch.setattr(fuse_expressions.ByCost, "operator", counted)
+        patch.setattr(fuse_expressions.ExpressionFusion, "operator", counted)
         patch.delenv(VARIABLE, raising=False)  # what the optimiser takes for granted of fused loops holds
         yield counts
 

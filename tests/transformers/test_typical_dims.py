@@ -85,7 +85,7 @@ def test_what_may_broadcast_is_doubted() -> None:
     found = generic_dims(graph)
     dims = _dims(found, graph)
     assert dims["x"] == dims["y"] and dims["x"] is not None and len(set(dims["x"])) == 2
-    assert not found.certain(dims["x"])
+    assert not found.is_certain(dims["x"])
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ MODULE_STATE = {
     "nodes/devices.py": {"_singletons": "one a place"},
     "nodes/fallback.py": {"_warned": "one a place and operator type"},
     "nodes/node.py": {"_own_files": "MAX_FILES at most"},
-    "compiler/ir/fused.py": {"_fused_ops": "weak", "_known": "weak"},
+    "compiler/ir/fused.py": {"_definitions": "weak", "_fused_ops": "weak"},
     "loaders/ring.py": {"_copy_queues": "one a device", "_kept": "copies under way, of which each wait lets some go"},
     "distributed/shared_memory.py": {"_heaps": "weak"},
     "distributed/groups.py": {"_rings": "one a ring that programs name"},

@@ -168,28 +168,28 @@ def test_a_kernel_in_vectors_is_for_languages_that_have_them() -> None:
     from types import SimpleNamespace
 
     from fluidlite.compiler.policy import Policy
-    from fluidlite.compiler.selection.refusals import unsuited
+    from fluidlite.compiler.selection.refusals import unsuited_reason
 
     kernel: Any = SimpleNamespace(written_for="registers")
     facts: dict[str, Any] = {"place": fluid.CPUPlace(), "array": None, "lacks": {"array": ()}}
     without: Any = SimpleNamespace(language=SimpleNamespace(registers=None), **facts)
     with_them: Any = SimpleNamespace(language=SimpleNamespace(registers=(16, 32)), **facts)
     call: Any = None
-    assert unsuited(kernel, call, without, Policy()) == "cpu has no kernel language that names vector registers"
-    assert unsuited(kernel, call, with_them, Policy()) is None
-    assert unsuited(kernel, call, with_them, Policy(exclude=("language",))) == "excluded by the policy"
+    assert unsuited_reason(kernel, call, without, Policy()) == "cpu has no kernel language that names vector registers"
+    assert unsuited_reason(kernel, call, with_them, Policy()) is None
+    assert unsuited_reason(kernel, call, with_them, Policy(exclude=("language",))) == "excluded by the policy"
 
 
 def test_a_kernel_of_few_long_items_is_for_devices_that_run_one_after_another() -> None:
     from types import SimpleNamespace
 
     from fluidlite.compiler.policy import Policy
-    from fluidlite.compiler.selection.refusals import unsuited
+    from fluidlite.compiler.selection.refusals import unsuited_reason
 
     kernel: Any = SimpleNamespace(written_for="cores")
     call: Any = None
     for group, said in (None, None), ((32, 256), "its work-items are few and long, and cpu runs many side by side"):
         unit: Any = SimpleNamespace(place=fluid.CPUPlace(), language=SimpleNamespace(group=group), array=None)
-        assert unsuited(kernel, call, unit, Policy()) == said
+        assert unsuited_reason(kernel, call, unit, Policy()) == said
     with pytest.raises(RegistryError, match="expected '' or 'registers' or 'cores'"):
         KernelOptions(written_for="lanes")

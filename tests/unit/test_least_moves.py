@@ -17,8 +17,8 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.compiler.ir.graph import Graph
-from fluidlite.compiler.planning.least_moves import moved_bytes
 from fluidlite.compiler.planning.min_cut import End, TransferredValue, minimum_transfers
+from fluidlite.compiler.planning.move_minimization import moved_bytes
 from fluidlite.compiler.planning.planner import _Planner
 from fluidlite.compiler.policy import Policy
 from fluidlite.devices.cpu import CPUDevice

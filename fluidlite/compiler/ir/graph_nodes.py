@@ -181,7 +181,7 @@ class GraphOp:
 
     def call(self, place: Place | None = None) -> Call:
         """Its call on a place, with the declared specs of its values."""
-        return Call(self.definition, declared(self.inputs), declared(self.outputs), self.attrs, place)
+        return Call(self.definition, declared_specs(self.inputs), declared_specs(self.outputs), self.attrs, place)
 
     def set_hint(self, hint: str, value: object) -> None:
         """Set a hint on a copy of the program's operator."""
@@ -196,7 +196,7 @@ class GraphOp:
         return f"{', '.join(v.name for v in self.results)} = {call}" if self.results else call
 
 
-def declared(slots: Mapping[str, Sequence[GraphValue | None]]) -> dict[str, tuple[Spec, ...]]:
+def declared_specs(slots: Mapping[str, Sequence[GraphValue | None]]) -> dict[str, tuple[Spec, ...]]:
     """The declared specs of values by slot, with -1 for unknown dims; slots without specs are left out."""
     specs_by_slot = {}
     for slot, values in slots.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.ir.node import DERIVES, SEQUENTIAL, WRITE, Action, Node
-from fluidlite.compiler.ir.order import OperatorOrder, Root, reads, writes
+from fluidlite.compiler.ir.order import OperatorOrder, Root, read_names, written_names
 from fluidlite.program.block import Block
 from fluidlite.program.edit import copy_variable, sub_blocks
 from fluidlite.program.operator import Operator
@@ -55,7 +55,7 @@ class _Lowering:
         self.program = Program()
         self.program._random_seed = block.program.random_seed if seed is None else seed
         self.out = self.program.global_block()
-        self.last_write = {name: i for i, op in enumerate(ordered) for name in writes(op)}
+        self.last_write = {name: i for i, op in enumerate(ordered) for name in written_names(op)}
         self.snapshots = _overwritten_state(block, ordered)
 
     def operators(self) -> None:
@@ -66,7 +66,7 @@ class _Lowering:
             if op.definition is SEQUENTIAL:
                 self._sequential(op, index)
                 continue
-            for name in dict.fromkeys(reads(op)):
+            for name in dict.fromkeys(read_names(op)):
                 self._check_defined(self.alias.get(name, name), str(op))
                 if (op.id, name) in self.snapshots:
                     self._take_snapshot(op, name)
@@ -87,7 +87,7 @@ class _Lowering:
         copied = op._near(self.out, op.definition, ins, op.outputs, op.attrs, op.hints)
         self._declare((*copied.input_arg_names, *copied.output_arg_names))
         self.out.ops.append(copied)
-        self.defined.update(writes(copied))
+        self.defined.update(written_names(copied))
 
     def _assign(self, op: Operator, target: str, source: str) -> None:
         source = self.alias.get(source, source)
@@ -184,11 +184,11 @@ def _overwritten_state(block: Block, ordered: Sequence[Operator]) -> set[tuple[i
     for op in ordered:
         forward = op.hints.get(DERIVES)
         if forward in positions:
-            source = set(reads(ordered[positions[forward]]))
-            for name in reads(op):
+            source = set(read_names(ordered[positions[forward]]))
+            for name in read_names(op):
                 if name in source and any(index >= positions[forward] for index in written.get(name, ())):
                     overwritten.add((forward, name))
-        for name in writes(op):
+        for name in written_names(op):
             variable = block.find_var(name)
             if op.definition is WRITE or (variable is not None and variable.persistable):
                 written.setdefault(name, []).append(positions[op.id])

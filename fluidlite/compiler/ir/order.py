@@ -23,14 +23,14 @@ from fluidlite.program.variable import Variable
 Root = Union[Variable, Operator]
 
 
-def reads(op: Operator) -> list[str]:
+def read_names(op: Operator) -> list[str]:
     """Names that an operator and its sub-blocks read."""
-    return _names(op, op.input_arg_names, reads)
+    return _names(op, op.input_arg_names, read_names)
 
 
-def writes(op: Operator) -> list[str]:
+def written_names(op: Operator) -> list[str]:
     """Names that an operator and its sub-blocks write; of a write of state, the state variable."""
-    return [op.attrs["state"]] if op.definition is WRITE else _names(op, op.output_arg_names, writes)
+    return [op.attrs["state"]] if op.definition is WRITE else _names(op, op.output_arg_names, written_names)
 
 
 def _names(op: Operator, own: Iterable[str], of: Callable[[Operator], list[str]]) -> list[str]:
@@ -45,7 +45,7 @@ def needed(value: Variable) -> set[str]:
     """Names from which a value is computed, its own included."""
     block = value.block
     order = OperatorOrder(block, [value], frozenset())
-    return {value.name}.union(name for index in order.needs for name in reads(block.ops[index]))
+    return {value.name}.union(name for index in order.needs for name in read_names(block.ops[index]))
 
 
 def topological_order(after: Mapping[int, Iterable[int]], numbers: Iterable[int]) -> list[int]:
@@ -86,7 +86,7 @@ class OperatorOrder:
             index = waiting.pop()
             if index in self.needs:
                 continue
-            names = reads(block.ops[index])
+            names = read_names(block.ops[index])
             self.needs[index] = needed = sorted({i for name in names for i in self._makers(name, index)})
             waiting += needed
 
@@ -136,7 +136,7 @@ class OperatorOrder:
         rewritten = {name for name, indices in self.makers.items() if len(indices) > 1 and not self._is_state(name)}
         for index in sorted(self.needs):
             op = self.block.ops[index]
-            for name in rewritten.intersection((*reads(op), *op.output_arg_names)):
+            for name in rewritten.intersection((*read_names(op), *op.output_arg_names)):
                 accesses[name].append((index, name in op.output_arg_names))
         for uses in accesses.values():
             for n, (index, writing) in enumerate(uses):
@@ -152,16 +152,16 @@ class OperatorOrder:
             part_ops = reached(self._makers(name, index), self.needs.__getitem__) - ordered
             for number in part_ops:
                 op = self.block.ops[number]
-                for read in reads(op):
+                for read in read_names(op):
                     for earlier in writers.get(read, ()):
                         after[earlier].add(number)
-                for written in writes(op):
+                for written in written_names(op):
                     for earlier in (*readers.get(written, ()), *writers.get(written, ())):
                         after[earlier].add(number)
             for number in part_ops:
                 op = self.block.ops[number]
-                for read in reads(op):
+                for read in read_names(op):
                     readers[read].add(number)
-                for written in writes(op):
+                for written in written_names(op):
                     writers[written].add(number)
             ordered |= part_ops

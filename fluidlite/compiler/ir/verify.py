@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 
 
-def inferred(op: GraphOp) -> dict[str, tuple[Spec, ...]] | None:
+def inferred_specs(op: GraphOp) -> dict[str, tuple[Spec, ...]] | None:
     """The output specs that inference gives for the operator's inputs, by slot; None if input specs are missing.
 
     Raises ProgramError if the definition refuses the inputs.
@@ -42,15 +42,15 @@ def inferred(op: GraphOp) -> dict[str, tuple[Spec, ...]] | None:
     return {slot: specs_of(specs) for slot, specs in definition.infer(call).items()}
 
 
-def agree(one: Spec, other: Spec) -> bool:
+def is_compatible(first: Spec, second: Spec) -> bool:
     """Whether two specs have one dtype, kind and rank, and no dim that is known in both differs.
 
     The dims of tensor arrays are not compared: they are those of the tensors written so far.
     """
-    if one.kind == other.kind == TENSOR_ARRAY:
-        return one.dtype == other.dtype
-    dims = one.dims == other.dims or all_agree(one.dims, other.dims)
-    return dims and one.dtype == other.dtype and one.kind == other.kind
+    if first.kind == second.kind == TENSOR_ARRAY:
+        return first.dtype == second.dtype
+    dims = first.dims == second.dims or all_agree(first.dims, second.dims)
+    return dims and first.dtype == second.dtype and first.kind == second.kind
 
 
 def located_text(op: GraphOp) -> str:
@@ -206,14 +206,14 @@ class Verifier:
                 raise ProgramError(f"the result {value.name!r} is made by no operator")
             if value.op is None and id(value) not in self.arguments:
                 raise ProgramError(f"the result {value.name!r} is no argument, and nothing makes it")
-            if spec is not None and value.spec is not None and not agree(spec, value.spec):
+            if spec is not None and value.spec is not None and not is_compatible(spec, value.spec):
                 raise ProgramError(f"the result {value!r} was {spec!r}")
 
     def _check_metadata(self, op: GraphOp) -> None:
         """Check dims and dtypes against inference, and that in-place updates write the variable that they read."""
         check_operator(op)
         try:
-            specs_by_slot = inferred(op)
+            specs_by_slot = inferred_specs(op)
         except ProgramError as exc:
             raise located(exc, located_text(op)) from exc
         except Exception as exc:
@@ -225,7 +225,7 @@ class Verifier:
                     f"{located_text(op)}: {slot} has {len(values)} values; its inference says {len(specs)}"
                 )
             for value, spec in zip(values, specs, strict=False):
-                if value is not None and value.spec is not None and not agree(value.spec, spec):
+                if value is not None and value.spec is not None and not is_compatible(value.spec, spec):
                     raise ProgramError(f"{located_text(op)}: {slot} is {value.spec!r}; its inference says {spec!r}")
         for out, input_slot in op.definition.must_alias.items():
             pairs = zip(op.outputs.get(out, ()), op.inputs.get(input_slot, ()), strict=False)

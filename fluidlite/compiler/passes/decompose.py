@@ -8,7 +8,7 @@ from fluidlite import unique_name
 from fluidlite.base.errors import FluidError
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
-from fluidlite.compiler.ir.verify import inferred
+from fluidlite.compiler.ir.verify import inferred_specs
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.selection.kernel_selection import choose, fusible_choice
 from fluidlite.platform.device_registry import devices
@@ -106,7 +106,7 @@ def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
         inputs = {slot: [values_by_key[key_of(next(values))] for _ in specs] for slot, specs in part.call.ins.items()}
         part_op = GraphOp.derived_from(op.operator, part.call.op, inputs, part.call.attrs, op.hints)
         part_op.outputs = {slot: [None] * len(specs) for slot, specs in part.call.outs.items()}
-        declared, outs = inferred(part_op), iter(part.outs)  # with -1 for unknown dims
+        declared, outs = inferred_specs(part_op), iter(part.outs)  # with -1 for unknown dims
         assert declared is not None
         for slot, holders in part_op.outputs.items():
             for number, spec in enumerate(declared[slot][: len(holders)]):

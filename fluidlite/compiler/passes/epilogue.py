@@ -14,9 +14,9 @@ from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims
-from fluidlite.compiler.passes.joined import lines_of, made_of
+from fluidlite.compiler.passes.fused_group import lines_of, original_operators
 from fluidlite.compiler.selection.kernel_selection import choose
-from fluidlite.compiler.selection.refusals import capability_refusal, device_veto, refuse
+from fluidlite.compiler.selection.refusals import capability_refusal, device_veto, kernel_refusal
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.program.contents import Attributes
 from fluidlite.program.epilogue import THEN, product_call, then_call
@@ -153,7 +153,7 @@ class _EpilogueFusion:
         )
         all_attrs = {**self.op.attrs, **{THEN + name: value for name, value in attrs.items()}}
         all_attrs = {attr.name: all_attrs[attr.name] for attr in definition.attrs}
-        product = self.dims.grouped(self.op.inputs)
+        product = self.dims.slot_specs(self.op.inputs)
         if product is None:
             return None
         ins = product | {inputs[slot]: specs[slot] for slot in reads}
@@ -170,7 +170,8 @@ class _EpilogueFusion:
         }
         fused = GraphOp.derived_from(self.operator, definition, values, all_attrs, {})
         fused.outputs = {outputs[slot]: [each] for slot, each in epilogue.outputs.items()}
-        return fused if refuse(kernel, fused.call(self.unit.place), self.unit) is None else None  # for unknown dims too
+        reason = kernel_refusal(kernel, fused.call(self.unit.place), self.unit)  # with unknown dims
+        return fused if reason is None else None
 
     def _alias_pairs(
         self,
@@ -210,7 +211,7 @@ class _EpilogueFusion:
         kernel = plain.kernel
         if kernel is None or not kernel.epilogue or plain.place != place:
             return None
-        reason = refuse(kernel, call, self.unit)
+        reason = kernel_refusal(kernel, call, self.unit)
         reason = reason or capability_refusal(plain.capability, call, self.unit)
         if reason is None and plain.capability:
             reason = device_veto(then_call(call), self.unit)
@@ -222,7 +223,7 @@ class _EpilogueFusion:
         first = ops[0].operator
         first.line, first.id, first.role = lines_of(both), reader.operator.id, reader.operator.role
         device = {name: value for name, value in both[1].hints.items() if name == "op_device"}
-        first._hints = Attributes({**first.hints, **device, MADE_OF: made_of(both)})
+        first._hints = Attributes({**first.hints, **device, MADE_OF: original_operators(both)})
         self.graph.exchange((self.op, reader), ops)
 
     # Momentum

@@ -15,11 +15,11 @@ from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims
+from fluidlite.compiler.passes.fused_group import Member, can_be_fused, inputs_by_slot, is_uniform_constant
 from fluidlite.compiler.passes.fusion import MAX_NUMBERS, MAX_VARIABLES, Fusion
-from fluidlite.compiler.passes.joined import Member, can_be_fused, inputs_by_slot, is_uniform_constant
 from fluidlite.compiler.policy import Policy
-from fluidlite.compiler.selection.refusals import device_veto, refuse
-from fluidlite.compiler.selection.single_kernel import GENERATED_FOR, after_plain
+from fluidlite.compiler.selection.refusals import device_veto, kernel_refusal
+from fluidlite.compiler.selection.single_kernel import GENERATED_CAPABILITIES, is_after_plain
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import Place
 from fluidlite.program.codegen_registry import generators
@@ -52,7 +52,7 @@ class FuseElementwise(GraphPass):
         by_index = {index: members[id(op)] for index, op in enumerate(graph.ops) if id(op) in members}
         candidates = {index: m for index, m in by_index.items() if m.outputs}
         if candidates:
-            SameElements(graph, dims, candidates).fuse()
+            ElementwiseFusion(graph, dims, candidates).fuse()
 
 
 def _forward_identities(graph: Graph, members: dict[int, ElementMember], dims: GenericDims) -> int:
@@ -74,7 +74,7 @@ def _forward_identities(graph: Graph, members: dict[int, ElementMember], dims: G
             (new,) = op.inputs[instr.value]
             is_equal = dtype == member.code.inputs[instr.value] and old.spec == new.spec and new.state is None
             old_dims, new_dims = dims.dims(old), dims.dims(new)
-            if is_equal and old_dims is not None and old_dims == new_dims and dims.certain(old_dims):
+            if is_equal and old_dims is not None and old_dims == new_dims and dims.is_certain(old_dims):
                 replacements[id(old)] = new
     if replacements:
         graph.results = [replacements.get(id(value), value) for value in graph.results]
@@ -99,8 +99,8 @@ def _read_dims_elsewhere(graph: Graph, dims: GenericDims) -> int:
             if declared is None or not declared.metadata_only or len(values) != 1:
                 continue
             (value,) = values
-            own = dims.dims(value)
-            if value.op is None or own is None or not dims.certain(own) or value.spec is None or value.spec.lod_level:
+            spec, own = value.spec, dims.dims(value)
+            if value.op is None or own is None or not dims.is_certain(own) or spec is None or spec.lod_level:
                 continue
             for other_slot, other_values in op.inputs.items():
                 read = definition.input(other_slot)
@@ -215,7 +215,7 @@ def member_of(op: GraphOp, dims: GenericDims, place: Place, preferences: Policy)
     inputs = inputs_by_slot(op, definition)
     if not definition.slots.issuperset((*inputs, *op.outputs)):
         return None
-    ins, outs = dims.specs(inputs), dims.grouped(op.outputs)
+    ins, outs = dims.specs(inputs), dims.slot_specs(op.outputs)
     if ins is None or not outs:
         return None
     call = Call(definition, ins, outs, op.attrs)
@@ -239,7 +239,7 @@ def _is_generated(call: Call, form: bool, unit: Unit, preferences: Policy) -> bo
     """Whether the place would generate a kernel for this call instead of using one of a library."""
     if "generated" in preferences.exclude:
         return False
-    for name in GENERATED_FOR:
+    for name in GENERATED_CAPABILITIES:
         if getattr(unit, name) is None or name not in generators or name in preferences.exclude:
             continue
         if name == "language" and preferences.codegen and preferences.capability(unit.place.kind) == "array":
@@ -252,12 +252,13 @@ def _is_generated(call: Call, form: bool, unit: Unit, preferences: Policy) -> bo
         return True
     for kernel in kernels.of(call.op.type):
         native = not set(kernel.places) & set(CAPABILITIES) and kernel.runs_on(unit.place.kind)
-        if native and not after_plain(kernel, unit.place.kind, preferences) and refuse(kernel, call, unit) is None:
+        native = native and not is_after_plain(kernel, unit.place.kind, preferences)
+        if native and kernel_refusal(kernel, call, unit) is None:
             return False
     return True
 
 
-class SameElements(Fusion[ElementMember]):
+class ElementwiseFusion(Fusion[ElementMember]):
     """The rule of elementwise fusion: connected operators with one domain; one kernel is never slower than two."""
 
     def candidates(self, index: int) -> list[int]:
@@ -267,7 +268,7 @@ class SameElements(Fusion[ElementMember]):
 
     def can_fuse(self, group: frozenset[int]) -> bool:
         """Whether operators can be one kernel: one domain, and within the limits of operators and arguments."""
-        members = self.of(group)
+        members = self.members_of(group)
         if len(members) > MAX_OPERATORS or len({(member.domain.dims, member.device) for member in members}) > 1:
             return False
         if sum([member.definition.random for member in members]) > 1:
@@ -282,7 +283,7 @@ class SameElements(Fusion[ElementMember]):
                     (constants if is_uniform_constant(value) else loaded).add((id(value), member.placed[slot]))
                 elif maker[0].placed[maker[1]] != member.placed[slot] or slot in member.definition.must_alias.values():
                     return False
-        stored = [value for m in members for value in m.outputs.values() if self.leaves(value, group)]
+        stored = [value for m in members for value in m.outputs.values() if self.is_live_out(value, group)]
         if len({value.name for value in stored}) < len(stored):
             return False
         if len(stored) > 1 and any(member.summed for member in members):
@@ -290,4 +291,4 @@ class SameElements(Fusion[ElementMember]):
         numbers = len(constants) + sum([member.numbers for member in members])
         if len(loaded) + len(stored) > MAX_VARIABLES or numbers > MAX_NUMBERS:
             return False
-        return not self.between(group)
+        return not self.is_split(group)

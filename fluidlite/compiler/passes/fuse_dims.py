@@ -37,9 +37,9 @@ class GenericDims:
         self._next_dims = count(_FIRST, _STEP) if unknown is None else unknown
         self._unknown: set[int] = set()
         self._inferred_ops: set[GraphOp] = set()
-        self.learn(graph)
+        self.update(graph)
 
-    def learn(self, graph: Graph) -> None:
+    def update(self, graph: Graph) -> None:
         """Infer the dims of the values of new operators."""
         new_ops = [op for op in graph.ops if op not in self._inferred_ops]
         self._inferred_ops.update(new_ops)
@@ -56,7 +56,7 @@ class GenericDims:
         spec = self.spec(value)
         return None if spec is None else spec.dims
 
-    def certain(self, dims: Dims) -> bool:
+    def is_certain(self, dims: Dims) -> bool:
         """Whether no dim may be 1 where an equal one is not: dims of arguments that may also broadcast."""
         return not any(dim in self._broadcast_dims for dim in dims)
 
@@ -68,9 +68,9 @@ class GenericDims:
 
     def specs(self, values: Mapping[str, GraphValue]) -> Specs | None:
         """The specs of values by slot; None if one is not declared."""
-        return self.grouped({slot: (value,) for slot, value in values.items()})
+        return self.slot_specs({slot: (value,) for slot, value in values.items()})
 
-    def grouped(self, slots: Mapping[str, Sequence[GraphValue | None]]) -> Specs | None:
+    def slot_specs(self, slots: Mapping[str, Sequence[GraphValue | None]]) -> Specs | None:
         """The specs of values by slot, several for each, without unused outputs; None if one is not declared."""
         grouped_specs: Specs = {}
         spec_of = self.spec if self._representatives else self._specs.get
@@ -134,7 +134,7 @@ class GenericDims:
         self._specs[value] = value.spec.with_(dims=tuple(dims))
 
     def _infer_results(self, op: GraphOp, results: Sequence[GraphValue]) -> None:
-        definition, ins = op.definition, self.grouped(op.inputs)
+        definition, ins = op.definition, self.slot_specs(op.inputs)
         outs = {slot: (PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
         inferred = None
         if ins is not None and definition.infer is not None and not _creates_lod(op, results):
@@ -208,7 +208,7 @@ def generic_dims(graph: Graph) -> GenericDims:
     if dims is None:
         dims = graph.generic_dims = GenericDims(graph)
     else:
-        dims.learn(graph)
+        dims.update(graph)
     return dims
 
 

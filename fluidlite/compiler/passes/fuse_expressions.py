@@ -15,11 +15,11 @@ from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, typical_dims
+from fluidlite.compiler.passes.fused_group import Member, can_be_fused
 from fluidlite.compiler.passes.fusion import MAX_NUMBERS, MAX_VARIABLES, Fusion
-from fluidlite.compiler.passes.joined import Member, can_be_fused
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.kernel_selection import choose
-from fluidlite.compiler.selection.refusals import unused
+from fluidlite.compiler.selection.refusals import disuse_reason
 from fluidlite.expr.attributes import Refused
 from fluidlite.expr.calls import checks_indices
 from fluidlite.platform.device_registry import Unit, devices
@@ -70,7 +70,7 @@ class FuseExpressions(GraphPass):
                     del calls[index]
         if all(member.elementwise for member in members.values()):
             return  # left to FuseElementwise
-        ByCost(graph, dims, dict(sorted(members.items()))).fuse()
+        ExpressionFusion(graph, dims, dict(sorted(members.items()))).fuse()
 
 
 @dataclass(eq=False)
@@ -88,7 +88,7 @@ class LoopMember(Member):
     elementwise: bool
 
 
-class ByCost(Fusion[LoopMember]):
+class ExpressionFusion(Fusion[LoopMember]):
     """The rule of expression fusion: connected operators for which one kernel is estimated to be faster."""
 
     def candidates(self, index: int) -> list[int]:
@@ -108,7 +108,7 @@ class ByCost(Fusion[LoopMember]):
 
     def can_fuse(self, group: frozenset[int]) -> bool:
         """Whether operators can be one: not all elementwise, on one device, in one layout, and convex."""
-        members = self.of(group)
+        members = self.members_of(group)
         if all(member.elementwise for member in members) or len(members) > MAX_OPERATORS:
             return False
         if (
@@ -122,7 +122,7 @@ class ByCost(Fusion[LoopMember]):
         other = frozenset().union(*(member.other_dims for member in members))
         if other and any(id(value) in other for member in members for value in member.inputs.values()):
             return False
-        return not self.between(group)
+        return not self.is_split(group)
 
     def refusal(self, own_group: frozenset[int], other_group: frozenset[int]) -> str | None:
         """Why two kernels are better than one; None if one is faster, and rounds in the same way."""
@@ -140,7 +140,7 @@ class ByCost(Fusion[LoopMember]):
         """The time of a group as one kernel, and the orders of its reductions; None if loops cannot compute it."""
         call = next(self.members[index].call for index in group)
         if len(group) > 1 or not _has_own_expression(call):
-            fused_group = self.as_one(group)
+            fused_group = self.fused_group(group)
             if not fused_group.possible or len(fused_group.attrs) > MAX_NUMBERS:
                 return None
             if len(fused_group.inputs) + len(fused_group.stored) > MAX_VARIABLES:
@@ -175,7 +175,7 @@ def _with_neighbours(ops: Mapping[int, GraphOp]) -> dict[int, GraphOp]:
 
 def _call_of(op: GraphOp, graph: Graph, dims: GenericDims) -> Call | None:
     """The call of an operator, if its specs are known and the kernel language is used for its sizes; else None."""
-    ins, outs = dims.grouped(op.inputs), dims.grouped(op.outputs)
+    ins, outs = dims.slot_specs(op.inputs), dims.slot_specs(op.outputs)
     if ins is None or not outs:
         return None
     for spec in chain.from_iterable((*ins.values(), *outs.values())):
@@ -183,7 +183,7 @@ def _call_of(op: GraphOp, graph: Graph, dims: GenericDims) -> Call | None:
             return None
     unit = devices.unit(op.operator.hints.get("op_device") or graph.place)
     call = Call(op.definition, ins, outs, op.attrs, unit.place)
-    return call if unused("language", call, unit, graph.policy) is None else None
+    return call if disuse_reason("language", call, unit, graph.policy) is None else None
 
 
 def _member_of(op: GraphOp, call: Call, policy: Policy) -> LoopMember | None:

@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.compiler.passes.fuse_dims import GenericDims
+from fluidlite.compiler.passes.fused_group import FusedGroup, Member
 from fluidlite.compiler.passes.groups import Groups, scheduled
-from fluidlite.compiler.passes.joined import FusedGroup, Member
 from fluidlite.program.operator import NOT_FUSED, Operator
 
 MAX_VARIABLES = 24
@@ -50,7 +50,7 @@ class Fusion(Groups, Generic[M]):
     def fuse(self) -> None:
         """Grow groups by the rule, and replace each group in the graph by one operator."""
         self._grow()
-        for group in self.joined():
+        for group in self.fused_groups():
             self.graph.ops[max(group)] = self.operator(group)
         self.graph.ops = [self.graph.ops[last] for last in scheduled(self.after, self.group)]
 
@@ -75,13 +75,13 @@ class Fusion(Groups, Generic[M]):
         notes = (*op.hints.get(NOT_FUSED, ()), f"not fused with {neighbour}: {reason}")
         op.set_hint(NOT_FUSED, notes)
 
-    def of(self, group: Iterable[int]) -> list[M]:
+    def members_of(self, group: Iterable[int]) -> list[M]:
         """The members of a group, in the order in which they run."""
         return [self.members[index] for index in sorted(group)]
 
-    def as_one(self, group: Iterable[int]) -> FusedGroup:
-        return FusedGroup(self, self.of(group), self.dims)
+    def fused_group(self, group: Iterable[int]) -> FusedGroup:
+        return FusedGroup(self, self.members_of(group), self.dims)
 
     def operator(self, group: frozenset[int], checks: Operator | None = None) -> GraphOp:
         """The fused operator of a group; ``checks``: the operator of it that checks indices."""
-        return self.as_one(group).operator(checks)
+        return self.fused_group(group).operator(checks)

@@ -8,7 +8,7 @@ from itertools import chain
 
 from fluidlite.base.errors import FluidError
 from fluidlite.compiler.ir.graph import Graph
-from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue, declared
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue, declared_specs
 from fluidlite.compiler.ir.order import topological_order
 from fluidlite.program import codegen_registry as generators
 from fluidlite.program.kernel_registry import kernels
@@ -35,15 +35,15 @@ class Groups:
         for each in group:
             self.group[each] = group
 
-    def joined(self) -> list[frozenset[int]]:
+    def fused_groups(self) -> list[frozenset[int]]:
         """The groups of two or more operators."""
         return sorted({group for group in self.group.values() if len(group) > 1}, key=max)
 
-    def leaves(self, value: GraphValue, group: frozenset[int]) -> bool:
+    def is_live_out(self, value: GraphValue, group: frozenset[int]) -> bool:
         """Whether a value of a group is live after it: state, a result, or read outside."""
         return value.state is not None or id(value) in self.results or not group.issuperset(self.readers[id(value)])
 
-    def between(self, group: frozenset[int]) -> bool:
+    def is_split(self, group: frozenset[int]) -> bool:
         """Whether a group is not convex: an operator outside depends on one member, and another member on it."""
         last = max(group)
         visited: set[int] = set(group)
@@ -157,7 +157,7 @@ def _checks_indices(op: GraphOp) -> bool:
     definition = op.definition
     if definition.expression is None:
         return False
-    ins = declared(op.inputs)
+    ins = declared_specs(op.inputs)
     if op.index_check is None or op.index_check[:2] != (ins, op.attrs):
         try:
             checks = generators.checks_indices(Call(definition, ins, {}, op.attrs))

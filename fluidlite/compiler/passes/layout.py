@@ -10,11 +10,11 @@ from fluidlite.base.errors import KernelNotFoundError, ProgramError
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
-from fluidlite.compiler.planning.least_moves import nbytes, slots_in
 from fluidlite.compiler.planning.min_cut import End, TransferredValue, minimum_transfers
+from fluidlite.compiler.planning.move_minimization import nbytes, slots_in_layout
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.kernel_selection import choose, tied
+from fluidlite.compiler.selection.kernel_selection import choose, tied_choices
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.kernel_registry import kernels
@@ -47,7 +47,7 @@ class AssignLayouts(GraphPass):
         layout_names = {name for k in candidates for name in (*k.layouts.values(), *k.prefers.values())}
         for name in sorted(layout_names - {"any", PLAIN.name}):
             assignment = _Assignment(graph, layout_named(name))
-            if not assignment.has_effect:
+            if not assignment.is_needed:
                 continue
             labels = assignment.minimum()
             before, after = assignment.cost(assignment.default()), assignment.cost(labels)
@@ -60,14 +60,14 @@ class _Form(NamedTuple):
     """The layouts in which an operator can compute.
 
     ``free``: it can compute on plain tensors, or with ``slots`` in the layout; otherwise ``slots`` are always in it.
-    ``own``: half of the bytes that its kernel rearranges itself, on plain tensors.
+    ``own_bytes``: half of the bytes that its kernel rearranges itself, on plain tensors.
     ``tied``: it has kernels of equal rank for the layout and for another one.
     """
 
     op: GraphOp
     free: bool
     slots: frozenset[str]
-    own: int = 0
+    own_bytes: int = 0
     tied: bool = False
 
 
@@ -80,7 +80,7 @@ class _Assignment:
         self.graph = graph
         self.layout = layout
         self.forms = {id(op): self._form(op) for op in graph.ops}
-        self.has_effect = any(way.own or (not way.free and way.slots) for way in self.forms.values())
+        self.is_needed = any(form.own_bytes or (not form.free and form.slots) for form in self.forms.values())
         self.results = {id(value) for value in graph.results}
 
     def _form(self, op: GraphOp) -> _Form:
@@ -91,12 +91,12 @@ class _Assignment:
         choice = self._choice(op, call) if call is not None else None
         if call is None or choice is None:
             return plain
-        tied_choices = tied(call, choice, self._preferences(op, choice.place))
-        layout_slots = [slots_in(each, self.layout) for each in tied_choices]
+        choices = tied_choices(call, choice, self._preferences(op, choice.place))
+        layout_slots = [slots_in_layout(each, self.layout) for each in choices]
         if any(layout_slots):
             return _Form(op, not all(layout_slots), next(filter(None, layout_slots)), tied=True)
         if choice.layouts:
-            return plain._replace(slots=slots_in(choice, self.layout))
+            return plain._replace(slots=slots_in_layout(choice, self.layout))
         rewrite = relaid_call(call, self.layout)
         if rewrite is None or any(v.state is not None for v in op.results if self._is_output_in(op, v, rewrite[1])):
             return plain
@@ -105,8 +105,8 @@ class _Assignment:
             return plain
         prefers = choice.kernel.prefers if choice.kernel is not None else {}
         specs = [spec for slot, name in prefers.items() if name == self.layout.name for spec in call.specs(slot)]
-        own = sum(map(nbytes, specs)) // 2  # half: the kernel does it in its own reads and writes
-        return _Form(op, not layout_choice.layouts, rewrite[1], own)
+        own_bytes = sum(map(nbytes, specs)) // 2  # half: the kernel does it in its own reads and writes
+        return _Form(op, not layout_choice.layouts, rewrite[1], own_bytes)
 
     @staticmethod
     def _is_output_in(op: GraphOp, value: GraphValue, slots: frozenset[str]) -> bool:
@@ -124,7 +124,7 @@ class _Assignment:
 
     # Costs
 
-    def _links(self) -> Iterator[tuple[int, tuple[int, bool], list[tuple[int, bool]]]]:
+    def _transfers(self) -> Iterator[tuple[int, tuple[int, bool], list[tuple[int, bool]]]]:
         """Yield bytes, maker and readers of values of the layout's rank, as (operator, whether its slot is in it)."""
         rank = len(self.layout.permutation or ())
         makers: dict[int, tuple[GraphValue, int, bool]] = {}
@@ -154,10 +154,10 @@ class _Assignment:
         """The bytes rearranged, plus half of those that kernels rearrange themselves."""
         moved = sum(
             size
-            for size, maker, readers in self._links()
+            for size, maker, readers in self._transfers()
             if len({self._is_in_layout(end, labels) for end in (maker, *readers)}) > 1
         )
-        return moved + sum(form.own for key, form in self.forms.items() if form.free and not labels[key])
+        return moved + sum(form.own_bytes for key, form in self.forms.items() if form.free and not labels[key])
 
     def default(self) -> Labels:
         """The planner's choice without hints: elementwise operators use their inputs' layout, others are plain."""
@@ -184,9 +184,9 @@ class _Assignment:
         def end_of(end: tuple[int, bool]) -> End:
             return End(nodes.get(end[0]), True) if end[1] else End(None, False)
 
-        links = self._links()
-        values = [TransferredValue(float(size), end_of(maker), list(map(end_of, ends))) for size, maker, ends in links]
-        in_layout = minimum_transfers([float(self.forms[key].own) for key in free], [0.0] * len(free), values)
+        transfers = self._transfers()
+        values = [TransferredValue(float(n), end_of(maker), list(map(end_of, ends))) for n, maker, ends in transfers]
+        in_layout = minimum_transfers([float(self.forms[key].own_bytes) for key in free], [0.0] * len(free), values)
         return {key: node in in_layout for key, node in nodes.items()}
 
     def apply(self, labels: Labels) -> None:

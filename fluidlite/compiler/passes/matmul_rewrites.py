@@ -21,8 +21,8 @@ from fluidlite.program.registry import ops
 from fluidlite.program.source_location import NOWHERE
 from fluidlite.tensor.tensor_spec import Dims, Spec
 
-GRADIENTS = ("mul_grad", "matmul_grad")
-_SWAPS = ("transpose", "transpose2")
+_GRADIENT_TYPES = ("mul_grad", "matmul_grad")
+_TRANSPOSE_TYPES = ("transpose", "transpose2")
 _kernel_key = attrgetter("place", "how", "library", "capability")
 
 
@@ -36,7 +36,7 @@ class SplitProducts(GraphPass):
     phase = "simplify"
 
     def do_pass(self, graph: Graph) -> None:
-        gradients = [op for op in graph.ops if op.type in GRADIENTS]
+        gradients = [op for op in graph.ops if op.type in _GRADIENT_TYPES]
         cache: dict[Any, bool] = {}
         for op in gradients:
             if "op_library" not in op.hints:
@@ -56,7 +56,7 @@ class FoldTransposes(GraphPass):
             if op.type in ("matmul", "mul"):
                 _fold_operand_transposes(graph, op)
         for op in list(graph.ops):
-            if op.type in _SWAPS:
+            if op.type in _TRANSPOSE_TYPES:
                 _fold_result_transpose(graph, op)
 
 
@@ -74,7 +74,7 @@ def _split(graph: Graph, op: GraphOp, cache: dict[Any, bool]) -> None:
     tx, ty, alpha = False, False, 1.0
     if op.type == "mul_grad":
         columns = op.attrs["x_num_col_dims"], op.attrs["y_num_col_dims"]
-        sizes = _flat(x.spec, columns[0]), _flat(y.spec, columns[1]), _flat(dout.spec, columns[0])
+        sizes = _matrix_dims(x.spec, columns[0]), _matrix_dims(y.spec, columns[1]), _matrix_dims(dout.spec, columns[0])
         matrices = True
     else:
         tx, ty, alpha = op.attrs["transpose_X"], op.attrs["transpose_Y"], op.attrs["alpha"]
@@ -82,14 +82,14 @@ def _split(graph: Graph, op: GraphOp, cache: dict[Any, bool]) -> None:
         matrices = rank == (2, 2) or (rank[1] == 2 and rank[0] > 2 and not tx)
         if not matrices and not (min(rank) > 2 and x.spec.known and x.spec.dims[:-2] == y.spec.dims[:-2]):
             return  # vectors, and sums over batches
-        sizes = _flat(x.spec, rank[0] - 1), _flat(y.spec, 1), _flat(dout.spec, rank[0] - 1)
+        sizes = _matrix_dims(x.spec, rank[0] - 1), _matrix_dims(y.spec, 1), _matrix_dims(dout.spec, rank[0] - 1)
     if matrices and None in sizes:
         return
     batch = () if matrices else x.spec.dims[:-2]
     slots = tuple(slot for slot, _ in used)
     key = op.type, x.spec, y.spec, dout.spec, batch, slots, tuple(op.attrs.items()), _device(op)
     if key not in cache:
-        cache[key] = _has_same_kernels(graph, op, batch, [_flags(slot, tx, ty) for slot in slots])
+        cache[key] = _has_same_kernels(graph, op, batch, [_transpose_flags(slot, tx, ty) for slot in slots])
     if not cache[key]:
         return
     for slot, value in used:
@@ -97,9 +97,10 @@ def _split(graph: Graph, op: GraphOp, cache: dict[Any, bool]) -> None:
             continue
         operands = [x, y, dout]
         if matrices:
-            operands = [_viewed(graph, op, v, size) for v, size in zip(operands, sizes, strict=True)]
+            operands = [_as_matrix(graph, op, v, size) for v, size in zip(operands, sizes, strict=True)]
         left, right = (operands[k] for k in _OPERANDS[slot, tx if slot == "X@GRAD" else ty])
-        product = graph.insert(op, "matmul", {"X": left, "Y": right}, {**_flags(slot, tx, ty), "alpha": alpha})
+        attrs = {**_transpose_flags(slot, tx, ty), "alpha": alpha}
+        product = graph.insert(op, "matmul", {"X": left, "Y": right}, attrs)
         if product.spec is not None and product.spec.dims != value.spec.dims:
             if not is_determined(value.spec):
                 continue
@@ -111,7 +112,7 @@ _OPERANDS = {("X@GRAD", False): (2, 1), ("X@GRAD", True): (1, 2), ("Y@GRAD", Fal
 """By gradient, and whether its operand was transposed: the indices of the factors in (X, Y, Out@GRAD)."""
 
 
-def _flags(slot: str, tx: bool, ty: bool) -> dict[str, bool]:
+def _transpose_flags(slot: str, tx: bool, ty: bool) -> dict[str, bool]:
     """Which factors of a gradient are transposed, for a matmul of X and Y, transposed if ``tx`` and ``ty``."""
     if slot == "X@GRAD":
         first, second = (ty, True) if tx else (False, not ty)
@@ -130,14 +131,14 @@ def _replace_value(value: GraphValue, replacement: GraphValue) -> None:
     value.op = replacement.op  # readers are not changed
 
 
-def _flat(spec: Spec, columns: int) -> tuple[int, int] | None:
+def _matrix_dims(spec: Spec, columns: int) -> tuple[int, int] | None:
     """The dims of a tensor as a matrix, -1 for one unknown; None if both are unknown."""
     sides = spec.dims[:columns], spec.dims[columns:]
     rows, width = (-1 if -1 in side else prod(side) for side in sides)
     return None if rows == width == -1 else (rows, width)
 
 
-def _viewed(graph: Graph, op: GraphOp, value: GraphValue, dims: tuple[int, int] | None) -> GraphValue:
+def _as_matrix(graph: Graph, op: GraphOp, value: GraphValue, dims: tuple[int, int] | None) -> GraphValue:
     assert value.spec is not None and dims is not None
     if value.spec.dims == dims:
         return value
@@ -153,13 +154,13 @@ def _has_same_kernels(graph: Graph, op: GraphOp, batch: Dims, flags: Sequence[Ma
     definition = op.definition
     outs = {slot: (specs[slot.removesuffix("@GRAD")]) for slot, (value,) in op.outputs.items() if value is not None}
     try:
-        whole = choose(Call(definition, specs, outs, op.attrs), place, graph.policy)
+        combined = choose(Call(definition, specs, outs, op.attrs), place, graph.policy)
         parts = [choose(_square_matmul(specs["X"][0].dtype, batch, each), place, graph.policy) for each in flags]
     except FluidError:  # it cannot run here: the planner raises the error
         return False
-    if whole.how == "decomposed":
-        return all(_is_same_kernel(part, other) for part in parts for other in whole.part_choices)
-    return all(_is_same_kernel(part, whole) for part in parts)
+    if combined.how == "decomposed":
+        return all(_is_same_kernel(part, other) for part in parts for other in combined.part_choices)
+    return all(_is_same_kernel(part, combined) for part in parts)
 
 
 def _square_matmul(dtype: str, batch: Dims, flags: Mapping[str, bool]) -> Call:
@@ -173,8 +174,8 @@ def _device(op: GraphOp) -> str | None:
     return op.hints.get("op_device")
 
 
-def _is_same_kernel(one: Choice, other: Choice) -> bool:
-    return _kernel_key(one) == _kernel_key(other)
+def _is_same_kernel(choice: Choice, other: Choice) -> bool:
+    return _kernel_key(choice) == _kernel_key(other)
 
 
 def _sized(spec: Spec) -> Spec:
@@ -188,7 +189,7 @@ def _sized(spec: Spec) -> Spec:
 def _transpose_source(value: GraphValue) -> GraphValue | None:
     """The value whose last two dims ``value`` swaps; None if it is no such transpose."""
     op = value.op
-    if op is None or op.type not in _SWAPS or op.output("Out") is not value:
+    if op is None or op.type not in _TRANSPOSE_TYPES or op.output("Out") is not value:
         return None
     axis = op.attrs["axis"]
     rank = len(axis)

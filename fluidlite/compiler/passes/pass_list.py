@@ -29,7 +29,7 @@ from fluidlite.compiler.passes.schedule import ScheduleUpdates
 from fluidlite.compiler.passes.view_simplify import SimplifyShapes
 from fluidlite.program.pass_registry import PHASES, passes
 
-REPEATED = ("simplify",)
+REPEATED_PHASES = ("simplify",)
 """Phases whose passes are repeated until none changes the graph: each enables others."""
 MAX_ROUNDS = 10
 """Rounds over the passes of such a phase."""
@@ -124,7 +124,7 @@ class PassList(list[GraphPass]):
         phased = [(self._added.get(id(item), (item.phase,))[0], item) for item in self]
         for phase, group in groupby(phased, itemgetter(0)):
             phase_passes = [item for _, item in group]
-            for _ in range(MAX_ROUNDS if phase in REPEATED else 1):
+            for _ in range(MAX_ROUNDS if phase in REPEATED_PHASES else 1):
                 before = current
                 for item in phase_passes:
                     current = self._run(item, graph, current)

@@ -34,8 +34,8 @@ def _is_update(op: GraphOp) -> bool:
 class _Schedule:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.done: set[int] = set()
-        self.out: list[GraphOp] = []
+        self.emitted: set[int] = set()
+        self.order: list[GraphOp] = []
         self.before: dict[int, list[GraphOp]] = defaultdict(list)
         for index, later in dependencies(graph)[0].items():
             for each in later:
@@ -71,10 +71,10 @@ class _Schedule:
         next_ready = 0
 
         def emit(op: GraphOp) -> None:
-            if id(op) in self.done:
+            if id(op) in self.emitted:
                 return
-            self.done.add(id(op))
-            self.out.append(op)
+            self.emitted.add(id(op))
+            self.order.append(op)
             for number in waiting.pop(id(op), ()):
                 missing[number] -= 1
                 if not missing[number]:
@@ -90,7 +90,7 @@ class _Schedule:
                     emit(moved_op)
         for op in self.graph.ops:
             emit(op)
-        return self.out
+        return self.order
 
     def _private_operands(self, update: GraphOp) -> tuple[list[GraphOp], set[int]]:
         """The operators that move with an update, in order, and those on which they depend, by identity."""

@@ -49,7 +49,7 @@ def is_number(value: GraphValue, number: float) -> bool:
     return bool(constant) or not is_floating(value) or is_negative(constant) == is_negative(number)
 
 
-def may_be_minus_zero(value: GraphValue) -> bool:
+def can_be_minus_zero(value: GraphValue) -> bool:
     """Whether a value may contain -0.0, as far as its operators tell."""
     while value.op is not None and value.op.type in _SIGN_PRESERVING and value.op.args:
         value = value.op.args[0]

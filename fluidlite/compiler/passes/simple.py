@@ -26,15 +26,15 @@ class SimplePrune(PeepholeGraphPass):
     @visit.on_type("scale")
     def _scale(self, op: GraphOp) -> None:
         if op.attrs["scale"] == 1 and op.attrs["bias"] == 0:
-            self._same(op, op.args[0])
+            self._replace_by(op, op.args[0])
 
     def _neutral(self, op: GraphOp, number: int) -> None:
         x, y = op.args
         for value, other in ((x, y), (y, x)) if op.type in (Add.type, Multiply.type) else ((x, y),):
             if other.is_scalar and other.is_constant and other.const == number:
-                self._same(op, value)
+                self._replace_by(op, value)
                 return
 
-    def _same(self, op: GraphOp, value: GraphValue) -> None:
+    def _replace_by(self, op: GraphOp, value: GraphValue) -> None:
         if op.value.spec == value.spec:
             self.replace_op(op, value)

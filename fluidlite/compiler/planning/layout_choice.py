@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from fluidlite.base.errors import KernelNotFoundError
 from fluidlite.compiler.ir.graph_nodes import GraphOp
-from fluidlite.compiler.planning.least_moves import nbytes
+from fluidlite.compiler.planning.move_minimization import nbytes
 from fluidlite.compiler.planning.placement import ValuePlacer
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.kernel_selection import choose, tied
+from fluidlite.compiler.selection.kernel_selection import choose, tied_choices
 from fluidlite.platform.place import Place
 from fluidlite.program.layout_rewrite import LAYOUT, relaid_call
 from fluidlite.program.op_call import Call
@@ -47,7 +47,7 @@ class LayoutChoice(ValuePlacer):
 
     def _best_layout(self, op: GraphOp, call: Call, choice: Choice, preferences: Policy) -> Choice:
         """Of the kernels of equal rank for several layouts, the one for which the fewest input bytes are rearranged."""
-        options = tied(call, choice, preferences)
+        options = tied_choices(call, choice, preferences)
         if not options:
             return choice
         hint = op.operator.hints.get(LAYOUT)

@@ -14,7 +14,7 @@ from fluidlite.base.errors import (
 )
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.planning.layout_choice import LayoutChoice, declared_layouts
-from fluidlite.compiler.planning.least_moves import Overrides
+from fluidlite.compiler.planning.move_minimization import Overrides
 from fluidlite.compiler.planning.placement import Placement, SharedInput, WriteBacks
 from fluidlite.compiler.planning.plan import Control, Output, PlanEntry
 from fluidlite.compiler.selection.choice import Choice
@@ -81,7 +81,7 @@ class OperatorSteps(LayoutChoice):
         assert self.line is not None
         current = self.line.op.operator
         definition = registry.get(copy_operator(value.variable) if value.variable is not None else "assign")
-        hints = {name: current.hints[name] for name in ("op_device",) if name in current.hints}  # others are its own
+        hints = {name: current.hints[name] for name in ("op_device",) if name in current.hints}  # not its other hints
         copy = GraphOp.derived_from(current, definition, {"X": [value]}, {}, hints)
         copied = GraphValue(f"{value.name}@{self.at}", value.spec, copy, None)
         copy.outputs["Out"] = [copied]

@@ -33,7 +33,10 @@ DRAWS = "draws"
 
 @dataclass
 class Placement:
-    """Where a value is: its spec, place and key, and the keys of its copies on other places or in other layouts."""
+    """Where a value is: its spec, place and key, and the keys of its copies on other places or in other layouts.
+
+    ``feed``: it is fed; ``borrowed``: its tensor belongs to the caller or to an array, and is not overwritten.
+    """
 
     spec: Spec
     place: Place
@@ -308,11 +311,8 @@ class ValuePlacer(ABC):
         step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state, blind=blind)
         if call.op.random and call.op.draws(call.attrs):
             step.random = random_key(self.graph.program, op, call)
-        now, all_shared, step.skip = (
-            len(self.out.steps),
-            True,
-            step.random is None,
-        )  # empty draws are counted
+        now, all_shared = len(self.out.steps), True
+        step.skip = step.random is None  # a random operator is counted even if it writes no elements
         self.last_use.update(dict.fromkeys(filter(None, keys), now))
         for output in outputs:
             self.last_use[output.key] = now

@@ -9,7 +9,7 @@ from typing import Any
 
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
-from fluidlite.compiler.planning.least_moves import Overrides, layout_overrides, moved_bytes, place_overrides
+from fluidlite.compiler.planning.move_minimization import Overrides, layout_overrides, moved_bytes, place_overrides
 from fluidlite.compiler.planning.operator_steps import OperatorSteps
 from fluidlite.compiler.planning.plan import Control, Launch, Pending, Plan, PlanEntry
 from fluidlite.compiler.planning.plan_liveness import record_liveness

@@ -11,10 +11,10 @@ from fluidlite.compiler.selection.refusals import (
     capability_refusal,
     device_refusal,
     device_veto,
+    kernel_refusal,
     other_device_refusal,
-    refuse,
 )
-from fluidlite.compiler.selection.single_kernel import GENERATED_FOR
+from fluidlite.compiler.selection.single_kernel import GENERATED_CAPABILITIES
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import Place
 from fluidlite.program.codegen_registry import generators
@@ -73,7 +73,7 @@ def _native(call: Call, unit: Unit) -> list[CandidateRow]:
     registered = [kernel for kernel in kernels.of(call.op.type) if kernel.runs_on(unit.place.kind)]
     rows: list[CandidateRow] = []
     for kernel in sorted(registered, key=_rank):
-        reason = other_device_refusal(kernel, unit) or refuse(kernel, call, unit) or ""
+        reason = other_device_refusal(kernel, unit) or kernel_refusal(kernel, call, unit) or ""
         choice = None if reason else Choice("native", unit.place, kernel.library, kernel)
         rows.append(("native", kernel.library, choice, reason))
     return rows
@@ -83,7 +83,7 @@ def _generated(call: Call, unit: Unit) -> list[CandidateRow]:
     if call.op.scalar is None and call.op.expression is None:
         return []
     rows: list[CandidateRow] = []
-    for capability in GENERATED_FOR:
+    for capability in GENERATED_CAPABILITIES:
         if getattr(unit, capability) is None or capability not in generators:
             continue
         reason = device_refusal(call, unit) or device_veto(call, unit) or generators[capability].refuse(call, unit)
@@ -96,7 +96,7 @@ def _generic(call: Call, unit: Unit) -> list[CandidateRow]:
     rows: list[CandidateRow] = []
     for capability in unit.capabilities():
         for kernel in sorted((k for k in kernels.of(call.op.type) if capability in k.places), key=_rank):
-            reason = other_device_refusal(kernel, unit) or refuse(kernel, call, unit) or ""
+            reason = other_device_refusal(kernel, unit) or kernel_refusal(kernel, call, unit) or ""
             reason = reason or capability_refusal(capability, call, unit) or ""
             if not reason and capability != "memory":
                 reason = device_veto(call, unit) or ""

@@ -10,7 +10,7 @@ from fluidlite.base.errors import KernelNotFoundError, ProgramError
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.choice_cache import current_choices
-from fluidlite.compiler.selection.refusals import capability_refusal, refuse, unsuited, unused
+from fluidlite.compiler.selection.refusals import capability_refusal, disuse_reason, kernel_refusal, unsuited_reason
 from fluidlite.compiler.selection.single_kernel import (
     native_kernels,
     rank_of,
@@ -52,11 +52,11 @@ def _choose(call: Call, place: Place, policy: Policy) -> Choice:
     refused: list[tuple[str, str]] = []
     if call.op.host_only is not None:
         host = devices.host()
-        choice = _on_place(call.at(host), host, policy, refused)
+        choice = _select_on_place(call.at(host), host, policy, refused)
         if choice is None:
             raise KernelNotFoundError(_refusals(call, host, refused, "it is pinned to the host"))
         return replace(choice, how="pinned", refused=tuple(refused))
-    choice = _on_place(call.at(place), place, policy, refused)
+    choice = _select_on_place(call.at(place), place, policy, refused)
     if choice is not None:
         return choice
     host = devices.host()
@@ -68,13 +68,13 @@ def _choose(call: Call, place: Place, policy: Policy) -> Choice:
             + '\n  Do: fluid.set_fallback("warn"), or device_guard to put it elsewhere'
         )
     host_refused: list[tuple[str, str]] = []
-    choice = _on_place(call.at(host), host, policy, host_refused)
+    choice = _select_on_place(call.at(host), host, policy, host_refused)
     if choice is None:
         raise KernelNotFoundError(_refusals(call, place, refused + host_refused, f"nor on the fallback place {host}"))
     return replace(choice, how="fallback", refused=tuple(refused))
 
 
-def tied(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ...]:
+def tied_choices(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ...]:
     """The kernels of equal rank for several layouts, the chosen one first; empty if there is only one.
 
     Kernels that a registration with ``override=True`` replaces are left out.
@@ -96,7 +96,7 @@ def tied(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ...]:
             continue
         if any(dict(kernel.layouts) == dict(each.layouts) for each in ties):
             continue
-        if unsuited(kernel, call, unit, policy) or refuse(kernel, call, unit):
+        if unsuited_reason(kernel, call, unit, policy) or kernel_refusal(kernel, call, unit):
             continue
         if capability_refusal(choice.capability, call, unit):
             continue
@@ -104,12 +104,12 @@ def tied(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ...]:
     if len(ties) < 2:
         return ()
 
-    def refused_others(mine: Kernel) -> tuple[tuple[str, str], ...]:
+    def refused_others(selected: Kernel) -> tuple[tuple[str, str], ...]:
         reason = "it ranks equally, and with its layouts ({}) no fewer bytes are rearranged"
         return tuple(
             (f"{choice.how} {kernel.library}", reason.format(_layouts_text(kernel)))
             for kernel in ties
-            if kernel is not mine
+            if kernel is not selected
         )
 
     return tuple(
@@ -134,35 +134,35 @@ def _refusals(call: Call, place: Place, refused: list[tuple[str, str]], why: str
     return "\n".join(lines)
 
 
-def _on_place(call: Call, place: Place, policy: Policy, refused: list[tuple[str, str]]) -> Choice | None:
+def _select_on_place(call: Call, place: Place, policy: Policy, refused: list[tuple[str, str]]) -> Choice | None:
     unit = devices.unit(place)
     candidates = _candidates(call, place, policy)
     expression = call.op.expression
     if call.op.steps is not None:
-        return _steps_choice(call, unit, policy, refused)
+        return _select_steps(call, unit, policy, refused)
     if expression is not None and expression.operators:
         order: tuple[_Attempt, ...] = (try_generated,)
     elif expression is None or not call.of_tensors:
         order = (try_native, try_generated, try_generic)
     elif expression.library:
-        order = (try_native, _library_arrays, try_generic, _in_parts, try_generated)
+        order = (try_native, _try_library_arrays, try_generic, _try_in_parts, try_generated)
     else:
-        order = (try_native, try_generic, _loops, _in_parts, try_generated)
-    for attempt in (*order, try_native_after_plain, _decomposed, _widened):
+        order = (try_native, try_generic, _try_loops, _try_in_parts, try_generated)
+    for attempt in (*order, try_native_after_plain, _try_decomposed, _try_widened):
         choice = attempt(call, unit, policy, candidates, refused)
         if choice is not None:
             return choice
     return None
 
 
-def _steps_choice(call: Call, unit: Unit, policy: Policy, refused: list[tuple[str, str]]) -> Choice | None:
+def _select_steps(call: Call, unit: Unit, policy: Policy, refused: list[tuple[str, str]]) -> Choice | None:
     """The choice of an operator that runs another one step by step: the kernels of one step, by number of rows."""
 
     def of_step(step_call: Call) -> Choice | str:
         inner: list[tuple[str, str]] = []
 
         def make() -> Choice:
-            choice = _on_place(step_call, unit.place, policy, inner)
+            choice = _select_on_place(step_call, unit.place, policy, inner)
             if choice is None:
                 raise KernelNotFoundError("; ".join(f"{candidate}: {reason}" for candidate, reason in inner))
             return choice
@@ -184,11 +184,11 @@ def _candidates(call: Call, place: Place, policy: Policy) -> tuple[Kernel, ...]:
     rule = call.op.epilogue
     if rule is None:
         return kernels.of(call.op.type)
-    plain = _on_place(product_call(call).at(place), place, policy, [])
+    plain = _select_on_place(product_call(call).at(place), place, policy, [])
     return (plain.kernel,) if plain is not None and plain.kernel is not None and plain.kernel.epilogue else ()
 
 
-def _decomposed(
+def _try_decomposed(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
     if call.op.decompose is None:
@@ -220,7 +220,7 @@ def _decomposed(
     for number, part in enumerate(parts):
         inner: list[tuple[str, str]] = []
         with taken_apart(call):
-            choice = _on_place(part.call.at(unit.place), unit.place, policy, inner)
+            choice = _select_on_place(part.call.at(unit.place), unit.place, policy, inner)
         if choice is None:
             why = "; ".join(f"{candidate}: {reason}" for candidate, reason in inner)
             refused.append(("decomposition", f"its {part.call.op.type} cannot run on {unit.place} either ({why})"))
@@ -234,7 +234,7 @@ def _decomposed(
     return Choice("decomposed", unit.place, "", None, "", tuple(flat), tuple(chosen), tuple(refused))
 
 
-def _library_arrays(
+def _try_library_arrays(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
     """Array calls for an expression that the library of the array namespace computes."""
@@ -244,19 +244,19 @@ def _library_arrays(
     return None if choice is None else replace(choice, refused=tuple(refused))
 
 
-def _loops(
+def _try_loops(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
     """Loops in the kernel language for an expression."""
     if unit.language is None or codegen_registry.parts_first(call):
         return None
-    if unused("language", call, unit, policy) is not None:
+    if disuse_reason("language", call, unit, policy) is not None:
         return None
     choice = try_generated(call, unit, replace(policy, exclude=(*policy.exclude, "array")), candidates, [])
     return None if choice is None else replace(choice, refused=tuple(refused))
 
 
-def _in_parts(
+def _try_in_parts(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
     """A decomposition of an expression, instead of array calls, if the kernel language computes all of its parts (of a
@@ -265,17 +265,17 @@ def _in_parts(
     Each elementwise part is one kernel. Matmuls are left to the library of the array namespace, unless their operands
     must be materialized larger than the inputs, as with windows of images.
     """
-    if unit.language is None or unused("language", call, unit, policy) is not None:
+    if unit.language is None or disuse_reason("language", call, unit, policy) is not None:
         return None
     elements = max(call.largest, 0)
-    choice = _decomposed(call, unit, policy, candidates, [])
+    choice = _try_decomposed(call, unit, policy, candidates, [])
     if choice is None:
         return None
     library_matmuls = all(_max_written(part) <= MAX_OPERAND_GROWTH * elements for part in choice.parts)
     if any(
         part_choice.capability == "array"
         and not (library_matmuls and codegen_registry.parts_first(part.call))
-        and (elements < MIN_MIXED_ELEMENTS or unused("language", part.call, unit, policy) is None)
+        and (elements < MIN_MIXED_ELEMENTS or disuse_reason("language", part.call, unit, policy) is None)
         for part, part_choice in zip(choice.parts, choice.part_choices, strict=True)
     ):
         return None
@@ -287,7 +287,7 @@ def _max_written(part: Part) -> int:
     return max(prod(spec.dims) for specs in part.call.outs.values() for spec in specs)
 
 
-def _widened(
+def _try_widened(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
     """The call in a wider dtype, with casts on the same place."""
@@ -299,7 +299,7 @@ def _widened(
         parts = widen(call, wide)
         if parts is None:
             continue
-        attempts = [_on_place(part.call.at(unit.place), unit.place, without_widening, []) for part in parts]
+        attempts = [_select_on_place(part.call.at(unit.place), unit.place, without_widening, []) for part in parts]
         choices = tuple(each for each in attempts if each is not None and not each.parts)
         if len(choices) == len(parts):
             return Choice("widened", unit.place, "", None, "", tuple(parts), choices, tuple(refused))
@@ -308,16 +308,16 @@ def _widened(
 
 def widened_choice(call: Call, unit: Unit, policy: Policy) -> Choice | None:
     """The choice for the call in a wider dtype, even if another candidate can run it; None if there is none."""
-    return _widened(call, unit, policy, (), [])
+    return _try_widened(call, unit, policy, (), [])
 
 
 def fusible_choice(call: Call, unit: Unit, policy: Policy) -> Choice | None:
     """The decomposition of a call into elementwise operators, which passes can fuse with their neighbours; or None."""
-    return _in_parts(call, unit, policy, (), []) if codegen_registry.elementwise(call) else None
+    return _try_in_parts(call, unit, policy, (), []) if codegen_registry.elementwise(call) else None
 
 
 def decomposed_choice(call: Call, unit: Unit, policy: Policy) -> tuple[Choice | None, str]:
     """The decomposition of a call, even if another candidate can run it; or None and the reason."""
     refused: list[tuple[str, str]] = []
-    choice = _decomposed(call, unit, policy, (), refused)
+    choice = _try_decomposed(call, unit, policy, (), refused)
     return choice, "" if choice is not None else refused[-1][1] if refused else "excluded by the policy"

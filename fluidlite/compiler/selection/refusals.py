@@ -16,10 +16,10 @@ from fluidlite.tensor.layout import layout_named
 
 MIN_COMPILED_OPERATORS = 16
 """Operators of a fused operator from which one compiled kernel is faster than array calls for tensors of any size."""
-_NAMES = {"array": "the array namespace", "language": "the kernel language"}
+_CAPABILITY_NAMES = {"array": "the array namespace", "language": "the kernel language"}
 
 
-def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | None:
+def disuse_reason(capability: str, call: Call, unit: Unit, policy: Policy) -> str | None:
     """Why a capability of a device is not used for a call, or None."""
     if capability in policy.exclude:
         return "excluded by the policy"
@@ -27,10 +27,10 @@ def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | Non
         return None
     if unit.lacks["array"] and capability_refusal("array", call, unit) is not None:
         return None
-    chosen = policy.capability(unit.place.kind) if policy.codegen else None
-    if chosen == "array":
+    preferred = policy.capability(unit.place.kind) if policy.codegen else None
+    if preferred == "array":
         return "codegen is another"
-    if chosen == "language" or unit.array is None or "array" in policy.exclude:
+    if preferred == "language" or unit.array is None or "array" in policy.exclude:
         return None
     min_elements = getattr(unit.language, "least", 0)
     if call.op.expression is not None and call.op.expression.operators >= MIN_COMPILED_OPERATORS:
@@ -40,13 +40,13 @@ def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | Non
     return None
 
 
-def unsuited(kernel: Kernel, call: Call, unit: Unit, policy: Policy) -> str | None:
+def unsuited_reason(kernel: Kernel, call: Call, unit: Unit, policy: Policy) -> str | None:
     """Why a kernel is not used: it is written for other devices, or in a kernel language that is not used; or None."""
     if not kernel.written_for:
         return None
     reason = other_device_refusal(kernel, unit)
     if reason is None and kernel.written_for == "registers":
-        return unused("language", call, unit, policy)
+        return disuse_reason("language", call, unit, policy)
     return reason
 
 
@@ -100,11 +100,11 @@ def capability_refusal(capability: str, call: Call, unit: Unit) -> str | None:
     lacking = unit.lacks.get(capability)
     for slot, spec, _ in _specs(call) if lacking else ():
         if lacking and spec.dtype in lacking and slot not in call.op.not_computed:
-            return f"{_NAMES[capability]} of {unit.place.kind} has no {spec.dtype} ({slot})"
+            return f"{_CAPABILITY_NAMES[capability]} of {unit.place.kind} has no {spec.dtype} ({slot})"
     return None
 
 
-def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
+def kernel_refusal(kernel: Kernel, call: Call, unit: Unit) -> str | None:
     """Why a kernel does not take a call on a device, or None."""
     for slot in call.op.decomposed:
         if call.has(slot):

@@ -11,16 +11,16 @@ from fluidlite.compiler.selection.refusals import (
     capability_refusal,
     device_refusal,
     device_veto,
-    refuse,
-    unsuited,
-    unused,
+    disuse_reason,
+    kernel_refusal,
+    unsuited_reason,
 )
 from fluidlite.platform.device_registry import Unit
 from fluidlite.program.codegen_registry import generators
 from fluidlite.program.kernel_registry import Kernel, kernels
 from fluidlite.program.op_call import Call
 
-GENERATED_FOR = ("language", "array")
+GENERATED_CAPABILITIES = ("language", "array")
 """Capabilities for which kernels are generated, in order of preference."""
 
 
@@ -44,10 +44,10 @@ def try_native(
         return None
     natives = native_kernels(call, kind, policy, candidates)
     for kernel in natives:
-        if after_plain(kernel, kind, policy):
+        if is_after_plain(kernel, kind, policy):
             reason: str | None = f"the framework's own kernels are preferred to {kernel.library!r}"
         else:
-            reason = unsuited(kernel, call, unit, policy) or refuse(kernel, call, unit)
+            reason = unsuited_reason(kernel, call, unit, policy) or kernel_refusal(kernel, call, unit)
         if reason is None:
             return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
         refused.append((f"native {kernel.library}", reason))
@@ -69,7 +69,7 @@ def native_kernels(call: Call, kind: str, policy: Policy, candidates: tuple[Kern
     return current_choices().native.get(key, sorted_natives)
 
 
-def after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:
+def is_after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:
     """Whether the user prefers the framework's own kernels ("plain": generated or generic) to this kernel's library."""
     preferred = policy.preferred(kind) if policy.libraries else ()
     if "plain" not in preferred or kernel.library == "plain":
@@ -83,9 +83,9 @@ def try_native_after_plain(
     """A kernel of a library to which the user prefers the framework's own kernels."""
     kind = unit.place.kind
     for kernel in native_kernels(call, kind, policy, candidates):
-        if not after_plain(kernel, kind, policy):
+        if not is_after_plain(kernel, kind, policy):
             continue
-        reason = unsuited(kernel, call, unit, policy) or refuse(kernel, call, unit)
+        reason = unsuited_reason(kernel, call, unit, policy) or kernel_refusal(kernel, call, unit)
         if "native" not in policy.exclude and reason is None:
             return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
     return None
@@ -104,10 +104,10 @@ def try_generated(
     if reason is not None:
         refused.append(("generated", reason))
         return None
-    for capability in GENERATED_FOR:
+    for capability in GENERATED_CAPABILITIES:
         if getattr(unit, capability) is None or capability not in generators:
             continue
-        reason = unused(capability, call, unit, policy) or generators[capability].refuse(call, unit)
+        reason = disuse_reason(capability, call, unit, policy) or generators[capability].refuse(call, unit)
         if reason is None:
             return Choice("generated", unit.place, capability, None, capability, refused=tuple(refused))
         refused.append((f"generated ({capability})", reason))
@@ -129,8 +129,8 @@ def try_generic(
         for kernel in sorted([k for k in candidates if capability in k.places], key=rank)
     ]
     for capability, kernel in sorted(pairs, key=lambda pair: not pair[1].library_backed):
-        reason = unused(capability, call, unit, policy) or unsuited(kernel, call, unit, policy)
-        reason = reason or refuse(kernel, call, unit)
+        reason = disuse_reason(capability, call, unit, policy) or unsuited_reason(kernel, call, unit, policy)
+        reason = reason or kernel_refusal(kernel, call, unit)
         reason = reason or capability_refusal(capability, call, unit)
         if reason is None and capability != "memory":  # a device lacks nothing that copies need
             reason = device_veto(call, unit)

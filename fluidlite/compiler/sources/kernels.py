@@ -8,7 +8,7 @@ from typing import Any
 
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Step
 from fluidlite.compiler.selection.step_choices import step_calls
-from fluidlite.compiler.sources.wording import one_line
+from fluidlite.compiler.sources.wording import escaped
 from fluidlite.platform.context import Context
 from fluidlite.program.operator import MADE_OF
 
@@ -101,7 +101,7 @@ class KernelTexts:
             heads = [f"kernel {kernel.entry}({', '.join(kernel.parameters)})"]
             for index in kernel.steps:
                 heads.append(f"step {index}: {step_text(steps[index])}")
-                heads += [f"    {part}" for part in made_of(steps[index])]
+                heads += [f"    {part}" for part in original_operators(steps[index])]
             for name, text in kernel.files.items():
                 mark = ";" if name.endswith(".ll") else "//"
                 files[name] = "".join(f"{mark} {line}\n" for line in heads) + text
@@ -111,19 +111,19 @@ class KernelTexts:
 def step_text(step: Step) -> str:
     """The operator or the move of a step, with the user's line."""
     if isinstance(step, Move):
-        return one_line(f"move {step.name} from {step.source} to {step.target}")
-    return one_line(str(step.op) if isinstance(step, Control) else _operator(step))
+        return escaped(f"move {step.name} from {step.source} to {step.target}")
+    return escaped(str(step.op) if isinstance(step, Control) else _operator(step))
 
 
 def _operator(step: Launch) -> str:
     type, call_type = step.op.type, step.call.op.type
-    line = f"({step.op.line})" if not made_of(step) else ""
+    line = f"({step.op.line})" if not original_operators(step) else ""
     return f"{call_type} {line}".rstrip() if type == call_type else f"{call_type}, of {type} {line}".rstrip()
 
 
-def made_of(step: Step) -> Sequence[str]:
+def original_operators(step: Step) -> Sequence[str]:
     """The original operators of a fused one, each with the user's line."""
     if isinstance(step, Move):
         return ()
     hints: Mapping[str, Any] = step.op.hints
-    return tuple(map(one_line, hints.get(MADE_OF, ())))
+    return tuple(map(escaped, hints.get(MADE_OF, ())))

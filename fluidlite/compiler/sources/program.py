@@ -15,16 +15,16 @@ from fluidlite.compiler.kernel_runs import random_key, relaid
 from fluidlite.compiler.memory.live_ranges import LiveRange
 from fluidlite.compiler.planning.plan import Launch
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.sources.kernels import KernelTexts, made_of, step_text
+from fluidlite.compiler.sources.kernels import KernelTexts, original_operators, step_text
 from fluidlite.compiler.sources.step_functions import write_steps
 from fluidlite.compiler.sources.wording import (
     RandomWord,
     arguments_text,
     body_text,
     dtype_text,
+    escaped,
     is_not_default,
     number_text,
-    one_line,
     slots_text,
     stand_in,
     value_text,
@@ -91,7 +91,7 @@ class ProgramText:
 
     def _header(self, rest: str) -> list[str]:
         """The docstring and the imports of the file."""
-        fetched = ", ".join(one_line(name) for name, _, _, _ in self.plan.fetches) or "nothing"
+        fetched = ", ".join(escaped(name) for name, _, _, _ in self.plan.fetches) or "nothing"
         lines = [
             '"""A program as it was bound: its operators in the order in which they run, on NumPy arrays.',
             "",
@@ -143,7 +143,7 @@ class ProgramText:
 
     def _emit_launch(self, index: int, step: Launch) -> None:
         ins = [None if key is None else self._names[key] for key in step.ins]
-        parts = made_of(step)
+        parts = original_operators(step)
         self.lines += ["", f"# {index}: {step_text(step)}", *(f"#     {part}" for part in parts)]
         outs, write_backs = [], []
         for j, out in enumerate(step.outs):

@@ -9,11 +9,11 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.base.text_file import write_text
 from fluidlite.compiler.executable.executable import Executable
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Step
-from fluidlite.compiler.sources.kernels import KernelTexts, made_of, step_text
+from fluidlite.compiler.sources.kernels import KernelTexts, original_operators, step_text
 from fluidlite.compiler.sources.program import ProgramText
-from fluidlite.compiler.sources.wording import one_line
+from fluidlite.compiler.sources.wording import escaped
 
-KERNELS = "kernels"
+KERNEL_FOLDER = "kernels"
 """The folder of the kernel files."""
 
 
@@ -50,7 +50,7 @@ def write(texts: Mapping[str, str], folder: str | Path) -> list[Path]:
 
 
 def _stage(executable: Executable, arguments: Sequence[str]) -> dict[str, str]:
-    texts, steps = KernelTexts(KERNELS), executable.plan.steps
+    texts, steps = KernelTexts(KERNEL_FOLDER), executable.plan.steps
     used: dict[int, list[str]] = {}
     for index, step in enumerate(steps):
         if isinstance(step, Launch) and index not in executable.live_ranges.views:
@@ -78,8 +78,8 @@ def _steps(executable: Executable, used: Mapping[int, Sequence[str]]) -> str:
     lines = [f"on {', '.join(map(str, executable.plan.places))}", executable.memory.summary(), ""]
     for index, step in enumerate(executable.plan.steps):
         lines.append(f"{index}: {step_text(step)}")
-        lines += [f"    made of {part}" for part in made_of(step)]
-        lines += [f"    {one_line(line)}" for line in _facts(executable, index, step)]
+        lines += [f"    made of {part}" for part in original_operators(step)]
+        lines += [f"    {escaped(line)}" for line in _facts(executable, index, step)]
         lines += [f"    text {name}" for name in used.get(index, ())]
     return "\n".join(lines) + "\n"
 

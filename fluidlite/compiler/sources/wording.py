@@ -62,7 +62,7 @@ def value_text(value: Any) -> str:
     return number_text(value) if isinstance(value, (float, np.generic)) else repr(value)
 
 
-def one_line(text: str) -> str:
+def escaped(text: str) -> str:
     """A text escaped for comments and strings: names and lines of a loaded program may contain any character."""
     return "".join(each if each.isprintable() and each not in '\\"' else f"\\x{ord(each):02x}" for each in text)
 

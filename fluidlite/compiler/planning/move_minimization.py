@@ -63,8 +63,8 @@ def _in_layout(
     for line in lines:
         choices = _plain_and_layout(tied.get(id(line.op), ()), layout)
         if choices:
-            nodes[len(nodes)] = slots_in(choices[1], layout), choices
-            slots.append((len(nodes) - 1, slots_in(choices[1], layout)))
+            nodes[len(nodes)] = slots_in_layout(choices[1], layout), choices
+            slots.append((len(nodes) - 1, slots_in_layout(choices[1], layout)))
         elif line.call is None or line.choice is None or line.choice.parts:
             slots.append((None, frozenset()))
         elif line.op.definition.scalar is not None and not line.choice.layouts and LAYOUT not in line.op.hints:
@@ -74,7 +74,7 @@ def _in_layout(
                 nodes[len(nodes)] = rewrite[1], ()
                 slots[-1] = len(nodes) - 1, rewrite[1]
         else:
-            slots.append((None, slots_in(line.choice, layout)))
+            slots.append((None, slots_in_layout(line.choice, layout)))
 
     def end(at: int, slot: str) -> End:
         node, in_layout = slots[at]
@@ -95,7 +95,7 @@ def _plain_and_layout(choices: tuple[Choice, ...], layout: Layout) -> tuple[Choi
     return (plain, in_layout) if in_layout is not None and plain is not None else ()
 
 
-def slots_in(choice: Choice, layout: Layout) -> frozenset[str]:
+def slots_in_layout(choice: Choice, layout: Layout) -> frozenset[str]:
     return frozenset(slot for slot, name in choice.layouts.items() if name == layout.name)
 
 

@@ -113,7 +113,7 @@ class FusedGroup:
             (Source(i, slot), value)
             for i, member in enumerate(members)
             for slot, value in member.outputs.items()
-            if groups.leaves(value, self.indices)
+            if groups.is_live_out(value, self.indices)
         ]
         self.stored = [value for _, value in stored]
         updated = self._updated_inputs(stored)
@@ -143,7 +143,7 @@ class FusedGroup:
         last = sources[-1]
         definition = fused_op(self.structure)
         hints = {name: value for name, value in last.hints.items() if name in ("op_device", LAYOUT)}
-        hints[MADE_OF] = made_of(sources)
+        hints[MADE_OF] = original_operators(sources)
         reasons = tuple(text for source in sources for text in source.hints.get(NOT_FUSED, ()))
         if reasons:
             hints[NOT_FUSED] = reasons
@@ -255,7 +255,7 @@ class FusedGroup:
         return source.op is not None and all(index in self.indices for index in self.groups.readers[id(source)])
 
 
-def made_of(sources: Sequence[Operator]) -> tuple[str, ...]:
+def original_operators(sources: Sequence[Operator]) -> tuple[str, ...]:
     """The original operators of some operators, with the user's lines."""
     return tuple([text for each in sources for text in each.hints.get(MADE_OF, ()) or (f"{each.type} ({each.line})",)])
 

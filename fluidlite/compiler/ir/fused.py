@@ -129,6 +129,8 @@ class _PartCalls(NamedTuple):
 
 
 class _FusedOp:
+    """One fused operator: its definition, and the functions to which the definition refers."""
+
     def __init__(self, structure: FusedStructure) -> None:
         self.structure = structure
         self.slots = tuple([f"X{k}" for k in range(len(structure.reads))])

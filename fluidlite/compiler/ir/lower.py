@@ -45,6 +45,8 @@ def lower(block: Block, roots: Sequence[Root], arguments: Sequence[Variable], se
 
 
 class _Lowering:
+    """Builds the program of a computation."""
+
     def __init__(self, block: Block, ordered: Sequence[Operator], arguments: set[str], seed: int | None) -> None:
         self.block = block
         self.ordered = ordered

@@ -145,6 +145,7 @@ class OperatorOrder:
                         after[earlier].add(index)
 
     def _sequence(self, index: int, after: dict[int, set[int]]) -> None:
+        """Order the operators of each part after accesses to the same state by earlier parts."""
         ordered: set[int] = set()
         readers: dict[str, set[int]] = defaultdict(set)
         writers: dict[str, set[int]] = defaultdict(set)

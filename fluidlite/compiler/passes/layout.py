@@ -76,6 +76,8 @@ Labels = dict[int, bool]
 
 
 class _Assignment:
+    """The forms of all operators for one layout, and the assignment of minimum cost."""
+
     def __init__(self, graph: Graph, layout: Layout) -> None:
         self.graph = graph
         self.layout = layout
@@ -84,6 +86,7 @@ class _Assignment:
         self.results = {id(value) for value in graph.results}
 
     def _form(self, op: GraphOp) -> _Form:
+        """The slots of an operator that can be in the layout."""
         plain = _Form(op, False, frozenset())
         if op.definition.run is not None or op.definition.infer is None:
             return plain

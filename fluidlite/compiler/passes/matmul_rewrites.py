@@ -199,6 +199,7 @@ def _transpose_source(value: GraphValue) -> GraphValue | None:
 
 
 def _fold_operand_transposes(graph: Graph, op: GraphOp) -> None:
+    """Let a matmul read the sources of transposed operands."""
     sources = {slot: _transpose_source(op.inputs[slot][0]) for slot in ("X", "Y")}
     (out,) = op.outputs["Out"]
     if out is None or not any(sources.values()) or out.state is not None:
@@ -236,6 +237,7 @@ def _matmul_attrs(op: GraphOp) -> Mapping[str, Any]:
 
 
 def _fold_result_transpose(graph: Graph, op: GraphOp) -> None:
+    """Replace the transpose of a matmul by a matmul of transposed operands."""
     (out,) = op.outputs["Out"]
     inner = _transpose_source(out) if out is not None else None
     if inner is None or out is None or out.state is not None or inner.op is None or inner.op.type != "matmul":

@@ -32,6 +32,8 @@ def _is_update(op: GraphOp) -> bool:
 
 
 class _Schedule:
+    """The dependencies between operators, and the operators that may move with updates."""
+
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.emitted: set[int] = set()

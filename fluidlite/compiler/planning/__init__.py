@@ -1,1 +1,1 @@
-"""The plan: one chosen kernel a step, in order, with the moves that this needs."""
+"""Planning: makes a plan of kernel launches, control-flow steps and moves between places from a graph."""

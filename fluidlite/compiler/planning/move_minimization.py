@@ -58,6 +58,7 @@ def layout_overrides(lines: Sequence[PlanEntry], results: Sequence[GraphValue], 
 def _in_layout(
     lines: Sequence[PlanEntry], results: Sequence[GraphValue], tied: TiedChoices, layout: Layout
 ) -> Overrides:
+    """The overrides for one layout, by a minimum cut with a node for each operator that can use it."""
     nodes: dict[int, tuple[frozenset[str], tuple[Choice, ...]]] = {}
     slots: list[tuple[int | None, frozenset[str]]] = []
     for line in lines:

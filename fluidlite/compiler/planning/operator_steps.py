@@ -55,6 +55,7 @@ class OperatorSteps(LayoutChoice):
     overrides: Overrides
 
     def _plan_operator(self, op: GraphOp) -> None:
+        """Plan one operator; errors name it and the user's line."""
         outer = self.line, self.line_index
         self.line, self.line_index = PlanEntry(op, None, None), len(self.out.lines)
         self.out.lines.append(self.line)
@@ -111,6 +112,7 @@ class OperatorSteps(LayoutChoice):
                 self.numbers[value] = numbers
 
     def _call(self, op: GraphOp) -> Call:
+        """The inferred call of an operator, cached in the operator."""
         ins: dict[str, tuple[Spec, ...]] = {}
         definition = op.definition
         for slot, values in op.inputs.items():
@@ -130,6 +132,7 @@ class OperatorSteps(LayoutChoice):
         return call
 
     def _inferred(self, op: GraphOp, definition: OpDef, ins: Mapping[str, tuple[Spec, ...]]) -> Call:
+        """Infer the outputs of a call; shared by equal calls of types that occur several times."""
         outs = {slot: (PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
         outs |= dict.fromkeys(_omitted_outputs(definition, outs), (PLACEHOLDER,))
         call, backward = Call(definition, ins, outs, op.attrs), op.operator.role != "forward"
@@ -160,6 +163,7 @@ class OperatorSteps(LayoutChoice):
         return call_with_outputs
 
     def _plan_kernel(self, op: GraphOp) -> None:
+        """Select the kernel and the layouts of an operator, and add its launch."""
         call = self._call(op)
         definition = call.op
         device = op.operator.hints.get("op_device")
@@ -202,6 +206,7 @@ class OperatorSteps(LayoutChoice):
             self._record_numbers(op, call)
 
     def _plan_parts(self, op: GraphOp, call: Call, choice: Choice) -> None:
+        """Add a launch for each part of a decomposition."""
         values: dict[tuple[str, str, int], str] = {}
         self.serial += 1
         serial = self.serial
@@ -281,6 +286,7 @@ class OperatorSteps(LayoutChoice):
                 raise FeedError(f"variable {value.name!r} is to be fed\n  Do: exe.run(feed={{{value.name!r}: array}})")
 
     def _plan_control(self, op: GraphOp) -> None:
+        """Add the step of a control-flow or host-callback operator."""
         step = Control(op, self.line_index)
         call = self._call(op)
         place = self.place

@@ -121,6 +121,7 @@ class ValuePlacer(ABC):
         return placement
 
     def _placement(self, value: GraphValue, fetching: bool = False) -> Placement:
+        """The placement of a value, recorded at first use for feeds and state; an error if it has no value."""
         placement = self.placements.get(value) or self._feed_placement(value)
         if placement is not None:
             return placement
@@ -305,6 +306,7 @@ class ValuePlacer(ABC):
         write_backs: WriteBacks,
         blind: bool = False,
     ) -> None:
+        """Add the launch of a kernel, and the write-backs of state that it writes on another place."""
         state = bool(write_backs) or any(map(attrgetter("state"), outputs))
         in_specs = list(chain.from_iterable(call.ins.values()))
         index = self.line_index if self.line is not None else len(self.out.lines) - 1

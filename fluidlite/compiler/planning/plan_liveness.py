@@ -28,6 +28,7 @@ def record_liveness(plan: Plan, last_use: Mapping[str, int], inplace: bool) -> N
 
 
 def _assign_frees(plan: Plan, last_use: Mapping[str, int]) -> None:
+    """Free each value at the last step that uses it; after a move, at the next step that is no move."""
     for key, index in last_use.items():
         if key in plan.state or index >= len(plan.steps):
             continue

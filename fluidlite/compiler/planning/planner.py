@@ -43,6 +43,8 @@ def plan_graph(
 
 
 class _Planner(OperatorSteps):
+    """Plans a graph; where sizes depend on values, it ends the plan with a :class:`Pending`."""
+
     def plan(self) -> Plan:
         self.overrides: Overrides = {}
         self.out.pruned = self.graph.pruned
@@ -86,6 +88,7 @@ class _Planner(OperatorSteps):
         return planner
 
     def _plan_from(self, ops: list[GraphOp], start: int) -> Plan:
+        """Plan the operators from an index to the end, or to the first size that depends on values."""
         for self.at in range(start, len(ops)):
             op = ops[self.at]
             definition = op.definition

@@ -49,6 +49,7 @@ def choose(call: Call, place: Place, policy: Policy) -> Choice:
 
 
 def _choose(call: Call, place: Place, policy: Policy) -> Choice:
+    """Select a kernel on the place, otherwise on the fallback place; not cached."""
     refused: list[tuple[str, str]] = []
     if call.op.host_only is not None:
         host = devices.host()
@@ -135,6 +136,7 @@ def _refusals(call: Call, place: Place, refused: list[tuple[str, str]], why: str
 
 
 def _select_on_place(call: Call, place: Place, policy: Policy, refused: list[tuple[str, str]]) -> Choice | None:
+    """The first candidate on the place that can run the call, in the order of :func:`choose`."""
     unit = devices.unit(place)
     candidates = _candidates(call, place, policy)
     expression = call.op.expression
@@ -191,6 +193,7 @@ def _candidates(call: Call, place: Place, policy: Policy) -> tuple[Kernel, ...]:
 def _try_decomposed(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
+    """The decomposition of the call, with a choice for each part."""
     if call.op.decompose is None:
         refused.append(("decomposition", "none"))
         return None

@@ -280,9 +280,9 @@ class _FusedOp:
             operands += [(Source(index, slot), domain.placed[slot]) for slot in part.outs]
             for source, position in operands:
                 if source.part != NUMBER and positions.setdefault(source, position) != position:
-                    return f"{part.op.type} reads a value at other dims than another"
+                    return f"{part.op.type} reads a value along other axes than another operator"
         if summed_axes and len(self.outs) > 1:
-            return "a sum beside other results would be a kernel of its own, and compute what leads to both again"
+            return "a sum and other results would be separate kernels, which compute their common operands twice"
         assert dims is not None
         placed = {source.slot: position for source, position in positions.items() if source.part == OUTSIDE}
         placed.update({slot: positions[source] for slot, source in self.outs.items()})

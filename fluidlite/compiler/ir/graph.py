@@ -232,7 +232,7 @@ class Graph:
         if old.state is not None:
             raise ProgramError(f"{old.name!r} is state; what is stored in it cannot be replaced")
         if old.spec != new.spec:
-            raise ProgramError(f"{old!r} cannot be replaced by {new!r}: dims, dtype or LoD are others")
+            raise ProgramError(f"{old!r} cannot be replaced by {new!r}: dims, dtype or LoD differ")
         users = self._current_users()
         readers = users.pop(id(old), [])
         for op in readers:

@@ -172,7 +172,7 @@ class Verifier:
                     )
             for value in values:
                 if id(value) in written or value.op is not op:
-                    raise ProgramError(f"{value.name!r} is made twice, or by another operator than it says")
+                    raise ProgramError(f"{value.name!r} is made twice, or by another operator than its op")
                 written.add(id(value))
 
     def _check_state_order(self, results: list[list[GraphValue]]) -> None:

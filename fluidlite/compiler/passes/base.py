@@ -144,7 +144,7 @@ class PeepholeGraphPass(GraphPass):
                     return
         finally:
             del self.graph  # a pass outlives its graphs
-        raise ProgramError(f"pass {self.name} replaces operators again and again")
+        raise ProgramError(f"pass {self.name} does not converge: it replaces operators again and again")
 
     def replace_op(self, op: Replaceable, rep: Replaceable) -> None:
         """Let all readers of the value of ``op`` read that of ``rep``; values stored in state are not replaced.

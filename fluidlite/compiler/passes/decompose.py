@@ -54,7 +54,7 @@ def _refusal(op: GraphOp) -> str | None:
         return "it updates a variable in place"
     values = [slot.name for slot in own.inputs if slot.value and op.inputs.get(slot.name)]
     if values:
-        return f"what it is decomposed into depends on the numbers in {', '.join(values)}"
+        return f"its decomposition depends on the numbers in {', '.join(values)}"
     groups: list[tuple[str, Sequence[GraphValue | None]]] = [*op.inputs.items(), *op.outputs.items()]
     for slot, group in groups:
         for value in group:
@@ -86,7 +86,7 @@ def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
     if isinstance(parts, str):
         return None
     if any(each.indexes(part.call) for each, part in zip(choice.part_choices, choice.parts, strict=True)):
-        return "an index out of range is told of the whole operator"
+        return "an index error must name the whole operator"
     return "a part of it draws random numbers" if any(part.call.op.random for part in parts) else parts
 
 

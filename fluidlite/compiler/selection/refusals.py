@@ -29,14 +29,14 @@ def disuse_reason(capability: str, call: Call, unit: Unit, policy: Policy) -> st
         return None
     preferred = policy.capability(unit.place.kind) if policy.codegen else None
     if preferred == "array":
-        return "codegen is another"
+        return "codegen is 'array'"
     if preferred == "language" or unit.array is None or "array" in policy.exclude:
         return None
     min_elements = getattr(unit.language, "least", 0)
     if call.op.expression is not None and call.op.expression.operators >= MIN_COMPILED_OPERATORS:
         return None
     if min_elements and not policy.repeated and 0 <= call.largest < min_elements:
-        return f"under {min_elements} elements the array namespace starts sooner"
+        return f"under {min_elements} elements array calls are faster"
     return None
 
 

@@ -91,7 +91,6 @@ def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
 
 
 def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
-    """Replace an operator by the parts of its decomposition."""
     values_by_key: dict[tuple[str, str, int], GraphValue] = {
         ("in", slot, i): value for slot, values in op.inputs.items() for i, value in enumerate(values)
     }

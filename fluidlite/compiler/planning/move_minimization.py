@@ -36,7 +36,7 @@ _FIXED = End(None, False)
 def moved_bytes(plan: Plan, default_place: Place, host: Place) -> int:
     """The bytes that a plan copies or rearranges; an unknown dim counts as 1."""
     fetched = [spec for _, _, place, spec in plan.fetches if default_place != host and place != host]
-    return sum(map(nbytes, [*(move.spec for line in plan.lines for move in line.moves), *fetched]))
+    return sum(map(nbytes, [*(move.spec for entry in plan.lines for move in entry.moves), *fetched]))
 
 
 def nbytes(spec: Spec) -> int:
@@ -44,48 +44,48 @@ def nbytes(spec: Spec) -> int:
     return prod(max(dim, 1) for dim in spec.dims) * ITEMSIZE[spec.dtype]
 
 
-def layout_overrides(lines: Sequence[PlanEntry], results: Sequence[GraphValue], tied_choices: TiedChoices) -> Overrides:
+def layout_overrides(entries: Sequence[PlanEntry], results: Sequence[GraphValue], tied: TiedChoices) -> Overrides:
     """The kernels, of those of equal rank, with which the fewest bytes are rearranged."""
-    if not any(move.why == "layout" for line in lines for move in line.moves):
+    if not any(move.why == "layout" for entry in entries for move in entry.moves):
         return {}
     overrides: Overrides = {}
-    layout_names = {name for choices in tied_choices.values() for choice in choices for name in choice.layouts.values()}
+    layout_names = {name for choices in tied.values() for choice in choices for name in choice.layouts.values()}
     for name in sorted(layout_names - {"any", PLAIN.name}):
-        overrides.update(_in_layout(lines, results, tied_choices, layout_named(name)))
+        overrides.update(_in_layout(entries, results, tied, layout_named(name)))
     return overrides
 
 
 def _in_layout(
-    lines: Sequence[PlanEntry], results: Sequence[GraphValue], tied: TiedChoices, layout: Layout
+    entries: Sequence[PlanEntry], results: Sequence[GraphValue], tied: TiedChoices, layout: Layout
 ) -> Overrides:
     """The overrides for one layout, by a minimum cut with a node for each operator that can use it."""
     nodes: dict[int, tuple[frozenset[str], tuple[Choice, ...]]] = {}
     slots: list[tuple[int | None, frozenset[str]]] = []
-    for line in lines:
-        choices = _plain_and_layout(tied.get(id(line.op), ()), layout)
+    for entry in entries:
+        choices = _plain_and_layout(tied.get(id(entry.op), ()), layout)
         if choices:
             nodes[len(nodes)] = slots_in_layout(choices[1], layout), choices
             slots.append((len(nodes) - 1, slots_in_layout(choices[1], layout)))
-        elif line.call is None or line.choice is None or line.choice.parts:
+        elif entry.call is None or entry.choice is None or entry.choice.parts:
             slots.append((None, frozenset()))
-        elif line.op.definition.scalar is not None and not line.choice.layouts and LAYOUT not in line.op.hints:
-            rewrite = relaid_call(line.call, layout)  # it computes in the layout of its inputs
+        elif entry.op.definition.scalar is not None and not entry.choice.layouts and LAYOUT not in entry.op.hints:
+            rewrite = relaid_call(entry.call, layout)  # it computes in the layout of its inputs
             slots.append((None, frozenset()))
             if rewrite is not None:
                 nodes[len(nodes)] = rewrite[1], ()
                 slots[-1] = len(nodes) - 1, rewrite[1]
         else:
-            slots.append((None, slots_in_layout(line.choice, layout)))
+            slots.append((None, slots_in_layout(entry.choice, layout)))
 
     def end(at: int, slot: str) -> End:
         node, in_layout = slots[at]
         return End(node, slot in in_layout)
 
     rank = len(layout.permutation or ())
-    values = _transferred_values(lines, results, end, lambda spec: spec.rank == rank)
+    values = _transferred_values(entries, results, end, lambda spec: spec.rank == rank)
     no_costs = [0.0] * len(nodes)
     in_layout_nodes = minimum_transfers(no_costs, no_costs, values)
-    at_op = {id(line.op): node for line, (node, _) in zip(lines, slots, strict=True) if node is not None}
+    at_op = {id(entry.op): node for entry, (node, _) in zip(entries, slots, strict=True) if node is not None}
     return {op: nodes[node][1][node in in_layout_nodes] for op, node in at_op.items() if nodes[node][1]}
 
 
@@ -101,7 +101,7 @@ def slots_in_layout(choice: Choice, layout: Layout) -> frozenset[str]:
 
 
 def _transferred_values(
-    lines: Sequence[PlanEntry],
+    entries: Sequence[PlanEntry],
     results: Sequence[GraphValue],
     end: Callable[[int, str], End],
     counts: Callable[[Spec], bool],
@@ -109,20 +109,20 @@ def _transferred_values(
     """The values of a plan with their makers and readers; feeds, state and results are plain, on the default place."""
     makers: dict[GraphValue | None, tuple[Spec, End, list[End]]] = {}
     ends: list[tuple[Spec, End, list[End]]] = []
-    for at, line in enumerate(lines):
-        if line.call is None:
+    for at, entry in enumerate(entries):
+        if entry.call is None:
             continue
-        for slot, values in line.op.inputs.items():
-            declared = line.op.definition.input(slot)
-            for value, spec in zip(values, line.call.ins.get(slot, ()), strict=False):
+        for slot, values in entry.op.inputs.items():
+            declared = entry.op.definition.input(slot)
+            for value, spec in zip(values, entry.call.ins.get(slot, ()), strict=False):
                 if declared is not None and declared.unread:
                     continue
                 if value not in makers:
                     makers[value] = spec, _FIXED, []
                     ends.append(makers[value])
                 makers[value][2].append(end(at, slot))
-        for slot, outputs in line.op.outputs.items():
-            for out, spec in zip(outputs, line.call.outs.get(slot, ()), strict=False):
+        for slot, outputs in entry.op.outputs.items():
+            for out, spec in zip(outputs, entry.call.outs.get(slot, ()), strict=False):
                 makers[out] = spec, end(at, slot), []
                 ends.append(makers[out])
     for value in results:
@@ -132,7 +132,7 @@ def _transferred_values(
 
 
 def place_overrides(
-    lines: Sequence[PlanEntry],
+    entries: Sequence[PlanEntry],
     results: Sequence[GraphValue],
     default_place: Place,
     host: Place,
@@ -146,12 +146,12 @@ def place_overrides(
     """
     if default_place == host or policy.fallback == "error":
         return {}
-    hosted = [line.how in ("fallback", "pinned") for line in lines]
+    hosted = [entry.how in ("fallback", "pinned") for entry in entries]
     if not any(hosted):
         return {}
-    on_host = (_host_choice(line, default_place, host, policy) for line in lines)
+    on_host = (_host_choice(entry, default_place, host, policy) for entry in entries)
     host_choices = {at: choice for at, choice in enumerate(on_host) if choice is not None}
-    movable = _connected_to_host(lines, hosted, host_choices)
+    movable = _linked_to_host(entries, hosted, host_choices)
     if not movable:
         return {}
     nodes = {at: node for node, at in enumerate(movable)}
@@ -159,22 +159,22 @@ def place_overrides(
     def end(at: int, slot: str) -> End:
         return End(nodes[at], True) if at in nodes else End(None, hosted[at])
 
-    values = _transferred_values(lines, results, end, lambda spec: True)
-    costs = [_touched_bytes(lines[at]) / 2 for at in movable]
+    values = _transferred_values(entries, results, end, lambda spec: True)
+    costs = [_touched_bytes(entries[at]) / 2 for at in movable]
     moved_nodes = minimum_transfers([0.0] * len(movable), costs, values)
     reason = f"on {host} with what it reads and what reads it: fewer bytes are copied"
     overrides: Overrides = {}
     for node, at in enumerate(movable):
-        choice = lines[at].choice
+        choice = entries[at].choice
         if node in moved_nodes and choice is not None:
             refused = ((" ".join((choice.how, choice.text)), f"it runs {reason}"), *choice.refused)
-            overrides[id(lines[at].op)] = replace(host_choices[at], how="fallback", refused=refused, moved=True)
+            overrides[id(entries[at].op)] = replace(host_choices[at], how="fallback", refused=refused, moved=True)
     return overrides
 
 
-def _host_choice(line: PlanEntry, place: Place, host: Place, policy: Policy) -> Choice | None:
+def _host_choice(entry: PlanEntry, place: Place, host: Place, policy: Policy) -> Choice | None:
     """The choice of an operator on the host; None if it may not move there."""
-    op, call, choice = line.op, line.call, line.choice
+    op, call, choice = entry.op, entry.call, entry.choice
     if call is None or choice is None or choice.place != place or choice.how in ("native", "pinned", "fallback"):
         return None
     cheap = op.definition.scalar is not None or op.definition.view is not None
@@ -189,23 +189,24 @@ def _host_choice(line: PlanEntry, place: Place, host: Place, policy: Policy) -> 
     return None if host_choice.parts or host_choice.layouts else host_choice
 
 
-def _connected_to_host(lines: Sequence[PlanEntry], hosted: Sequence[bool], movable: Mapping[int, Choice]) -> list[int]:
-    """The operators of ``host_choices`` that values connect with one on the host, directly or through each other."""
+def _linked_to_host(entries: Sequence[PlanEntry], hosted: Sequence[bool], movable: Mapping[int, Choice]) -> list[int]:
+    """The operators of ``movable`` that values connect with one on the host, directly or through each other."""
     makers: dict[GraphValue, int] = {}
-    neighbours: dict[int, set[int]] = {at: set() for at in range(len(lines))}
-    for at, line in enumerate(lines):
-        for value in line.op.args:
+    neighbours: dict[int, set[int]] = {at: set() for at in range(len(entries))}
+    for at, entry in enumerate(entries):
+        for value in entry.op.args:
             if value in makers:
                 neighbours[at].add(makers[value])
                 neighbours[makers[value]].add(at)
-        makers.update(dict.fromkeys(line.op.results, at))
+        makers.update(dict.fromkeys(entry.op.results, at))
     host_entries = [at for at, on_host in enumerate(hosted) if on_host]
     connected = reached(host_entries, lambda at: neighbours[at] & movable.keys())
     return sorted(connected & movable.keys())
 
 
-def _touched_bytes(line: PlanEntry) -> int:
-    assert line.call is not None
-    if line.op.definition.view is not None:
+def _touched_bytes(entry: PlanEntry) -> int:
+    call = entry.call
+    assert call is not None
+    if entry.op.definition.view is not None:
         return 0
-    return sum(nbytes(spec) for slots in (line.call.ins, line.call.outs) for specs in slots.values() for spec in specs)
+    return sum(nbytes(spec) for slots in (call.ins, call.outs) for specs in slots.values() for spec in specs)

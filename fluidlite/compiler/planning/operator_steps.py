@@ -56,9 +56,9 @@ class OperatorSteps(LayoutChoice):
 
     def _plan_operator(self, op: GraphOp) -> None:
         """Plan one operator; errors name it and the user's line."""
-        outer = self.line, self.line_index
-        self.line, self.line_index = PlanEntry(op, None, None), len(self.out.lines)
-        self.out.lines.append(self.line)
+        outer = self.entry, self.entry_index
+        self.entry, self.entry_index = PlanEntry(op, None, None), len(self.out.lines)
+        self.out.lines.append(self.entry)
         definition = op.definition
         try:
             if definition.marker:
@@ -76,11 +76,11 @@ class OperatorSteps(LayoutChoice):
             raise type(exc)(f"{exc}\n  At: {op.line}") from exc.__cause__
         except (PlaceError, DeviceUnavailable) as exc:  # of its device_guard
             raise type(exc)(f"{op}: {exc}") from None
-        self.line, self.line_index = outer
+        self.entry, self.entry_index = outer
 
     def _copy_before_overwrite(self, value: GraphValue) -> None:
-        assert self.line is not None
-        current = self.line.op.operator
+        assert self.entry is not None
+        current = self.entry.op.operator
         definition = registry.get(copy_operator(value.variable) if value.variable is not None else "assign")
         hints = {name: current.hints[name] for name in ("op_device",) if name in current.hints}  # not its other hints
         copy = GraphOp.derived_from(current, definition, {"X": [value]}, {}, hints)
@@ -175,11 +175,11 @@ class OperatorSteps(LayoutChoice):
         choice = choose(call, target, policy) if override is None else override
         if override is None and choice.kernel is not None:
             choice = self._best_layout(op, call, choice, policy)
-        assert self.line is not None
+        assert self.entry is not None
         in_layout = self._call_in_layout(op, call, choice, target)
         if in_layout is not None:
             choice = in_layout.choice
-        self.line.call, self.line.choice = call, choice
+        self.entry.call, self.entry.choice = call, choice
         if choice.parts:
             self._plan_parts(op, call, choice)
             if call.op.constant is not None:
@@ -287,7 +287,7 @@ class OperatorSteps(LayoutChoice):
 
     def _plan_control(self, op: GraphOp) -> None:
         """Add the step of a control-flow or host-callback operator."""
-        step = Control(op, self.line_index)
+        step = Control(op, self.entry_index)
         call = self._call(op)
         place = self.place
         for slot, values in op.inputs.items():

@@ -80,8 +80,8 @@ class ValuePlacer(ABC):
         self.last_reads: dict[GraphValue, float] = dict(graph.last_reads)
         self.at = 0
         """The index in the graph of the operator that is being planned."""
-        self.line: PlanEntry | None = None
-        self.line_index = 0
+        self.entry: PlanEntry | None = None
+        self.entry_index = 0
         self.serial = 0
         self.numbers: dict[GraphValue, tuple[Any, ...]] = {}
         self.inferred: dict[tuple[Call, bool], Call] = {}
@@ -178,8 +178,8 @@ class ValuePlacer(ABC):
         move = Move(name, source.place, target, source.spec, why, source.key, to_key, into_state)
         self._record_use(source.key)
         self.out.steps.append(move)
-        if self.line is not None:
-            self.line.moves.append(move)
+        if self.entry is not None:
+            self.entry.moves.append(move)
         return to_key
 
     def _key_at(self, value: GraphValue, target: Place, layout: Layout | None = PLAIN, why: str = "") -> str:
@@ -210,13 +210,13 @@ class ValuePlacer(ABC):
         attrs["axis"] = tuple(before.index(axis) for axis in after)
         call = Call(definition, {"X": (source_spec,)}, {"Out": (result_spec,)}, attrs, target)
         choice = choose(call, target, self.policy)
-        line = self.line or self.out.lines[-1]
+        entry = self.entry or self.out.lines[-1]
         run_place = choice.place  # the fallback place, if the target has no kernel
         from_key = self._key_at(value, run_place, current)
         spec = placement.spec.with_(layout=layout)
         to_key = self._new_key(f"{placement.key}@{run_place}:{layout.name}")
-        line.moves.append(Move(name, run_place, run_place, spec, "layout", from_key, to_key))
-        self._add_launch(line.op, call.at(run_place), choice, [from_key], [Output(to_key, spec)], [], blind=True)
+        entry.moves.append(Move(name, run_place, run_place, spec, "layout", from_key, to_key))
+        self._add_launch(entry.op, call.at(run_place), choice, [from_key], [Output(to_key, spec)], [], blind=True)
         if run_place == target:
             return to_key
         return self._add_move(name, Placement(spec, run_place, to_key, {}), target, "transfer")
@@ -309,7 +309,7 @@ class ValuePlacer(ABC):
         """Add the launch of a kernel, and the write-backs of state that it writes on another place."""
         state = bool(write_backs) or any(map(attrgetter("state"), outputs))
         in_specs = list(chain.from_iterable(call.ins.values()))
-        index = self.line_index if self.line is not None else len(self.out.lines) - 1
+        index = self.entry_index if self.entry is not None else len(self.out.lines) - 1
         step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state, blind=blind)
         if call.op.random and call.op.draws(call.attrs):
             step.random = random_key(self.graph.program, op, call)

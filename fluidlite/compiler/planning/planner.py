@@ -69,11 +69,11 @@ class _Planner(OperatorSteps):
                 plan, entries, self.overrides = other, other.lines[len(initial.out.lines) :], trial.overrides
         return plan
 
-    def _layout_overrides(self, lines: list[PlanEntry]) -> Overrides:
-        return layout_overrides(lines, self.graph.results, self.tied_choices) if self.tied_choices else {}
+    def _layout_overrides(self, entries: list[PlanEntry]) -> Overrides:
+        return layout_overrides(entries, self.graph.results, self.tied_choices) if self.tied_choices else {}
 
-    def _place_overrides(self, lines: list[PlanEntry]) -> Overrides:
-        return place_overrides(lines, self.graph.results, self.place, self.host, self.policy)
+    def _place_overrides(self, entries: list[PlanEntry]) -> Overrides:
+        return place_overrides(entries, self.graph.results, self.place, self.host, self.policy)
 
     def _copy(self, before: Plan | None) -> _Planner:
         """A copy of this planner's state, from which another plan is made."""

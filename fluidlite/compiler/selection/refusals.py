@@ -29,7 +29,7 @@ def disuse_reason(capability: str, call: Call, unit: Unit, policy: Policy) -> st
         return None
     preferred = policy.capability(unit.place.kind) if policy.codegen else None
     if preferred == "array":
-        return "codegen is 'array'"
+        return "codegen is the array namespace"
     if preferred == "language" or unit.array is None or "array" in policy.exclude:
         return None
     min_elements = getattr(unit.language, "least", 0)

@@ -23,7 +23,7 @@ from fluidlite.tensor.tensor_spec import Spec, specs_of
 
 assert fluidlite.plugin_loader and fluidlite.operators
 Array = np.ndarray[Any, Any]
-pytestmark = pytest.mark.skipif(cblas.find("float32") is None, reason="this build of NumPy shows no cblas")
+pytestmark = pytest.mark.skipif(cblas.cblas_routine("float32") is None, reason="this build of NumPy shows no cblas")
 
 MATMULS = [
     ((5, 7), (7, 3), False, False, 1.0),
@@ -128,7 +128,7 @@ def test_refuses_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "65 matrices" in str(supports(matmul_call((65, 2, 2), (65, 2, 2))))
     assert supports(matmul_call((-1, 4), (4, 4))) is None
     assert "float16" in str(supports(matmul_call((2, 4), (4, 4), "float16")))
-    monkeypatch.setattr(cblas, "find", lambda dtype: None)
+    monkeypatch.setattr(cblas, "cblas_routine", lambda dtype: None)
     assert "no cblas" in str(supports(matmul_call((2, 4), (4, 4))))
 
 
@@ -154,7 +154,7 @@ def calls_of(call: Call) -> int:
     for tensor in tensors:
         tensor.allocate(context)
     io = IO(call, tensors, context)
-    return sum(len(blas._Step(gemm, "float32").bind(context, io)) for gemm in gemms_of(call))
+    return sum(len(blas._GemmStep(gemm, "float32").bind(context, io)) for gemm in gemms_of(call))
 
 
 @pytest.mark.skipif(batches.batched("float32") is None, reason="this BLAS has no products of batches")
@@ -188,20 +188,20 @@ def test_steps_are_those_of_the_list(a: Any, b: Any, batch: Any, summed: Any) ->
     listed = list(gemm.matrices())
     found = {tuple(new - old for old, new in zip(p[:3], n[:3], strict=True)) for p, n in pairwise(listed)}
     even = len(found) == 1 and not any(add for *_, add in listed)
-    assert batches.steps_of(gemm) == (found.pop() if even else None)
+    assert batches.batch_strides(gemm) == (found.pop() if even else None)
 
 
 def test_batches_of_open_size_are_not_listed() -> None:
     """While a program is compiled, a dim that is not known stands for a very large one."""
     (gemm,) = gemms_of(matmul_call((10**12, 101, 102), (10**12, 102, 103)))
-    assert batches.steps_of(gemm) == (1, 1, 1)
+    assert batches.batch_strides(gemm) == (1, 1, 1)
 
 
 def test_small_matrices_are_multiplied_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some builds of OpenBLAS crash when a batch has them."""
     small, large = (matmul_call((2, side, 100), (2, 100, 100)) for side in (100, 101))
-    assert [batches.steps_of(gemm) for gemm in gemms_of(small)] == [None]
-    assert [batches.steps_of(gemm) for gemm in gemms_of(large)] == [(1, 1, 1)]
+    assert [batches.batch_strides(gemm) for gemm in gemms_of(small)] == [None]
+    assert [batches.batch_strides(gemm) for gemm in gemms_of(large)] == [(1, 1, 1)]
     assert calls_of(small) == 2
     monkeypatch.setattr(blas, "batched", lambda dtype: None)
     assert calls_of(large) == 2
@@ -220,16 +220,16 @@ def test_products_that_are_short_leave_other_threads_asleep() -> None:
     before, seen = get(), []
     put(2)
     try:
-        cblas._alone(lambda: seen.append(get()))()
+        cblas._single_threaded(lambda: seen.append(get()))()
         assert (seen, get()) == ([1], 2)
 
         def fail() -> None:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            cblas._alone(fail)()
+            cblas._single_threaded(fail)()
         assert get() == 2
-        routine = cblas.find("float32")
+        routine = cblas.cblas_routine("float32")
         assert routine is not None
         a, b = (np.random.default_rng(0).random((128, 128), "float32") for _ in range(2))
         for m in (128, 1):

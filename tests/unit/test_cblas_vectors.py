@@ -7,13 +7,13 @@ import itertools
 import numpy as np
 import pytest
 
-from fluidlite.kernels.blas.cblas import Product, find
+from fluidlite.kernels.blas.cblas import Product, cblas_routine
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("sizes", [(1, 5, 7), (5, 1, 7), (1, 1, 7), (1, 4, 1), (4, 1, 1)], ids=str)
 def test_a_vector_on_either_side(sizes: tuple[int, int, int], dtype: str) -> None:
-    routine = find(dtype)
+    routine = cblas_routine(dtype)
     if routine is None:
         pytest.skip("this build of NumPy shows no cblas")
     m, n, k = sizes

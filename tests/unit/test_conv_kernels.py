@@ -68,7 +68,7 @@ def values(
 
 @pytest.mark.parametrize(
     ("type", "x", "w", "attrs", "library", "bound"),
-    [(*case, "blas", "UNROLLED") for case in LARGER] + [(*case, "plain", "COPIED") for case in SMALL],
+    [(*case, "blas", "MAX_UNROLLED_BYTES") for case in LARGER] + [(*case, "plain", "COPIED") for case in SMALL],
 )
 def test_rows_at_a_time(
     type: str, x: Any, w: Any, attrs: dict[str, Any], library: str, bound: str, monkeypatch: pytest.MonkeyPatch
@@ -137,11 +137,11 @@ def test_unrolled_windows(
     from fluidlite.kernels.blas import im2col
 
     made, products = [], im2col._Products
-    monkeypatch.setattr(im2col, "few_windows", lambda one: True)
+    monkeypatch.setattr(im2col, "has_few_windows", lambda one: True)
     monkeypatch.setattr(im2col.registers, "supports", lambda call: "left to others")
     monkeypatch.setattr(im2col, "_Products", lambda *args: made.append(args[2:]) or products(*args))
-    monkeypatch.setattr(im2col, "UNROLLED", nbytes)
-    monkeypatch.setattr(im2col, "RUN", run)
+    monkeypatch.setattr(im2col, "MAX_UNROLLED_BYTES", nbytes)
+    monkeypatch.setattr(im2col, "MIN_ROW_WINDOWS", run)
     checked_values(type, (images, *x[1:]), w, attrs, "im2col")
     assert {images for _, images in made} == {1 if nbytes == 1 else images} and len(made) == 3
     assert run > 1 or {by_taps for by_taps, _ in made} == {True}

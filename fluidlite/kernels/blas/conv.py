@@ -1,8 +1,8 @@
-"""Convolutions, transposed convolutions and their gradients, by cblas on an image unrolled along its width only.
+"""Convolutions, transposed convolutions and their gradients by cblas, on an image unrolled along its width only.
 
-The elements that a row of the filter reads stand in a column; rows of the filter read the same columns, further down:
-a window is the sum of one product for each of them. So an image is copied as often as the filter is wide, not as
-often as it has elements. Small images are joined, so that products have enough columns.
+A column contains the elements that one row of the filter reads; every row of the filter reads the same columns at
+another offset. The windows are the sum of one GEMM for each row. So an image is copied once for each tap along the
+width, not once for each tap as by im2col. Small images are joined, so that a GEMM has enough columns.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 from fluidlite.kernel_support import Convolution, Kernel, Line, convolutions_of, nothing_fused, unknown_dims
 from fluidlite.plugin import IO, Call, Context, register_kernel
 
-from .cblas import FLOATS, PLAIN, ROW_MAJOR, TRANSPOSED, Routine, find, unsuitable
+from .cblas import FLOATS, PLAIN, ROW_MAJOR, TRANSPOSED, Routine, cblas_routine, unsuitable
 
-UNROLLED = 8 << 20
-"""Bytes of an unrolled part of an image; a row of windows of one image may take more."""
-ENOUGH = 4096
-"""Columns up to which images are joined: products that are wider are no faster."""
-FEWEST = 8
-"""Channels and filters of a group; products of fewer take longer than kernels of the kernel language."""
-_ONCE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
+MAX_UNROLLED_BYTES = 8 << 20
+"""Maximum bytes of an unrolled part of an image; a row of windows of one image may take more."""
+MAX_JOINED_COLUMNS = 4096
+"""Columns of a GEMM up to which images are joined: wider products are no faster."""
+MIN_CHANNELS = 8
+"""Minimum channels and filters of a group; with fewer, GEMMs take longer than kernels in the kernel language."""
+_UNIT_LINE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
 
 Array = Any
 Step = Callable[[Context, IO], None]
@@ -35,37 +35,38 @@ def _supports(call: Call) -> str | None:
     reason = unsuitable(str(call.key_dtype)) or nothing_fused(call)
     if reason is not None or unknown_dims(call):
         return reason
-    fewest = min(min(one.channels, one.filters) for one in convolutions_of(call))
-    return f"a group has {fewest} channels or filters; from {FEWEST} on products pay" if fewest < FEWEST else None
+    count = min(min(one.channels, one.filters) for one in convolutions_of(call))
+    text = f"a group has {count} channels or filters; from {MIN_CHANNELS} on products pay"
+    return text if count < MIN_CHANNELS else None
 
 
 class _Gemm:
     """``c = op(a) @ op(b)`` or ``c += op(a) @ op(b)`` of row-major matrices at addresses.
 
-    ``a_row``, ``c_row``: how far apart rows lie; those of ``b`` are told with its address.
-    ``turned``: whether each of ``a`` and ``b`` is transposed.
+    ``a_row``, ``c_row``: strides of rows, in elements; the caller passes that of ``b`` with its address.
+    ``transposed``: whether each of ``a`` and ``b`` is transposed.
     """
 
     def __init__(
-        self, routine: Routine, m: int, n: int, k: int, a_row: int, c_row: int, turned: tuple[bool, bool]
+        self, routine: Routine, m: int, n: int, k: int, a_row: int, c_row: int, transposed: tuple[bool, bool]
     ) -> None:
         integer, number = routine.integer, routine.number
         self._call = routine.releasing
         self._head = (
             ctypes.c_int(ROW_MAJOR),
-            ctypes.c_int(TRANSPOSED if turned[0] else PLAIN),
-            ctypes.c_int(TRANSPOSED if turned[1] else PLAIN),
+            ctypes.c_int(TRANSPOSED if transposed[0] else PLAIN),
+            ctypes.c_int(TRANSPOSED if transposed[1] else PLAIN),
             integer(m),
             integer(n),
             integer(k),
             number(1.0),
         )
         self._a_row, self._c_row, self._integer = integer(a_row), integer(c_row), integer
-        self._keep = number(0.0), number(1.0)
+        self._betas = number(0.0), number(1.0)
 
     def __call__(self, a: int, b: int, b_row: int, c: int, add: bool) -> None:
         address, rows = ctypes.c_void_p, self._integer(b_row)
-        self._call(*self._head, address(a), self._a_row, address(b), rows, self._keep[add], address(c), self._c_row)
+        self._call(*self._head, address(a), self._a_row, address(b), rows, self._betas[add], address(c), self._c_row)
 
 
 class _Unroll:
@@ -75,7 +76,7 @@ class _Unroll:
     """
 
     def __init__(self, lines: Sequence[Line], sizes: Sequence[int], dims: tuple[int, int]) -> None:
-        self.lines = (_ONCE,) * (3 - len(lines)) + tuple(lines)
+        self.lines = (_UNIT_LINE,) * (3 - len(lines)) + tuple(lines)
         self.sizes = (1,) * (3 - len(sizes)) + tuple(sizes)
         self.dims = dims
         d, h, w = self.lines
@@ -85,47 +86,47 @@ class _Unroll:
         self.extra = max(offsets) // h.stride
         self.starts = [(at % h.stride, at // h.stride) for at in offsets]
         inside = h.least >= 0 and h.least + max(offsets) + h.count <= self.sizes[1]
-        self.direct = inside and h.stride == w.taps == w.stride == 1 and w.start == 0 and w.count == self.sizes[2]
+        self.in_place = inside and h.stride == w.taps == w.stride == 1 and w.start == 0 and w.count == self.sizes[2]
 
     def parts(self, images: int, itemsize: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (first image, end, first row, end) of parts of a bounded size."""
+        """Yield (first image, end, first row, end) of parts whose columns take at most a constant number of bytes."""
         _, rows, width = self.counts
-        line = prod(self.dims) * self.lines[2].taps * self.phases * width * itemsize
-        most = max(1, UNROLLED // line - self.extra)
-        if most < rows:
+        row_nbytes = prod(self.dims) * self.lines[2].taps * self.phases * width * itemsize
+        max_rows = max(1, MAX_UNROLLED_BYTES // row_nbytes - self.extra)
+        if max_rows < rows:
             for n in range(images):
-                for row in range(0, rows, most):
-                    yield n, n + 1, row, min(rows, row + most)
+                for row in range(0, rows, max_rows):
+                    yield n, n + 1, row, min(rows, row + max_rows)
             return
-        wanted = max(1, ENOUGH // (rows * width))
-        count = max(1, min(wanted, UNROLLED // (line * (rows + self.extra))))
+        joined = max(1, MAX_JOINED_COLUMNS // (rows * width))
+        count = max(1, min(joined, MAX_UNROLLED_BYTES // (row_nbytes * (rows + self.extra))))
         for n in range(0, images, count):
             yield n, min(images, n + count), 0, rows
 
     def columns(self, x: Array, part: tuple[int, int, int, int], in_place: bool) -> Iterator[tuple[int, ...]]:
-        """Yield what is multiplied for a part of an image [images, channels, depth, height, width].
+        """Yield the GEMM operands of a part of an image [images, channels, depth, height, width].
 
-        Each is (slice of the windows, tap of the depth, tap of the height, address of the columns, their row step).
-        They stay while the generator does not go on. ``in_place``: one image, whose channels come first, may be read
-        where it lies.
+        Each is (slice of the windows, tap of the depth, tap of the height, address of the columns, their row stride).
+        The address is valid until the generator resumes. ``in_place``: the part is one image with its channels first,
+        which may be read without a copy.
         """
         first, end, low, high = part
         size, width = x.itemsize, self.counts[2]
         for d, readers in self.slices():
-            if in_place and self.direct:
-                row_step, line = prod(self.sizes), width
+            if in_place and self.in_place:
+                row_step, columns_of_row = prod(self.sizes), width
                 start = x[first, :, d, self.lines[1].least + low :].ctypes.data
                 phase_step = 0
             else:
-                made = self.make(x[first:end, :, d], low, high)
-                row_step, start, line = made.strides[2] // size, made.ctypes.data, (end - first) * width
-                phase_step = made.strides[3]
+                columns = self.unroll(x[first:end, :, d], low, high)
+                row_step, start, columns_of_row = columns.strides[2] // size, columns.ctypes.data, (end - first) * width
+                phase_step = columns.strides[3]
             for o, t in readers:
                 for s, (phase, row) in enumerate(self.starts):
-                    yield o, t, s, start + phase * phase_step + row * line * size, row_step
+                    yield o, t, s, start + phase * phase_step + row * columns_of_row * size, row_step
 
     def slices(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-        """Yield each slice of the depth that is read, with the (window, tap) that read it."""
+        """Yield each depth slice that windows read, with the (window, tap) pairs that read it."""
         line = self.lines[0]
         readers: dict[int, list[tuple[int, int]]] = {}
         for o in range(line.count):
@@ -135,25 +136,25 @@ class _Unroll:
                     readers.setdefault(at, []).append((o, t))
         yield from sorted(readers.items())
 
-    def make(self, x: Array, low: int, high: int) -> Array:
+    def unroll(self, x: Array, low: int, high: int) -> Array:
         """Return [groups, width taps, channels, phases, rows, images, width] of [images, channels, height, width]."""
         _, h, w = self.lines
         rows = high - low + self.extra
         groups, channels = self.dims
-        made = np.empty((groups, w.taps, channels, self.phases, rows, x.shape[0], w.count), x.dtype)
+        columns = np.empty((groups, w.taps, channels, self.phases, rows, x.shape[0], w.count), x.dtype)
         x = x.reshape(x.shape[0], groups, channels, *x.shape[2:]).transpose(1, 2, 3, 0, 4)
         for phase in range(self.phases):
             at = h.least + phase + h.stride * low
             first = min(rows, max(0, -(at // h.stride)))
             end = max(first, min(rows, (self.sizes[1] - 1 - at) // h.stride + 1))
-            made[:, :, :, phase, :first] = 0
-            made[:, :, :, phase, end:] = 0
+            columns[:, :, :, phase, :first] = 0
+            columns[:, :, :, phase, end:] = 0
             if first == end:
                 continue
             start = at + h.stride * first
             read = x[:, :, start : start + h.stride * (end - first - 1) + 1 : h.stride]
             for t in range(w.taps):
-                target = made[:, t, :, phase, first:end]
+                target = columns[:, t, :, phase, first:end]
                 left, right = w.inside(t, self.sizes[2])
                 if left:
                     target[..., :left] = 0
@@ -162,7 +163,7 @@ class _Unroll:
                 if left < right:
                     start = w.start + w.reach * t + w.stride * left
                     target[..., left:right] = read[..., start : start + w.stride * (right - left - 1) + 1 : w.stride]
-        return made
+        return columns
 
 
 def _as_3d(array: Array, dims: tuple[int, ...], last: bool) -> Array:
@@ -177,8 +178,8 @@ def convolve(call: Call, context: Context) -> Any:
     """Return the kernel that runs the computations of a call one after the other."""
     steps: list[Step] = []
     for one in (each.flattened() for each in convolutions_of(call)):
-        routine = find(call.dtype(one.out))
-        assert routine is not None  # _supports has asked
+        routine = cblas_routine(call.dtype(one.out))
+        assert routine is not None  # _supports checked it
         if one.kind == "filter":
             steps.append(_filter_step(one, routine))
         else:
@@ -196,10 +197,10 @@ def _correlation(one: Convolution, lines: tuple[Line, ...], routine: Routine) ->
     grouped = (one.groups, one.filters, one.channels, *(1,) * (3 - len(lines)), *one.shape.kernel)
     forward, groups = one.kind == "windows", one.groups
     source, inner, m = (one.image, one.channels, one.filters) if forward else (one.windows, one.filters, one.channels)
-    lines = (_ONCE,) * (3 - len(lines)) + lines
+    lines = (_UNIT_LINE,) * (3 - len(lines)) + lines
     dims, out_dims = (one.image_dims(), one.windows_dims())[:: 1 if forward else -1]
     if not all(line.taps for line in lines):
-        empty = tuple(_place(line, 0, line.count) for line in lines)
+        empty = tuple(_outputs(line, 0, line.count) for line in lines)
 
         def clear(context: Context, io: IO) -> None:
             _as_3d(io.array(one.out), out_dims, one.last)[(..., *empty)] = 0
@@ -225,26 +226,26 @@ def _correlation(one: Convolution, lines: tuple[Line, ...], routine: Routine) ->
             else:
                 target = np.empty((groups * m, depth, high - low, end - first, width), x.dtype)
                 c_row, c_slice = depth * columns, columns
-            base, touched = target.ctypes.data, [False] * depth
+            base, written = target.ctypes.data, [False] * depth
             gemm = _Gemm(routine, m, columns, k, k if forward else m, c_row, (not forward, False))
             for o, t, s, at, b_row in unroll.columns(x, part, in_place):
                 weights, to = packed[t, s].ctypes.data, base + o * c_slice * size
                 for g in range(groups):
                     b, c = at + g * k * b_row * size, to + g * m * c_row * size
-                    gemm(weights + g * m * k * size, b, b_row, c, touched[o])
-                touched[o] = True
+                    gemm(weights + g * m * k * size, b, b_row, c, written[o])
+                written[o] = True
             for o in range(depth):
-                if not touched[o]:
+                if not written[o]:
                     target[:, o] = 0
             if not in_place:
-                places = (_place(lines[0], 0, depth), _place(lines[1], low, high), _place(lines[2], 0, width))
-                out[(slice(first, end), slice(None), *places)] = target.transpose(3, 0, 1, 2, 4)
+                slices = (_outputs(lines[0], 0, depth), _outputs(lines[1], low, high), _outputs(lines[2], 0, width))
+                out[(slice(first, end), slice(None), *slices)] = target.transpose(3, 0, 1, 2, 4)
 
     return run
 
 
-def _place(line: Line, low: int, high: int) -> slice:
-    """Return where the outputs [low, high) of a line lie."""
+def _outputs(line: Line, low: int, high: int) -> slice:
+    """Return the slice of the outputs [low, high) of a line."""
     return slice(line.first + line.step * low, line.first + line.step * (high - 1) + 1, line.step)
 
 
@@ -265,21 +266,21 @@ def _filter_step(one: Convolution, routine: Routine) -> Step:
             first, end, low, high = part
             columns = (high - low) * (end - first) * width
             in_place = not one.last and end - first == 1
-            seen = y[first, :, :, low:high]
+            windows = y[first, :, :, low:high]
             a_row, a_slice = depth * height * width, height * width
             if not in_place:
-                seen = np.ascontiguousarray(y[first:end, :, :, low:high].transpose(1, 2, 3, 0, 4))
+                windows = np.ascontiguousarray(y[first:end, :, :, low:high].transpose(1, 2, 3, 0, 4))
                 a_row, a_slice = depth * columns, columns
-            base = seen.ctypes.data
+            base = windows.ctypes.data
             gemm = _Gemm(routine, m, n, columns, a_row, n, (False, True))
             for o, t, s, at, b_row in unroll.columns(x, part, in_place):
                 rows, to = base + o * a_slice * size, total[t, s].ctypes.data
                 for g in range(groups):
                     b, c = at + g * n * b_row * size, to + g * m * n * size
                     gemm(rows + g * m * a_row * size, b, b_row, c, True)
-        whole = out.reshape(groups, m, inner, d_taps, h_taps, w_taps)
-        for d, h, w in np.ndindex(d_taps, h_taps, w_taps):  # in one go it is copied a row of taps at a time
-            whole[..., d, h, w] = total[d, h, :, :, w]
+        grouped_out = out.reshape(groups, m, inner, d_taps, h_taps, w_taps)
+        for d, h, w in np.ndindex(d_taps, h_taps, w_taps):  # one assignment would copy a row of taps at a time
+            grouped_out[..., d, h, w] = total[d, h, :, :, w]
 
     return run
 

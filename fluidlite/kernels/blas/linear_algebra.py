@@ -1,6 +1,6 @@
-"""matmul, mul and their gradients: one cblas call a matrix, or a batch, with alpha and the sums over batches in it.
+"""matmul, mul and their gradients by cblas: one GEMM a matrix or a batch, which also applies alpha and sums batches.
 
-The products take an epilogue that adds to what is there: cblas's beta.
+An epilogue that adds the product to a tensor becomes the beta of cblas.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from fluidlite.kernel_support import ITEMSIZE, Accumulation, Gemm, Kernel, accumulation, gemms_of
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, register_kernel
 
-from .batches import Batch, batched, steps_of
-from .cblas import FLOATS, Product, find, unsuitable
+from .batches import Batch, batch_strides, batched
+from .cblas import FLOATS, Product, cblas_routine, unsuitable
 
-_MOST = 64  # matrices; beyond, NumPy's own loop over a batch beats one in Python
+_MAX_LOOPED_MATRICES = 64  # matrices of a batch; above it, NumPy's own loop over a batch is faster than one in Python
 
 
 def _supports(call: Call) -> str | None:
@@ -26,37 +26,37 @@ def _supports(call: Call) -> str | None:
     if reason is not None:
         return reason
     if call.known:
-        one_by_one = batched(dtype) is None
-        most = max([prod(gemm.batch) for gemm in gemms_of(call) if one_by_one or steps_of(gemm) is None], default=0)
-        if most > _MOST:
-            return f"a batch of {most} matrices; above {_MOST} NumPy's own loop is faster"
+        looped = batched(dtype) is None
+        largest = max([prod(gemm.batch) for gemm in gemms_of(call) if looped or batch_strides(gemm) is None], default=0)
+        if largest > _MAX_LOOPED_MATRICES:
+            return f"a batch of {largest} matrices; above {_MAX_LOOPED_MATRICES} NumPy's own loop is faster"
     if call.epilogue is not None:
-        found = accumulation(call)
-        if isinstance(found, str):
-            return found
+        epilogue = accumulation(call)
+        if isinstance(epilogue, str):
+            return epilogue
         if call.known and not all(gemm.m and gemm.n and gemm.k for gemm in gemms_of(call)):
             return "a product of nothing"
     return None
 
 
-class _Step:
-    """One GEMM of the operator: calls of cblas at fixed offsets from the slots' addresses."""
+class _GemmStep:
+    """One GEMM of the operator: calls of cblas at constant offsets from the slots' addresses."""
 
-    def __init__(self, gemm: Gemm, dtype: str, added: Accumulation | None = None) -> None:
-        self.slots = gemm.a, gemm.b, added.out if added is not None else gemm.out
-        self.added = added
+    def __init__(self, gemm: Gemm, dtype: str, addend: Accumulation | None = None) -> None:
+        self.slots = gemm.a, gemm.b, addend.out if addend is not None else gemm.out
+        self.addend = addend
         size = ITEMSIZE[dtype]
         self.out_nbytes = prod(gemm.out_dims) * size
         self.offsets: list[tuple[int, int, int, bool]] = []
         self.product: Product | None = None
         self.batch: Batch | None = None
-        routine = find(dtype)
+        routine = cblas_routine(dtype)
         if routine is None or not (gemm.m and gemm.n and gemm.k):
             return
         a_nbytes, b_nbytes = size * prod(gemm.a_dims[-2:]), size * prod(gemm.b_dims[-2:])
         out_nbytes = size * gemm.m * gemm.n
         self.offsets = [(a * a_nbytes, b * b_nbytes, out * out_nbytes, add) for a, b, out, add in gemm.matrices()]
-        alpha, beta = (gemm.alpha, 0.0) if added is None else (gemm.alpha * added.factor, added.scale)
+        alpha, beta = (gemm.alpha, 0.0) if addend is None else (gemm.alpha * addend.factor, addend.scale)
         self.product = Product(
             routine,
             gemm.m,
@@ -69,22 +69,22 @@ class _Step:
             alpha,
             beta,
         )
-        steps, found = steps_of(gemm), batched(dtype)
-        if steps is not None and found is not None:
-            apart = steps[0] * prod(gemm.a_dims[-2:]), steps[1] * prod(gemm.b_dims[-2:]), steps[2] * gemm.m * gemm.n
-            self.batch = Batch(found, routine, gemm, apart, len(self.offsets), alpha, beta)
+        steps, batched_gemm = batch_strides(gemm), batched(dtype)
+        if steps is not None and batched_gemm is not None:
+            strides = steps[0] * prod(gemm.a_dims[-2:]), steps[1] * prod(gemm.b_dims[-2:]), steps[2] * gemm.m * gemm.n
+            self.batch = Batch(batched_gemm, routine, gemm, strides, len(self.offsets), alpha, beta)
 
-    def begin(self, io: IO) -> tuple[int, int, int] | None:
-        """Where to copy what is added to, and how much; None if it lies there already."""
-        if self.added is None:
+    def addend_copy(self, io: IO) -> tuple[int, int, int] | None:
+        """Return (target, source, bytes) of the copy of the addend into the output; None if they share memory."""
+        if self.addend is None:
             return None
-        source, target = io.address(self.added.slot), io.address(self.added.out)
+        source, target = io.address(self.addend.slot), io.address(self.addend.out)
         return (target, source, self.out_nbytes) if source != target else None
 
     def bind(self, context: Context, io: IO) -> list[Callable[[], Any]]:
-        """Return the calls for buffers that stay."""
+        """Return the calls for buffers whose addresses do not change."""
         a, b, out = map(io.address, self.slots)
-        if self.product is None or not self.offsets:  # a contraction of nothing
+        if self.product is None or not self.offsets:  # a contraction over no elements
             nbytes = self.out_nbytes
             return [lambda: ctypes.memset(out, 0, nbytes)]
         calls: list[Callable[[], Any]]
@@ -92,41 +92,41 @@ class _Step:
             calls = [self.batch.bind(a, b, out)]
         else:
             calls = [self.product.bind(a + x, b + y, out + z, add) for x, y, z, add in self.offsets]
-        copied = self.begin(io)
-        return calls if copied is None else [partial(ctypes.memmove, *copied), *calls]
+        copy_arguments = self.addend_copy(io)
+        return calls if copy_arguments is None else [partial(ctypes.memmove, *copy_arguments), *calls]
 
     def record(self, recorder: Any, io: IO) -> bool:
-        """Note the calls for buffers that stay, if each may be made from native code."""
-        if self.product is None or not self.offsets or self.batch is not None or self.begin(io) is not None:
+        """Record the calls for buffers whose addresses do not change; return False if one cannot be a native call."""
+        if self.product is None or not self.offsets or self.batch is not None or self.addend_copy(io) is not None:
             return False
         a, b, out = map(io.address, self.slots)
         return all([self.product.record(recorder, a + x, b + y, out + z, add) for x, y, z, add in self.offsets])
 
 
 def _products(call: Call, context: Context) -> Any:
-    added = accumulation(call) if call.epilogue is not None else None
-    assert not isinstance(added, str)  # _supports has seen to it
-    steps = [_Step(gemm, str(call.key_dtype), added) for gemm in gemms_of(call)]
+    addend = accumulation(call) if call.epilogue is not None else None
+    assert not isinstance(addend, str)  # _supports refused it
+    steps = [_GemmStep(gemm, str(call.key_dtype), addend) for gemm in gemms_of(call)]
 
     def run(context: Context, io: IO) -> None:
         for step in steps:
-            for bound in step.bind(context, io):
-                bound()
+            for bound_call in step.bind(context, io):
+                bound_call()
 
-    if added is None and len(steps) == 1 and steps[0].product is not None and len(steps[0].offsets) == 1:
+    if addend is None and len(steps) == 1 and steps[0].product is not None and len(steps[0].offsets) == 1:
         product, (a, b, out) = steps[0].product, steps[0].slots
 
         def run(context: Context, io: IO) -> None:
             product(io.address(a), io.address(b), io.address(out), False)
 
     def bind(context: Context, io: IO) -> Callable[[], Any]:
-        calls = [bound for step in steps for bound in step.bind(context, io)]
+        calls = [bound_call for step in steps for bound_call in step.bind(context, io)]
         if len(calls) == 1:
             return calls[0]
 
         def run_bound() -> None:
-            for bound in calls:
-                bound()
+            for bound_call in calls:
+                bound_call()
 
         return run_bound
 
@@ -137,7 +137,7 @@ def _products(call: Call, context: Context) -> Any:
 
 
 def _registered(op: str, adds: bool) -> Kernel:
-    """A kernel of products; ``adds`` says that they are added to what is there."""
+    """Register the kernel of an operator; ``adds``: it takes an epilogue that adds."""
     options = KernelOptions(epilogue=adds)
     return register_kernel(op, "cpu", library="blas", dtypes=FLOATS, supports=_supports, inplace=adds, options=options)(
         _products

@@ -261,7 +261,7 @@ def test_transforms_made_a_few_tiles_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     """The last ones are fewer than a product in registers takes."""
     from fluidlite.kernels.language import winograd
 
-    monkeypatch.setattr(winograd, "CHUNK", 1)
+    monkeypatch.setattr(winograd, "MAX_CHUNK_BYTES", 1)
     compare("cpu", Geometry(1, 16, 32, (14, 14), (3, 3), pads=(1, 1)), True, "winograd")
 
 
@@ -275,9 +275,9 @@ def test_a_product_of_few_tiles_has_room(monkeypatch: pytest.MonkeyPatch) -> Non
 
     rows, taken, take = tile_of(get_context(devices.host()), "float32", 49, 32).rows, [], Workspace.take
     monkeypatch.setattr(Workspace, "take", lambda self, nbytes: taken.append(nbytes) or take(self, nbytes))
-    monkeypatch.setattr(winograd, "CHUNK", 1)
+    monkeypatch.setattr(winograd, "MAX_CHUNK_BYTES", 1)
     compare("cpu", Geometry(1, 16, 32, (14, 13), (3, 3), pads=(1, 1)), True, "winograd")
-    assert [nbytes for nbytes in taken if nbytes >= max(rows, 10) * (winograd.SPOTS * 32 + winograd.LANES) * 4]
+    assert [nbytes for nbytes in taken if nbytes >= max(rows, 10) * (winograd.SPOTS * 32 + winograd.MAX_LANES) * 4]
 
 
 def test_one_filter_in_several_packed_forms() -> None:

@@ -225,9 +225,9 @@ def test_convolutions(
     cublas: CuBLAS, given: tuple[Any, ...], dtype: str, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All images at a time and one, against the host's kernels in float64."""
-    monkeypatch.setattr(conv, "ENOUGH", 0)
-    monkeypatch.setattr(conv, "ENOUGH_BACKWARD", 0)
-    monkeypatch.setattr(conv, "COLUMNS", part)
+    monkeypatch.setattr(conv, "MIN_MULTIPLIES", 0)
+    monkeypatch.setattr(conv, "MIN_GRADIENT_MULTIPLIES", 0)
+    monkeypatch.setattr(conv, "MAX_COLUMNS_BYTES", part)
     type, x_dims, w_dims, attrs = given
     x, w = numbers(x_dims, dtype), numbers(w_dims, dtype, 1)
     wide = {"Input": x.astype("float64"), "Filter": w.astype("float64")}

@@ -1,4 +1,4 @@
-"""Products of matrices on GPUs, by cuBLAS through CuPy, half types on the tensor cores."""
+"""GEMMs and convolutions on GPUs by CuPy's cuBLAS; half types use the tensor cores."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fluidlite.plugin import Library, hookimpl
 
 @hookimpl
 def register_libraries(register: Any) -> None:
-    """Name the library."""
+    """Register the library."""
     register(Library("cublas", ("cuda",), 20, "products of matrices, by CuPy's cuBLAS"))
 
 
 @hookimpl
 def register_kernels(register: Any) -> None:
-    """Hand the kernels over."""
-    for found in pkgutil.iter_modules(__path__):
-        register(import_module(f"{__name__}.{found.name}"))
+    """Register the kernels of every module of this package."""
+    for module in pkgutil.iter_modules(__path__):
+        register(import_module(f"{__name__}.{module.name}"))

@@ -1,6 +1,6 @@
-"""Convolutions and transposed ones with their gradients: the windows of images as columns, and products of cuBLAS.
+"""Convolutions, transposed convolutions and their gradients by im2col and cuBLAS.
 
-The columns of a few images at a time lie in the workspace.
+The workspace holds the columns of some images at a time.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from typing import Any
 
 from fluidlite.kernel_support import ITEMSIZE, Convolution, Line, convolutions_of, nothing_fused
 from fluidlite.kernels.language.source import (
-    MOVED,
+    COPY_DTYPES,
     Buffer,
-    Step,
+    CallStep,
     Workspace,
     build,
     ctype,
-    in_turn,
-    part,
+    sequential_steps,
+    span_at,
     store,
 )
 from fluidlite.plugin import IO, Call, Context, Span, compute_dtype, register_kernel
 
-from .gemm import LONGEST, REALS, Matrices, Multiply, address, cublas
+from .gemm import CUDA_DATA_TYPES, INT32_LIMIT, BatchedGemm, MatrixLayout, address, cublas
 
-ENOUGH, ENOUGH_BACKWARD = 1 << 30, 1 << 24
-"""Multiplications from which on products are faster than loops, whose gradients take longer than their windows."""
-COLUMNS = 256 << 20
-"""Bytes of columns made at a time; those of one image may be more."""
-GROUPS = 16
-"""More groups are a product each: loops are faster."""
-_ONCE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
+MIN_MULTIPLIES, MIN_GRADIENT_MULTIPLIES = 1 << 30, 1 << 24
+"""Minimum multiply-adds of a convolution and of a gradient: with fewer, generated loops are faster."""
+MAX_COLUMNS_BYTES = 256 << 20
+"""Maximum bytes of the columns in the workspace; those of one image may take more."""
+MAX_GROUPS = 16
+"""Maximum groups: each group is one GEMM, so with more groups generated loops are faster."""
+_UNIT_LINE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
 
-# A place of a channel of an image an item: what each tap reads there.
-_MAKE = """
+# im2col: a work-item writes, for one position in one channel of one image, the elements that all taps read.
+_IM2COL = """
   int r = (int)gid;
   const int p = r % (int)positions; r /= (int)positions;
   const int c = r % (int)channels, n = r / (int)channels;
@@ -56,7 +56,7 @@ _MAKE = """
     }
   }
 """
-# An element of the filter an item, in the order of taps.
+# A work-item copies one element of the filter, in the order of taps.
 _PACK = """
   int r = (int)gid;
   const int k = r % (int)w_taps; r /= (int)w_taps;
@@ -67,7 +67,7 @@ _PACK = """
   const index_t tap = ((d_tap + d_next * i) * kernel_h + h_tap + h_next * j) * kernel_w + w_tap + w_next * k;
   packed[gid] = filter[g * block + row * row_step + c * inner_step + tap];
 """
-# A place of a channel an item.
+# A work-item copies one position of a channel.
 _PLACE = """
   int r = (int)gid;
   const int p = r % (int)positions; r /= (int)positions;
@@ -75,8 +75,8 @@ _PLACE = """
   const index_t line = (r * d_size + d_first + d_step * d) * h_size + h_first + h_step * h;
   out[base + line * w_size + w_first + w_step * w] = $value;
 """
-# Images of channels as channels of images.
-_TURN = """
+# [images, channels, positions] transposed to [channels, images, positions].
+_TRANSPOSE = """
   int r = (int)gid;
   const int p = r % (int)positions; r /= (int)positions;
   const int c = r % (int)channels, n = r / (int)channels;
@@ -86,33 +86,33 @@ _NARROW = "$narrow"
 
 
 def supports(call: Call) -> str | None:
-    """Why it is left to loops, or to others."""
-    found = cublas()
-    if isinstance(found, str):
-        return found
+    """Return why a call is left to loops or to other libraries, or None."""
+    library = cublas()
+    if isinstance(library, str):
+        return library
     if not call.known:
         return "its size, which decides, is not known yet"
-    enough = ENOUGH_BACKWARD if call.op.type.endswith("_grad") else ENOUGH
+    min_multiplies = MIN_GRADIENT_MULTIPLIES if call.op.type.endswith("_grad") else MIN_MULTIPLIES
     for one in convolutions_of(call):
-        places = one.images * one.groups * prod(one.counts)
+        windows = one.images * one.groups * prod(one.counts)
         if one.last:
             return "channels come last"
-        if one.groups > GROUPS:
+        if one.groups > MAX_GROUPS:
             return f"{one.groups} groups"
-        if places * one.filters * one.channels * one.taps < enough:
+        if windows * one.filters * one.channels * one.taps < min_multiplies:
             return "short convolutions are faster by loops"
         columns = max(prod(one.sizes), prod(one.counts)) * one.groups * max(one.channels, one.filters) * one.taps
-        if max(prod(one.image_dims()), prod(one.windows_dims()), columns) >= LONGEST:  # as kernels here count
-            return f"more than {LONGEST:,} elements, or columns of an image"
+        if max(prod(one.image_dims()), prod(one.windows_dims()), columns) >= INT32_LIMIT:  # the kernels use int
+            return f"more than {INT32_LIMIT:,} elements, or columns of an image"
     return nothing_fused(call)
 
 
 def _build(context: Context, name: str, dtype: str, buffers: str, names: str, text: str, **words: str) -> Any:
-    """A kernel that reads the first buffer and writes the last one, as elements of a size."""
-    *read, written = buffers.split()
-    moved = MOVED[ITEMSIZE[dtype]]
-    given = [*(Buffer(each, moved) for each in read), Buffer(written, moved, True)]
-    return build(context, f"{name}_{moved}", given, names.split(), text, {"T": ctype(context, moved), **words})
+    """Return a kernel that writes the last buffer and reads the others; it copies elements by their bytes."""
+    *read, output = buffers.split()
+    bits = COPY_DTYPES[ITEMSIZE[dtype]]
+    parameters = [*(Buffer(each, bits) for each in read), Buffer(output, bits, True)]
+    return build(context, f"{name}_{bits}", parameters, names.split(), text, {"T": ctype(context, bits), **words})
 
 
 _DIMS = ("d", "h", "w")
@@ -122,8 +122,8 @@ def _names(*words: str) -> str:
     return " ".join(f"{dim}_{word}" for word in words for dim in _DIMS)
 
 
-def _facts(dims: Sequence[Any], *words: str) -> tuple[int, ...]:
-    return tuple(getattr(each, word) for word in words for each in dims)
+def _fields(dims: Sequence[Any], *words: str) -> tuple[int, ...]:
+    return tuple(getattr(dim, word) for word in words for dim in dims)
 
 
 def _three(sizes: Sequence[Any], one: Any) -> tuple[Any, ...]:
@@ -131,133 +131,133 @@ def _three(sizes: Sequence[Any], one: Any) -> tuple[Any, ...]:
 
 
 class _Columns:
-    """What the taps of a correlation read of images, a row for each tap of each channel.
+    """The columns of images (im2col): a row for each tap of each channel.
 
-    ``together``: the images of a part stand side by side in each row; they lie one behind the other else.
+    ``joined``: whether each row has the positions of all images; otherwise each image has its own matrix.
     """
 
     def __init__(
-        self, context: Context, dtype: str, lines: Sequence[Line], sizes: Sequence[int], channels: int, together: bool
+        self, context: Context, dtype: str, lines: Sequence[Line], sizes: Sequence[int], channels: int, joined: bool
     ) -> None:
-        self.lines, self.sizes, self.channels = _three(lines, _ONCE), _three(sizes, 1), channels
+        self.lines, self.sizes, self.channels = _three(lines, _UNIT_LINE), _three(sizes, 1), channels
         self.positions = prod(line.count for line in self.lines)
         self.rows = channels * prod(line.taps for line in self.lines)
-        self.image, self.together = channels * prod(self.sizes), together
-        facts = "count", "taps", "start", "stride", "reach"
-        names = f"base positions channels tap_step image_step {_names(*facts, 'size')}"
-        self._make = _build(context, "conv_columns", dtype, "image columns", names, _MAKE)
-        self._numbers = (*_facts(self.lines, *facts), *self.sizes)
+        self.image_elements, self.joined = channels * prod(self.sizes), joined
+        fields = "count", "taps", "start", "stride", "reach"
+        names = f"base positions channels tap_step image_step {_names(*fields, 'size')}"
+        self._im2col = _build(context, "conv_columns", dtype, "image columns", names, _IM2COL)
+        self._numbers = (*_fields(self.lines, *fields), *self.sizes)
 
     def parts(self, images: int, dtype: str) -> int:
-        """How many images' columns are made at a time."""
+        """Return the number of images whose columns are written at a time."""
         nbytes: int = self.rows * self.positions * ITEMSIZE[dtype]
-        return max(1, min(images, COLUMNS // max(1, nbytes)))
+        return max(1, min(images, MAX_COLUMNS_BYTES // max(1, nbytes)))
 
-    def make(self, context: Context, source: Span, target: Span, first: int, images: int) -> None:
-        """Make those of some images."""
+    def write(self, context: Context, source: Span, target: Span, first: int, images: int) -> None:
+        """Write the columns of some images."""
         positions = self.positions
-        steps = (images * positions, positions) if self.together else (positions, self.rows * positions)
-        numbers = (first * self.image, positions, self.channels, *steps, *self._numbers)
-        self._make(context, images * self.channels * positions, (source, target), numbers, None)
+        steps = (images * positions, positions) if self.joined else (positions, self.rows * positions)
+        numbers = (first * self.image_elements, positions, self.channels, *steps, *self._numbers)
+        self._im2col(context, images * self.channels * positions, (source, target), numbers, None)
 
 
-def _correlation(one: Convolution, lines: Sequence[Line], dtype: str, context: Context) -> tuple[Step, int]:
+def _correlation(one: Convolution, lines: Sequence[Line], dtype: str, context: Context) -> tuple[CallStep, int]:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach, and its workspace."""
     forward, groups = one.kind == "windows", one.groups
     source, sizes, outs = (one.image, one.sizes, one.counts) if forward else (one.windows, one.counts, one.sizes)
     inner, rows = (one.channels, one.filters) if forward else (one.filters, one.channels)
     columns = _Columns(context, dtype, lines, sizes, groups * inner, False)
     positions, depth, size = columns.positions, columns.rows // groups, ITEMSIZE[dtype]
-    out_image, wide = groups * rows * prod(outs), _three(outs, 1)
-    plain = all((line.first, line.step, line.count) == (0, 1, n) for line, n in zip(columns.lines, wide, strict=True))
-    several = columns.parts(one.images, dtype)
+    out_image, sizes3 = groups * rows * prod(outs), _three(outs, 1)
+    dense = all((line.first, line.step, line.count) == (0, 1, n) for line, n in zip(columns.lines, sizes3, strict=True))
+    chunk = columns.parts(one.images, dtype)
     space = Workspace()
-    columns_at = space.take(several * columns.rows * positions * size)
+    columns_at = space.take(chunk * columns.rows * positions * size)
     packed_at = space.take(groups * rows * depth * size)
-    made_at = space.take(0 if plain else several * groups * rows * positions * size)
+    results_at = space.take(0 if dense else chunk * groups * rows * positions * size)
     names = f"rows inner {_names('taps')} {_names('tap')} {_names('next')} kernel_h kernel_w block row_step inner_step"
     pack = _build(context, "conv_pack", dtype, "filter packed", names, _PACK)
-    kernel, far = _three(one.shape.kernel, 1), one.channels * one.taps
+    kernel, filter_size = _three(one.shape.kernel, 1), one.channels * one.taps
     pack_numbers = (
         *(rows, inner),
-        *_facts(columns.lines, "taps", "tap", "tap_step"),
-        *(kernel[1], kernel[2], one.filters * far),
-        *((far, one.taps) if forward else (one.taps, far)),
+        *_fields(columns.lines, "taps", "tap", "tap_step"),
+        *(kernel[1], kernel[2], one.filters * filter_size),
+        *((filter_size, one.taps) if forward else (one.taps, filter_size)),
     )
     names = f"base positions {_names('count', 'first', 'step')} {_names('size')}"
-    place = _build(context, "conv_place", dtype, "made out", names, _PLACE, value="made[gid]" if depth else "0")
-    place_numbers = (positions, *_facts(columns.lines, "count", "first", "step"), *wide)
-    a, b = Matrices(depth), Matrices(positions, columns.rows * positions)
-    c = Matrices(positions, out_image if plain else groups * rows * positions)
+    place_results = _build(context, "conv_place", dtype, "made out", names, _PLACE, value="made[gid]" if depth else "0")
+    place_numbers = (positions, *_fields(columns.lines, "count", "first", "step"), *sizes3)
+    a, b = MatrixLayout(depth), MatrixLayout(positions, columns.rows * positions)
+    c = MatrixLayout(positions, out_image if dense else groups * rows * positions)
     products = {
-        count: Multiply(dtype, (rows, positions, depth), a, b, c, count)
-        for count in {several, one.images % several}
+        count: BatchedGemm(dtype, (rows, positions, depth), a, b, c, count)
+        for count in {chunk, one.images % chunk}
         if count and depth
     }
 
     def step(context: Context, io: IO, scratch: Span) -> None:
         image, out = io.span(source), io.span(one.out)
-        read, packed, made = (part(scratch, at) for at in (columns_at, packed_at, made_at))
+        column_span, packed, results = (span_at(scratch, at) for at in (columns_at, packed_at, results_at))
         if depth:
             pack(context, groups * rows * depth, (io.span(one.filter), packed), pack_numbers, None)
-        for first in range(0, one.images, several):
-            count = min(several, one.images - first)
-            target = address(out) + first * out_image * size if plain else address(made)
+        for first in range(0, one.images, chunk):
+            count = min(chunk, one.images - first)
+            target = address(out) + first * out_image * size if dense else address(results)
             if depth:
-                columns.make(context, image, read, first, count)
+                columns.write(context, image, column_span, first, count)
                 for g in range(groups):
                     offsets = g * rows * depth, g * depth * positions, g * rows * positions
-                    given = address(packed), address(read), target
-                    a_at, b_at, out_at = (at + size * n for at, n in zip(given, offsets, strict=True))
+                    bases = address(packed), address(column_span), target
+                    a_at, b_at, out_at = (at + size * n for at, n in zip(bases, offsets, strict=True))
                     products[count](context, a_at, b_at, out_at)
-            if not plain:
+            if not dense:
                 items = count * groups * rows * positions
-                place(context, items, (made, out), (first * out_image, *place_numbers), None)
+                place_results(context, items, (results, out), (first * out_image, *place_numbers), None)
 
     return step, space.need
 
 
-def _filter(one: Convolution, dtype: str, context: Context) -> tuple[Step, int]:
+def _filter(one: Convolution, dtype: str, context: Context) -> tuple[CallStep, int]:
     """Return the step that computes the gradient of a filter, and its workspace: a sum over images."""
     groups, rows, wide, size = one.groups, one.filters, compute_dtype(dtype), ITEMSIZE[dtype]
     columns = _Columns(context, dtype, one.lines(), one.sizes, groups * one.channels, True)
     positions, depth = columns.positions, columns.rows // groups
-    several, total = columns.parts(one.images, dtype), groups * rows * depth
+    chunk, total = columns.parts(one.images, dtype), groups * rows * depth
     space = Workspace()
-    columns_at = space.take(several * columns.rows * positions * size)
-    turned_at = space.take(several * groups * rows * positions * size)
+    columns_at = space.take(chunk * columns.rows * positions * size)
+    transposed_at = space.take(chunk * groups * rows * positions * size)
     total_at = space.take(total * ITEMSIZE[wide] if wide != dtype else 0)
-    turn = _build(context, "conv_turn", dtype, "windows turned", "base positions channels images", _TURN)
+    transpose = _build(context, "conv_turn", dtype, "windows turned", "base positions channels images", _TRANSPOSE)
     buffers = [Buffer("total", wide), Buffer("out", dtype, True)]
     text = {"narrow": store(context, dtype, "out[gid]", "total[gid]")}
     narrow = build(context, f"conv_narrow_{dtype}", buffers, [], _NARROW, text)
     products = {
-        count: Multiply(
+        count: BatchedGemm(
             dtype,
             (rows, depth, count * positions),
-            Matrices(count * positions),
-            Matrices(count * positions, 0, True),
-            Matrices(depth),
-            made=wide,
+            MatrixLayout(count * positions),
+            MatrixLayout(count * positions, 0, True),
+            MatrixLayout(depth),
+            out_dtype=wide,
         )
-        for count in {several, one.images % several}
+        for count in {chunk, one.images % chunk}
         if count
     }
 
     def step(context: Context, io: IO, scratch: Span) -> None:
         image, windows, out = io.span(one.image), io.span(one.windows), io.span(one.out)
-        read, turned = part(scratch, columns_at), part(scratch, turned_at)
-        sums = part(scratch, total_at) if wide != dtype else out
-        for first in range(0, one.images, several):
-            count = min(several, one.images - first)
-            columns.make(context, image, read, first, count)
+        column_span, transposed = span_at(scratch, columns_at), span_at(scratch, transposed_at)
+        sums = span_at(scratch, total_at) if wide != dtype else out
+        for first in range(0, one.images, chunk):
+            count = min(chunk, one.images - first)
+            columns.write(context, image, column_span, first, count)
             items = count * groups * rows * positions
             numbers = first * groups * rows * positions, positions, groups * rows, count
-            turn(context, items, (windows, turned), numbers, None)
+            transpose(context, items, (windows, transposed), numbers, None)
             for g in range(groups):
                 a, b = (size * g * n * count * positions for n in (rows, depth))
                 at = address(sums) + g * rows * depth * ITEMSIZE[wide]
-                products[count](context, address(turned) + a, address(read) + b, at, first > 0)
+                products[count](context, address(transposed) + a, address(column_span) + b, at, first > 0)
         if wide != dtype:
             narrow(context, total, (sums, out), (), None)
 
@@ -265,19 +265,19 @@ def _filter(one: Convolution, dtype: str, context: Context) -> tuple[Step, int]:
 
 
 def convolve(call: Call, context: Context) -> Any:
-    """Return the kernel that runs the computations of a call one after the other, in one workspace."""
-    made: list[tuple[Step, int]] = []
+    """Return the kernel that runs the computations of a call in order, in one workspace."""
+    steps: list[tuple[CallStep, int]] = []
     for one in (each.flattened() for each in convolutions_of(call)):
         dtype = call.dtype(one.out)
         if one.kind == "filter":
-            made.append(_filter(one, dtype, context))
+            steps.append(_filter(one, dtype, context))
         else:
-            made += [_correlation(one, lines, dtype, context) for lines in one.correlations()]
-    return in_turn(made)
+            steps += [_correlation(one, lines, dtype, context) for lines in one.correlations()]
+    return sequential_steps(steps)
 
 
 def _registered(op: str) -> Any:
-    return register_kernel(op, "cuda", library="cublas", dtypes=tuple(REALS), supports=supports)(convolve)
+    return register_kernel(op, "cuda", library="cublas", dtypes=tuple(CUDA_DATA_TYPES), supports=supports)(convolve)
 
 
 conv2d, conv2d_grad = _registered("conv2d"), _registered("conv2d_grad")

@@ -1,7 +1,7 @@
-"""Calls of cuBLAS on row-major matrices.
+"""cuBLAS GEMMs on row-major matrices.
 
-cuBLAS counts columns first, so that it is given the transposed product, op(B)^T op(A)^T. Sums are float32's, those of
-float64 its own.
+cuBLAS is column-major, so it computes the transposed product, op(B)^T op(A)^T. Sums are in float32, for float64
+operands in float64.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 
 from fluidlite.plugin import Context, Span
 
-REALS = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
-"""``cudaDataType``."""
-LONGEST = 1 << 31
-"""cuBLAS counts in int32."""
+CUDA_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
+"""Supported dtypes, with their ``cudaDataType``."""
+INT32_LIMIT = 1 << 31
+"""Upper bound of dims and counts, exclusive: cuBLAS takes them as int32."""
 _COMPUTE_32F, _COMPUTE_64F = 68, 70
 """``cublasComputeType_t``."""
 _PLAIN, _TRANSPOSED = 0, 1
@@ -25,7 +25,7 @@ _DEFAULT = -1
 
 
 def cublas() -> Any:
-    """CuPy's cuBLAS, or the text why there is none."""
+    """Return CuPy's cuBLAS module, or the reason why it is missing."""
     try:
         return importlib.import_module("cupy_backends.cuda.libs.cublas")
     except ImportError as exc:
@@ -33,44 +33,44 @@ def cublas() -> Any:
 
 
 def address(span: Span) -> int:
-    """Where a span begins."""
+    """Return the address of a span."""
     return int(span.handle.ptr) + span.offset
 
 
-class Matrices(NamedTuple):
-    """How an operand lies: elements from row to row and from matrix to matrix, and whether matrices are transposed."""
+class MatrixLayout(NamedTuple):
+    """The layout of an operand: strides of rows and of matrices in elements, and whether matrices are transposed."""
 
     row: int
     step: int = 0
     transposed: bool = False
 
 
-class Multiply:
-    """``out = alpha * op(a) @ op(b)`` for ``count`` matrices, or that added to what is there.
+class BatchedGemm:
+    """``out = alpha * op(a) @ op(b)`` or ``out += alpha * op(a) @ op(b)`` for ``count`` matrices.
 
-    ``dtype``: of a and b.
-    ``dims``: rows and columns of a product, and the length of its sums.
-    ``made``: the dtype of the products, if it is another.
+    ``dtype``: the dtype of a and b.
+    ``dims``: rows and columns of a product, and the length of the contraction.
+    ``out_dtype``: the dtype of out; empty for ``dtype``.
     """
 
     def __init__(
         self,
         dtype: str,
         dims: tuple[int, int, int],
-        a: Matrices,
-        b: Matrices,
-        out: Matrices,
+        a: MatrixLayout,
+        b: MatrixLayout,
+        out: MatrixLayout,
         count: int = 1,
         alpha: float = 1.0,
-        made: str = "",
+        out_dtype: str = "",
     ) -> None:
         compute, wide = (_COMPUTE_64F, np.float64) if dtype == "float64" else (_COMPUTE_32F, np.float32)
         self._numbers = np.array([alpha, 0.0, 1.0], wide)
         self._alpha, *self._beta = (self._numbers.ctypes.data + i * self._numbers.itemsize for i in range(3))
         m, n, k = dims
-        self._head = *(_TRANSPOSED if each.transposed else _PLAIN for each in (b, a)), n, m, k, self._alpha
-        self._a, self._b = ((REALS[dtype], each.row, each.step) for each in (a, b))
-        self._out = REALS[made or dtype], out.row, out.step
+        self._head = *(_TRANSPOSED if layout.transposed else _PLAIN for layout in (b, a)), n, m, k, self._alpha
+        self._a, self._b = ((CUDA_DATA_TYPES[dtype], layout.row, layout.step) for layout in (a, b))
+        self._out = CUDA_DATA_TYPES[out_dtype or dtype], out.row, out.step
         self._tail = count, compute, _DEFAULT
 
     def __call__(self, context: Context, a: int, b: int, out: int, add: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""matmul, mul and their gradients by cuBLAS: a call for each product, whose batch lies at equal steps."""
+"""matmul, mul and their gradients by cuBLAS: one strided batched GEMM for each product."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from fluidlite.kernel_support import Gemm, gemms_of
 from fluidlite.plugin import IO, Call, Context, Prepared, register_kernel
 
-from .gemm import LONGEST, REALS, Matrices, Multiply, address, cublas
+from .gemm import CUDA_DATA_TYPES, INT32_LIMIT, BatchedGemm, MatrixLayout, address, cublas
 
 
 def supports(call: Call) -> str | None:
-    """Why cuBLAS does not do it: it is not there, or it has no call for the products."""
-    found = cublas()
-    if isinstance(found, str):
-        return found
+    """Return why cuBLAS cannot compute a call, or None: it is missing, or the products are no strided batch."""
+    library = cublas()
+    if isinstance(library, str):
+        return library
     if call.epilogue is not None:
         return "epilogues are computed by others"
     for gemm in gemms_of(call) if call.known else ():
@@ -23,19 +23,19 @@ def supports(call: Call) -> str | None:
             return "a product of nothing"
         if gemm.strided() is None:
             return "matrices that lie at no equal steps, or a sum over them"
-        if max(gemm.m, gemm.n, gemm.k, prod(gemm.batch)) >= LONGEST:
-            return f"cuBLAS counts to {LONGEST:,}"
+        if max(gemm.m, gemm.n, gemm.k, prod(gemm.batch)) >= INT32_LIMIT:
+            return f"cuBLAS counts to {INT32_LIMIT:,}"
     return None
 
 
-def _product(gemm: Gemm, dtype: str) -> Multiply:
+def _product(gemm: Gemm, dtype: str) -> BatchedGemm:
     a, b, out = gemm.strided() or (0, 0, 0)
-    return Multiply(
+    return BatchedGemm(
         dtype,
         (gemm.m, gemm.n, gemm.k),
-        Matrices(gemm.a_dims[-1], a * prod(gemm.a_dims[-2:]), gemm.a_transposed),
-        Matrices(gemm.b_dims[-1], b * prod(gemm.b_dims[-2:]), gemm.b_transposed),
-        Matrices(gemm.n, out * gemm.m * gemm.n),
+        MatrixLayout(gemm.a_dims[-1], a * prod(gemm.a_dims[-2:]), gemm.a_transposed),
+        MatrixLayout(gemm.b_dims[-1], b * prod(gemm.b_dims[-2:]), gemm.b_transposed),
+        MatrixLayout(gemm.n, out * gemm.m * gemm.n),
         prod(gemm.batch),
         gemm.alpha,
     )
@@ -53,7 +53,7 @@ def _products(call: Call, context: Context) -> Any:
 
 
 def _registered(op: str) -> Any:
-    return register_kernel(op, "cuda", library="cublas", dtypes=tuple(REALS), supports=supports)(_products)
+    return register_kernel(op, "cuda", library="cublas", dtypes=tuple(CUDA_DATA_TYPES), supports=supports)(_products)
 
 
 matmul, matmul_grad = _registered("matmul"), _registered("matmul_grad")

@@ -1,8 +1,8 @@
-"""Kernels in the keywords of a kernel language: written once, compiled by OpenCL and by any plugin's C.
+"""Handwritten kernels in a kernel language: one source for OpenCL, CUDA and the C compiler of any plugin.
 
-No barriers, no local memory, no atomics: a work item computes one element, row or tile of the output by
-itself, in a fixed order, so results repeat bit for bit. Sizes are arguments: another batch size compiles nothing, or
-once what packs for many rows.
+They use no barriers, local memory or atomics: a work-item computes one element, row or tile of the output alone and in
+a fixed order, so results are bitwise reproducible. Sizes are arguments: another batch size compiles nothing, except
+once a kernel that packs for many rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fluidlite.plugin import Library, hookimpl
 
 @hookimpl
 def register_libraries(register: Callable[[Any], None]) -> None:
-    """Name the libraries of kernels that need vector registers; all others belong to "plain"."""
+    """Register the libraries of kernels that need vector registers; all other kernels belong to "plain"."""
     register(
         Library("winograd", ("*",), 30, "convolutions of 3 x 3 with fewer products, rounded at the size of a tile")
     )
@@ -26,6 +26,6 @@ def register_libraries(register: Callable[[Any], None]) -> None:
 
 @hookimpl
 def register_kernels(register: Callable[[Any], None]) -> None:
-    """Hand the families over."""
-    for found in pkgutil.iter_modules(__path__):
-        register(import_module(f"{__name__}.{found.name}"))
+    """Register the kernels of every module of this package."""
+    for module in pkgutil.iter_modules(__path__):
+        register(import_module(f"{__name__}.{module.name}"))

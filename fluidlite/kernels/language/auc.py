@@ -1,4 +1,4 @@
-"""auc: rows are counted part by part, then one item walks through the buckets."""
+"""auc: parts of the rows are counted into buckets, then one work-item sums the buckets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, compute_dtype, register_kernel
 
 from .counting import counter
-from .source import HEAVY, STATUS, Buffer, build, ctype, load, scratch
+from .source import SINGLE, STATUS, Buffer, build, ctype, load, scratch
 
 _ROW = """
     const $T p = $score;
@@ -16,8 +16,8 @@ _ROW = """
     if (bucket < 0) bad_index(status, op_id, bucket, thresholds + 1);
     else counts[mine + 2 * bucket + (label[i] != 0)] += 1;
 """
-# From the highest bucket down: what this batch adds to each kind's state, and the area under the sums. The ring's
-# place is read before the count of batches moves on, and each bucket before it is written: states may be their inputs.
+# From the highest bucket down: the counts that this batch adds to each kind's state, and the area under the curve. The
+# position in the ring and each bucket are read before they are written: an output state may alias its input.
 _AREA = """
   const int known = status[0] == 0;
   double area = 0, above[2] = {0, 0};
@@ -72,11 +72,11 @@ def auc(call: Call, context: Context) -> Any:
     buckets = thresholds + 1
     layout = "global" if not steps else "rows" if prod(call.dims("StatPos")) == steps * buckets else "ring"
     kinds = {"Neg": "neg", "Pos": "pos"}
-    wanted = [kind for kind in kinds if call.has(f"Stat{kind}Out")]
+    output_kinds = [kind for kind in kinds if call.has(f"Stat{kind}Out")]
     text = {"start": "", "each": "", "end": "", "auc": ""}
     for k, (kind, name) in enumerate(kinds.items()):
-        for part, added in _auc_text(layout, name, k, kind in wanted).items():
-            text[part] += added + "\n"
+        for part, statements in _auc_text(layout, name, k, kind in output_kinds).items():
+            text[part] += statements + "\n"
     if call.has("AUC"):
         text["auc"] = "auc[0] = above[0] > 0 && above[1] > 0 ? area / (above[0] * above[1]) : 0;"
     last = build(
@@ -86,7 +86,7 @@ def auc(call: Call, context: Context) -> Any:
             Buffer("counts", "int32"),
             STATUS,
             *(Buffer(name, "int64") for name in kinds.values()),
-            *(Buffer(f"{kinds[kind]}_out", "int64", True) for kind in wanted),
+            *(Buffer(f"{kinds[kind]}_out", "int64", True) for kind in output_kinds),
             *([Buffer("auc", "float64", True)] if call.has("AUC") else []),
         ],
         ["thresholds", "steps"],
@@ -94,18 +94,18 @@ def auc(call: Call, context: Context) -> Any:
         text,
         aliased=True,
     )
-    slots = ["StatNeg", "StatPos", *(f"Stat{kind}Out" for kind in wanted), *(["AUC"] if call.has("AUC") else [])]
+    slots = ["StatNeg", "StatPos", *(f"Stat{kind}Out" for kind in output_kinds), *(["AUC"] if call.has("AUC") else [])]
 
     def run(context: Context, io: IO) -> None:
         counts, status = scratch(io), context.status_span()
         counted.run(context, (io.span("Predict"), io.span("Label"), status), counts, (thresholds, io.op_id))
-        last(context, 1, [counts, status, *map(io.span, slots)], (thresholds, steps), HEAVY)
+        last(context, 1, [counts, status, *map(io.span, slots)], (thresholds, steps), SINGLE)
 
     return Prepared(run, counted.workspace)
 
 
-def _auc_text(layout: str, name: str, k: int, kept: bool) -> dict[str, str]:
-    """The statements of one kind of rows: before the buckets, in each of them, and after."""
+def _auc_text(layout: str, name: str, k: int, has_output: bool) -> dict[str, str]:
+    """Return the statements of one kind of rows: before the loop over buckets, in it, and after it."""
     mine = f"known ? counts[2 * b + {k}] : 0"
     out = f"{name}_out"
     writes = {
@@ -122,13 +122,13 @@ def _auc_text(layout: str, name: str, k: int, kept: bool) -> dict[str, str]:
             "last": "",
         },
     }[layout]
-    if not kept:
+    if not has_output:
         writes = {"to": "", "last": ""}
     each = _STATE[layout].format(stat=name, k=k, **writes)
-    found = {"each": f"{{ const index_t mine = {mine}; {each} }}"}
+    texts = {"each": f"{{ const index_t mine = {mine}; {each} }}"}
     if layout == "ring":
         times = f"{name}[(steps + 1) * buckets]"
-        found["start"] = f"const index_t times{k} = {times}, place{k} = (times{k} % steps + steps) % steps;"
-        if kept:
-            found["end"] = f"{out}[(steps + 1) * buckets] = times{k} + known;"
-    return found
+        texts["start"] = f"const index_t times{k} = {times}, place{k} = (times{k} % steps + steps) % steps;"
+        if has_output:
+            texts["end"] = f"{out}[(steps + 1) * buckets] = times{k} + known;"
+    return texts

@@ -1,7 +1,7 @@
-"""Convolutions, transposed convolutions and their gradients, without columns in memory.
+"""Direct convolutions, transposed convolutions and their gradients, without im2col.
 
-For a few images at a time, the workspace holds the planes that :mod:`conv_tiles` describes; a product in register
-tiles follows. Every output belongs to one item, which sums in a fixed order.
+For some images at a time, the planes that :mod:`conv_tiles` describes are written to the workspace; a GEMM with
+register blocking reads them. One work-item computes each output, in a fixed order.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convol
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, compute_dtype, register_kernel
 
 from .conv_tiles import (
-    FIT,
-    PACKED,
-    SLACK,
+    COLUMNS,
+    PACK_SIZE,
+    PLANE_PADDING,
     correlate_kernel,
     filter_kernel,
     lanes_of,
@@ -26,23 +26,35 @@ from .conv_tiles import (
     pack_kernel,
     planes_kernel,
 )
-from .source import HEAVY, Buffer, Packing, Step, Workspace, build, filler, group_size, in_turn, part, store
+from .source import (
+    SINGLE,
+    Buffer,
+    CallStep,
+    Packing,
+    Workspace,
+    build,
+    group_size,
+    sequential_steps,
+    span_at,
+    store,
+    zero_filler,
+)
 
-PLANES = 8 << 20
-"""Bytes of planes made at a time; one image may take more."""
-SHORT = 8
-"""Windows of a row below which images stand side by side in the rows."""
-FOLDED = 64
-"""Images that do so at a time."""
-LANES, MANY_LANES = 8, 64
-"""Channels side by side, each of them a group: of multiples of the one, or more than the other, loops are faster."""
-_ONCE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
+MAX_PLANES_BYTES = 8 << 20
+"""Maximum bytes of the planes in the workspace; one image may take more."""
+MIN_ROW_WINDOWS = 8
+"""Minimum windows of a row: with fewer, images are folded into the rows, side by side."""
+MAX_FOLDED_IMAGES = 64
+"""Maximum images that are folded at a time."""
+DEPTHWISE_LANES, MAX_DEPTHWISE_CHANNELS = 8, 64
+"""Contiguous channels of depthwise convolutions: for multiples of the one, or above the other, loops are faster."""
+_UNIT_LINE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
 _Order = tuple[int, int, int]
-"""Which of the three dims of an image is which of a plane's, the outermost first."""
+"""A permutation: for each dim of a plane, the outermost first, the dim of the image."""
 
 
 class _Dim(NamedTuple):
-    """One dim of a plane: the input it reads, how many phases, and how many elements each has."""
+    """One dim of a plane: the input's size, first element and stride, the number of phases, and elements of each."""
 
     size: int
     least: int
@@ -52,15 +64,15 @@ class _Dim(NamedTuple):
 
 
 def _dim(line: Line, size: int) -> _Dim:
-    most = max(line.offset(t) for t in (0, line.taps - 1))
-    return _Dim(size, line.least, line.stride, min(line.stride, most + 1), line.count + most // line.stride)
+    max_offset = max(line.offset(t) for t in (0, line.taps - 1))
+    return _Dim(size, line.least, line.stride, min(line.stride, max_offset + 1), line.count + max_offset // line.stride)
 
 
-class _Side(NamedTuple):
-    """An image as planes are made of it, or as windows are stored to it: three dims, and steps in elements.
+class _ImageLayout(NamedTuple):
+    """The layout of an image that planes are copied from or windows stored to: three dims, and strides in elements.
 
-    ``steps`` are those of images, channels and the three dims. Where rows are short, the images themselves are the
-    last dim: vectors along rows would be mostly empty.
+    ``steps``: strides of images, channels and the three dims. If rows are short, images are folded into the last dim,
+    because vectors along rows would be mostly empty.
     """
 
     images: int
@@ -69,17 +81,17 @@ class _Side(NamedTuple):
     steps: tuple[int, int, int, int, int]
 
     @staticmethod
-    def of(images: int, channels: int, sizes: Sequence[int], last: bool, folded: bool) -> _Side:
-        """Return the side of an image in either layout."""
+    def of(images: int, channels: int, sizes: Sequence[int], last: bool, folded: bool) -> _ImageLayout:
+        """Return the layout of an image with its channels first or last."""
         d, h, w = (1,) * (3 - len(sizes)) + tuple(sizes)
         image = d * h * w * channels
         plane = (1, h * w * channels, w * channels, channels) if last else (d * h * w, h * w, w, 1)
         if folded:
-            return _Side(1, channels, (h, w, images), (0, plane[0], *plane[2:], image))
-        return _Side(images, channels, (d, h, w), (image, *plane))
+            return _ImageLayout(1, channels, (h, w, images), (0, plane[0], *plane[2:], image))
+        return _ImageLayout(images, channels, (d, h, w), (image, *plane))
 
-    def turned(self, order: _Order) -> _Side:
-        """The same with its dims in another order."""
+    def permuted(self, order: _Order) -> _ImageLayout:
+        """Return the layout with its dims permuted."""
         a, b, c = order
         sizes, steps = self.sizes, self.steps[2:]
         return self._replace(
@@ -88,57 +100,57 @@ class _Side(NamedTuple):
 
 
 def _three(lines: Sequence[Line], images: int, folded: bool) -> tuple[Line, Line, Line]:
-    """Return the lines of the three dims of a side."""
+    """Return the lines of the three dims of a layout."""
     if folded:
-        return (lines[0], lines[1], replace(_ONCE, count=images))
-    d, h, w = (_ONCE,) * (3 - len(lines)) + tuple(lines)
+        return (lines[0], lines[1], replace(_UNIT_LINE, count=images))
+    d, h, w = (_UNIT_LINE,) * (3 - len(lines)) + tuple(lines)
     return d, h, w
 
 
 def _parts(one: Convolution, lines: Sequence[Line]) -> tuple[bool, list[tuple[int, int]]]:
-    """Return whether images are folded into the rows, and the parts (first image, number) that are done at a time."""
-    if len(lines) == 2 and lines[1].count < SHORT and one.images > 1:
-        return True, [(n, min(FOLDED, one.images - n)) for n in range(0, one.images, FOLDED)]
+    """Return whether images are folded into the rows, and the (first image, number) that are computed at a time."""
+    if len(lines) == 2 and lines[1].count < MIN_ROW_WINDOWS and one.images > 1:
+        return True, [(n, min(MAX_FOLDED_IMAGES, one.images - n)) for n in range(0, one.images, MAX_FOLDED_IMAGES)]
     return False, [(0, one.images)]
 
 
 def _positions(counts: Sequence[int], lengths: Sequence[int]) -> int:
-    """From the first window of a plane to the last: those between that are none are computed, too."""
+    """Return the elements from the first window of a plane to the last; those that are no windows are computed, too."""
     return ((counts[0] - 1) * lengths[1] + counts[1] - 1) * lengths[2] + counts[2]
 
 
 def _order(counts: Sequence[int], lengths: Sequence[int]) -> _Order:
-    """The order of dims with the fewest positions, if it has less than half of those of the order in memory.
+    """Return the order of dims with the fewest positions, if these are less than half of those in memory order.
 
-    A filter as wide as its image has one window a row, and as many positions as the image is wide.
+    In memory order, a filter as wide as its image has one window a row, and as many positions as the image is wide.
     """
 
     def positions(order: _Order) -> int:
         return _positions([counts[k] for k in order], [lengths[k] for k in order])
 
-    found = min(_ORDERS, key=positions)
-    return found if 2 * positions(found) < positions(_ORDERS[0]) else _ORDERS[0]
+    best = min(_ORDERS, key=positions)
+    return best if 2 * positions(best) < positions(_ORDERS[0]) else _ORDERS[0]
 
 
 _ORDERS: tuple[_Order, ...] = tuple((a, b, 3 - a - b) for a, b in permutations(range(3), 2))
 
 
 class _Planes:
-    """The planes of an image for a correlation: how they are made, and where each tap reads.
+    """The planes of an image for a correlation: the kernel that copies them, and the arguments of the tap offsets.
 
-    ``taps_of``: the lines in the order of the image; all else is in that of the plane.
+    ``taps_of``: the lines in the order of the image's dims; all else is in the order of the plane's.
     """
 
-    def __init__(self, context: Context, dtype: str, side: _Side, lines: tuple[Line, Line, Line]) -> None:
+    def __init__(self, context: Context, dtype: str, side: _ImageLayout, lines: tuple[Line, Line, Line]) -> None:
         self.wide = compute_dtype(dtype)
         dims = list(map(_dim, lines, side.sizes))
         self.order = order = _order([line.count for line in lines], [dim.length for dim in dims])
-        self.side, self.taps_of = side.turned(order), lines
+        self.side, self.taps_of = side.permuted(order), lines
         self.lines, self.dims = [lines[k] for k in order], [dims[k] for k in order]
         depth, rows, pitch = lengths = [dim.length for dim in self.dims]
         self.rows, self.pitch = rows, pitch
         phases = [dim.phases for dim in self.dims]
-        self.plane = prod(phases) * depth * rows * pitch + SLACK
+        self.plane = prod(phases) * depth * rows * pitch + PLANE_PADDING
         self.positions = _positions([line.count for line in self.lines], lengths)
         self.taps = prod(line.taps for line in lines)
         self.image_items = side.channels * prod(phases) * depth * rows
@@ -166,29 +178,29 @@ class _Planes:
         )
 
     def make(self, context: Context, source: Span, target: Span, base: int, images: int) -> None:
-        """Make the planes of some images, from element ``base`` on."""
+        """Copy some images, from element ``base`` on, to planes."""
         items = images * self.image_items
         self.kernel(context, items, (source, target), (base, *self.numbers), group_size(items))
 
 
 def convolve(call: Call, context: Context) -> Any:
-    """Return the kernel that runs the computations of a call one after the other, in one workspace."""
-    made: list[tuple[Step, int]] = []
+    """Return the kernel that runs the computations of a call in order, in one workspace."""
+    steps: list[tuple[CallStep, int]] = []
     packing, filter = Packing(), ""
     for one in (each.flattened() for each in convolutions_of(call)):
         dtype = call.dtype(one.out)
         if one.kind == "filter":
-            made.append(_filter_step(one, dtype, context))
+            steps.append(_filter_step(one, dtype, context))
         else:
             filter = one.filter
             for lines in one.correlations():
                 folded, parts = _parts(one, lines)
-                made += [_correlation(one, lines, images, folded, dtype, context, packing) for images in parts]
-    return in_turn(made, filter, packing)
+                steps += [_correlation(one, lines, images, folded, dtype, context, packing) for images in parts]
+    return sequential_steps(steps, filter, packing)
 
 
 def _chunk(images: int, nbytes: int) -> int:
-    return max(1, min(images, PLANES // nbytes))
+    return max(1, min(images, MAX_PLANES_BYTES // nbytes))
 
 
 def _correlation(
@@ -199,21 +211,21 @@ def _correlation(
     dtype: str,
     context: Context,
     packing: Packing,
-) -> tuple[Step, int]:
+) -> tuple[CallStep, int]:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach, and its workspace."""
     forward, (skipped, count) = one.kind == "windows", images
     source, inner, m = (one.image, one.channels, one.filters) if forward else (one.windows, one.filters, one.channels)
     sizes, outs = (one.sizes, one.counts) if forward else (one.counts, one.sizes)
     reached = all(line.taps for line in lines)
-    if not reached:  # a sum over no channels, of any one tap, is zero
+    if not reached:  # the sum is zero: one tap over no channels
         lines = tuple(replace(line, taps=1) for line in lines)
-    side = _Side.of(count, one.groups * inner, sizes, one.last, folded)
+    side = _ImageLayout.of(count, one.groups * inner, sizes, one.last, folded)
     wide, whole = compute_dtype(dtype), one.groups * prod(sizes) * inner
     planes = _Planes(context, dtype, side, _three(lines, count, folded))
-    target = _Side.of(count, one.groups * m, outs, one.last, folded).turned(planes.order)
+    target = _ImageLayout.of(count, one.groups * m, outs, one.last, folded).permuted(planes.order)
     rows, vectors = _tile(m, planes.positions, dtype)
     row_tiles = -(-m // rows)
-    pack_items = one.groups * row_tiles * -(-inner // PACKED)
+    pack_items = one.groups * row_tiles * -(-inner // PACK_SIZE)
     space = Workspace()
     offset_at = space.take(planes.taps * 8)
     packed_nbytes = one.groups * row_tiles * rows * planes.taps * inner * ITEMSIZE[wide]
@@ -230,7 +242,7 @@ def _correlation(
     product = correlate_kernel(context, wide, dtype, rows, vectors, steps[2] == 1)
     numbers = (
         *(m, planes.positions, one.groups, planes.taps, inner if reached else 0, planes.plane, planes.pitch),
-        *(planes.rows, int(_solid(planes, counts, steps))),
+        *(planes.rows, int(_is_contiguous(planes, counts, steps))),
         *counts,
     )
     column_tiles = -(-planes.positions // (lanes_of(wide) * vectors))
@@ -239,40 +251,40 @@ def _correlation(
         pack(context, pack_items, (filter, packed), pack_numbers, group_size(pack_items))
 
     key = "tiles", dtype, pack_items, pack_numbers
-    kept_at = packing.add(packed_nbytes, key, pack_all) if reached else 0
+    cached_at = packing.add(packed_nbytes, key, pack_all) if reached else 0
 
     def step(context: Context, io: IO, scratch: Span) -> None:
-        offset, packed, made = (part(scratch, at) for at in (offset_at, packed_at, planes_at))
-        image, out, kept = io.span(source), io.span(one.out), io.packed(one.filter)
+        offset, packed, plane_span = (span_at(scratch, at) for at in (offset_at, packed_at, planes_at))
+        image, out, cached = io.span(source), io.span(one.out), io.packed(one.filter)
         offsets(context, planes.taps, (offset,), planes.offset_numbers)
-        if reached and kept is not None:
-            packed = part(kept, kept_at)
+        if reached and cached is not None:
+            packed = span_at(cached, cached_at)
         elif reached:
             pack_all(context, io.span(one.filter), packed)
         for first in range(0, side.images, chunk):
             number = min(chunk, side.images - first)
             if reached:
-                planes.make(context, image, made, skipped * whole + first * side.steps[0], number)
+                planes.make(context, image, plane_span, skipped * whole + first * side.steps[0], number)
             items = number * one.groups * row_tiles * column_tiles
             base = start + first * target.steps[0]
-            spans = (made, packed, offset, out)
-            product(context, items, spans, (*numbers, base, *target.steps[:2], *steps), HEAVY)
+            spans = (plane_span, packed, offset, out)
+            product(context, items, spans, (*numbers, base, *target.steps[:2], *steps), SINGLE)
 
     return step, space.need
 
 
 def _pack_numbers(one: Convolution, planes: _Planes, rows: int, inner: int, m: int, folded: bool) -> tuple[int, ...]:
-    """Return the numbers of the kernel that packs the filter."""
+    """Return the arguments of the kernel that packs the filter."""
     kernel = one.shape.kernel
     kernel = (*kernel, 1) if folded else (1,) * (3 - len(kernel)) + kernel
-    near, far = one.taps, one.channels * one.taps
+    taps, size = one.taps, one.channels * one.taps
     return (
         rows,
         inner,
         m,
         *(line.taps for line in planes.taps_of),
-        one.filters * far,
-        *((far, near) if one.kind == "windows" else (near, far)),
+        one.filters * size,
+        *((size, taps) if one.kind == "windows" else (taps, size)),
         kernel[1] * kernel[2],
         kernel[2],
         *(line.tap for line in planes.taps_of),
@@ -280,39 +292,39 @@ def _pack_numbers(one: Convolution, planes: _Planes, rows: int, inner: int, m: i
     )
 
 
-def _solid(planes: _Planes, counts: Sequence[int], steps: Sequence[int]) -> bool:
-    """Whether neighbouring positions are stored side by side, across rows too."""
+def _is_contiguous(planes: _Planes, counts: Sequence[int], steps: Sequence[int]) -> bool:
+    """Whether consecutive positions are stored contiguously, across rows too."""
     rows = counts[0] == counts[1] == 1 or (planes.pitch == counts[2] == steps[1])
     depth = counts[0] == 1 or (planes.rows == counts[1] and steps[0] == counts[1] * counts[2])
     return steps[2] == 1 and rows and depth
 
 
 def _tile(m: int, positions: int, dtype: str) -> tuple[int, int]:
-    """Return the rows of an item's tile, and its vectors of positions."""
+    """Return the rows of a work-item's tile, and its vectors of positions."""
     rows = 8 if m > 4 else 4 if m > 1 else 1
     vectors = -(-positions // lanes_of(compute_dtype(dtype)))
     return rows, 1 if vectors == 1 else 2 if rows == 8 else 4 if vectors > 2 else 2
 
 
-def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[Step, int]:
+def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[CallStep, int]:
     """Return the step that computes the gradient of a filter, and its workspace."""
     wide, lines = compute_dtype(dtype), one.lines()
     size = one.groups * one.filters * one.channels * one.taps
     folded, parts = _parts(one, lines)
-    sides = [_filter_side(one, lines, count, folded, dtype, context) for _, count in parts]
-    rows, lanes = FIT if one.filters > 1 else 1, lanes_of(wide)
-    chunks = [_chunk(planes.side.images, planes.image_nbytes + seen.image_nbytes) for planes, seen in sides]
+    pairs = [_filter_planes(one, lines, count, folded, dtype, context) for _, count in parts]
+    rows, lanes = COLUMNS if one.filters > 1 else 1, lanes_of(wide)
+    chunks = [_chunk(planes.side.images, planes.image_nbytes + y_planes.image_nbytes) for planes, y_planes in pairs]
     space = Workspace()
     offset_at = space.take(one.taps * 8)
-    planes_at, seen_at = (
-        space.take(max(chunk * pair[i].image_nbytes for chunk, pair in zip(chunks, sides, strict=True))) for i in (0, 1)
+    planes_at, windows_at = (
+        space.take(max(chunk * pair[i].image_nbytes for chunk, pair in zip(chunks, pairs, strict=True))) for i in (0, 1)
     )
     total_at = space.take(size * ITEMSIZE[wide]) if wide != dtype else 0
     offsets, product = offsets_kernel(context), filter_kernel(context, wide, rows)
     buffers, text = [Buffer("total", wide), Buffer("out", dtype, True)], store(context, dtype, "out[gid]", "total[gid]")
     narrow = build(context, f"conv_narrow_{dtype}", buffers, [], text) if wide != dtype else None
-    zeros = filler(context, dtype)
-    items = one.groups * -(-one.filters // rows) * -(-one.channels * one.taps // FIT)
+    zeros = zero_filler(context, dtype)
+    items = one.groups * -(-one.filters // rows) * -(-one.channels * one.taps // COLUMNS)
     x_whole, y_whole = prod(one.sizes) * one.groups * one.channels, prod(one.counts) * one.groups * one.filters
 
     def step(context: Context, io: IO, scratch: Span) -> None:
@@ -321,51 +333,51 @@ def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[Step, 
             zeros(context, out, size)
             return
         x, y = io.span(one.image), io.span(one.windows)
-        offset, made, windows = (part(scratch, at) for at in (offset_at, planes_at, seen_at))
-        total = out if narrow is None else part(scratch, total_at)
-        for (skipped, _), (planes, seen), chunk in zip(parts, sides, chunks, strict=True):
+        offset, plane_span, windows = (span_at(scratch, at) for at in (offset_at, planes_at, windows_at))
+        total = out if narrow is None else span_at(scratch, total_at)
+        for (skipped, _), (planes, y_planes), chunk in zip(parts, pairs, chunks, strict=True):
             offsets(context, planes.taps, (offset,), planes.offset_numbers)
             positions = -(-planes.positions // lanes) * lanes
             for first in range(0, planes.side.images, chunk):
                 images = min(chunk, planes.side.images - first)
-                planes.make(context, x, made, skipped * x_whole + first * planes.side.steps[0], images)
-                seen.make(context, y, windows, skipped * y_whole + first * seen.side.steps[0], images)
+                planes.make(context, x, plane_span, skipped * x_whole + first * planes.side.steps[0], images)
+                y_planes.make(context, y, windows, skipped * y_whole + first * y_planes.side.steps[0], images)
                 numbers = (
-                    *(one.filters, one.channels, one.taps, one.groups, images, positions, planes.plane, seen.plane),
+                    *(one.filters, one.channels, one.taps, one.groups, images, positions, planes.plane, y_planes.plane),
                     int(skipped + first > 0),
                 )
-                product(context, items, (made, windows, offset, total), numbers, HEAVY)
+                product(context, items, (plane_span, windows, offset, total), numbers, SINGLE)
         if narrow is not None:
             narrow(context, size, (total, out), (), group_size(size))
 
     return step, space.need
 
 
-def _filter_side(
+def _filter_planes(
     one: Convolution, lines: Sequence[Line], count: int, folded: bool, dtype: str, context: Context
 ) -> tuple[_Planes, _Planes]:
-    """Return the planes of the image, and those of the windows, in which one position is the same place."""
-    side = _Side.of(count, one.groups * one.channels, one.sizes, one.last, folded)
+    """Return the planes of the image and those of the windows, with equal positions of equal elements."""
+    side = _ImageLayout.of(count, one.groups * one.channels, one.sizes, one.last, folded)
     planes = _Planes(context, dtype, side, _three(lines, count, folded))
-    d, h, w = (replace(_ONCE, count=dim.length) for dim in planes.dims)
-    seen = _Side.of(count, one.groups * one.filters, one.counts, one.last, folded).turned(planes.order)
-    return planes, _Planes(context, dtype, seen, (d, h, w))
+    d, h, w = (replace(_UNIT_LINE, count=dim.length) for dim in planes.dims)
+    y_layout = _ImageLayout.of(count, one.groups * one.filters, one.counts, one.last, folded).permuted(planes.order)
+    return planes, _Planes(context, dtype, y_layout, (d, h, w))
 
 
 def supports(call: Call) -> str | None:
-    """Return why a call is left to other kernels."""
+    """Return why a call is left to other kernels, or None."""
     reason = nothing_fused(call)
     if reason is not None or unknown_dims(call):
         return reason
     for one in convolutions_of(call):
-        alone = one.last and one.channels == one.filters == 1
-        if alone and (one.groups % LANES == 0 or one.groups > MANY_LANES):
+        depthwise = one.last and one.channels == one.filters == 1
+        if depthwise and (one.groups % DEPTHWISE_LANES == 0 or one.groups > MAX_DEPTHWISE_CHANNELS):
             return "each channel is a group, and they lie side by side: loops go through them so"
     return None
 
 
 def _registered(op: str) -> Kernel:
-    """A kernel whose work-items hold tiles of sums: where items run side by side, loops are 3 to 50 times as fast."""
+    """Register a kernel whose work-items keep tiles of sums: on GPUs, generated loops are 3 to 50 times as fast."""
     return register_kernel(op, "language", supports=supports, options=KernelOptions(written_for="cores"))(convolve)
 
 

@@ -1,7 +1,7 @@
 """Convolutions, transposed convolutions and their gradients with sums in vector registers, see :mod:`conv_vectors`.
 
-They take images with rows of some windows and enough filters to fill vectors; :mod:`conv` takes all others. Every
-output belongs to one item, which sums in a fixed order.
+They need rows of some windows and enough filters to fill vectors; :mod:`conv` computes all other calls. One work-item
+computes each output, in a fixed order.
 """
 
 from __future__ import annotations
@@ -13,28 +13,37 @@ from typing import Any, NamedTuple
 from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convolutions_of, nothing_fused, unknown_dims
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, Span, register_kernel
 
-from .conv_vectors import SIDE, Tile, filter_kernel, pack_kernel, planes_kernel, tile_of, unpack_kernel, windows_kernel
-from .source import HEAVY, Packing, Step, Workspace, group_size, in_turn, part
+from .conv_vectors import (
+    PACK_SIZE,
+    Tile,
+    filter_kernel,
+    pack_kernel,
+    planes_kernel,
+    tile_of,
+    unpack_kernel,
+    windows_kernel,
+)
+from .source import SINGLE, CallStep, Packing, Workspace, group_size, sequential_steps, span_at
 
-FEWEST_WINDOWS, FEWEST_FILTERS = 4, 8
-"""Windows of a row, and filters of a group, below which registers would be mostly empty."""
-PLANES = 1 << 20
-"""Bytes of images laid out at a time; one image may take more."""
-PACKED = 1 << 20
-"""Bytes of packed filters that are made and read at a time: they stay in the cache. One tile may take more."""
-ENOUGH = 96
-"""Items from which threads share a product evenly: for images with few rows more filters are packed at a time."""
-RESIDENT = 640 << 10
-"""Bytes of packed filters that may stay in the cache while an image goes by."""
-NEAR = 256 << 10
-"""Bytes of windows that a filter's gradient goes through at a time: they stay in the cache for all of its items."""
+MIN_ROW_WINDOWS, MIN_GROUP_FILTERS = 4, 8
+"""Minimum windows of a row and filters of a group: with fewer, registers would be mostly empty."""
+MAX_IMAGES_BYTES = 1 << 20
+"""Maximum bytes of repacked images in the workspace; one image may take more."""
+MAX_PACKED_BYTES = 1 << 20
+"""Bytes of filters that are packed and read at a time, so that they stay in the cache; one tile may take more."""
+MIN_ITEMS = 96
+"""Minimum work-items of a launch, for an even share of the threads: images with few rows get more filters at a time."""
+MAX_RESIDENT_BYTES = 640 << 10
+"""Maximum bytes of packed filters that stay in the cache while an image is read."""
+MAX_WINDOWS_BYTES = 256 << 10
+"""Bytes of windows that a filter's gradient reads at a time, so that they stay in the cache for all work-items."""
 
-Correlate = Callable[[Convolution, Sequence[Line], Context, str, Packing], tuple[Step, int]]
+Correlate = Callable[[Convolution, Sequence[Line], Context, str, Packing], tuple[CallStep, int]]
 """Returns the step that computes a correlation, and the bytes of its workspace."""
 
 
 class Dim(NamedTuple):
-    """One dim of a correlation whose taps go forward in memory.
+    """One dim of a correlation whose taps ascend in memory.
 
     Output ``first + step * o`` is the sum over u of the input at ``least + stride * o + reach * u`` times the filter at
     ``tap + tap_step * u``.
@@ -53,46 +62,46 @@ class Dim(NamedTuple):
 
     @property
     def extent(self) -> int:
-        """From the first to the last input that is read."""
+        """The number of inputs from the first to the last that windows read."""
         return (self.outs - 1) * self.stride + self.reach * (self.taps - 1) + 1
 
     @property
-    def read(self) -> tuple[int, int]:
-        """The inputs that are read and are there, as [first, end)."""
+    def read_range(self) -> tuple[int, int]:
+        """The inputs that windows read, without padding, as [first, end)."""
         first = max(0, self.least)
         return first, max(first, min(self.size, self.least + self.extent))
 
     @property
-    def inside(self) -> bool:
-        """Whether all of that is there."""
+    def is_inside(self) -> bool:
+        """Whether windows read no padding."""
         return self.least >= 0 and self.least + self.extent <= self.size
 
     @property
-    def whole(self) -> bool:
-        """Whether outputs are inputs, one by one."""
+    def is_identity(self) -> bool:
+        """Whether each output reads the one input at its own index."""
         return self.taps == self.stride == self.step == 1 and self.first == self.least == 0 and self.outs == self.size
 
 
 def _dim(line: Line, size: int) -> Dim:
-    back = line.reach < 0
-    tap = line.tap + line.tap_step * (line.taps - 1) if back else line.tap
-    tap_step = -line.tap_step if back else line.tap_step
+    is_reversed = line.reach < 0
+    tap = line.tap + line.tap_step * (line.taps - 1) if is_reversed else line.tap
+    tap_step = -line.tap_step if is_reversed else line.tap_step
     return Dim(
         line.count, line.first, line.step, line.least, line.stride, abs(line.reach), line.taps, tap, tap_step, size
     )
 
 
 def dims(lines: Sequence[Line], sizes: Sequence[int]) -> tuple[Dim, Dim]:
-    """Return the dims of a correlation; where windows are single elements, the image is one row."""
+    """Return the dims of a correlation; if every window is one element, the image is treated as one row."""
     h, w = map(_dim, lines, sizes)
-    if h.whole and w.whole:
+    if h.is_identity and w.is_identity:
         size = h.size * w.size
         return h._replace(outs=1, size=1), w._replace(outs=size, size=size)
     return h, w
 
 
 class _Image:
-    """An image with its channels last, read where it lies or from the workspace."""
+    """An image with its channels last, read in place or from a copy in the workspace."""
 
     def __init__(
         self,
@@ -107,42 +116,46 @@ class _Image:
     ) -> None:
         h, w = dims
         self.slot, self.images, self.channels = slot, one.images, channels
-        self.in_place = one.last and w.inside and not slack
+        self.in_place = one.last and w.is_inside and not slack
         plane = h.size * w.size
-        self.whole = plane * channels
+        self.image_elements = plane * channels
         if self.in_place:
             self.rows, self.least, self.columns, self.first = h.size, h.least, w.size, w.least * channels
             self.chunk = one.images
             return
-        low, high = h.read
+        low, high = h.read_range
         self.rows, self.least, self.columns, self.first = high - low, h.least - low, w.extent, 0
         nbytes = self.rows * self.columns * channels * ITEMSIZE[dtype]
-        self.chunk = max(1, min(one.images, PLANES // max(1, nbytes)))
+        self.chunk = max(1, min(one.images, MAX_IMAGES_BYTES // max(1, nbytes)))
         self._at = space.take(self.chunk * nbytes + slack * ITEMSIZE[dtype])
         self._kernel = planes_kernel(context, dtype, one.last)
         steps = (1, w.size * channels, channels) if one.last else (plane, w.size, 1)
-        self._numbers = (self.rows, self.columns, channels, self.whole, *steps, low, w.size, w.least)
+        self._numbers = (self.rows, self.columns, channels, self.image_elements, *steps, low, w.size, w.least)
 
-    def take(self, context: Context, io: IO, scratch: Span, first: int, number: int) -> tuple[Span, int]:
-        """Return some images, laid out if they must be, and the first element in it of the first of them."""
+    def channels_last(self, context: Context, io: IO, scratch: Span, first: int, number: int) -> tuple[Span, int]:
+        """Return a span with some images, repacked unless read in place, and the index of their first element in it."""
         if self.in_place:
-            return io.span(self.slot), self.first + first * self.whole
-        made = part(scratch, self._at)
+            return io.span(self.slot), self.first + first * self.image_elements
+        repacked = span_at(scratch, self._at)
         items = number * self.rows
         self._kernel(
-            context, items, (io.span(self.slot), made), (first * self.whole, *self._numbers), group_size(items)
+            context,
+            items,
+            (io.span(self.slot), repacked),
+            (first * self.image_elements, *self._numbers),
+            group_size(items),
         )
-        return made, 0
+        return repacked, 0
 
 
-def _joined(one: Convolution, w: Dim) -> bool:
-    """Whether the taps of a row lie side by side in the image."""
+def _has_contiguous_taps(one: Convolution, w: Dim) -> bool:
+    """Whether the elements that the taps of a row read are contiguous in the image."""
     return one.groups == 1 and (w.reach == 1 or w.taps == 1)
 
 
 def windows_step(
     one: Convolution, lines: Sequence[Line], context: Context, dtype: str, packing: Packing
-) -> tuple[Step, int]:
+) -> tuple[CallStep, int]:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach, and its workspace."""
     forward = one.kind == "windows"
     source, inner, m = (one.image, one.channels, one.filters) if forward else (one.windows, one.filters, one.channels)
@@ -156,12 +169,12 @@ def windows_step(
     channels, filters = one.groups * inner, one.groups * m
     tiles, taps = one.groups * -(-m // tile.width), h.taps * w.taps
     tile_nbytes = tile.width * taps * inner * ITEMSIZE[dtype]
-    each = h.outs * -(-w.outs // tile.rows)
-    together = max(1, min(tiles, max(PACKED // tile_nbytes, -(-ENOUGH // (one.images * each)))))
-    packed_at = space.take(together * tile_nbytes)
+    items = h.outs * -(-w.outs // tile.rows)
+    max_tiles = max(1, min(tiles, max(MAX_PACKED_BYTES // tile_nbytes, -(-MIN_ITEMS // (one.images * items)))))
+    packed_at = space.take(max_tiles * tile_nbytes)
     image = _Image(context, dtype, one, source, channels, (h, w), space)
     pack, product = pack_kernel(context, dtype, tile), windows_kernel(context, dtype, tile, one.last)
-    parts = -(-inner // SIDE)
+    parts = -(-inner // PACK_SIZE)
     tap_size, filter_size = one.taps, one.channels * one.taps
     sides = (filter_size, tap_size) if forward else (tap_size, filter_size)
     pack_numbers = (
@@ -172,58 +185,60 @@ def windows_step(
     plane = prod(outs)
     c_step, h_step, w_step = (1, outs[1] * filters, filters) if one.last else (plane, outs[1], 1)
     base = h.first * h_step + w.first * w_step
-    joined = _joined(one, w)
+    contiguous = _has_contiguous_taps(one, w)
     numbers = (
         *(image.rows, image.least, image.columns, h.outs, w.outs, h.stride, w.stride, h.reach, w.reach),
         h.taps if reached else 0,
-        *((1, w.taps * inner) if joined else (w.taps, inner)),
+        *((1, w.taps * inner) if contiguous else (w.taps, inner)),
     )
     steps = (plane * filters, c_step, h.step * h_step, w.step * w_step)
 
     def pack_tiles(context: Context, filter: Span, packed: Span, tile0: int, count: int) -> None:
-        pack(context, count * parts, (filter, packed), (tile0, *pack_numbers), HEAVY)
+        pack(context, count * parts, (filter, packed), (tile0, *pack_numbers), SINGLE)
 
     def pack_all(context: Context, filter: Span, packed: Span) -> None:
         pack_tiles(context, filter, packed, 0, tiles)
 
     key = "registers", dtype, tile, tiles, pack_numbers
-    kept_at = packing.add(tiles * tile_nbytes, key, pack_all) if reached else 0
+    cached_at = packing.add(tiles * tile_nbytes, key, pack_all) if reached else 0
 
     def step(context: Context, io: IO, scratch: Span) -> None:
-        out, kept = io.span(one.out), io.packed(one.filter)
-        packed, most = (part(scratch, packed_at), together) if kept is None else (part(kept, kept_at), tiles)
-        near = int(most * tile_nbytes <= RESIDENT)
+        out, cached = io.span(one.out), io.packed(one.filter)
+        packed, chunk = (
+            (span_at(scratch, packed_at), max_tiles) if cached is None else (span_at(cached, cached_at), tiles)
+        )
+        resident = int(chunk * tile_nbytes <= MAX_RESIDENT_BYTES)
         for first in range(0, one.images, image.chunk):
             number = min(image.chunk, one.images - first)
-            span, at = image.take(context, io, scratch, first, number) if reached else (packed, 0)
-            given = (number, channels, inner, m, at, *numbers, base + first * plane * filters, *steps)
-            for tile0 in range(0, tiles, most):
-                count = min(most, tiles - tile0)
-                if reached and kept is None and (most < tiles or not first):
+            span, at = image.channels_last(context, io, scratch, first, number) if reached else (packed, 0)
+            args = (number, channels, inner, m, at, *numbers, base + first * plane * filters, *steps)
+            for tile0 in range(0, tiles, chunk):
+                count = min(chunk, tiles - tile0)
+                if reached and cached is None and (chunk < tiles or not first):
                     pack_tiles(context, io.span(one.filter), packed, tile0, count)
-                product(context, count * number * each, (span, packed, out), (near, count, tile0, *given), HEAVY)
+                product(context, count * number * items, (span, packed, out), (resident, count, tile0, *args), SINGLE)
 
     return step, space.need
 
 
-def filter_step(one: Convolution, context: Context, dtype: str) -> tuple[Step, int]:
+def filter_step(one: Convolution, context: Context, dtype: str) -> tuple[CallStep, int]:
     """Return the step that computes the gradient of a filter, and its workspace."""
     h, w = dims(one.lines(), one.sizes)
     space, itemsize = Workspace(), ITEMSIZE[dtype]
-    joined = _joined(one, w)
-    w_outer, run = (1, w.taps * one.channels) if joined else (w.taps, one.channels)
+    contiguous = _has_contiguous_taps(one, w)
+    w_outer, run = (1, w.taps * one.channels) if contiguous else (w.taps, one.channels)
     tile: Tile = tile_of(context, dtype, run, one.filters)
     tiles, taps = one.groups * -(-one.filters // tile.width), h.taps * w.taps
     channels, filters = one.groups * one.channels, one.groups * one.filters
     image = _Image(context, dtype, one, one.image, channels, (h, w), space)
-    plain = (Line(h.outs, 0, 1, 0, 1, 1, 1, 0, 1), Line(w.outs, 0, 1, 0, 1, 1, 1, 0, 1))
-    ragged = tile.width if one.filters % tile.width else 0
-    seen = _Image(context, dtype, one, one.windows, filters, dims(plain, (h.outs, w.outs)), space, ragged)
-    chunk = min(image.chunk, seen.chunk)
+    unit_lines = (Line(h.outs, 0, 1, 0, 1, 1, 1, 0, 1), Line(w.outs, 0, 1, 0, 1, 1, 1, 0, 1))
+    slack = tile.width if one.filters % tile.width else 0
+    windows = _Image(context, dtype, one, one.windows, filters, dims(unit_lines, (h.outs, w.outs)), space, slack)
+    chunk = min(image.chunk, windows.chunk)
     total_at = space.take(tiles * taps * one.channels * tile.width * itemsize)
     product, unpack = filter_kernel(context, dtype, tile), unpack_kernel(context, dtype)
-    items, wanted = tiles * h.taps * w_outer * -(-run // tile.rows), filters * one.channels
-    rows = max(1, NEAR // (w.outs * filters * itemsize))
+    items, unpack_items = tiles * h.taps * w_outer * -(-run // tile.rows), filters * one.channels
+    rows = max(1, MAX_WINDOWS_BYTES // (w.outs * filters * itemsize))
     head = (one.groups, channels, one.channels, one.filters)
     tail = (
         *(image.rows, image.least, image.columns, h.outs, w.outs, h.stride, w.stride, h.reach, w.reach, h.taps),
@@ -231,21 +246,21 @@ def filter_step(one: Convolution, context: Context, dtype: str) -> tuple[Step, i
     )
 
     def step(context: Context, io: IO, scratch: Span) -> None:
-        total = part(scratch, total_at)
+        total = span_at(scratch, total_at)
         for first in range(0, one.images, chunk):
             number = min(chunk, one.images - first)
-            x, at = image.take(context, io, scratch, first, number)
-            y, skipped = seen.take(context, io, scratch, first, number)
-            y = part(y, skipped * itemsize)
+            x, at = image.channels_last(context, io, scratch, first, number)
+            y, skipped = windows.channels_last(context, io, scratch, first, number)
+            y = span_at(y, skipped * itemsize)
             for r in range(0, number * h.outs, rows):
-                given = (*head, at, *tail, r, min(number * h.outs, r + rows), int(first + r > 0))
-                product(context, items, (x, y, total), given, HEAVY)
+                args = (*head, at, *tail, r, min(number * h.outs, r + rows), int(first + r > 0))
+                product(context, items, (x, y, total), args, SINGLE)
         unpack(
             context,
-            wanted,
+            unpack_items,
             (total, io.span(one.out)),
             (one.channels, one.filters, tile.width, taps),
-            group_size(wanted),
+            group_size(unpack_items),
         )
 
     return step, space.need
@@ -255,28 +270,28 @@ def prepared(
     call: Call,
     context: Context,
     correlate: Correlate,
-    gather: Callable[[Convolution, Context, str], tuple[Step, int]],
+    filter_gradient: Callable[[Convolution, Context, str], tuple[CallStep, int]],
 ) -> Prepared:
-    """Return the kernel that runs the computations of a call one after the other, in one workspace."""
-    made: list[tuple[Step, int]] = []
+    """Return the kernel that runs the computations of a call in order, in one workspace."""
+    steps: list[tuple[CallStep, int]] = []
     packing, filter = Packing(), ""
     for one in convolutions_of(call):
         dtype = call.dtype(one.out)
         if one.kind == "filter":
-            made.append(gather(one, context, dtype))
+            steps.append(filter_gradient(one, context, dtype))
         else:
             filter = one.filter
-            made += [correlate(one, lines, context, dtype, packing) for lines in one.correlations()]
-    return in_turn(made, filter, packing)
+            steps += [correlate(one, lines, context, dtype, packing) for lines in one.correlations()]
+    return sequential_steps(steps, filter, packing)
 
 
 def convolve(call: Call, context: Context) -> Any:
-    """Return the kernel of a call whose sums stay in registers."""
+    """Return the kernel of a call, with sums in registers."""
     return prepared(call, context, windows_step, filter_step)
 
 
 def supports(call: Call) -> str | None:
-    """Return why a call is left to other kernels."""
+    """Return why a call is left to other kernels, or None."""
     reason = nothing_fused(call)
     if reason is not None or unknown_dims(call):
         return reason
@@ -285,26 +300,26 @@ def supports(call: Call) -> str | None:
             return "an image without elements"
         counts = [line[-1].count for line in one.correlations()] if one.kind != "filter" else [one.counts[-1]]
         filters = one.channels if one.kind == "image" else one.filters
-        if min(counts) < FEWEST_WINDOWS:
-            return f"a row has {min(counts)} windows; {FEWEST_WINDOWS} fill registers"
-        if filters < FEWEST_FILTERS:
-            return f"a group has {filters} filters; {FEWEST_FILTERS} fill registers"
+        if min(counts) < MIN_ROW_WINDOWS:
+            return f"a row has {min(counts)} windows; {MIN_ROW_WINDOWS} fill registers"
+        if filters < MIN_GROUP_FILTERS:
+            return f"a group has {filters} filters; {MIN_GROUP_FILTERS} fill registers"
     return None
 
 
-WIDE = ("float32", "float64")
-FORWARD = dict.fromkeys(("Input", "Output"), "NHWC")
-BACKWARD = dict.fromkeys(("Input", "Output@GRAD", "Input@GRAD"), "NHWC")
+DTYPES = ("float32", "float64")
+FORWARD_LAYOUTS = dict.fromkeys(("Input", "Output"), "NHWC")
+GRADIENT_LAYOUTS = dict.fromkeys(("Input", "Output@GRAD", "Input@GRAD"), "NHWC")
 
 
 def _registered(op: str) -> Kernel:
-    prefers = BACKWARD if op.endswith("_grad") else FORWARD
+    prefers = GRADIENT_LAYOUTS if op.endswith("_grad") else FORWARD_LAYOUTS
     return register_kernel(
         op,
         "cpu",
         "language",
         library="registers",
-        dtypes=WIDE,
+        dtypes=DTYPES,
         options=KernelOptions(prefers=prefers, written_for="registers"),
         supports=supports,
     )(convolve)

@@ -1,26 +1,26 @@
-"""The texts of a convolution's kernels: unrolling an image, packing a filter, and two products in register tiles.
+"""Sources of the direct convolution kernels: copying images to planes, packing filters, and two GEMMs in registers.
 
 A **plane** is one channel of an image, padded with zeros and cut into its phases: with a stride of s in a dim, the
-elements i, i + s, i + 2 s, ... stand side by side. Then whatever the stride, the element that tap t reads for the
-window at position q = (d * rows + h) * pitch + w lies at offset[t] + q of the plane: a convolution is a matrix
-product whose rows begin at those offsets, read in vectors along q. Positions between the end of a row of windows and
-``pitch`` are computed and not stored.
+elements i, i + s, i + 2 s, ... are contiguous. Then, for any stride, tap t of the window at position
+q = (d * rows + h) * pitch + w reads element offset[t] + q of the plane: a convolution is a GEMM with an operand whose
+rows start at those offsets, read in vectors along q. Positions between the end of a row of windows and ``pitch`` are
+computed and not stored.
 """
 
 from __future__ import annotations
 
 from fluidlite.plugin import Context
 
-from .source import Buffer, Kernel, build, ctype, load, once_a_context, store
+from .source import Buffer, CompiledKernel, build, cached_per_context, ctype, load, store
 
-SLACK = 64
-"""Zeros after a plane: the longest vector tile that may begin on its last window."""
-FIT = 4
-"""Elements of the filter that one item of the filter's gradient computes, for as many output channels or one."""
+PLANE_PADDING = 64
+"""Zeros after a plane: the widest vector tile that may start at its last window."""
+COLUMNS = 4
+"""Filter elements that a work-item of the filter's gradient computes, for as many output channels or for one."""
 
 
 def lanes_of(dtype: str) -> int:
-    """Elements of a vector."""
+    """Return the elements of a vector."""
     return 8 if dtype == "float64" else 16
 
 
@@ -53,15 +53,15 @@ _PLANES = """
 """
 
 
-@once_a_context
-def planes_kernel(context: Context, dtype: str, wide: str, unit: bool, strided: bool) -> Kernel:
-    """Return the kernel that makes planes of an image; one item is one row.
+@cached_per_context
+def planes_kernel(context: Context, dtype: str, wide: str, unit: bool, strided: bool) -> CompiledKernel:
+    """Return the kernel that copies an image to planes; a work-item copies one row.
 
-    ``unit`` says that elements of a row lie side by side, ``strided`` that windows do not.
+    ``unit``: whether the elements of a row are contiguous. ``strided``: whether the stride of windows is not 1.
     """
     stride, step = "w_stride" if strided else "1", "1" if unit else "w_step"
     at = "from + j" + (f" * {stride}" if strided else "") + ("" if unit else f" * {step}")
-    words = {"stride": stride, "step": step, "slack": str(SLACK), "load": load(dtype, f"image[{at}]")}
+    words = {"stride": stride, "step": step, "slack": str(PLANE_PADDING), "load": load(dtype, f"image[{at}]")}
     numbers = [
         *("base", "channels", "plane", "depth", "rows", "pitch", "n_step", "c_step", "d_step", "h_step", "w_step"),
         *(f"{dim}_{what}" for what in ("size", "least", "stride", "phases") for dim in "dhw"),
@@ -82,9 +82,9 @@ _OFFSETS = """
 """
 
 
-@once_a_context
-def offsets_kernel(context: Context) -> Kernel:
-    """Return the kernel that says where in a plane each tap of the first window is; one item is one tap."""
+@cached_per_context
+def offsets_kernel(context: Context) -> CompiledKernel:
+    """Return the kernel that computes the offset of each tap in a plane; a work-item computes one tap."""
     numbers = [f"{dim}_{what}" for what in ("reach", "shift", "stride", "phase", "row", "taps") for dim in "dhw"]
     return build(context, "conv_offsets", [Buffer("offset", "int64", True)], numbers, _OFFSETS)
 
@@ -106,22 +106,22 @@ _PACK = """
           }
       }
 """
-PACKED = 16
-"""Channels that one item packs."""
+PACK_SIZE = 16
+"""Channels that a work-item packs."""
 
 
-@once_a_context
-def pack_kernel(context: Context, dtype: str, wide: str) -> Kernel:
-    """Return the kernel that lays a filter out as the product reads it: [groups, tiles, taps, channels, tile].
+@cached_per_context
+def pack_kernel(context: Context, dtype: str, wide: str) -> CompiledKernel:
+    """Return the kernel that packs a filter to [groups, tiles, taps, channels, tile].
 
-    Rows beyond the last repeat it; what they give is not stored.
+    Padding rows repeat the last row; their results are not stored.
     """
     numbers = [
         *("tile", "inner", "m", "d_taps", "h_taps", "w_taps", "g_step", "m_step", "c_step", "d_row", "h_row"),
         *(f"{dim}_{what}" for what in ("tap", "tap_step") for dim in "dhw"),
     ]
     buffers = [Buffer("filter", dtype), Buffer("packed", wide, True)]
-    words = {"load": load(dtype, "filter[at]"), "run": str(PACKED)}
+    words = {"load": load(dtype, "filter[at]"), "run": str(PACK_SIZE)}
     return build(context, f"conv_pack_{dtype}", buffers, numbers, _PACK, words)
 
 
@@ -167,13 +167,13 @@ _SEGMENTS = """
 """
 
 
-@once_a_context
-def correlate_kernel(context: Context, dtype: str, out: str, rows: int, count: int, unit: bool) -> Kernel:
-    """Return the product of a packed filter and planes.
+@cached_per_context
+def correlate_kernel(context: Context, dtype: str, out: str, rows: int, count: int, unit: bool) -> CompiledKernel:
+    """Return the kernel that multiplies a packed filter by planes.
 
-    ``dtype``, ``out``: as what is computed, and as what stored.
-    ``rows``, ``count``: an item computes so many output channels at so many vectors of positions.
-    ``unit``: whether the outputs of a row lie side by side.
+    ``dtype``, ``out``: the dtypes of the computation and of the output.
+    ``rows``, ``count``: output channels and vectors of positions that a work-item computes.
+    ``unit``: whether the outputs of a row are contiguous.
     """
     tile = tile_of(context, dtype, rows, count)
     step = "1" if unit else "w_step"
@@ -218,17 +218,17 @@ _FILTER = """
 """
 
 
-@once_a_context
-def filter_kernel(context: Context, dtype: str, rows: int) -> Kernel:
-    """Return the product of windows and planes: for each element of a filter, a sum over images and positions."""
+@cached_per_context
+def filter_kernel(context: Context, dtype: str, rows: int) -> CompiledKernel:
+    """Return the kernel of the filter's gradient: for each filter element, a sum over images and positions."""
     lanes = lanes_of(dtype)
     kind, space = ctype(context, dtype), context.language.keywords["buffer"]
     fma = context.language.math.get("fma")
     vectors = bool(context.language.vector)
     vector = context.language.vector.format(type=kind, width=lanes) if vectors else kind
-    pairs = [(r, s) for r in range(rows) for s in range(FIT)]
+    pairs = [(r, s) for r in range(rows) for s in range(COLUMNS)]
     begin, pointers = [], []
-    for s in range(FIT):
+    for s in range(COLUMNS):
         last = f"(j + {s} < columns ? j + {s} : columns - 1)"
         begin.append(
             f"const index_t c{s} = {last} / taps, o{s} = offset[{last} - c{s} * taps] + (g * inner + c{s}) * plane;"
@@ -239,10 +239,12 @@ def filter_kernel(context: Context, dtype: str, rows: int) -> Kernel:
         pointers.append(f"{space} const {kind}* y{r} = windows + ((n * groups + g) * m + {last}) * window_plane;")
     if vectors:
         declare = " ".join(f"{vector} a{r}_{s} = ({vector})(0);" for r, s in pairs)
-        lines = [f"const {vector} b{s} = vload{lanes}(0, p{s} + q);" for s in range(FIT)]
+        lines = [f"const {vector} b{s} = vload{lanes}(0, p{s} + q);" for s in range(COLUMNS)]
         for r in range(rows):
             lines.append(f"{{ const {vector} y = vload{lanes}(0, y{r} + q);")
-            lines += [f"a{r}_{s} = {fma}(y, b{s}, a{r}_{s});" if fma else f"a{r}_{s} += y * b{s};" for s in range(FIT)]
+            lines += [
+                f"a{r}_{s} = {fma}(y, b{s}, a{r}_{s});" if fma else f"a{r}_{s} += y * b{s};" for s in range(COLUMNS)
+            ]
             lines.append("}")
     else:
         declare = " ".join(f"{kind} a{r}_{s}[{lanes}];" for r, s in pairs)
@@ -258,7 +260,7 @@ def filter_kernel(context: Context, dtype: str, rows: int) -> Kernel:
             f"const index_t to = (g * m + i + {r}) * columns + j + {s}; out[to] = add ? out[to] + sum : sum; }}"
         )
     words = {
-        "fit": str(FIT),
+        "fit": str(COLUMNS),
         "rows": str(rows),
         "lanes": str(lanes),
         "declare": declare,
@@ -275,15 +277,15 @@ def filter_kernel(context: Context, dtype: str, rows: int) -> Kernel:
 # Tiles -------------------------------------------------------------------------------------------------------------
 
 
-def tile_of(context: Context, dtype: str, rows: int, count: int) -> _Vectors | _Arrays:
-    """Return the texts of a tile of ``rows`` by ``count`` vectors."""
+def tile_of(context: Context, dtype: str, rows: int, count: int) -> _VectorTile | _ArrayTile:
+    """Return the text of a tile of ``rows`` by ``count`` vectors."""
     if context.language.vector:
-        return _Vectors(context, dtype, rows, count)
-    return _Arrays(ctype(context, dtype), rows, lanes_of(dtype) * count)
+        return _VectorTile(context, dtype, rows, count)
+    return _ArrayTile(ctype(context, dtype), rows, lanes_of(dtype) * count)
 
 
-class _Vectors:
-    """A tile in vector variables, with OpenCL's names for loads, stores and the multiply-add."""
+class _VectorTile:
+    """Text of a tile in vector variables, with OpenCL's functions for loads, stores and the multiply-add."""
 
     def __init__(self, context: Context, dtype: str, rows: int, count: int) -> None:
         self.lanes, self.rows, self.columns = lanes_of(dtype), range(rows), range(count)
@@ -312,8 +314,8 @@ class _Vectors:
         return " ".join(f"vstore{self.lanes}(a{row}_{v}, {v}, {pointer});" for v in self.columns)
 
 
-class _Arrays:
-    """A tile in arrays with constant bounds, for a C compiler to put into vectors."""
+class _ArrayTile:
+    """Text of a tile in arrays with constant bounds, which a C compiler can vectorize."""
 
     def __init__(self, kind: str, rows: int, width: int) -> None:
         self.kind, self.rows, self.width = kind, rows, width

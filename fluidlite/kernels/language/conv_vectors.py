@@ -1,8 +1,8 @@
-"""The texts of convolutions whose sums stay in vector registers.
+"""Sources of the convolution kernels whose sums stay in vector registers.
 
-An item computes some neighbouring windows of a row for a few vectors of filters: each number of the image is
-broadcast against vectors of the packed filter. Channels come last in the image that it reads, so what a row of a window
-covers lies side by side; images that lie otherwise, or are padded, are laid out so first.
+A work-item computes some adjacent windows of a row for a few vectors of filters: each element of the image is
+broadcast against vectors of the packed filter. It reads images with channels last, in which the elements of a window's
+row are contiguous; images in another layout, or with padding, are repacked first.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import NamedTuple
 from fluidlite.kernel_support import ITEMSIZE
 from fluidlite.plugin import Context
 
-from .source import BLOCK, Buffer, Kernel, build, ctype, once_a_context
+from .source import REGISTER_SUM_TERMS, Buffer, CompiledKernel, build, cached_per_context, ctype
 
-SIDE = 64
-"""Channels that are packed at a time."""
-MOST_ROWS = 8
-"""Rows of a tile: with two vectors each, enough sums for the multipliers. More gain nothing, and a network meets more
-heights, each of which is a kernel to compile."""
+PACK_SIZE = 64
+"""Channels that a work-item packs."""
+MAX_TILE_ROWS = 8
+"""Maximum rows of a tile: with two vectors each, they give enough independent sums for the multipliers. More rows gain
+nothing and would need more kernels, because each height of a tile is one to compile."""
 
 
 class Tile(NamedTuple):
-    """What an item keeps in registers.
+    """The sums that a work-item keeps in registers.
 
-    ``rows``: windows, or elements of a filter: numbers that are broadcast.
-    ``lanes``: the elements of each vector of filters.
+    ``rows``: windows, or elements of a filter, whose values are broadcast.
+    ``lanes``: the lanes of each vector of filters.
     """
 
     rows: int
@@ -34,32 +34,33 @@ class Tile(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Filters."""
+        """Filters of a tile."""
         return sum(self.lanes)
 
     @property
     def name(self) -> str:
-        """For the names of kernels."""
+        """The text of the tile in the names of kernels."""
         return "x".join(map(str, (self.rows, *self.lanes)))
 
     def vectors(self) -> list[tuple[int, int, int]]:
-        """The number of each vector, its lanes, and its first filter."""
+        """Return (index, lanes, first filter) of each vector."""
         return [(v, lanes, sum(self.lanes[:v])) for v, lanes in enumerate(self.lanes)]
 
 
 def lanes_of(context: Context, dtype: str) -> int:
-    """Elements of a vector: a register, or the 64 bytes of the largest vector type that has a name."""
+    """Return the lanes of a vector: those of a register, at most 64 bytes, the largest named vector type."""
     lanes: int = min(64, context.language.registers[1]) // ITEMSIZE[dtype]
     return lanes
 
 
 def tile_of(context: Context, dtype: str, count: int, filters: int) -> Tile:
-    """Return the tile for rows of ``count`` windows and so many filters: the fewest tiles, all of one size."""
+    """Return the tile for rows of ``count`` windows and ``filters`` filters: the fewest tiles, all of one size."""
     registers, whole = context.language.registers[0], lanes_of(context, dtype)
-    ways = ((whole, whole), (whole, whole // 2), (whole,))  # half a vector takes half the time, or a whole one's
-    lanes = min((way for way in ways if min(way) > 1), key=lambda way: -(-filters // sum(way)) * sum(way))
-    most = min(MOST_ROWS, (registers - len(lanes) - 1) // len(lanes))
-    return Tile(-(-count // -(-count // most)), lanes)
+    # Half a vector takes half the time of a vector, or all of it.
+    shapes = ((whole, whole), (whole, whole // 2), (whole,))
+    lanes = min((shape for shape in shapes if min(shape) > 1), key=lambda shape: -(-filters // sum(shape)) * sum(shape))
+    max_rows = min(MAX_TILE_ROWS, (registers - len(lanes) - 1) // len(lanes))
+    return Tile(-(-count // -(-count // max_rows)), lanes)
 
 
 # Laying out --------------------------------------------------------------------------------------------------------
@@ -93,9 +94,9 @@ _PLANES_FIRST = """
 """
 
 
-@once_a_context
-def planes_kernel(context: Context, dtype: str, last: bool) -> Kernel:
-    """Return the kernel that lays rows out with their channels last and zeros at both ends; one item is one row."""
+@cached_per_context
+def planes_kernel(context: Context, dtype: str, last: bool) -> CompiledKernel:
+    """Return the kernel that copies rows to channels last, zero-padded at both ends; a work-item copies one row."""
     words = {"T": ctype(context, dtype), "lanes": str(lanes_of(context, dtype))}
     words["numbers"] = ", ".join(f"p[j + {v} * c_step]" for v in range(int(words["lanes"])))
     words["copy"] = Template(_PLANES_LAST if last else _PLANES_FIRST).safe_substitute(
@@ -128,11 +129,11 @@ _PACK_VECTOR = """{
   }"""
 
 
-@once_a_context
-def pack_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
-    """Return the kernel that lays tiles of a filter, from ``tile0`` on, out as they are read: [taps, channels, width].
+@cached_per_context
+def pack_kernel(context: Context, dtype: str, tile: Tile) -> CompiledKernel:
+    """Return the kernel that packs the tiles of a filter, from ``tile0`` on, each to [taps, channels, width].
 
-    Filters beyond the last repeat it; what they give is not stored.
+    Padding filters repeat the last filter; their results are not stored.
     """
     numbers = [
         *("tile0", "inner", "m", "g_step", "m_step", "c_step", "w_all"),
@@ -140,7 +141,7 @@ def pack_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
     ]
     words = {
         "T": ctype(context, dtype),
-        "side": str(SIDE),
+        "side": str(PACK_SIZE),
         "width": str(tile.width),
         "buffer": context.language.keywords["buffer"],
     }
@@ -197,12 +198,12 @@ _STORE = """
 """
 
 
-@once_a_context
-def windows_kernel(context: Context, dtype: str, tile: Tile, last: bool) -> Kernel:
-    """Return the product of ``count`` tiles of a packed filter and the windows of an image.
+@cached_per_context
+def windows_kernel(context: Context, dtype: str, tile: Tile, last: bool) -> CompiledKernel:
+    """Return the kernel that multiplies ``count`` tiles of a packed filter by the windows of an image.
 
-    ``last`` says that filters are stored side by side; ``near`` that a row of the image is read by all tiles before the
-    next: the packed filter stays in the cache then, otherwise the image does.
+    ``last``: whether outputs have channels last. The kernel's ``near``: whether all tiles read a row of the image
+    before the next row, which keeps the packed filter in the cache; otherwise the image stays there.
     """
     kind, rows, vectors = ctype(context, dtype), range(tile.rows), tile.vectors()
     declare, lines = _sums(kind, tile), _loads(kind, tile, "w")
@@ -234,19 +235,19 @@ def windows_kernel(context: Context, dtype: str, tile: Tile, last: bool) -> Kern
 
 
 def _sums(kind: str, tile: Tile) -> str:
-    """Text that declares the sums of a tile."""
+    """Return the text that declares the sums of a tile."""
     return " ".join(
         f"{kind}{lanes} a{p}_{v} = ({kind}{lanes})(0);" for p in range(tile.rows) for v, lanes, _ in tile.vectors()
     )
 
 
 def _loads(kind: str, tile: Tile, pointer: str) -> list[str]:
-    """Statements that read the vectors of filters."""
+    """Return the statements that load the vectors of filters."""
     return [f"const {kind}{lanes} b{v} = vload{lanes}(0, {pointer} + {first});" for v, lanes, first in tile.vectors()]
 
 
 def _multiply(context: Context, kind: str, tile: Tile, row: int, number: str) -> str:
-    """Statement that adds a number times the vectors to the sums of a row."""
+    """Return the statement that adds a number times the vectors to the sums of a row."""
     fma = context.language.math.get("fma")
     parts = [f"const {kind} y = {number};"]
     for v, lanes, _ in tile.vectors():
@@ -292,18 +293,18 @@ _FILTER = """
 """
 
 
-@once_a_context
-def filter_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
-    """Return the product of rows [r0, r1) of windows and what they read: a part of the sums of a filter's gradient."""
+@cached_per_context
+def filter_kernel(context: Context, dtype: str, tile: Tile) -> CompiledKernel:
+    """Return the kernel that adds the products of windows' rows [r0, r1) and their inputs to a filter's gradient."""
     kind = ctype(context, dtype)
     lines, stores = _loads(kind, tile, "y"), []
     for p in range(tile.rows):
         lines.append(_multiply(context, kind, tile, p, f"p[{p}]"))
         for v, lanes, first in tile.vectors():
-            place = f"0, to + {p * tile.width + first}"
+            address = f"0, to + {p * tile.width + first}"
             a = f"a{p}_{v}"
             stores.append(
-                f"if ({p} >= skip) {{ if (added) {a} += vload{lanes}({place}); vstore{lanes}({a}, {place}); }}"
+                f"if ({p} >= skip) {{ if (added) {a} += vload{lanes}({address}); vstore{lanes}({a}, {address}); }}"
             )
     words = {
         "T": kind,
@@ -316,7 +317,7 @@ def filter_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
         "again": " ".join(
             f"a{p}_{v} = ({kind}{lanes})(0);" for p in range(tile.rows) for v, lanes, _ in tile.vectors()
         ),
-        "block": str(BLOCK),
+        "block": str(REGISTER_SUM_TERMS),
     }
     numbers = [
         *("groups", "channels", "inner", "m", "first", "rows", "h_least", "columns", "h_count", "w_count"),
@@ -334,8 +335,8 @@ _UNPACK = """
 """
 
 
-@once_a_context
-def unpack_kernel(context: Context, dtype: str) -> Kernel:
-    """Return the kernel that lays sums [groups, tiles, taps, channels, width] out as a filter; one item a channel."""
+@cached_per_context
+def unpack_kernel(context: Context, dtype: str) -> CompiledKernel:
+    """Return the kernel that unpacks sums [groups, tiles, taps, channels, width] to a filter, a channel a work-item."""
     buffers = [Buffer("total", dtype), Buffer("out", dtype, True)]
     return build(context, f"conv_unpacked_{dtype}", buffers, ["inner", "m", "width", "taps"], _UNPACK)

@@ -1,4 +1,4 @@
-"""Counting by class without atomics: each item counts a part of the rows for itself, then the parts are added."""
+"""Histograms without atomics: each work-item counts one part of the rows into its own bins, then parts are summed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from fluidlite.plugin import Context, Span
 
 from .source import Buffer, build, ctype
 
-MOST_PARTS = 64
-FEWEST_ROWS = 4096
-"""A part has so many rows or more, and no fewer than there are bins: adding parts must not cost more than counting."""
+MAX_PARTS = 64
+MIN_PART_ROWS = 4096
+"""Maximum parts, and minimum rows of a part, which also has at least as many rows as bins: summing the parts must not
+cost more than counting."""
 
 _COUNT = """
   const index_t mine = gid * bins, from = gid * length, to = from + length < rows ? from + length : rows;
@@ -27,7 +28,10 @@ _JOIN = """
 
 
 class Counter(NamedTuple):
-    """``run(context, spans, counts, numbers)`` leaves the counts in the first bins of ``counts``, of so many bytes."""
+    """``run(context, spans, counts, numbers)`` writes the counts to the first bins of ``counts``.
+
+    ``workspace``: bytes of ``counts``.
+    """
 
     run: Callable[[Context, Sequence[Span], Span, Sequence[int]], None]
     workspace: int
@@ -47,11 +51,11 @@ def counter(
     """Count ``rows`` rows into ``bins`` bins of ``dtype``.
 
     ``entry``: the kernel's name.
-    ``buffers``: what ``row`` reads, and the status word.
+    ``buffers``: the buffers that ``row`` reads, and the status word.
     ``numbers``: further int64 parameters.
     ``row``: statements that add row ``i`` to ``counts[mine + bin]``; a template of ``words``.
     """
-    parts = max(1, min(MOST_PARTS, rows // max(FEWEST_ROWS, bins)))
+    parts = max(1, min(MAX_PARTS, rows // max(MIN_PART_ROWS, bins)))
     length = -(-rows // parts)
     count = build(
         context,

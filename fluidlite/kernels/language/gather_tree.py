@@ -1,4 +1,4 @@
-"""gather_tree: an item follows one beam from the last step to the first."""
+"""gather_tree: a work-item follows one beam from the last step to the first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fluidlite.plugin import IO, Call, Context, KernelOptions, register_kernel
 
 from .source import STATUS, Buffer, build, group_size
 
-# From a bad parent on, the beam is its own parent.
+# After a parent that is out of range, the beam is its own parent.
 _TREE = """
   const index_t first = gid / beams * beams, count = batch * beams;
   index_t at = gid;
@@ -24,7 +24,7 @@ _TREE = """
 
 @register_kernel("gather_tree", "language", options=KernelOptions(indexes=True))
 def gather_tree(call: Call, context: Context) -> Any:
-    """Out[t] = Ids[t] at the beams that lead to the last step's."""
+    """Out[t] = Ids[t] at the ancestors of the last step's beams."""
     steps, batch, beams = call.dims("Ids")
     dtype = call.dtype("Ids")
     kernel = build(

@@ -1,15 +1,14 @@
-"""A matrix product blocked in registers.
+"""GEMM with register blocking.
 
-An item computes a tile of 8 rows by one or two vectors of columns and walks along k: eight scalars of A are
-broadcast against vectors of B, so sixteen independent sums are under way. A is read with any steps; B must have
-contiguous rows, or lie packed: the columns of a tile side by side, tile after tile. A transposed B is packed first, and
-what many rows or columns read (K * N moves against M * N * K products): A where it is transposed, by rows of a tile.
-At the right edge, vectors may reach into the next row
-of a B that is not packed, whose columns are not stored; only where that would leave the matrix are elements read one by
-one. No size is in the text.
+A work-item computes a tile of 8 rows by one or two vectors of columns and loops over k: eight scalars of A are
+broadcast against vectors of B, which gives sixteen independent sums. A may have any strides. B must have contiguous
+rows or be packed: tile after tile, with the columns of a tile contiguous. A transposed B is packed first; so is an
+operand that many rows or columns read (K * N copies against M * N * K multiply-adds), A only if it is transposed.
+At the right edge, vectors may read over the end of a row of a B that is not packed: those columns are not stored. Only
+where such a read would leave the matrix, elements are read one by one. The text contains no sizes.
 
-An epilogue is computed where a tile is stored: a row of results at a time, before any of it is written, so that outputs
-may lie on what the epilogue reads.
+An epilogue is fused into the store of a tile: it computes a row of results before it writes any of them, so that
+outputs may alias the inputs of the epilogue.
 """
 
 from __future__ import annotations
@@ -21,10 +20,22 @@ from string import Template
 from fluidlite.kernel_support import HALVES, ITEMSIZE, EpilogueText
 from fluidlite.plugin import Context, Span
 
-from .source import BLOCK, Buffer, Kernel, Maker, build, ctype, decode, group_size, load, once_a_context, store
+from .source import (
+    REGISTER_SUM_TERMS,
+    Buffer,
+    CompiledKernel,
+    Pack,
+    build,
+    cached_per_context,
+    ctype,
+    decode,
+    group_size,
+    load,
+    store,
+)
 
-PART = 64
-"""Rows that an item packs."""
+PACKED_ROWS = 64
+"""Rows that a work-item packs."""
 
 _BODY = """
   const index_t row_tiles = (m + $last_row) / $rows, rest = gid / row_tiles;
@@ -63,7 +74,7 @@ _BODY = """
 """
 
 
-@once_a_context
+@cached_per_context
 def gemm(
     context: Context,
     dtype: str,
@@ -72,25 +83,25 @@ def gemm(
     batches: int,
     sums: int,
     epilogue: EpilogueText | None = None,
-    guarded: bool = False,
-) -> Kernel:
+    predicated: bool = False,
+) -> CompiledKernel:
     """Return the kernel for products computed in ``dtype`` and stored as ``out``.
 
-    Its spans are A, B and C, its numbers m, n, k, A's row step, its column step and that from the rows of a tile to
-    the next's, B's row step and that from the columns of a tile to the next's, alpha; then size and steps in A and B
-    of each batch axis, and of each axis over which products are summed.
+    Its spans are A, B and C. Its numbers are m, n, k, the strides of A's rows, columns and row tiles, the strides of
+    B's rows and column tiles, and alpha; then the size, the stride in A and the stride in B of each batch axis of the
+    output, and of each axis over which products are summed.
 
     ``columns``: number of vectors of columns in a tile.
-    ``batches``, ``sums``: how many batch axes are kept, and summed.
-    ``epilogue``: its buffers stand in place of C, its numbers behind the others.
-    ``guarded``: whether the status word is the last span, and nothing is stored once it is set.
+    ``batches``, ``sums``: number of batch axes of the output, and of summed axes.
+    ``epilogue``: its buffers replace C, and its numbers follow the others.
+    ``predicated``: whether the status word is the last span, and the kernel stores nothing once it is set.
     """
-    rows, lanes = shape_of(context, dtype)
+    rows, lanes = tile_shape(context, dtype)
     width = lanes * columns
     kind = ctype(context, dtype)
-    text: _Vectors | _Arrays
+    text: _VectorTile | _ArrayTile
     vector = _vector(context)
-    text = _Vectors(context, dtype, rows, lanes, columns) if vector else _Arrays(kind, rows, width)
+    text = _VectorTile(context, dtype, rows, lanes, columns) if vector else _ArrayTile(kind, rows, width)
     names = [f"{word}{d}" for d in range(batches) for word in ("size", "a_step", "b_step")]
     summed = [f"{word}{d}" for d in range(sums) for word in ("sum", "a_sum", "b_sum")]
     words = {
@@ -105,10 +116,10 @@ def gemm(
         if batches
         else "",
         "tile": str(rows * width),
-        "block": str(BLOCK),
+        "block": str(REGISTER_SUM_TERMS),
         "declare": text.declare(),
-        "keep": text.keep(),
-        "finish": text.finish(),
+        "keep": text.flush(),
+        "finish": text.add_flushed(),
         "vectors": text.vectors(),
         "load": text.load("row"),
         "load_edge": text.load("edge"),
@@ -127,52 +138,52 @@ def gemm(
     each_row = f"for (int r = 0; r < {rows}; ++r) if (i + r < m)"
     if epilogue is None:
         buffers.append(Buffer("c", out, True))
-        one = store(context, out, "c[c_at + (i + r) * n + v]", f"tile[r * {width} + v] * alpha")
-        rest = f"{each_row} for (int v = 0; v < {width}; ++v) if (j + v < n) {{ {one} }}"
-        rest = f"{text.spill()} {rest}"
-        words["store"] = text.store(rest) if isinstance(text, _Vectors) and out == dtype else rest
+        element_store = store(context, out, "c[c_at + (i + r) * n + v]", f"tile[r * {width} + v] * alpha")
+        edge_store = f"{each_row} for (int v = 0; v < {width}; ++v) if (j + v < n) {{ {element_store} }}"
+        edge_store = f"{text.spill()} {edge_store}"
+        words["store"] = text.store(edge_store) if isinstance(text, _VectorTile) and out == dtype else edge_store
     else:
         buffers += [Buffer(name, stored, written) for name, stored, written, _ in epilogue.buffers]
-        words["store"] = f"{text.spill()} {_finished(each_row, epilogue, out, kind, width)}"
-    if guarded:
+        words["store"] = f"{text.spill()} {_epilogue_store(each_row, epilogue, out, kind, width)}"
+    if predicated:
         buffers.append(Buffer("status", "int64"))
         words["store"] = f"if (status[0] == 0) {{ {words['store']} }}"
-    more = [(name, stored) for name, stored, _ in epilogue.numbers] if epilogue is not None else []
-    entry = f"gemm_{dtype}_{out}" + ("_with" if epilogue is not None else "") + ("_guarded" if guarded else "")
+    extra = [(name, stored) for name, stored, _ in epilogue.numbers] if epilogue is not None else []
+    entry = f"gemm_{dtype}_{out}" + ("_with" if epilogue is not None else "") + ("_guarded" if predicated else "")
     return build(
         context,
         entry,
         buffers,
-        ["m", "n", "k", "a_row", "a_column", "a_tile", "b_row", "b_tile", ("alpha", dtype), *numbers, *more],
+        ["m", "n", "k", "a_row", "a_column", "a_tile", "b_row", "b_tile", ("alpha", dtype), *numbers, *extra],
         _BODY,
         words,
         aliased=epilogue is not None,
     )
 
 
-def _finished(each_row: str, epilogue: EpilogueText, out: str, kind: str, width: int) -> str:
-    """The statements that compute an epilogue of a tile and store what it gives."""
+def _epilogue_store(each_row: str, epilogue: EpilogueText, out: str, kind: str, width: int) -> str:
+    """Return the statements that compute the epilogue of a tile and store its results."""
     value = f"tile[r * {width} + v] * alpha"
-    given = f"fl_load_{out}(fl_store_{out}({value}))" if out in HALVES else value
-    results = " ".join(f"{each} result{k}[{width}];" for k, each in enumerate(epilogue.results))
+    rounded = f"fl_load_{out}(fl_store_{out}({value}))" if out in HALVES else value
+    results = " ".join(f"{declarations} result{k}[{width}];" for k, declarations in enumerate(epilogue.results))
 
-    def part(count: str) -> str:
-        each = f"for (int v = 0; v < {count}; ++v)"
+    def loops(count: str) -> str:
+        declarations = f"for (int v = 0; v < {count}; ++v)"
         return (
-            f"{results}\n {each} {{ const {kind} given = {given};\n {epilogue.element}\n }}"
-            f"\n {each} {{ {epilogue.stores} }}"
+            f"{results}\n {declarations} {{ const {kind} given = {rounded};\n {epilogue.element}\n }}"
+            f"\n {declarations} {{ {epilogue.stores} }}"
         )
 
     return f"""{each_row} {{
     const index_t first = c_at + (i + r) * n;
     {epilogue.row}
-    if (whole) {{ {part(str(width))} }}
-    else {{ const int width = (int)(n - j); {part("width")} }}
+    if (whole) {{ {loops(str(width))} }}
+    else {{ const int width = (int)(n - j); {loops("width")} }}
   }}"""
 
 
-class _Vectors:
-    """Tiles in vector variables, with OpenCL's names for loads, stores and the multiply-add."""
+class _VectorTile:
+    """Text of a tile in vector variables, with OpenCL's functions for loads, stores and the multiply-add."""
 
     def __init__(self, context: Context, dtype: str, rows: int, lanes: int, count: int) -> None:
         self.rows, self.lanes, self.columns, self.width = rows, lanes, range(count), lanes * count
@@ -204,21 +215,21 @@ class _Vectors:
         tile = [(r * count + v, f"c{r}_{v}") for r in range(self.rows) for v in self.columns]
         return " ".join(statement.format(at=at, c=c, kind=self.kind, lanes=self.lanes) for at, c in tile)
 
-    def keep(self) -> str:
-        """The sums of a tile, in memory; those in registers begin anew."""
-        anew = self._each("{c} = ({kind})(0);")
-        return f"if (kept) {{ {self.finish()} }} kept = 1; {self.spill()} {anew}"
+    def flush(self) -> str:
+        """Return the text that adds the sums in registers to those in memory and resets the registers."""
+        reset = self._each("{c} = ({kind})(0);")
+        return f"if (kept) {{ {self.add_flushed()} }} kept = 1; {self.spill()} {reset}"
 
-    def finish(self) -> str:
-        """The sums in memory, added to those in registers."""
+    def add_flushed(self) -> str:
+        """Return the text that adds the sums in memory to those in registers."""
         return self._each("{c} += vload{lanes}({at}, tile);")
 
     def spill(self) -> str:
-        """The sums in registers, in memory."""
+        """Return the text that stores the registers to memory."""
         return self._each("vstore{lanes}({c}, {at}, tile);")
 
     def store(self, rest: str) -> str:
-        """Statements that store whole rows; ``rest`` stores a tile at the edge."""
+        """Return the statements that store full rows; ``rest`` stores a tile at the edge."""
         rows = (
             " ".join(f"vstore{self.lanes}(c{r}_{v} * alpha, {v}, c + c_at + (i + {r}) * n);" for v in self.columns)
             for r in range(self.rows)
@@ -227,8 +238,8 @@ class _Vectors:
         return f"if (whole) {{ {whole} }} else {{ {rest} }}"
 
 
-class _Arrays:
-    """Tiles in arrays with constant bounds, for a C compiler to put into vectors."""
+class _ArrayTile:
+    """Text of a tile in arrays with constant bounds, which a C compiler can vectorize."""
 
     def __init__(self, element: str, rows: int, width: int) -> None:
         self.element, self.rows, self.width = element, rows, width
@@ -249,11 +260,11 @@ class _Arrays:
             for r in range(self.rows)
         )
 
-    def keep(self) -> str:
-        anew = self._rows("sums[r][v] = 0;")
-        return f"if (kept) {{ {self.finish()} }} kept = 1; {self.spill()} {anew}"
+    def flush(self) -> str:
+        reset = self._rows("sums[r][v] = 0;")
+        return f"if (kept) {{ {self.add_flushed()} }} kept = 1; {self.spill()} {reset}"
 
-    def finish(self) -> str:
+    def add_flushed(self) -> str:
         return self._rows(f"sums[r][v] += tile[r * {self.width} + v];")
 
     def spill(self) -> str:
@@ -270,28 +281,28 @@ class _Arrays:
 
 
 def _vector(context: Context) -> str | None:
-    """The format of a vector type, where the kernel language has any."""
+    """Return the format of a vector type, or None if the kernel language has none."""
     named: str | None = context.language.vector
     return named or ("{type}{width}" if context.language.registers else None)
 
 
-def shape_of(context: Context, dtype: str) -> tuple[int, int]:
-    """The rows of a tile, and the columns of one of its vectors: sums of two of these stay in registers."""
+def tile_shape(context: Context, dtype: str) -> tuple[int, int]:
+    """Return the rows of a tile and the lanes of a vector: the sums of two vectors of columns fit into registers."""
     if context.language.registers is None:
         return 8, 64 // ITEMSIZE[dtype]
     registers, nbytes = context.language.registers
     return max(1, min(8, (registers - 3) // 2)), min(64, nbytes) // ITEMSIZE[dtype]
 
 
-def width_of(context: Context, dtype: str, n: int) -> int:
-    """The columns of a tile: one vector if that covers all of them, else two."""
-    lanes = shape_of(context, dtype)[1]
+def tile_width(context: Context, dtype: str, n: int) -> int:
+    """Return the columns of a tile: one vector if it covers all n columns, else two."""
+    lanes = tile_shape(context, dtype)[1]
     return lanes if n <= lanes else 2 * lanes
 
 
-def tiles(context: Context, dtype: str, m: int, n: int, batches: Sequence[int]) -> int:
-    """Number of items."""
-    return -(-m // shape_of(context, dtype)[0]) * -(-n // width_of(context, dtype, n)) * prod(batches)
+def tile_count(context: Context, dtype: str, m: int, n: int, batches: Sequence[int]) -> int:
+    """Return the number of work-items."""
+    return -(-m // tile_shape(context, dtype)[0]) * -(-n // tile_width(context, dtype, n)) * prod(batches)
 
 
 _PACK = """
@@ -302,51 +313,51 @@ _PACK = """
   $buffer $T* const to = packed + rest * k * $width;
   $copy
 """
-_AS_IT_LIES = """$buffer const $S* const from = b + batch * n * k + j;
+_PACK_ROWS = """$buffer const $S* const from = b + batch * n * k + j;
   if (count == $width)
     for (index_t x = x0; x < x1; ++x)
       for (int v = 0; v < $width; ++v) to[x * $width + v] = $value;
   else
     for (index_t x = x0; x < x1; ++x)
       for (int v = 0; v < $width; ++v) to[x * $width + v] = v < count ? $value : 0;"""
-_TURNED = """$buffer const $S* const from = b + batch * n * k + j * k;
+_PACK_T = """$buffer const $S* const from = b + batch * n * k + j * k;
   for (int v = 0; v < $width; ++v)
     for (index_t x = x0; x < x1; ++x) to[x * $width + v] = v < count ? $value : 0;"""
-_TURNED_VECTORS = """$buffer const $S* const from = b + batch * n * k + j * k;
+_PACK_T_VECTORS = """$buffer const $S* const from = b + batch * n * k + j * k;
   for (int done = 0; done < $width; done += $lanes) {
     $columns
     for (index_t x = x0; x < x1; ++x) vstore$lanes(($vector)($numbers), 0, to + x * $width + done);
   }"""
 
 
-@once_a_context
-def _pack_kernel(context: Context, stored: str, dtype: str, width: int, turned: bool) -> Kernel:
-    words = {"T": ctype(context, dtype), "S": ctype(context, stored), "part": str(PART), "width": str(width)}
-    value = load(stored, f"from[{'v * k + x' if turned else 'x * n + v'}]")
-    text, vector, lanes = _TURNED if turned else _AS_IT_LIES, _vector(context), min(8, shape_of(context, dtype)[1])
-    if turned and vector is not None and width % lanes == 0:
-        text = _TURNED_VECTORS
+@cached_per_context
+def _pack_kernel(context: Context, stored: str, dtype: str, width: int, transposed: bool) -> CompiledKernel:
+    words = {"T": ctype(context, dtype), "S": ctype(context, stored), "part": str(PACKED_ROWS), "width": str(width)}
+    value = load(stored, f"from[{'v * k + x' if transposed else 'x * n + v'}]")
+    text, vector, lanes = _PACK_T if transposed else _PACK_ROWS, _vector(context), min(8, tile_shape(context, dtype)[1])
+    if transposed and vector is not None and width % lanes == 0:
+        text = _PACK_T_VECTORS
         words |= {"lanes": str(lanes), "vector": vector.format(type=words["T"], width=lanes)}
         last = "(done + {0} < count ? done + {0} : count - 1)"
         words["columns"] = " ".join(f"const index_t c{v} = {last.format(v)} * k;" for v in range(lanes))
         words["numbers"] = ", ".join(load(stored, f"from[c{v} + x]") for v in range(lanes))
     copy = Template(text).substitute(words, value=value, buffer=context.language.keywords["buffer"])
     words["copy"] = copy
-    name = f"gemm_{'turned' if turned else 'packed'}_{stored}_{width}"
+    name = f"gemm_{'turned' if transposed else 'packed'}_{stored}_{width}"
     return build(context, name, [Buffer("b", stored), Buffer("packed", dtype, True)], ["n", "k"], _PACK, words)
 
 
 def pack(
-    context: Context, stored: str, dtype: str, width: int, n: int, k: int, count: int, turned: bool
-) -> tuple[Maker, int]:
-    """Return what packs ``count`` matrices [k, n], or turned, and converts them; and the elements of one.
+    context: Context, stored: str, dtype: str, width: int, n: int, k: int, count: int, transposed: bool
+) -> tuple[Pack, int]:
+    """Return the function that packs ``count`` matrices [k, n], or [n, k] if ``transposed``, and the elements of one.
 
-    They become [tiles, k, width]; columns of a tile that are beyond the last are zeros, or repeat it.
+    It converts them and packs each to [tiles, k, width]; padding columns of the last tile are zeros or repeat a column.
     """
-    kernel = _pack_kernel(context, stored, dtype, width, turned)
-    items = count * -(-n // width) * -(-k // PART)
+    kernel = _pack_kernel(context, stored, dtype, width, transposed)
+    items = count * -(-n // width) * -(-k // PACKED_ROWS)
 
-    def make(context: Context, source: Span, target: Span) -> None:
+    def pack_matrices(context: Context, source: Span, target: Span) -> None:
         kernel(context, items, (source, target), (n, k), group_size(items))
 
-    return make, -(-n // width) * k * width
+    return pack_matrices, -(-n // width) * k * width

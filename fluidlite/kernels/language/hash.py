@@ -1,4 +1,4 @@
-"""hash: XXH64 of a row an item."""
+"""hash: XXH64; a work-item hashes one row with one seed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fluidlite.plugin import Call, Context, register_kernel
 
 from .source import Buffer, build
 
-_TURNED = "(({0} << {1}) | ({0} >> (64 - {1})))"
-_NAMES = ("a", "b", "c", "d")
-_MIX = "{lane} += {word} * P2; {lane} = " + _TURNED.format("{lane}", 31) + " * P1;"
+_ROTATED = "(({0} << {1}) | ({0} >> (64 - {1})))"
+_LANES = ("a", "b", "c", "d")
+_MIX = "{lane} += {word} * P2; {lane} = " + _ROTATED.format("{lane}", 31) + " * P1;"
 _MERGE = "w = 0; " + _MIX.format(lane="w", word="{lane}") + " h = (h ^ w) * P1 + P4;"
 
 _HASH = """
@@ -56,12 +56,12 @@ def hash_(call: Call, context: Context) -> Any:
         "U": wide,
         "T": types[dtype],
         "size": "4" if narrow else "8",
-        "stripe": " ".join(_MIX.format(lane=lane, word=word(f"i + {k}")) for k, lane in enumerate(_NAMES)),
-        "joined": " + ".join(_TURNED.format(lane, bits) for lane, bits in zip(_NAMES, (1, 7, 12, 18), strict=True)),
-        "merged": "\n    ".join(_MERGE.format(lane=lane) for lane in _NAMES),
+        "stripe": " ".join(_MIX.format(lane=lane, word=word(f"i + {k}")) for k, lane in enumerate(_LANES)),
+        "joined": " + ".join(_ROTATED.format(lane, bits) for lane, bits in zip(_LANES, (1, 7, 12, 18), strict=True)),
+        "merged": "\n    ".join(_MERGE.format(lane=lane) for lane in _LANES),
         "lane": _MIX.format(lane="w", word=word("i")),
-        "turned27": _TURNED.format("h", 27),
-        "rest": _REST.replace("$U", wide).replace("$W", single).replace("$turned23", _TURNED.format("h", 23))
+        "turned27": _ROTATED.format("h", 27),
+        "rest": _REST.replace("$U", wide).replace("$W", single).replace("$turned23", _ROTATED.format("h", 23))
         if narrow
         else "",
     }

@@ -1,7 +1,7 @@
 """The gradients of layer_norm and group_norm, from the saved statistics.
 
-A statistic belongs to a *row*: ``outer`` runs of ``inner`` neighbouring elements, ``step`` apart. An item does one
-row. Where channels are last, an item sums several of them, which are neighbours in memory.
+The elements that share a statistic are a *row*: ``outer`` runs of ``inner`` contiguous elements, at stride ``step``.
+A work-item computes one row. For the gradients of scale and bias with channels last, it sums several adjacent channels.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from fluidlite.kernel_support import SUM_BLOCK
 from fluidlite.plugin import IO, Call, Context, KernelOptions, compute_dtype, register_kernel
 
-from .source import LANES, Buffer, Kernel, build, ctype, function, group_size, load, store, tree
+from .source import LANES, Buffer, CompiledKernel, build, ctype, function, group_size, load, pairwise, store
 
 _GRADS = {"dx": "X@GRAD", "dscale": "Scale@GRAD", "dbias": "Bias@GRAD"}
-"""Output slots by the names that kernels give them."""
+"""Output slots by their names in the kernels."""
 
-# Row r begins at r / groups * major + r % groups * minor; its scale at r % groups * hop.
+# Row r starts at r / groups * major + r % groups * minor, its scale at r % groups * hop.
 _ROWS = """
   const index_t q = gid / groups, g = gid - q * groups;
   const index_t base = q * major + g * minor, p = g * hop;
@@ -44,7 +44,7 @@ _CHANNELS = """
   }
   $stores
 """
-# WIDTH is a constant in a whole tile, for a compiler to make vectors, and a variable in one that is cut off.
+# WIDTH is a constant in a full tile, so that a compiler can vectorize it, and a variable in a partial tile.
 _COLUMNS = """
   const index_t columns = channels;
   const index_t j = gid * $lanes;
@@ -77,7 +77,7 @@ _TILE = """
 
 
 class _Norm(NamedTuple):
-    """X as [batch, channels, inner], or [batch, inner, channels] if ``last``; a sample has ``groups`` statistics."""
+    """X as [batch, channels, inner], or [batch, inner, channels] if ``last``; each sample has ``groups`` statistics."""
 
     batch: int
     inner: int
@@ -87,12 +87,12 @@ class _Norm(NamedTuple):
 
     @property
     def each(self) -> int:
-        """The channels of a group."""
+        """Channels of a group."""
         return self.channels // self.groups
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The numbers of the kernel of rows: groups, major, minor, outer, step, inner and hop."""
+        """The arguments of the row kernel: groups, major, minor, outer, step, inner and hop."""
         whole = self.inner * self.channels
         if self.last:
             return self.groups, whole, self.each, self.inner, self.channels, self.each, self.each
@@ -109,8 +109,8 @@ def _norm_of(call: Call) -> _Norm:
     return _Norm(dims[0], prod(dims[2:]), dims[1], attrs["groups"], False)
 
 
-class _Writer:
-    """Writes the kernels of one dtype."""
+class _KernelWriter:
+    """Generates the kernels of one dtype."""
 
     def __init__(self, context: Context, dtype: str) -> None:
         self.context, self.dtype, self.wide = context, dtype, compute_dtype(dtype)
@@ -128,14 +128,16 @@ class _Writer:
         return f"1 / {function(self.context, 'sqrt', self.dtype)}(spread[{row}] + epsilon)"
 
     def _sums(self, factor: Callable[[str], str], one: str, other: str) -> str:
-        """Text that sums a row's gradients, each times a factor, and their products with what X is above its mean."""
+        """Return the text that sums a row's gradients, times a factor, and their products with X minus its mean."""
 
         def step(i: str, lane: str) -> str:
             w = f"const {self.kind} w = {self._element('dy', f'at + {i}')}{factor(i)};"
             x = self._element("x", f"at + {i}")
             return f"{{ {w} {one}_acc[{lane}] += w; {other}_acc[{lane}] += w * ({x} - m); }}"
 
-        joined = "\n  ".join(tree(lambda a, b: f"{a} += {b};").replace("acc", f"{name}_acc") for name in (one, other))
+        joined = "\n  ".join(
+            pairwise(lambda a, b: f"{a} += {b};").replace("acc", f"{name}_acc") for name in (one, other)
+        )
         return f"""{self.kind} {one}_acc[{LANES}]; {self.kind} {other}_acc[{LANES}];
   for (int v = 0; v < {LANES}; ++v) {{ {one}_acc[v] = 0; {other}_acc[v] = 0; }}
   for (index_t o = 0; o < outer; ++o) {{
@@ -148,8 +150,8 @@ class _Writer:
   {joined}
   {self.kind} {one} = {one}_acc[0]; {self.kind} {other} = {other}_acc[0];"""
 
-    def rows(self, scaled: bool, along: bool) -> Kernel:
-        """The kernel of the gradient of X; scales differ ``along`` runs, or from run to run."""
+    def rows(self, scaled: bool, along: bool) -> CompiledKernel:
+        """Return the kernel of X's gradient; the scale's index is that in a run if ``along``, else the run's."""
 
         def factor(i: str) -> str:
             return f" * scale[p + {i if along else 'o'}]" if scaled else ""
@@ -168,15 +170,15 @@ class _Writer:
         name = f"normalise_grad_{self.dtype}_{'i' if along else 'o'}_{int(scaled)}"
         return build(self.context, name, buffers, numbers, _ROWS, words)
 
-    def _channel_sums(self, name: str, outputs: tuple[str, ...], text: str, words: dict[str, str]) -> Kernel:
-        """A kernel of the gradients of scale and bias."""
+    def _channel_sums(self, name: str, outputs: tuple[str, ...], text: str, words: dict[str, str]) -> CompiledKernel:
+        """Return a kernel of the gradients of scale and bias."""
         buffers = [*self.buffers, *(self._number(output, True) for output in outputs)]
         numbers: list[str | tuple[str, str]] = ["batch", "inner", "channels", "groups", "each", ("epsilon", self.wide)]
         name = f"{name}_{self.dtype}_{'_'.join(outputs)}"
         return build(self.context, name, buffers, numbers, text, {"T": self.kind, **words})
 
-    def channels(self, outputs: tuple[str, ...]) -> Kernel:
-        """That of channels that are dim 1: one an item."""
+    def channels(self, outputs: tuple[str, ...]) -> CompiledKernel:
+        """Return the kernel for channels in dim 1; a work-item sums one channel."""
         words = {
             "inverse": self._inverse("row"),
             "sums": self._sums(lambda i: "", "part_one", "part_other"),
@@ -184,7 +186,7 @@ class _Writer:
         }
         return self._channel_sums("channel_sums", outputs, _CHANNELS, words)
 
-    def columns(self, outputs: tuple[str, ...], lanes: int, single: bool) -> Kernel:
+    def columns(self, outputs: tuple[str, ...], lanes: int, single: bool) -> CompiledKernel:
         """That of channels that are last: ``lanes`` an item, with a ``single`` mean and variance or their own."""
         inverse = self._inverse("row")
         words = {"T": self.kind, "dy": self._element("dy", "at + v"), "x": self._element("x", "at + v")}
@@ -209,7 +211,7 @@ class _Writer:
 def _backward(call: Call, context: Context) -> Any:
     """X@GRAD, Scale@GRAD and Bias@GRAD."""
     norm, epsilon, scaled = _norm_of(call), call.attr("epsilon"), call.has("Scale")
-    writer, items = _Writer(context, call.dtype("X")), norm.batch * norm.groups
+    writer, items = _KernelWriter(context, call.dtype("X")), norm.batch * norm.groups
     kernel = writer.rows(scaled, norm.last) if call.has("X@GRAD") else None
     outputs = tuple(name for name in ("dscale", "dbias") if call.has(_GRADS[name]))
     single = norm.groups == 1

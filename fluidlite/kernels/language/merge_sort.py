@@ -1,4 +1,4 @@
-"""A stable merge sort of lines in passes: no barriers, so one long line keeps every item busy as many short ones do."""
+"""A stable merge sort of lines, one launch a pass: no barriers, so one long line occupies many work-items, too."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 from fluidlite.kernel_support import ITEMSIZE
 from fluidlite.plugin import Context, Span
 
-from .source import MOVED, Buffer, build, load, part
+from .source import COPY_DTYPES, Buffer, build, load, span_at
 
-RUN = 32
-"""Elements that one item sorts by insertion, in the first pass."""
-SEGMENT = 1024
-"""Most elements of a merged pair that one item writes."""
+RUN_ELEMENTS = 32
+"""Elements that a work-item sorts by insertion in the first pass."""
+MAX_SEGMENT_ELEMENTS = 1024
+"""Maximum elements of a merged pair of runs that one work-item writes."""
 
 _RUNS = """
   const index_t line = gid / runs, start = (gid - line * runs) * $run;
@@ -38,7 +38,7 @@ _RUNS = """
   }
 """
 
-# The item finds by bisection how many elements of the left run stand before its segment, then merges on from there.
+# A work-item bisects for the number of elements of the left run that precede its segment, then merges its segment.
 _MERGE = """
   const index_t line = gid / segments, from = (gid - line * segments) * segment;
   const index_t pair = from / (2 * length) * (2 * length), left = line * n + pair, d = from - pair;
@@ -67,30 +67,30 @@ _MERGE = """
 
 
 class Pairs(NamedTuple):
-    """Memory of [lines, n] keys, as they are stored, and of as many int64 places."""
+    """Memory of [lines, n] keys in their storage dtype, and of [lines, n] int64 indices into the lines."""
 
     keys: Span
     places: Span
 
 
 class MergeSort:
-    """Sorts lines of ``x``, [outer, n, inner], along the middle axis, into [outer * inner, n] pairs of key and place.
+    """Sorts lines of ``x``, [outer, n, inner], along the middle axis, into [outer * inner, n] pairs of key and index.
 
     NaN comes last; equal keys keep their order.
     """
 
     def __init__(self, context: Context, dtype: str, outer: int, n: int, inner: int, descending: bool = False) -> None:
         self.n, self.lines, self.inner = n, outer * inner, inner
-        stored = dtype if dtype in ("float32", "float64") or "int" in dtype else MOVED[ITEMSIZE[dtype]]
+        stored = dtype if dtype in ("float32", "float64") or "int" in dtype else COPY_DTYPES[ITEMSIZE[dtype]]
         y, z = load(dtype, "y"), load(dtype, "z")
         before = f"({y} {'>' if descending else '<'} {z})"
         if "float" in dtype:
             before = f"({before} || ({z} != {z} && {y} == {y}))"
-        words = {"run": str(RUN), "S": context.language.types[stored], "before": before}
-        way = "falling" if descending else "rising"
+        words = {"run": str(RUN_ELEMENTS), "S": context.language.types[stored], "before": before}
+        direction = "falling" if descending else "rising"
         self._runs = build(
             context,
-            f"sort_runs_{way}_{dtype}",
+            f"sort_runs_{direction}_{dtype}",
             [Buffer("x", stored), Buffer("key", stored, True), Buffer("place", "int64", True)],
             ["n", "inner", "runs"],
             _RUNS,
@@ -98,7 +98,7 @@ class MergeSort:
         )
         self._merge = build(
             context,
-            f"sort_merge_{way}_{dtype}",
+            f"sort_merge_{direction}_{dtype}",
             [
                 Buffer("key", stored),
                 Buffer("place", "int64"),
@@ -110,18 +110,18 @@ class MergeSort:
             words,
         )
         self.lengths = []
-        length = RUN
+        length = RUN_ELEMENTS
         while length < n:
             self.lengths.append(length)
             length *= 2
 
-    def __call__(self, context: Context, x: Span, end: Pairs, other: Pairs) -> None:
-        """Sort ``x`` into ``end``; ``other`` holds what is in between."""
-        source, target = (end, other) if len(self.lengths) % 2 == 0 else (other, end)
-        runs = -(-self.n // RUN)
+    def __call__(self, context: Context, x: Span, result: Pairs, temporary: Pairs) -> None:
+        """Sort ``x`` into ``result``; ``temporary`` is the other buffer of the passes."""
+        source, target = (result, temporary) if len(self.lengths) % 2 == 0 else (temporary, result)
+        runs = -(-self.n // RUN_ELEMENTS)
         self._runs(context, self.lines * runs, (x, *source), (self.n, self.inner, runs), 1)
         for length in self.lengths:
-            segment = min(2 * length, SEGMENT)
+            segment = min(2 * length, MAX_SEGMENT_ELEMENTS)
             segments = -(-self.n // segment)
             numbers = (self.n, length, segment, segments)
             self._merge(context, self.lines * segments, (*source, *target), numbers, 1)
@@ -129,11 +129,11 @@ class MergeSort:
 
 
 def pairs(span: Span, start: int, size: int, itemsize: int) -> tuple[Pairs, int]:
-    """Return the pairs of ``size`` elements in a span from byte ``start`` (a multiple of 8) on, and where they end."""
+    """Return the pairs of ``size`` elements in a span from byte ``start`` (a multiple of 8) on, and their end."""
     places, keys = start, start + 8 * size
-    return Pairs(part(span, keys), part(span, places)), start + pairs_bytes(size, itemsize)
+    return Pairs(span_at(span, keys), span_at(span, places)), start + pairs_bytes(size, itemsize)
 
 
 def pairs_bytes(size: int, itemsize: int) -> int:
-    """Bytes that :func:`pairs` takes."""
+    """Return the bytes that :func:`pairs` takes."""
     return 8 * size + -(-size * itemsize // 8) * 8

@@ -1,4 +1,4 @@
-"""mean_iou, precision_recall."""
+"""mean_iou and precision_recall: classes are counted by :mod:`counting`, then one work-item computes the scores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, register_kernel
 
 from .counting import counter
-from .source import HEAVY, STATUS, Buffer, build, ctype, scratch
+from .source import SINGLE, STATUS, Buffer, build, ctype, scratch
 
 _KNOWN = """
     const index_t p = found[i], l = label[i];
@@ -24,7 +24,7 @@ _IOU_ROW = (
     else { counts[mine + classes + p] += 1; counts[mine + classes + l] += 1; }
 """
 )
-# What a failed step counted is left out: outputs may be state.
+# If the status word is set, counts are taken as 0: outputs may be state.
 _IOU = """
   const int known = status[0] == 0;
   float total = 0, occurs = 0;
@@ -39,7 +39,7 @@ _IOU = """
 
 @register_kernel("mean_iou", "language", options=KernelOptions(indexes=True, written_for="cores"))
 def mean_iou(call: Call, context: Context) -> Any:
-    """OutCorrect, OutWrong: right and wrong ones of each class; OutMeanIou: the mean of right / (right + wrong)."""
+    """OutCorrect, OutWrong: right and wrong predictions of each class; OutMeanIou: the mean right / (right + wrong)."""
     n, dtype = call.attr("num_classes"), call.dtype("Predictions")
     counted = counter(
         context,
@@ -54,19 +54,19 @@ def mean_iou(call: Call, context: Context) -> Any:
     )
     lists = {"InCorrects": "corrects", "InWrongs": "wrongs", "InMeanIou": "means"}
     kinds = {"InMeanIou": "float32"}
-    given = [(slot, i) for slot in lists for i in range(len(call.ins.get(slot, ())))]
-    added = {
-        name: "".join(f" + {name}{i}[{'0' if slot in kinds else 'c'}]" for s, i in given if s == slot)
+    states = [(slot, i) for slot in lists for i in range(len(call.ins.get(slot, ())))]
+    terms = {
+        name: "".join(f" + {name}{i}[{'0' if slot in kinds else 'c'}]" for s, i in states if s == slot)
         for slot, name in lists.items()
     }
     stores = {"OutCorrect": "out_correct[c] = (int)right;", "OutWrong": "out_wrong[c] = (int)wrong;"}
     results = {"OutCorrect": "out_correct", "OutWrong": "out_wrong", "OutMeanIou": "out_mean"}
-    wanted = {slot: name for slot, name in results.items() if call.has(slot)}
+    outputs = {slot: name for slot, name in results.items() if call.has(slot)}
     words = {
-        "corrects": added["corrects"],
-        "wrongs": added["wrongs"],
-        "stores": " ".join(text for slot, text in stores.items() if slot in wanted),
-        "mean": f"out_mean[0] = (occurs > 0 ? total / occurs : 0){added['means']};" if "OutMeanIou" in wanted else "",
+        "corrects": terms["corrects"],
+        "wrongs": terms["wrongs"],
+        "stores": " ".join(text for slot, text in stores.items() if slot in outputs),
+        "mean": f"out_mean[0] = (occurs > 0 ? total / occurs : 0){terms['means']};" if "OutMeanIou" in outputs else "",
     }
     last = build(
         context,
@@ -74,8 +74,8 @@ def mean_iou(call: Call, context: Context) -> Any:
         [
             Buffer("counts", "int32"),
             STATUS,
-            *(Buffer(f"{lists[s]}{i}", kinds.get(s, "int32")) for s, i in given),
-            *(Buffer(name, "float32" if slot == "OutMeanIou" else "int32", True) for slot, name in wanted.items()),
+            *(Buffer(f"{lists[s]}{i}", kinds.get(s, "int32")) for s, i in states),
+            *(Buffer(name, "float32" if slot == "OutMeanIou" else "int32", True) for slot, name in outputs.items()),
         ],
         ["classes"],
         _IOU,
@@ -86,8 +86,8 @@ def mean_iou(call: Call, context: Context) -> Any:
     def run(context: Context, io: IO) -> None:
         counts, status = scratch(io), context.status_span()
         counted.run(context, (io.span("Predictions"), io.span("Labels"), status), counts, (n, io.op_id))
-        spans = [counts, status, *(io.span(slot, i) for slot, i in given), *map(io.span, wanted)]
-        last(context, 1, spans, (n,), HEAVY)
+        spans = [counts, status, *(io.span(slot, i) for slot, i in states), *map(io.span, outputs)]
+        last(context, 1, spans, (n,), SINGLE)
 
     return Prepared(run, counted.workspace)
 
@@ -133,7 +133,7 @@ _STATES = """
 
 @register_kernel("precision_recall", "language", options=KernelOptions(indexes=True, written_for="cores"), inplace=True)
 def precision_recall(call: Call, context: Context) -> Any:
-    """AccumStatesInfo: the four counts of each class; BatchMetrics and AccumMetrics: the scores of both states."""
+    """AccumStatesInfo: TP, FP, TN, FN of each class; BatchMetrics, AccumMetrics: scores of the batch and the sums."""
     n, dtype, kind = call.attr("class_number"), call.dtype("MaxProbs"), ctype(context, call.dtype("MaxProbs"))
     reads = [Buffer("found", call.dtype("Indices")), Buffer("label", call.dtype("Labels"))]
     slots = ["Indices", "Labels"]
@@ -155,8 +155,8 @@ def precision_recall(call: Call, context: Context) -> Any:
 
     def scores(name: str, accumulated: bool) -> str:
         def count(k: int, column: int) -> str:
-            before = f"states[4 * c + {column}] + " if accumulated and states else ""
-            return f"{before}counts[{k} * classes + c]"
+            previous = f"states[4 * c + {column}] + " if accumulated and states else ""
+            return f"{previous}counts[{k} * classes + c]"
 
         rates = {"rate_p": _RATE.format("tp", "fp"), "rate_r": _RATE.format("tp", "fn")}
         text = Template(_SCORES).substitute(
@@ -165,12 +165,12 @@ def precision_recall(call: Call, context: Context) -> Any:
         return Template(text).substitute(T=kind)
 
     results = {"BatchMetrics": "batch", "AccumMetrics": "accumulated", "AccumStatesInfo": "out_states"}
-    wanted = {slot: name for slot, name in results.items() if call.has(slot)}
+    outputs = {slot: name for slot, name in results.items() if call.has(slot)}
     words = {
-        "batch": scores("batch", False) if "BatchMetrics" in wanted else "",
-        "accumulated": scores("accumulated", True) if "AccumMetrics" in wanted else "",
+        "batch": scores("batch", False) if "BatchMetrics" in outputs else "",
+        "accumulated": scores("accumulated", True) if "AccumMetrics" in outputs else "",
         "states": Template(_STATES).substitute(T=kind, before="states[4 * c + k] + " if states else "")
-        if "AccumStatesInfo" in wanted
+        if "AccumStatesInfo" in outputs
         else "",
     }
     last = build(
@@ -180,7 +180,7 @@ def precision_recall(call: Call, context: Context) -> Any:
             Buffer("counts", dtype),
             STATUS,
             *([Buffer("states", dtype)] if states else []),
-            *(Buffer(name, dtype if name == "out_states" else "float64", True) for name in wanted.values()),
+            *(Buffer(name, dtype if name == "out_states" else "float64", True) for name in outputs.values()),
         ],
         ["classes"],
         _PRECISION,
@@ -191,7 +191,7 @@ def precision_recall(call: Call, context: Context) -> Any:
     def run(context: Context, io: IO) -> None:
         counts, status = scratch(io), context.status_span()
         counted.run(context, [*map(io.span, slots), status], counts, (n, io.op_id))
-        spans = [counts, status, *([io.span("StatesInfo")] if states else []), *map(io.span, wanted)]
-        last(context, 1, spans, (n,), HEAVY)
+        spans = [counts, status, *([io.span("StatesInfo")] if states else []), *map(io.span, outputs)]
+        last(context, 1, spans, (n,), SINGLE)
 
     return Prepared(run, counted.workspace)

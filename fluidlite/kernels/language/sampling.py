@@ -1,4 +1,4 @@
-"""sampling_id and random_crop."""
+"""sampling_id and random_crop, with the random numbers of the step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from fluidlite.kernel_support import ITEMSIZE, random_windows
 from fluidlite.plugin import IO, Call, Context, Prepared, compute_dtype, register_kernel
 
-from .source import MOVED, Buffer, build, ctype, group_size, load, scratch
+from .source import COPY_DTYPES, Buffer, build, ctype, group_size, load, scratch
 
 _SAMPLE = """
   $U32 words[4];
@@ -61,34 +61,34 @@ _CROP = """
 
 @register_kernel("random_crop", "language")
 def random_crop(call: Call, context: Context) -> Any:
-    """Out[i] = a block of X[i] at a random place; an item copies a run of the last dim."""
-    dims, shape, moved = call.dims("X"), call.attr("shape"), MOVED[ITEMSIZE[call.dtype("X")]]
+    """Out[i] = a block of X[i] at a random offset; a work-item copies a run of the last dim."""
+    dims, shape, dtype = call.dims("X"), call.attr("shape"), COPY_DTYPES[ITEMSIZE[call.dtype("X")]]
     rank = len(shape)
-    kept, whole = dims[:-rank], dims[-rank:]
-    count, rooms = prod(kept), [size - part for size, part in zip(whole, shape, strict=True)]
+    batch_dims, cropped_dims = dims[:-rank], dims[-rank:]
+    count, max_starts = prod(batch_dims), [size - part for size, part in zip(cropped_dims, shape, strict=True)]
     lines = [
         f"from += (left - left / p{d} * p{d} + starts[block * {rank} + {d}]) * step; left /= p{d}; step *= n{d};"
         for d in range(rank - 2, -1, -1)
     ]
     kernel = build(
         context,
-        f"random_crop_{rank}_{moved}",
-        [Buffer("x", moved), Buffer("starts", "int64"), Buffer("out", moved, True)],
+        f"random_crop_{rank}_{dtype}",
+        [Buffer("x", dtype), Buffer("starts", "int64"), Buffer("out", dtype, True)],
         ["runs", "width", "size", "part", *(f"{word}{d}" for d in range(rank - 1) for word in ("n", "p"))],
         _CROP,
         {"decode": "\n  ".join(lines), "rank": str(rank), "last": str(rank - 1)},
     )
     runs = prod(shape[:-1])
-    sizes = [number for d in range(rank - 1) for number in (whole[d], shape[d])]
-    numbers = (runs, whole[-1], prod(whole), shape[-1], *sizes)
+    sizes = [number for d in range(rank - 1) for number in (cropped_dims[d], shape[d])]
+    numbers = (runs, cropped_dims[-1], prod(cropped_dims), shape[-1], *sizes)
 
     def run(context: Context, io: IO) -> None:
-        windows, following = random_windows(int(io.tensor("Seed").numpy().reshape(-1)[0]), count, rooms)
+        windows, next_seed = random_windows(int(io.tensor("Seed").numpy().reshape(-1)[0]), count, max_starts)
         if io.has("Out") and count:
             starts = scratch(io)
             context.copy_in(starts, np.asarray(windows, np.int64).data.cast("B"))
             kernel(context, count * runs, (io.span("X"), starts, io.span("Out")), numbers, group_size(count * runs))
         if io.has("SeedOut"):
-            context.copy_in(io.span("SeedOut"), np.asarray([following], np.int64).data.cast("B"))
+            context.copy_in(io.span("SeedOut"), np.asarray([next_seed], np.int64).data.cast("B"))
 
     return Prepared(run, count * rank * 8 if call.has("Out") else 0)

@@ -1,4 +1,4 @@
-"""Counting what a condition holds for, and writing it in order: outputs whose size the values decide."""
+"""Stream compaction: counts the indices that fulfil a condition, then writes them in order (data-dependent sizes)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fluidlite.plugin import Context, Span
 
 from .source import Buffer, build
 
-BLOCK = 1024
-"""Elements that one item counts."""
+BLOCK_ELEMENTS = 1024
+"""Elements that a work-item counts."""
 
 _COUNT = """
   const index_t end = (gid + 1) * $block < n ? (gid + 1) * $block : n;
@@ -38,15 +38,15 @@ _WRITE = """
 
 
 class Selector:
-    """Counts the ``i`` from 0 to ``n`` of which ``holds`` is true, then runs ``write`` for each with its number ``at``.
+    """Counts the ``i`` in [0, n) for which ``holds`` is true, then runs ``write`` for each with its rank ``at``.
 
-    ``name``: names the kernels.
-    ``inputs``: what ``holds`` reads.
+    ``name``: a part of the kernels' names.
+    ``inputs``: the buffers that ``holds`` reads.
     ``holds``: a condition on ``i``.
     ``write``: statements on ``i`` and ``at``.
-    ``buffers``: what ``write`` uses beside the inputs.
-    ``numbers``: numbers that ``write`` uses.
-    ``workspace``: bytes that it needs for its sums.
+    ``buffers``: the buffers that ``write`` uses besides the inputs.
+    ``numbers``: the numbers that ``write`` uses.
+    ``workspace``: bytes of its partial sums.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Selector:
         buffers: Sequence[Buffer],
         numbers: Mapping[str, int],
     ) -> None:
-        self.n, self.blocks, self.numbers = n, -(-n // BLOCK), tuple(numbers.values())
-        words = {"block": str(BLOCK), "holds": holds, "write": write}
+        self.n, self.blocks, self.numbers = n, -(-n // BLOCK_ELEMENTS), tuple(numbers.values())
+        words = {"block": str(BLOCK_ELEMENTS), "holds": holds, "write": write}
         sums = Buffer("sums", "int64", True)
         self._count = build(context, f"select_count_{name}", [*inputs, sums], ["n"], _COUNT, words)
         self._starts = build(context, "select_starts", [sums], ["blocks"], _STARTS)
@@ -73,13 +73,13 @@ class Selector:
     def __call__(
         self, context: Context, sums: Span, inputs: Sequence[Span], outputs: Callable[[int], Sequence[Span]]
     ) -> None:
-        """Count; read the count, once; ask ``outputs(count)`` for the spans of ``buffers``; write."""
+        """Count, read the count once, call ``outputs(count)`` for the spans of ``buffers``, and write."""
         self._count(context, self.blocks, (*inputs, sums), (self.n,), 1)
         self._starts(context, 1, (sums,), (self.blocks,), 1)
         host = np.zeros(1, np.int64)
         if self.n:
             context.copy_out(host.data.cast("B"), Span(sums.handle, sums.offset + self.blocks * 8, 8))
             context.wait()
-        found = outputs(int(host[0]))
+        output_spans = outputs(int(host[0]))
         if host[0]:
-            self._write(context, self.blocks, (*inputs, sums, *found), (self.n, *self.numbers), 1)
+            self._write(context, self.blocks, (*inputs, sums, *output_spans), (self.n, *self.numbers), 1)

@@ -1,4 +1,4 @@
-"""similarity_focus: an item looks through one sample's plane; a launch for each plane."""
+"""similarity_focus: a work-item searches one sample's plane; each plane is a launch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, Prepared, register_kernel
 
-from .source import HEAVY, Buffer, build, scratch
+from .source import SINGLE, Buffer, build, scratch
 
-# taken: for each sample its rows and its columns that have a cell.
+# taken: for each sample, flags of the rows and of the columns that have a chosen cell.
 _FOCUS = """
   const index_t whole = depth * rows * columns, least = rows < columns ? rows : columns;
   const index_t tags = gid * (rows + columns);
@@ -37,7 +37,7 @@ _FOCUS = """
 
 @register_kernel("similarity_focus", "language")
 def similarity_focus(call: Call, context: Context) -> Any:
-    """Out = 1 at the greatest cells of the planes, one a row and a column."""
+    """Out = 1 at the largest cells of the planes, at most one in each row and column."""
     dims, dtype, axis = call.dims("X"), call.dtype("X"), call.attr("axis")
     steps = [prod(dims[i + 1 :]) for i in range(4)]
     rows, columns = (i for i in (1, 2, 3) if i != axis)
@@ -54,6 +54,6 @@ def similarity_focus(call: Call, context: Context) -> Any:
     def run(context: Context, io: IO) -> None:
         spans = (io.span("X"), scratch(io), io.span("Out"))
         for first, plane in enumerate(call.attr("indexes")):
-            kernel(context, dims[0], spans, (*numbers, plane, int(first == 0)), HEAVY)
+            kernel(context, dims[0], spans, (*numbers, plane, int(first == 0)), SINGLE)
 
     return Prepared(run, max(dims[0] * (dims[rows] + dims[columns]), 1))

@@ -1,4 +1,4 @@
-"""argsort and top_k: by value, then by index, NaN last in a sort."""
+"""argsort and top_k: ordered by value, then by index; NaN comes last."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from fluidlite.kernel_support import ITEMSIZE
 from fluidlite.plugin import IO, Call, Context, Prepared, compute_dtype, register_kernel
 
 from .merge_sort import MergeSort, Pairs, pairs, pairs_bytes
-from .source import MOVED, Buffer, build, ctype, group_size, load, part, scratch
+from .source import COPY_DTYPES, Buffer, build, ctype, group_size, load, scratch, span_at
 
-FEW = 16
-"""Lines under which one is divided into parts."""
-LEAST = 2048
-"""Elements that a part has at least."""
+MIN_ITEMS = 16
+"""Minimum work-items: with fewer lines, a line is split into parts."""
+MIN_PART_ELEMENTS = 2048
+"""Minimum elements of a part of a line."""
 
 
 def _split(lines: int, n: int) -> int:
-    """Into how many parts each line is divided, so that several items have work."""
-    return 1 if lines >= FEW else max(min(FEW // max(lines, 1), n // LEAST), 1)
+    """Return the number of parts of each line, so that several work-items have work."""
+    return 1 if lines >= MIN_ITEMS else max(min(MIN_ITEMS // max(lines, 1), n // MIN_PART_ELEMENTS), 1)
 
 
 # argsort -----------------------------------------------------------------------------------------------------------
 
-# A row along the axes behind the sorted one an item.
-_TURN = """
+# A work-item transposes one row along the axes behind the sorted axis.
+_TRANSPOSE = """
   const index_t from = gid / n * inner * n + gid % n;
   for (index_t j = 0; j < inner; ++j) turned[gid * inner + j] = lines[from + j * n];
 """
@@ -33,47 +33,47 @@ _TURN = """
 
 @register_kernel("argsort", "language")
 def argsort(call: Call, context: Context) -> Any:
-    """X in order along ``axis``, NaN last, and where each element was.
+    """X sorted along ``axis``, NaN last, and the index of each element in X.
 
-    Along the last axis the outputs are one of the two buffers; along another, both hold whole lines before the
-    result is turned.
+    Along the last axis the outputs are one of the two buffers of the sort. Along another axis both buffers hold
+    contiguous lines, and the result is transposed.
     """
     dims, dtype = call.dims("X"), call.dtype("X")
     axis = call.attr("axis") % len(dims)
     outer, n, inner = prod(dims[:axis]), dims[axis], prod(dims[axis + 1 :])
     size, width = prod(dims), ITEMSIZE[dtype]
     sort = MergeSort(context, dtype, outer, n, inner, call.attr("descending"))
-    both = call.has("Out") and call.has("Indices")
-    turn = {
+    has_both_outputs = call.has("Out") and call.has("Indices")
+    transpose_kernels = {
         slot: build(
-            context, f"turn_{kind}", [Buffer("lines", kind), Buffer("turned", kind, True)], ["n", "inner"], _TURN
+            context, f"turn_{kind}", [Buffer("lines", kind), Buffer("turned", kind, True)], ["n", "inner"], _TRANSPOSE
         )
-        for slot, kind in (("Out", MOVED[width]), ("Indices", "int64"))
+        for slot, kind in (("Out", COPY_DTYPES[width]), ("Indices", "int64"))
         if inner > 1 and call.has(slot)
     }
 
     def run(context: Context, io: IO) -> None:
         space = scratch(io)
         spare, used = pairs(space, 0, size, width)
-        mine = pairs(space, used, size, width)[0] if not both else None
-        keys = io.span("Out") if io.has("Out") else mine.keys if mine else space
-        places = io.span("Indices") if io.has("Indices") else mine.places if mine else space
-        given = Pairs(keys, places)
+        rest = pairs(space, used, size, width)[0] if not has_both_outputs else None
+        keys = io.span("Out") if io.has("Out") else rest.keys if rest else space
+        places = io.span("Indices") if io.has("Indices") else rest.places if rest else space
+        sorted_pairs = Pairs(keys, places)
         if inner == 1:
-            sort(context, io.span("X"), given, spare)
+            sort(context, io.span("X"), sorted_pairs, spare)
             return
-        sort(context, io.span("X"), spare, given)
-        for slot, kernel in turn.items():
+        sort(context, io.span("X"), spare, sorted_pairs)
+        for slot, kernel in transpose_kernels.items():
             source = spare.keys if slot == "Out" else spare.places
             kernel(context, outer * n, (source, io.span(slot)), (n, inner), group_size(outer * n))
 
-    return Prepared(run, pairs_bytes(size, width) * (1 if both else 2))
+    return Prepared(run, pairs_bytes(size, width) * (1 if has_both_outputs else 2))
 
 
 # top_k -------------------------------------------------------------------------------------------------------------
 
-# The best so far stand sorted in the output; a later one moves up past those that are less, so equal ones keep
-# the order of their columns, and NaN, which is less than all, comes last.
+# The output holds the largest so far, sorted; a later element moves up past smaller ones, so equal elements keep the
+# order of their columns, and NaN, which counts as the smallest, comes last.
 _TOP_K = """
   const index_t row = gid / parts, first = (gid - row * parts) * step, at = row * n, to = gid * k;
   const index_t end = first + step < count ? first + step : count;
@@ -100,7 +100,7 @@ _TOP_K = """
 
 
 def _top_kernel(context: Context, dtype: str, chosen: bool, values: bool) -> Any:
-    """A kernel that looks at every column, or at those that are chosen already (-1: none)."""
+    """Return a kernel that searches every column, or the columns in ``chosen`` (-1: none)."""
     buffers = [Buffer("x", dtype), *([Buffer("chosen", "int64")] if chosen else []), Buffer("indices", "int64", True)]
     words = {
         "T": ctype(context, compute_dtype(dtype)),
@@ -119,18 +119,18 @@ def _top_kernel(context: Context, dtype: str, chosen: bool, values: bool) -> Any
 
 @register_kernel("top_k", "language")
 def top_k(call: Call, context: Context) -> Any:
-    """The ``k`` greatest of each row, descending, and their columns; of equal ones the first, NaN last.
+    """The ``k`` largest elements of each row, descending, and their columns; of equal ones the first, NaN last.
 
-    Where rows are few, each part of one gives its ``k`` greatest, and those of all parts give the row's.
+    With few rows, a row is split into parts; the ``k`` largest of the row are found among those of its parts.
     """
     dims, dtype = call.dims("X"), call.dtype("X")
     k = call.dims("Out" if call.has("Out") else "Indices")[-1]
     rows, n, values = prod(dims[:-1]), dims[-1], call.has("Out")
     parts = min(_split(rows, n), max(n // (4 * k), 1))
     step = -(-n // parts)
-    whole = _top_kernel(context, dtype, parts > 1, values)
-    first = _top_kernel(context, dtype, False, False) if parts > 1 else None
-    given = 0 if call.has("Indices") else rows * k * 8
+    final_kernel = _top_kernel(context, dtype, parts > 1, values)
+    part_kernel = _top_kernel(context, dtype, False, False) if parts > 1 else None
+    indices_nbytes = 0 if call.has("Indices") else rows * k * 8
 
     def run(context: Context, io: IO) -> None:
         space = io.workspace.span() if io.workspace is not None else None
@@ -140,11 +140,11 @@ def top_k(call: Call, context: Context) -> Any:
             assert space is not None
             indices = space
         spans, numbers = [io.span("X"), indices], (n, k, 1, n, n)
-        if first is not None:
+        if part_kernel is not None:
             assert space is not None
-            found = part(space, given)
-            first(context, rows * parts, (io.span("X"), found), (n, k, parts, step, n), 1)
-            spans, numbers = [io.span("X"), found, indices], (n, k, 1, parts * k, parts * k)
-        whole(context, rows, [*spans, *([io.span("Out")] if values else [])], numbers, group_size(rows))
+            part_indices = span_at(space, indices_nbytes)
+            part_kernel(context, rows * parts, (io.span("X"), part_indices), (n, k, parts, step, n), 1)
+            spans, numbers = [io.span("X"), part_indices, indices], (n, k, 1, parts * k, parts * k)
+        final_kernel(context, rows, [*spans, *([io.span("Out")] if values else [])], numbers, group_size(rows))
 
-    return Prepared(run, given + (rows * parts * k * 8 if parts > 1 else 0))
+    return Prepared(run, indices_nbytes + (rows * parts * k * 8 if parts > 1 else 0))

@@ -1,4 +1,4 @@
-"""What the kernels here share beside the public ``kernel_source``: workspaces and hints."""
+"""Shared helpers of the kernels in this package, besides the public ``kernel_source``: workspaces, group hints."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Concatenate, ParamSpec
 from fluidlite.kernel_support import aligned
 from fluidlite.plugin import IO, Context, Prepared, Span, kernel_source
 
-Given = ParamSpec("Given")
-BLOCK = 512
-"""Products that are added up in registers, before their sum is added to those in memory: one long sum rounds more."""
-HEAVY = 1
-"""Group hint of items that are long enough to be scheduled one by one."""
+MakeArguments = ParamSpec("MakeArguments")
+REGISTER_SUM_TERMS = 512
+"""Terms that are summed in registers before the sum is added to memory: blocked sums round less than one long sum."""
+SINGLE = 1
+"""Group size for long work-items, which are scheduled one by one."""
 
-MOVED = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
-"""The type under which elements of a size are moved when their value does not matter."""
+COPY_DTYPES = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+"""The dtype as which a copy reads and writes elements, by their bytes."""
 
 
 Buffer = kernel_source.Buffer
-Kernel = kernel_source.Kernel
+CompiledKernel = kernel_source.Kernel
 build = kernel_source.build
 ctype = kernel_source.ctype
 decode = kernel_source.decode
@@ -29,80 +29,80 @@ load = kernel_source.load
 store = kernel_source.store
 
 STATUS = Buffer("status", "int64", True)
-"""The status word, for what records an index that is out of range."""
+"""The status word, for kernels that record an index that is out of range."""
 
 
-def once_a_context(
-    make: Callable[Concatenate[Context, Given], Kernel],
-) -> Callable[Concatenate[Context, Given], Kernel]:
-    """Write a kernel once for equal arguments, which are hashable: calls of other dims have the same kernels."""
+def cached_per_context(
+    make: Callable[Concatenate[Context, MakeArguments], CompiledKernel],
+) -> Callable[Concatenate[Context, MakeArguments], CompiledKernel]:
+    """Cache the kernel that ``make`` returns by context and arguments, so that calls with other dims share it."""
 
     @wraps(make)
-    def found(context: Context, /, *args: Given.args, **named: Given.kwargs) -> Kernel:
+    def cached_kernel(context: Context, /, *args: MakeArguments.args, **named: MakeArguments.kwargs) -> CompiledKernel:
         key = make, args, tuple(named.items())
-        kernel: Kernel = context.prepared.get(key, lambda: make(context, *args, **named))
+        kernel: CompiledKernel = context.prepared.get(key, lambda: make(context, *args, **named))
         return kernel
 
-    return found
+    return cached_kernel
 
 
-def part(span: Span, start: int) -> Span:
-    """The span from byte ``start`` on."""
+def span_at(span: Span, start: int) -> Span:
+    """Return the rest of a span from byte ``start`` on."""
     return Span(span.handle, span.offset + start, span.nbytes - start)
 
 
 def scratch(io: IO) -> Span:
-    """The workspace, of a kernel that has one in any case."""
+    """Return the workspace of a kernel that always has one."""
     assert io.workspace is not None
     span: Span = io.workspace.span()
     return span
 
 
 class Workspace:
-    """Hands out aligned parts of a workspace, whose total is ``need``."""
+    """Allocates aligned parts of a workspace; ``need`` is their total in bytes."""
 
     def __init__(self) -> None:
         self.need = 0
 
     def take(self, nbytes: int) -> int:
-        """Return where a part of so many bytes starts."""
+        """Return the byte offset of a new part of ``nbytes`` bytes."""
         start = self.need
         self.need += aligned(nbytes)
         return start
 
 
 class Packing(Workspace):
-    """The parts in which the computations of a call would rather read one input, and what makes each."""
+    """The packed form of one input: the parts that computations of a call read, and the functions that pack them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._keys: list[Hashable] = []
-        self._made: list[Callable[[Context, Span, Span], Any]] = []
+        self._pack_functions: list[Callable[[Context, Span, Span], Any]] = []
 
     def add(self, nbytes: int, key: Hashable, pack: Callable[[Context, Span, Span], Any]) -> int:
-        """Return where a part starts that ``pack(context, input, part)`` makes; ``key`` says what this depends on."""
+        """Return the offset of a new part that ``pack(context, input, part)`` writes; ``key`` identifies its format."""
         start = self.take(nbytes)
         self._keys.append((start, key))
-        self._made.append(lambda context, source, target: pack(context, source, part(target, start)))
+        self._pack_functions.append(lambda context, source, target: pack(context, source, span_at(target, start)))
         return start
 
-    def form(self) -> tuple[int, Callable[[Context, Span, Span], None], Hashable]:
-        """Return the declaration of all parts, for :class:`Prepared`."""
-        made = tuple(self._made)
+    def declaration(self) -> tuple[int, Callable[[Context, Span, Span], None], Hashable]:
+        """Return (bytes, function that packs all parts, key), the declaration that :class:`Prepared` takes."""
+        pack_functions = tuple(self._pack_functions)
 
         def pack(context: Context, source: Span, target: Span) -> None:
-            for each in made:
-                each(context, source, target)
+            for pack_part in pack_functions:
+                pack_part(context, source, target)
 
         return self.need, pack, tuple(self._keys)
 
 
-Maker = Callable[[Context, Span, Span], None]
-"""``make(context, source, target)`` writes another form of what lies in the source."""
+Pack = Callable[[Context, Span, Span], None]
+"""``pack(context, source, target)`` writes the packed form of the source."""
 
 
-def filler(context: Context, dtype: str) -> Callable[[Context, Span, int], None]:
-    """Return ``fill(context, target, size)``, which sets every element to 0."""
+def zero_filler(context: Context, dtype: str) -> Callable[[Context, Span, int], None]:
+    """Return ``fill(context, target, size)``, which sets ``size`` elements to 0."""
     kernel = build(
         context, f"fill_{dtype}", [Buffer("target", dtype, True)], [], store(context, dtype, "target[gid]", "0")
     )
@@ -114,14 +114,16 @@ def filler(context: Context, dtype: str) -> Callable[[Context, Span, int], None]
     return fill
 
 
-Step = Callable[[Context, IO, Span], None]
-"""``step(context, io, scratch)`` computes one of the parts of a call."""
+CallStep = Callable[[Context, IO, Span], None]
+"""``step(context, io, scratch)`` runs one of the computations of a call."""
 
 
-def in_turn(steps: Sequence[tuple[Step, int]], filter: str = "", packing: Packing | None = None) -> Prepared:
-    """What runs steps one after the other in one workspace, each with the bytes that it needs there.
+def sequential_steps(
+    steps: Sequence[tuple[CallStep, int]], filter: str = "", packing: Packing | None = None
+) -> Prepared:
+    """Return the kernel that runs steps in order, in one workspace; each comes with the bytes that it needs.
 
-    ``filter`` is the slot of which ``packing`` has the parts that the steps would rather read.
+    ``filter``: the slot of the input that ``packing`` packs.
     """
 
     def run(context: Context, io: IO) -> None:
@@ -129,21 +131,21 @@ def in_turn(steps: Sequence[tuple[Step, int]], filter: str = "", packing: Packin
         for step, _ in steps:
             step(context, io, space)
 
-    packed = {filter: packing.form()} if packing is not None and packing.need else {}
+    packed = {filter: packing.declaration()} if packing is not None and packing.need else {}
     return Prepared(run, max(need for _, need in steps), packed=packed)
 
 
 def group_size(items: int) -> int:
-    """Group hint of items that are short loops: few are scheduled singly, many by sixteen."""
+    """Return the work-group size for items that are short loops: 1 for few items, 16 for many."""
     return 1 if items < 256 else 16
 
 
 LANES = 16
-"""How many partial results of a row stand side by side, for a compiler to put into vectors."""
+"""Partial results of a row that are computed side by side, so that a compiler can vectorize them."""
 
 
-def tree(step: Callable[[str, str], str]) -> str:
-    """Text that joins ``acc[0]`` to ``acc[15]`` in ``acc[0]``, pair by pair."""
+def pairwise(step: Callable[[str, str], str]) -> str:
+    """Return the text of a pairwise reduction of ``acc[0]`` to ``acc[15]`` into ``acc[0]``."""
     return "\n  ".join(
         f"for (int v = 0; v < {half}; ++v) {{ {step('acc[v]', f'acc[v + {half}]')} }}" for half in (8, 4, 2, 1)
     )

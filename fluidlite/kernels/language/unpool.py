@@ -1,4 +1,4 @@
-"""unpool. An index that is out of range is recorded in the status word and passed over."""
+"""unpool. An index that is out of range is recorded in the status word and skipped."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from fluidlite.kernel_support import ITEMSIZE
 from fluidlite.plugin import IO, Call, Context, KernelOptions, register_kernel
 
-from .source import HEAVY, MOVED, STATUS, Buffer, build
+from .source import COPY_DTYPES, SINGLE, STATUS, Buffer, build
 
-# A plane an item: the last of several elements for one place stays.
+# A work-item computes one plane: of several elements with one index, the last remains.
 _UNPOOL = """
   for (index_t i = 0; i < size; ++i) out[gid * size + i] = 0;
   for (index_t i = 0; i < count; ++i) {
@@ -23,19 +23,19 @@ _UNPOOL = """
 
 @register_kernel("unpool", "language", options=KernelOptions(indexes=True))
 def unpool(call: Call, context: Context) -> Any:
-    """Out = 0, and X at the places that Indices name in each plane."""
-    dims, moved = call.dims("X"), MOVED[ITEMSIZE[call.dtype("X")]]
+    """Out = 0, and X at the positions in Indices, in each plane."""
+    dims, dtype = call.dims("X"), COPY_DTYPES[ITEMSIZE[call.dtype("X")]]
     planes, count, size = dims[0] * dims[1], prod(dims[2:]), prod(call.dims("Out")[2:])
     kernel = build(
         context,
-        f"unpool_{moved}",
-        [Buffer("x", moved), Buffer("places", call.dtype("Indices")), Buffer("out", moved, True), STATUS],
+        f"unpool_{dtype}",
+        [Buffer("x", dtype), Buffer("places", call.dtype("Indices")), Buffer("out", dtype, True), STATUS],
         ["size", "count", "op_id"],
         _UNPOOL,
     )
 
     def run(context: Context, io: IO) -> None:
         spans = (io.span("X"), io.span("Indices"), io.span("Out"), context.status_span())
-        kernel(context, planes, spans, (size, count, io.op_id), HEAVY)
+        kernel(context, planes, spans, (size, count, io.op_id), SINGLE)
 
     return run

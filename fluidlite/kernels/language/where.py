@@ -1,4 +1,4 @@
-"""where_index, unique and unique_with_counts: outputs whose size the values decide, at one look of the host each."""
+"""where_index, unique and unique_with_counts: outputs of data-dependent size, with one copy of a count to the host."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fluidlite.plugin import IO, Call, Context, Prepared, Span, register_kernel
 
 from .merge_sort import MergeSort, pairs, pairs_bytes
 from .selecting import Selector
-from .source import Buffer, build, load, part, scratch, store
+from .source import Buffer, build, load, scratch, span_at, store
 
 
 @register_kernel("where_index", "language")
 def where_index(call: Call, context: Context) -> Any:
-    """The indices of what is not 0, a row each."""
+    """The indices of the elements that are not 0, one row each."""
     dims, dtype = call.dims("Condition"), call.dtype("Condition")
     rank = len(dims)
     lines = ["index_t left = i;"]
@@ -45,7 +45,7 @@ def where_index(call: Call, context: Context) -> Any:
 
 
 def _bisect(less: str, y: str, begin: str = "0") -> str:
-    """Text that sets ``low`` to the first place from ``begin`` on whose key is not ``less`` than y."""
+    """Return the text that sets ``low`` to the first index from ``begin`` on whose key is not ``less`` than y."""
     return (
         f"index_t low = {begin}, high = n; while (low < high) {{ const index_t middle = (low + high) / 2; "
         f"if (key[middle] {less} {y}) low = middle + 1; else high = middle; }}"
@@ -53,14 +53,14 @@ def _bisect(less: str, y: str, begin: str = "0") -> str:
 
 
 def _unique(call: Call, context: Context) -> Any:
-    """The different values in the order in which they come, which of them each element is, and how often each comes.
+    """The distinct values in the order of their first occurrence, the index of each element's value, and the counts.
 
-    Beside the outputs it takes two sorted copies of X with their places.
+    The workspace has two sorted copies of X with their indices.
     """
     dtype, kind, n = call.dtype("X"), call.attr("dtype"), call.dims("X")[0]
     width, floating = ITEMSIZE[dtype], "float" in dtype
 
-    def number_only(value: str, statement: str) -> str:  # a NaN equals nothing, itself included
+    def unless_nan(value: str, statement: str) -> str:  # a NaN equals nothing, itself included
         return f"if ({value} == {value}) {statement}" if floating else statement
 
     sort = MergeSort(context, dtype, 1, n, 1)
@@ -69,7 +69,7 @@ def _unique(call: Call, context: Context) -> Any:
         f"unique_first_{dtype}",
         [Buffer("key", dtype), Buffer("place", "int64"), Buffer("first", "int64", True)],
         ["n"],
-        f"  index_t found = gid; {number_only('key[gid]', '{ ' + _bisect('<', 'key[gid]') + ' found = low; }')}\n"
+        f"  index_t found = gid; {unless_nan('key[gid]', '{ ' + _bisect('<', 'key[gid]') + ' found = low; }')}\n"
         "  first[place[gid]] = place[found];",
     )
     values, counts = call.has("Out"), call.has("Count")
@@ -78,13 +78,13 @@ def _unique(call: Call, context: Context) -> Any:
         write += " out[at] = x[i];"
     if counts:
         begin, end = _bisect("<", "x[i]"), _bisect("<=", "x[i]", "begin")
-        times = number_only("x[i]", f"{{ {{ {begin} begin = low; }} {end} times = low - begin; }}")
+        times = unless_nan("x[i]", f"{{ {{ {begin} begin = low; }} {end} times = low - begin; }}")
         write += f" index_t times = 1, begin = 0; {times} " + store(context, kind, "count[at]", "times")
     buffers = [Buffer("x", dtype), Buffer("key", dtype), Buffer("number", "int64", True)]
     buffers += [Buffer("out", dtype, True)] if values else []
     buffers += [Buffer("count", kind, True)] if counts else []
-    wanted = f"{dtype}{'_values' if values else ''}{'_counts_' + kind if counts else ''}"
-    selector = Selector(context, f"unique_{wanted}", n, [Buffer("first", "int64")], "first[i] == i", write, buffers, {})
+    suffix = f"{dtype}{'_values' if values else ''}{'_counts_' + kind if counts else ''}"
+    selector = Selector(context, f"unique_{suffix}", n, [Buffer("first", "int64")], "first[i] == i", write, buffers, {})
     index = build(
         context,
         f"unique_index_{kind}",
@@ -97,18 +97,18 @@ def _unique(call: Call, context: Context) -> Any:
         space = scratch(io)
         ranked, used = pairs(space, 0, n, width)
         spare, used = pairs(space, used, n, width)
-        sums = part(space, used)
+        sums = span_at(space, used)
         x, first, number = io.span("X"), spare.places, ranked.places
         sort(context, x, ranked, spare)
         firsts(context, n, (ranked.keys, ranked.places, first), (n,))
 
         def outputs(count: int) -> Sequence[Span]:
-            found = [x, ranked.keys, number]
+            spans = [x, ranked.keys, number]
             for slot in ("Out", "Count"):
                 if io.has(slot):
                     io.resize(slot, (count,))
-                    found.append(io.span(slot))
-            return found
+                    spans.append(io.span(slot))
+            return spans
 
         selector(context, sums, (first,), outputs)
         if io.has("Index"):

@@ -1,9 +1,9 @@
-"""Convolutions of 3 x 3 by Winograd's F(2 x 2, 3 x 3): four ninths of the products, see :mod:`winograd_texts`.
+"""3 x 3 convolutions by Winograd's F(2 x 2, 3 x 3), with four ninths of the multiplications, see :mod:`winograd_texts`.
 
-Tiles of an image are transformed, the sixteen products are those of sixteen groups of single windows in registers
-(:mod:`conv_vectors`), and windows are made of these; a filter's gradient is the sixteen sums of products of two
-transforms. Sums are in a fixed order. What a window reads that is not finite reaches no other. Numbers are rounded at
-the size of what a tile of 4 x 4 holds, not at that of a window's own elements.
+Tiles of an image are transformed; the sixteen products run as one convolution of single windows with sixteen groups
+(:mod:`conv_vectors`); an inverse transform gives the windows. A filter's gradient is the inverse transform of sixteen
+sums of products. Sums have a fixed order. An element that is not finite affects only the windows that read it.
+Rounding errors are relative to the largest element of a 4 x 4 tile, not to those of a window.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convol
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, register_kernel
 
 from . import conv_registers as registers, winograd_texts as texts
-from .conv_registers import BACKWARD, FORWARD, Dim, dims
-from .conv_vectors import SIDE, filter_kernel, planes_kernel, tile_of, windows_kernel
-from .source import HEAVY, Packing, Step, Workspace, group_size, part
-from .winograd_texts import LANES, SPOTS
+from .conv_registers import FORWARD_LAYOUTS, GRADIENT_LAYOUTS, Dim, dims
+from .conv_vectors import PACK_SIZE, filter_kernel, planes_kernel, tile_of, windows_kernel
+from .source import SINGLE, CallStep, Packing, Workspace, group_size, span_at
+from .winograd_texts import MAX_LANES, SPOTS
 
 DTYPE = "float32"
-FEWEST_PAIRS = 512
-"""Channels times filters of a group, below which transforms cost what products save."""
-CHUNK = 2 << 20
-"""Bytes of transforms made at a time, or as many as the transformed filter has if these are more."""
+MIN_CHANNEL_PAIRS = 512
+"""Minimum channels times filters of a group: with less, the transforms cost more than the saved multiplications."""
+MAX_CHUNK_BYTES = 2 << 20
+"""Maximum bytes of transformed tiles in the workspace, or the bytes of the transformed filter if these are more."""
 
 
-def _tiled(one: Convolution, lines: Sequence[Line]) -> tuple[Dim, Dim] | None:
-    """The dims of a correlation that goes tile by tile, for a filter's gradient those that make the windows."""
-    if min(one.channels, one.filters) < LANES or one.channels * one.filters < FEWEST_PAIRS:
+def _winograd_dims(one: Convolution, lines: Sequence[Line]) -> tuple[Dim, Dim] | None:
+    """Return the dims of a correlation, for a filter's gradient of the forward one; None if Winograd can't be used."""
+    if min(one.channels, one.filters) < MAX_LANES or one.channels * one.filters < MIN_CHANNEL_PAIRS:
         return None
     if any(line.taps != 3 or line.stride != 1 or abs(line.reach) != 1 or line.step != 1 for line in lines):
         return None
@@ -37,9 +37,9 @@ def _tiled(one: Convolution, lines: Sequence[Line]) -> tuple[Dim, Dim] | None:
 
 
 class _Tiles:
-    """Tiles of an image, as many at a time as the cache holds transforms of.
+    """Tiles of an image, transformed in chunks whose transforms fit into the cache.
 
-    ``each`` is the bytes of the transforms of a tile, ``room`` how many may take.
+    ``tile_nbytes``: bytes of the transforms of a tile. ``max_nbytes``: bytes of the transforms of a chunk.
     """
 
     def __init__(
@@ -49,120 +49,122 @@ class _Tiles:
         one: Convolution,
         channels: int,
         dims: tuple[Dim, Dim],
-        each: int,
-        room: int,
+        tile_nbytes: int,
+        max_nbytes: int,
         space: Workspace,
     ) -> None:
         h, w = dims
         self.images, self.channels = one.images, channels
         self.counts = -(-h.outs // 2), -(-w.outs // 2)
         self.of_image = self.counts[0] * self.counts[1]
-        most = max(1, room // each)
-        self.chunk_images = max(1, min(one.images, most // self.of_image))
-        self.most = min(self.chunk_images * self.of_image, most)
+        max_tiles = max(1, max_nbytes // tile_nbytes)
+        self.chunk_images = max(1, min(one.images, max_tiles // self.of_image))
+        self.max_tiles = min(self.chunk_images * self.of_image, max_tiles)
         self.plane = h.size * w.size
-        self._lay = None if one.last else planes_kernel(context, dtype, False)
+        self._repack = None if one.last else planes_kernel(context, dtype, False)
         nbytes = 0 if one.last else self.chunk_images * self.plane * channels * ITEMSIZE[dtype]
-        self._laid_at, self._rows = space.take(nbytes), h.size
+        self._repacked_at, self._rows = space.take(nbytes), h.size
         self._numbers = (h.size, w.size, channels, channels * self.plane, self.plane, w.size, 1, 0, w.size, 0)
         self.steps = (self.plane * channels, w.size * channels, channels)
         self.bounds = (h.least, w.least, h.size, w.size)
         self._transform = texts.image_kernel(context, dtype)
 
     def parts(self) -> Iterator[tuple[int, int]]:
-        """The first image and the number of images that are done at a time."""
+        """Yield (first image, number) of the images that are computed at a time."""
         for first in range(0, self.images, self.chunk_images):
             yield first, min(self.chunk_images, self.images - first)
 
     def chunks(self, images: int) -> Iterator[tuple[int, int]]:
-        """The first tile and the number of tiles that are transformed at a time."""
-        whole = images * self.of_image
-        size = -(-whole // -(-whole // self.most))
-        for first in range(0, whole, size):
-            yield first, min(size, whole - first)
+        """Yield (first tile, number) of the tiles that are transformed at a time."""
+        tiles = images * self.of_image
+        size = -(-tiles // -(-tiles // self.max_tiles))
+        for first in range(0, tiles, size):
+            yield first, min(size, tiles - first)
 
-    def laid(self, context: Context, image: Span, scratch: Span, first: int, images: int) -> tuple[Span, int]:
-        """Some images with their channels last, and where the first begins."""
+    def channels_last(self, context: Context, image: Span, scratch: Span, first: int, images: int) -> tuple[Span, int]:
+        """Return a span with some images, channels last, and the index of their first element in it."""
         base = first * self.channels * self.plane
-        if self._lay is None:
+        if self._repack is None:
             return image, base
-        made, items = part(scratch, self._laid_at), images * self._rows
-        self._lay(context, items, (image, made), (base, *self._numbers), group_size(items))
-        return made, 0
+        copy, items = span_at(scratch, self._repacked_at), images * self._rows
+        self._repack(context, items, (image, copy), (base, *self._numbers), group_size(items))
+        return copy, 0
 
-    def transform(self, context: Context, image: Span, base: int, made: Span, pitch: int, first: int, n: int) -> None:
-        """Transform ``n`` tiles from the ``first`` one on."""
+    def transform(self, context: Context, image: Span, base: int, target: Span, pitch: int, first: int, n: int) -> None:
+        """Transform ``n`` tiles from tile ``first`` on."""
         numbers = (first, *self.counts, self.channels, pitch, base, *self.steps, *self.bounds)
-        self._transform(context, n, (image, made), numbers, group_size(n))
+        self._transform(context, n, (image, target), numbers, group_size(n))
 
 
-def _step(one: Convolution, lines: Sequence[Line], context: Context, dtype: str, packing: Packing) -> tuple[Step, int]:
-    """Return the step that computes the windows, or an image, and its workspace."""
-    found = _tiled(one, lines)
-    if found is None:
+def _step(
+    one: Convolution, lines: Sequence[Line], context: Context, dtype: str, packing: Packing
+) -> tuple[CallStep, int]:
+    """Return the step that computes the windows, or the gradient of an image, and its workspace."""
+    dims = _winograd_dims(one, lines)
+    if dims is None:
         return registers.windows_step(one, lines, context, dtype, packing)
-    h, w = found
+    h, w = dims
     forward = one.kind == "windows"
     source, inner, m = (one.image, one.channels, one.filters) if forward else (one.windows, one.filters, one.channels)
     channels, filters, itemsize = one.groups * inner, one.groups * m, ITEMSIZE[dtype]
-    pitches = SPOTS * channels + LANES, SPOTS * filters + LANES  # tiles lie in different sets of the cache
+    pitches = SPOTS * channels + MAX_LANES, SPOTS * filters + MAX_LANES  # tiles are in different cache sets
     tile = tile_of(context, dtype, -(-h.outs // 2) * -(-w.outs // 2), m)
-    groups, ways = SPOTS * one.groups, -(-m // tile.width)
-    packed_nbytes, space = groups * ways * inner * tile.width * itemsize, Workspace()
-    each, room = sum(pitches) * itemsize, max(CHUNK, packed_nbytes)
-    tiles = _Tiles(context, dtype, one, channels, found, each, room, space)
-    packed_at, most = space.take(packed_nbytes), max(tiles.most, tile.rows)
-    made_at, sums_at = (space.take(most * pitch * itemsize) for pitch in pitches)
+    groups, strips = SPOTS * one.groups, -(-m // tile.width)
+    packed_nbytes, space = groups * strips * inner * tile.width * itemsize, Workspace()
+    tile_nbytes, max_nbytes = sum(pitches) * itemsize, max(MAX_CHUNK_BYTES, packed_nbytes)
+    tiles = _Tiles(context, dtype, one, channels, dims, tile_nbytes, max_nbytes, space)
+    packed_at, rows_of_chunk = space.take(packed_nbytes), max(tiles.max_tiles, tile.rows)
+    inputs_at, sums_at = (space.take(rows_of_chunk * pitch * itemsize) for pitch in pitches)
     pack, product = texts.filter_kernel(context, dtype, tile), windows_kernel(context, dtype, tile, True)
     finish = texts.windows_kernel(context, dtype, one.last)
-    far = one.channels * 9
-    taps = (one.filters * far, *((far, 9) if forward else (9, far)), h.tap, w.tap, h.tap_step, w.tap_step)
-    pack_numbers = (inner, m, one.groups * ways * inner * tile.width, *taps)
-    pack_items = one.groups * ways * -(-inner // SIDE)
+    size = one.channels * 9
+    taps = (one.filters * size, *((size, 9) if forward else (9, size)), h.tap, w.tap, h.tap_step, w.tap_step)
+    pack_numbers = (inner, m, one.groups * strips * inner * tile.width, *taps)
+    pack_items = one.groups * strips * -(-inner // PACK_SIZE)
     plane = h.outs * w.outs
     out_steps = (plane * filters, *((w.outs * filters, filters, 1) if one.last else (w.outs, 1, plane)))
 
     def pack_all(context: Context, filter: Span, packed: Span) -> None:
-        pack(context, pack_items, (filter, packed), pack_numbers, HEAVY)
+        pack(context, pack_items, (filter, packed), pack_numbers, SINGLE)
 
-    kept_at = packing.add(packed_nbytes, ("winograd", dtype, tile, pack_items, pack_numbers), pack_all)
+    cached_at = packing.add(packed_nbytes, ("winograd", dtype, tile, pack_items, pack_numbers), pack_all)
 
     def step(context: Context, io: IO, scratch: Span) -> None:
-        filter, out, kept = io.span(one.filter), io.span(one.out), io.packed(one.filter)
-        packed = part(scratch, packed_at) if kept is None else part(kept, kept_at)
-        if kept is None:
+        filter, out, cached = io.span(one.filter), io.span(one.out), io.packed(one.filter)
+        packed = span_at(scratch, packed_at) if cached is None else span_at(cached, cached_at)
+        if cached is None:
             pack_all(context, filter, packed)
-        made, sums = part(scratch, made_at), part(scratch, sums_at)
+        inputs, sums = span_at(scratch, inputs_at), span_at(scratch, sums_at)
         for first, images in tiles.parts():
-            image, base = tiles.laid(context, io.span(source), scratch, first, images)
+            image, base = tiles.channels_last(context, io.span(source), scratch, first, images)
             for tile0, n in tiles.chunks(images):
-                tiles.transform(context, image, base, made, pitches[0], tile0, n)
+                tiles.transform(context, image, base, inputs, pitches[0], tile0, n)
                 rows = max(n, tile.rows)
-                given = (0, groups * ways, 0, 1, pitches[0], inner, m, 0, 1, 0, rows, 1, rows, 1, 1, 1, 1, 1, 1, inner)
-                items = groups * ways * -(-rows // tile.rows)
-                product(context, items, (made, packed, sums), (*given, 0, 0, 1, 0, pitches[1]), HEAVY)
+                args = (0, groups * strips, 0, 1, pitches[0], inner, m, 0, 1, 0, rows, 1, rows, 1, 1, 1, 1, 1, 1, inner)
+                items = groups * strips * -(-rows // tile.rows)
+                product(context, items, (inputs, packed, sums), (*args, 0, 0, 1, 0, pitches[1]), SINGLE)
                 numbers = (tile0, *tiles.counts, one.groups, inner, m, pitches[1], base, *tiles.steps, *tiles.bounds)
-                place = (*taps, h.outs, w.outs, first * plane * filters, *out_steps)
-                finish(context, n, (image, filter, sums, out), (*numbers, *place), group_size(n))
+                output_args = (*taps, h.outs, w.outs, first * plane * filters, *out_steps)
+                finish(context, n, (image, filter, sums, out), (*numbers, *output_args), group_size(n))
 
     return step, space.need
 
 
-def _filter_step(one: Convolution, context: Context, dtype: str) -> tuple[Step, int]:
+def _filter_step(one: Convolution, context: Context, dtype: str) -> tuple[CallStep, int]:
     """Return the step that computes the gradient of a filter, and its workspace."""
-    found = _tiled(one, one.lines())
-    if found is None:
+    dims = _winograd_dims(one, one.lines())
+    if dims is None:
         return registers.filter_step(one, context, dtype)
-    h, w = found
+    h, w = dims
     channels, filters, itemsize = one.groups * one.channels, one.groups * one.filters, ITEMSIZE[dtype]
     tile = tile_of(context, dtype, one.channels, one.filters)
-    groups, ways = SPOTS * one.groups, -(-one.filters // tile.width)
-    pitches = SPOTS * channels + LANES, SPOTS * filters
-    total_nbytes, space = groups * ways * one.channels * tile.width * itemsize, Workspace()
-    each, room = sum(pitches) * itemsize, max(CHUNK, total_nbytes)
-    tiles = _Tiles(context, dtype, one, channels, found, each, room, space)
-    made_at = space.take(tiles.most * pitches[0] * itemsize)
-    seen_at = space.take((tiles.most * pitches[1] + tile.width) * itemsize)  # vectors reach over the last filters
+    groups, strips = SPOTS * one.groups, -(-one.filters // tile.width)
+    pitches = SPOTS * channels + MAX_LANES, SPOTS * filters
+    total_nbytes, space = groups * strips * one.channels * tile.width * itemsize, Workspace()
+    tile_nbytes, max_nbytes = sum(pitches) * itemsize, max(MAX_CHUNK_BYTES, total_nbytes)
+    tiles = _Tiles(context, dtype, one, channels, dims, tile_nbytes, max_nbytes, space)
+    inputs_at = space.take(tiles.max_tiles * pitches[0] * itemsize)
+    grads_at = space.take((tiles.max_tiles * pitches[1] + tile.width) * itemsize)  # vectors read past the last filter
     total_at = space.take(total_nbytes)
     spread, product = texts.spread_kernel(context, dtype, one.last), filter_kernel(context, dtype, tile)
     finish = texts.gradient_kernel(context, dtype, tile)
@@ -172,51 +174,51 @@ def _filter_step(one: Convolution, context: Context, dtype: str) -> tuple[Step, 
         h.size * w.size * channels,
         *((w.size * channels, channels, 1) if one.last else (w.size, 1, h.size * w.size)),
     )
-    items = groups * ways * -(-one.channels // tile.rows)
-    wanted = one.groups * ways * -(-one.channels // SIDE)
+    items = groups * strips * -(-one.channels // tile.rows)
+    finish_items = one.groups * strips * -(-one.channels // PACK_SIZE)
 
     def step(context: Context, io: IO, scratch: Span) -> None:
         x, y, out = io.span(one.image), io.span(one.windows), io.span(one.out)
-        made, seen, total = (part(scratch, at) for at in (made_at, seen_at, total_at))
+        inputs, grads, total = (span_at(scratch, at) for at in (inputs_at, grads_at, total_at))
         for first, images in tiles.parts():
-            image, base = tiles.laid(context, x, scratch, first, images)
+            image, base = tiles.channels_last(context, x, scratch, first, images)
             for tile0, n in tiles.chunks(images):
-                tiles.transform(context, image, base, made, pitches[0], tile0, n)
-                place = (tile0, *tiles.counts, filters, first * plane * filters, *y_steps, h.outs, w.outs)
-                spread(context, n, (y, seen), place, group_size(n))
+                tiles.transform(context, image, base, inputs, pitches[0], tile0, n)
+                grad_args = (tile0, *tiles.counts, filters, first * plane * filters, *y_steps, h.outs, w.outs)
+                spread(context, n, (y, grads), grad_args, group_size(n))
                 sizes = (
                     *(groups, pitches[0], one.channels, one.filters, 0, 1, 0, n, 1, n, 1, 1, 1, 1, 1, 1),
                     one.channels,
                 )
-                product(context, items, (made, seen, total), (*sizes, 0, 1, int(first + tile0 > 0)), HEAVY)
+                product(context, items, (inputs, grads, total), (*sizes, 0, 1, int(first + tile0 > 0)), SINGLE)
         numbers = (one.groups, one.channels, one.filters, one.images, *x_steps, *tiles.bounds, *y_steps, h.outs, w.outs)
-        finish(context, wanted, (total, x, y, out), numbers, HEAVY)
+        finish(context, finish_items, (total, x, y, out), numbers, SINGLE)
 
     return step, space.need
 
 
 def convolve(call: Call, context: Context) -> Any:
-    """Return the kernel that runs the computations of a call, those by tiles that may be."""
+    """Return the kernel of a call; computations to which Winograd does not apply run by :mod:`conv_registers`."""
     return registers.prepared(call, context, _step, _filter_step)
 
 
 def supports(call: Call) -> str | None:
-    """Return why a call is left to other kernels."""
+    """Return why a call is left to other kernels, or None."""
     reason = registers.supports(call)
     if reason is not None or unknown_dims(call):
         return reason
     lines = (
-        (one, each)
+        (one, axes)
         for one in convolutions_of(call)
-        for each in ([one.lines()] if one.kind == "filter" else one.correlations())
+        for axes in ([one.lines()] if one.kind == "filter" else one.correlations())
     )
-    if any(_tiled(one, each) for one, each in lines):
+    if any(_winograd_dims(one, axes) for one, axes in lines):
         return None
     return "no correlation of 3 x 3 neighbours, one by one, of enough channels and filters"
 
 
 def _registered(op: str) -> Kernel:
-    prefers = BACKWARD if op.endswith("_grad") else FORWARD
+    prefers = GRADIENT_LAYOUTS if op.endswith("_grad") else FORWARD_LAYOUTS
     options = KernelOptions(prefers=prefers, written_for="registers")
     return register_kernel(
         op, "cpu", "language", library="winograd", dtypes=(DTYPE,), options=options, supports=supports

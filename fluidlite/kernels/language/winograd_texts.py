@@ -1,8 +1,8 @@
-"""The texts of Winograd's convolution F(2 x 2, 3 x 3): a filter, an image and windows, to and from their transforms.
+"""Sources of the transforms of Winograd's convolution F(2 x 2, 3 x 3): of filters, images and windows.
 
-Two by two windows of a 3 x 3 filter read 4 x 4 elements: sixteen products of transforms instead of thirty-six,
+Two by two windows of a 3 x 3 filter read 4 x 4 elements: sixteen multiplications of transforms replace thirty-six,
 ``Y = A'[(G g G') * (B' d B)]A`` (Lavin and Gray, 2016, Fast Algorithms for Convolutional Neural Networks, section 4.1).
-The transforms add and subtract; channels and filters are the elements of vectors.
+Transforms add and subtract; vectors run along channels or filters.
 """
 
 from __future__ import annotations
@@ -12,68 +12,68 @@ from collections.abc import Callable, Sequence
 from fluidlite.plugin import Context
 
 from . import conv_vectors
-from .conv_vectors import SIDE, Tile
-from .source import Buffer, Kernel, build, ctype, once_a_context
+from .conv_vectors import PACK_SIZE, Tile
+from .source import Buffer, CompiledKernel, build, cached_per_context, ctype
 
 SPOTS = 16
-"""Elements of a tile, transformed."""
-LANES = 16
-"""The most channels, and filters, of a vector."""
+"""Elements of a transformed tile."""
+MAX_LANES = 16
+"""Maximum lanes of a vector of channels or filters."""
 
-Line = Callable[[Sequence[str]], list[str]]
+Transform = Callable[[Sequence[str]], list[str]]
 
 
 def _of_image(d: Sequence[str]) -> list[str]:
-    """B' of four elements."""
+    """Return B' times four elements."""
     return [f"{d[0]} - {d[2]}", f"{d[1]} + {d[2]}", f"{d[2]} - {d[1]}", f"{d[1]} - {d[3]}"]
 
 
 def _of_filter(g: Sequence[str]) -> list[str]:
-    """G of three elements."""
+    """Return G times three elements."""
     half = "0.5f * ({0} {3} {1} + {2})"
     return [g[0], half.format(*g, "+"), half.format(*g, "-"), g[2]]
 
 
 def _to_windows(y: Sequence[str]) -> list[str]:
-    """A of two elements."""
+    """Return A times two elements."""
     return [y[0], f"{y[0]} + {y[1]}", f"{y[0]} - {y[1]}", f"-{y[1]}"]
 
 
 def _to_filter(m: Sequence[str]) -> list[str]:
-    """G' of four elements."""
+    """Return G' times four elements."""
     half = "0.5f * ({1} {4} {2})"
     return [f"{m[0]} + {half.format(*m, '+')}", half.format(*m, "-"), f"{half.format(*m, '+')} + {m[3]}"]
 
 
 def _of_windows(m: Sequence[str]) -> list[str]:
-    """A' of four elements."""
+    """Return A' times four elements."""
     return [f"{m[0]} + {m[1]} + {m[2]}", f"{m[1]} - {m[2]} - {m[3]}"]
 
 
-def _both_ways(kind: str, line: Line, given: str, side: int, made: str) -> tuple[str, int]:
-    """Statements that transform the columns, then the rows, of a square of variables; and the side of the result."""
+def _transform_square(kind: str, transform: Transform, source: str, side: int, target: str) -> tuple[str, int]:
+    """Return the statements that transform the columns, then the rows, of a square of variables, and the new side."""
     text, size = [], 0
     for j in range(side):
-        found = line([f"{given}{i}{j}" for i in range(side)])
-        size = len(found)
-        text += [f"const {kind} {made}_{i}{j} = {each};" for i, each in enumerate(found)]
+        transformed = transform([f"{source}{i}{j}" for i in range(side)])
+        size = len(transformed)
+        text += [f"const {kind} {target}_{i}{j} = {each};" for i, each in enumerate(transformed)]
     for i in range(size):
-        found = line([f"{made}_{i}{j}" for j in range(side)])
-        text += [f"const {kind} {made}{i}{j} = {each};" for j, each in enumerate(found)]
+        transformed = transform([f"{target}_{i}{j}" for j in range(side)])
+        text += [f"const {kind} {target}{i}{j} = {each};" for j, each in enumerate(transformed)]
     return "\n      ".join(text), size
 
 
-def _lanes(context: Context, dtype: str) -> int:
-    return min(LANES, conv_vectors.lanes_of(context, dtype))
+def _lanes_of(context: Context, dtype: str) -> int:
+    return min(MAX_LANES, conv_vectors.lanes_of(context, dtype))
 
 
 def _square(side: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(side) for j in range(side)]
 
 
-def _there(i: int, j: int) -> str:
-    """Whether a window of a tile is there: the last row and column may be half a tile."""
-    return " && ".join(name for name, wanted in (("below", i), ("right", j)) if wanted) or "1"
+def _window_exists(i: int, j: int) -> str:
+    """Return the condition that a window of a tile exists: the last row and column may be half a tile."""
+    return " && ".join(name for name, is_needed in (("below", i), ("right", j)) if is_needed) or "1"
 
 
 # The image ---------------------------------------------------------------------------------------------------------
@@ -98,20 +98,20 @@ _IMAGE = (
 )
 
 
-@once_a_context
-def image_kernel(context: Context, dtype: str) -> Kernel:
-    """Return the kernel that transforms tiles of an image whose channels come last: to [tiles, 16, channels].
+@cached_per_context
+def image_kernel(context: Context, dtype: str) -> CompiledKernel:
+    """Return the kernel that transforms tiles of an image with channels last to [tiles, 16, channels].
 
-    One item is one tile; elements outside of the image are zeros.
+    A work-item transforms one tile; elements outside of the image are zeros.
     """
-    kind, lanes = ctype(context, dtype), _lanes(context, dtype)
+    kind, lanes = ctype(context, dtype), _lanes_of(context, dtype)
     vector = f"{kind}{lanes}"
     read = [
         f"{vector} d{i}{j} = ({vector})(0); if (y + {i} >= 0 && y + {i} < h_size && x + {j} >= 0 && x + {j} < w_size) "
         f"d{i}{j} = vload{lanes}(0, from + {i} * h_step + {j} * w_step + c);"
         for i, j in _square(4)
     ]
-    transform, side = _both_ways(vector, _of_image, "d", 4, "u")
+    transform, side = _transform_square(vector, _of_image, "d", 4, "u")
     write = [f"vstore{lanes}(u{i}{j}, 0, to + {i * side + j} * channels + c);" for i, j in _square(side)]
     words = {"T": kind, "lanes": str(lanes), "read": "\n      ".join(read), "transform": transform}
     words["write"] = "\n      ".join(write)
@@ -154,11 +154,11 @@ _FILTER = (
 )
 
 
-@once_a_context
-def filter_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
-    """Return the kernel that transforms a filter, and packs each of the 16 parts as products read it.
+@cached_per_context
+def filter_kernel(context: Context, dtype: str, tile: Tile) -> CompiledKernel:
+    """Return the kernel that transforms a filter and packs each of its 16 elements to [tiles, channels, width].
 
-    A part is [tiles, channels, width]. Filters beyond the last repeat it; what they give is not stored.
+    Padding filters repeat the last filter; their results are not stored.
     """
     kind, vectors = ctype(context, dtype), []
     for _, lanes, first in tile.vectors():
@@ -167,10 +167,10 @@ def filter_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
             f"const {vector} g{i}{j} = vload{lanes}(0, taps + {(i * 3 + j) * tile.width + first});"
             for i, j in _square(3)
         ]
-        transform, side = _both_ways(vector, _of_filter, "g", 3, "u")
+        transform, side = _transform_square(vector, _of_filter, "g", 3, "u")
         write = [f"vstore{lanes}(u{i}{j}, 0, to + {i * side + j} * spot + {first});" for i, j in _square(side)]
         vectors += ["{", *read, transform.replace("0.5f", f"({vector})(0.5f)"), *write, "}"]
-    words = {"T": kind, "side": str(SIDE), "width": str(tile.width), "all": str(9 * tile.width)}
+    words = {"T": kind, "side": str(PACK_SIZE), "width": str(tile.width), "all": str(9 * tile.width)}
     words["vectors"] = "\n      ".join(vectors)
     numbers = ["inner", "m", "spot", "g_step", "m_step", "c_step", "h_tap", "w_tap", "h_tap_step", "w_tap_step"]
     name = f"winograd_filter_{'x'.join(map(str, tile.lanes))}_{dtype}"
@@ -214,17 +214,17 @@ _WINDOWS = (
 )
 
 
-@once_a_context
-def windows_kernel(context: Context, dtype: str, last: bool) -> Kernel:
-    """Return the kernel that makes windows of their transforms [tiles, 16, filters]; one item is one tile.
+@cached_per_context
+def windows_kernel(context: Context, dtype: str, last: bool) -> CompiledKernel:
+    """Return the kernel that transforms [tiles, 16, filters] back to windows; a work-item transforms one tile.
 
-    A tile in which something is not finite is computed anew, window by window: a transform makes NaN of infinities, and
-    may overflow where no window does. A sum that is NaN stays so, and ends.
+    A tile with an element that is not finite is recomputed directly, window by window: a transform turns infinities
+    into NaN, and may overflow where no window does. A direct sum stops once it is NaN.
     """
-    kind, lanes = ctype(context, dtype), _lanes(context, dtype)
+    kind, lanes = ctype(context, dtype), _lanes_of(context, dtype)
     vector = f"{kind}{lanes}"
     read = [f"const {vector} m{i}{j} = vload{lanes}(0, from + {4 * i + j} * filters + c);" for i, j in _square(4)]
-    transform, side = _both_ways(vector, _of_windows, "m", 4, "y")
+    transform, side = _transform_square(vector, _of_windows, "m", 4, "y")
     write = []
     for i, j in _square(side):
         to = f"to + {i} * out_h_step + {j} * out_w_step + c * out_c_step"
@@ -232,7 +232,7 @@ def windows_kernel(context: Context, dtype: str, last: bool) -> Kernel:
         if not last:
             each = f"for (int v = 0; v < {lanes}; ++v) ({to})[v * out_c_step] = e{i}{j}[v];"
             one = f"{kind} e{i}{j}[{lanes}]; vstore{lanes}(y{i}{j}, 0, e{i}{j}); {each}"
-        write.append(f"if ({_there(i, j)}) {{ {one} }}")
+        write.append(f"if ({_window_exists(i, j)}) {{ {one} }}")
     words = {"T": kind, "V": vector, "lanes": str(lanes), "read": "\n      ".join(read), "transform": transform}
     words["write"] = "\n      ".join(write)
     numbers = [
@@ -264,22 +264,22 @@ _SPREAD = (
 )
 
 
-@once_a_context
-def spread_kernel(context: Context, dtype: str, last: bool) -> Kernel:
-    """Return the kernel that transforms tiles of windows' gradients: to [tiles, 16, filters]; one item is one tile.
+@cached_per_context
+def spread_kernel(context: Context, dtype: str, last: bool) -> CompiledKernel:
+    """Return the kernel that transforms tiles of windows' gradients to [tiles, 16, filters], one tile a work-item.
 
     With Y as above, the gradient of the filter is ``G'[(B' d B) * (A y A')]G`` for gradients ``y`` of windows.
     """
-    kind, lanes = ctype(context, dtype), _lanes(context, dtype)
+    kind, lanes = ctype(context, dtype), _lanes_of(context, dtype)
     vector = f"{kind}{lanes}"
     read = []
     for i, j in _square(2):
-        place = f"from + {i} * h_step + {j} * w_step + c * c_step"
-        one = f"vload{lanes}(0, {place})"
+        address = f"from + {i} * h_step + {j} * w_step + c * c_step"
+        one = f"vload{lanes}(0, {address})"
         if not last:
-            one = f"({vector})({', '.join(f'({place})[{v} * c_step]' for v in range(lanes))})"
-        read.append(f"{vector} y{i}{j} = ({vector})(0); if ({_there(i, j)}) y{i}{j} = {one};")
-    transform, side = _both_ways(vector, _to_windows, "y", 2, "u")
+            one = f"({vector})({', '.join(f'({address})[{v} * c_step]' for v in range(lanes))})"
+        read.append(f"{vector} y{i}{j} = ({vector})(0); if ({_window_exists(i, j)}) y{i}{j} = {one};")
+    transform, side = _transform_square(vector, _to_windows, "y", 2, "u")
     write = [f"vstore{lanes}(u{i}{j}, 0, to + {i * side + j} * filters + c);" for i, j in _square(side)]
     words = {"T": kind, "lanes": str(lanes), "spots": str(SPOTS), "read": "\n    ".join(read), "transform": transform}
     words["write"] = "\n    ".join(write)
@@ -327,11 +327,11 @@ _GRADIENT = (
 )
 
 
-@once_a_context
-def gradient_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
-    """Return the kernel that makes a filter's gradient of the sums of products [16, tiles, channels, width].
+@cached_per_context
+def gradient_kernel(context: Context, dtype: str, tile: Tile) -> CompiledKernel:
+    """Return the kernel that transforms the sums [16, tiles, channels, width] back to a filter's gradient.
 
-    Elements of a channel and filter are computed anew, each alone, where one of them is not finite.
+    The nine elements of a channel and filter are recomputed directly if one of them is not finite.
     """
     kind, vectors = ctype(context, dtype), []
     for _, lanes, first in tile.vectors():
@@ -339,10 +339,10 @@ def gradient_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
         read = [
             f"const {vector} m{i}{j} = vload{lanes}(0, from + {4 * i + j} * spot + {first});" for i, j in _square(4)
         ]
-        transform, side = _both_ways(vector, _to_filter, "m", 4, "u")
+        transform, side = _transform_square(vector, _to_filter, "m", 4, "u")
         write = [f"vstore{lanes}(u{i}{j}, 0, taps + {(i * side + j) * tile.width + first});" for i, j in _square(side)]
         vectors += ["{", *read, transform.replace("0.5f", f"({vector})(0.5f)"), *write, "}"]
-    words = {"T": kind, "side": str(SIDE), "width": str(tile.width), "all": str(9 * tile.width)}
+    words = {"T": kind, "side": str(PACK_SIZE), "width": str(tile.width), "all": str(9 * tile.width)}
     words["vectors"] = "\n      ".join(vectors)
     numbers = [
         *("groups", "inner", "m", "images", "n_step", "h_step", "w_step", "c_step", "h_least", "w_least"),

@@ -1,4 +1,4 @@
-"""Kernels for the memory capability: every device has them, for they only copy."""
+"""Kernels for the memory capability: they only copy, so every device has them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from fluidlite.plugin import hookimpl
 
 @hookimpl
 def register_kernels(register: Any) -> None:
-    """Hand the kernels over."""
-    for found in pkgutil.iter_modules(__path__):
-        register(import_module(f"{__name__}.{found.name}"))
+    """Register the kernels of every module of this package."""
+    for module in pkgutil.iter_modules(__path__):
+        register(import_module(f"{__name__}.{module.name}"))

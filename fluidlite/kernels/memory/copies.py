@@ -1,4 +1,4 @@
-"""Operators whose output has the input's bytes: assign, views and transfers, other dims, with gradients."""
+"""Operators whose output has the input's bytes: assign, views, transfers, reshapes and their gradients."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from fluidlite.kernel_support import Kernel
 from fluidlite.plugin import IO, Call, Context, Prepared, register_kernel
 
-_SHORT = 1 << 16
-"""Bytes of a copy that is noted as a native call."""
+_MAX_NATIVE_BYTES = 1 << 16
+"""Maximum bytes of a copy that is recorded as a native call, which keeps the interpreter's lock."""
 _MEMMOVE = ctypes.cast(ctypes.memmove, ctypes.c_void_p).value
 
 
@@ -21,7 +21,7 @@ def _copy(source: str, target: str) -> Any:
 
     def record(recorder: Any, io: IO) -> bool:
         nbytes, src, dst = io.span(source).nbytes, io.address(source), io.address(target)
-        if nbytes > _SHORT:  # it may let others run meanwhile
+        if nbytes > _MAX_NATIVE_BYTES:  # other threads may run meanwhile
             return False
         if nbytes and src != dst:
             recorder.call(_MEMMOVE, ("pointer", "pointer", "int64"), dst, src, nbytes)
@@ -31,12 +31,12 @@ def _copy(source: str, target: str) -> Any:
 
 
 def _same_bytes(call: Call, context: Context) -> Any:
-    """Out has X's bytes, mostly under other dims."""
+    """Out has X's bytes, usually with other dims."""
     return _copy("X", "Out")
 
 
 def _same_bytes_grad(call: Call, context: Context) -> Any:
-    """X@GRAD has Out@GRAD's bytes under X's dims."""
+    """X@GRAD has Out@GRAD's bytes with X's dims."""
     return _copy("Out@GRAD", "X@GRAD")
 
 

@@ -1,4 +1,4 @@
-"""shape, size, is_empty: the bytes are metadata."""
+"""shape, size, is_empty: they copy metadata to the output."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from fluidlite.plugin import IO, Call, Context, numpy_dtype, register_kernel
 
 
-def _tell(call: Call, context: Context) -> Any:
-    """Copy in what the definition knows."""
+def _metadata_kernel(call: Call, context: Context) -> Any:
+    """Copy the constant that the operator's definition computes from metadata."""
     constant = call.op.constant
     assert constant is not None
     content = memoryview(np.asarray(constant(call)["Out"], numpy_dtype(call.dtype("Out"))).tobytes())
@@ -21,6 +21,6 @@ def _tell(call: Call, context: Context) -> Any:
     return run
 
 
-shape = register_kernel("shape", "memory")(_tell)
-size = register_kernel("size", "memory")(_tell)
-is_empty = register_kernel("is_empty", "memory")(_tell)
+shape = register_kernel("shape", "memory")(_metadata_kernel)
+size = register_kernel("size", "memory")(_metadata_kernel)
+is_empty = register_kernel("is_empty", "memory")(_metadata_kernel)

@@ -1,4 +1,4 @@
-"""Collective operators through the host: between processes by MPI, between threads of one through its memory."""
+"""Collective operators through host memory: between processes by MPI, between threads of a process in memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fluidlite.plugin import Library, hookimpl
 
 @hookimpl
 def register_libraries(register: Any) -> None:
-    """Name the library."""
+    """Register the library."""
     register(Library("mpi", ("*",), 0, "collective operators through the host, by mpi4py where mpirun started several"))
 
 
 @hookimpl
 def register_kernels(register: Any) -> None:
-    """Hand the kernels over."""
-    for found in pkgutil.iter_modules(__path__):
-        register(import_module(f"{__name__}.{found.name}"))
+    """Register the kernels of every module of this package."""
+    for module in pkgutil.iter_modules(__path__):
+        register(import_module(f"{__name__}.{module.name}"))

@@ -1,4 +1,4 @@
-"""The collective operators, for every device: copies to the host, the group's operation, copies back."""
+"""Collective operators for every device: copy to the host, run the group's operation, copy back."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ import numpy as np
 from fluidlite.kernel_support import HALVES, ITEMSIZE, CollectiveError, Group, ring_group
 from fluidlite.plugin import IO, Call, Context, Span, numpy_dtype, register_kernel
 
-from .staging import Bucket, under_way
+from .staging import Bucket, pending_work
 
 
-def _elsewhere(a: Span, b: Span) -> bool:
+def _differs(a: Span, b: Span) -> bool:
     return a.handle is not b.handle or a.offset != b.offset
 
 
-def _copy(context: Context, io: IO, wanted: Sequence[int] = (0,)) -> None:
-    """Out = X for the wanted ones, unless they are one. An output may lie on the input of another."""
-    pairs = [(io.span("X", i), io.span("Out", i)) for i in wanted]
-    moved = [(x, out) for x, out in pairs if x.nbytes and _elsewhere(x, out)]
-    if len(pairs) > 1 and any(not _elsewhere(out, x) for _, out in moved for x, _ in pairs):
-        held = [np.empty(x.nbytes, np.uint8) for x, _ in moved]
-        for (x, _), array in zip(moved, held, strict=True):
+def _copy(context: Context, io: IO, indices: Sequence[int] = (0,)) -> None:
+    """Out = X for the tensors of ``indices``, unless they share memory. An output may alias another one's input."""
+    pairs = [(io.span("X", i), io.span("Out", i)) for i in indices]
+    copied_pairs = [(x, out) for x, out in pairs if x.nbytes and _differs(x, out)]
+    if len(pairs) > 1 and any(not _differs(out, x) for _, out in copied_pairs for x, _ in pairs):
+        host_arrays = [np.empty(x.nbytes, np.uint8) for x, _ in copied_pairs]
+        for (x, _), array in zip(copied_pairs, host_arrays, strict=True):
             context.copy_out(array.data, x)
         context.wait()
-        for (_, out), array in zip(moved, held, strict=True):
+        for (_, out), array in zip(copied_pairs, host_arrays, strict=True):
             context.copy_in(out, array.data)
         return
-    for x, out in moved:
+    for x, out in copied_pairs:
         context.copy_within(out, x)
 
 
 def _array(span: Span, dtype: str) -> np.ndarray[Any, Any]:
-    """A tensor in host memory, flat."""
+    """Return a tensor in host memory as a flat array."""
     return np.frombuffer(span.handle, numpy_dtype(dtype), span.nbytes // ITEMSIZE[dtype], span.offset)
 
 
-def _members(call: Call, group: Group) -> None:
-    """Raise unless the ring has as many members as the program was built for."""
+def _check_members(call: Call, group: Group) -> None:
+    """Raise unless the ring has ``nranks`` members."""
     if group.size != call.attr("nranks"):
         raise CollectiveError(
             f"nranks is {call.attr('nranks')}, and ring {call.attr('ring_id')} has {group.size} members"
@@ -78,7 +78,7 @@ def _reduce(reduction: str) -> Any:
                     bucket.empty(context, i, span)
                 return
             _copy(context, io, range(count))
-            under_way(context).add(ring, outs, work, bucket)
+            pending_work(context).add(ring, outs, work, bucket)
 
         return run
 
@@ -114,7 +114,7 @@ def broadcast(call: Call, context: Context) -> Any:
     return run
 
 
-def _whole(context: Context, io: IO, call: Call) -> np.ndarray[Any, Any]:
+def _host_array(context: Context, io: IO, call: Call) -> np.ndarray[Any, Any]:
     bucket = Bucket(call.dtype("X"), [prod(call.dims("X"))])
     bucket.fill(context, [io.span("X")])
     context.wait()
@@ -129,30 +129,30 @@ def _write(context: Context, io: IO, array: np.ndarray[Any, Any]) -> None:
 
 @register_kernel("c_allgather", "memory", library="mpi")
 def all_gather(call: Call, context: Context) -> Any:
-    """Out = X of all members, row by row."""
+    """Out = the rows of X of all members, in the order of ranks."""
 
     def run(context: Context, io: IO) -> None:
         group = ring_group(call.attr("ring_id"))
-        _members(call, group)
+        _check_members(call, group)
         if group.size == 1:
             _copy(context, io)
         else:
-            _write(context, io, group.all_gather(_whole(context, io, call)))
+            _write(context, io, group.all_gather(_host_array(context, io, call)))
 
     return run
 
 
 @register_kernel("c_reducescatter", "memory", library="mpi")
 def reduce_scatter(call: Call, context: Context) -> Any:
-    """Out = a part of the rows of the sum."""
+    """Out = this member's part of the rows of the sum."""
 
     def run(context: Context, io: IO) -> None:
         group = ring_group(call.attr("ring_id"))
-        _members(call, group)
+        _check_members(call, group)
         if group.size == 1:
             _copy(context, io)
             return
-        array = _whole(context, io, call)
+        array = _host_array(context, io, call)
         wide = array.astype(np.float32) if call.dtype("X") in HALVES else array
         _write(context, io, group.reduce_scatter(wide, "sum").astype(array.dtype, copy=False))
 
@@ -161,7 +161,7 @@ def reduce_scatter(call: Call, context: Context) -> Any:
 
 @register_kernel("c_sync_calc_stream", "memory", library="mpi", inplace=True)
 def sync_compute(call: Call, context: Context) -> Any:
-    """Wait for the queue."""
+    """Wait for the context's queue."""
 
     def run(context: Context, io: IO) -> None:
         _copy(context, io)
@@ -172,16 +172,16 @@ def sync_compute(call: Call, context: Context) -> Any:
 
 @register_kernel("c_sync_comm_stream", "memory", library="mpi", inplace=True)
 def sync_collectives(call: Call, context: Context) -> Any:
-    """Wait for what is under way, and write the results."""
+    """Wait for pending collectives, and write their results."""
     count, ring = call.count("X"), call.attr("ring_id")
 
     def run(context: Context, io: IO) -> None:
-        begun = under_way(context)
-        found = [begun.take(ring, io.span("X", i)) for i in range(count)]
-        _copy(context, io, [i for i, each in enumerate(found) if each is None])
-        for i, each in enumerate(found):
-            if each is not None:
-                work, bucket, position = each
+        pending = pending_work(context)
+        pending_items = [pending.take(ring, io.span("X", i)) for i in range(count)]
+        _copy(context, io, [i for i, item in enumerate(pending_items) if item is None])
+        for i, item in enumerate(pending_items):
+            if item is not None:
+                work, bucket, position = item
                 work.wait()
                 bucket.empty(context, position, io.span("Out", i))
 

@@ -1,4 +1,4 @@
-"""Staging: the host memory in which a collective operator's numbers lie while it is under way."""
+"""Staging: the host memory that a collective operator reads and writes while it runs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fluidlite.kernel_support import HALVES, Work
 from fluidlite.plugin import Context, Span, numpy_dtype
 
 Array = np.ndarray[Any, Any]
-Key = tuple[int, int]
+MemoryKey = tuple[int, int]
 
 _local = threading.local()
 
 
 class Bucket:
-    """Several tensors of one dtype behind each other on the host.
+    """Tensors of one dtype, concatenated in host memory.
 
-    Half types are reduced as float32: MPI has none.
+    Half types are reduced as float32, because MPI has no half types.
 
     ``sizes``: elements of each tensor.
     """
@@ -35,51 +35,51 @@ class Bucket:
         self.reduced = self.flat if self.wide == self.dtype else np.empty(int(ends[-1]), self.wide)
 
     def part(self, i: int) -> memoryview:
-        """The bytes of the ``i``-th tensor."""
+        """Return the bytes of the ``i``-th tensor."""
         return self.flat[self.slices[i]].view(np.uint8).data
 
     def fill(self, context: Context, spans: Sequence[Span]) -> None:
-        """Begin to copy tensors from a place; finished after the context's next wait or event."""
+        """Start to copy tensors from a device; the copies end by the context's next wait or event."""
         for i, span in enumerate(spans):
             if span.nbytes:
                 context.copy_out(self.part(i), span)
 
     def widened(self) -> Array:
-        """What is reduced; call it when the copies are there."""
+        """Return the array to reduce; call it after the copies have ended."""
         if self.reduced is not self.flat:
             self.reduced[...] = self.flat
         return self.reduced
 
     def empty(self, context: Context, i: int, span: Span) -> None:
-        """Copy the ``i``-th result to a place."""
+        """Copy the ``i``-th result to a device."""
         if self.reduced is not self.flat:
             self.flat[self.slices[i]] = self.reduced[self.slices[i]]
         if span.nbytes:
             context.copy_in(span, self.part(i))
 
 
-class UnderWay:
-    """What a thread has begun on a ring, by where the tensors lie, until somebody waits for it."""
+class PendingWork:
+    """The collectives of a queue that have started and not been waited for, by ring and memory of the tensors."""
 
     def __init__(self) -> None:
-        self._work: dict[tuple[int, Key], tuple[Work, Bucket, int]] = {}
+        self._work: dict[tuple[int, MemoryKey], tuple[Work, Bucket, int]] = {}
 
     def add(self, ring: int, spans: Sequence[Span], work: Work, bucket: Bucket) -> None:
-        """Note that tensors are being reduced. What was left at such an address, by a run that failed, is forgotten."""
+        """Add the reduction of tensors. It replaces an entry of the same memory, which a failed run left."""
         for i, span in enumerate(spans):
             self._work[ring, key_of(span)] = work, bucket, i
 
     def take(self, ring: int, span: Span) -> tuple[Work, Bucket, int] | None:
-        """What was begun for a tensor; None if nothing was."""
+        """Remove and return the pending collective of a tensor; None if it has none."""
         return self._work.pop((ring, key_of(span)), None)
 
 
-def key_of(span: Span) -> Key:
-    """Where a tensor lies."""
+def key_of(span: Span) -> MemoryKey:
+    """Return the key of a tensor's memory."""
     return id(span.handle), span.offset
 
 
-def under_way(context: Context) -> UnderWay:
-    """What was begun on a context's queue."""
-    found: UnderWay = context.handle("collectives", UnderWay)
-    return found
+def pending_work(context: Context) -> PendingWork:
+    """Return the pending collectives of a context's queue."""
+    pending: PendingWork = context.handle("collectives", PendingWork)
+    return pending

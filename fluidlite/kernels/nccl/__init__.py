@@ -1,4 +1,4 @@
-"""Collective operators between GPUs, by NCCL through CuPy: nothing passes the host."""
+"""Collective operators between GPUs by CuPy's NCCL, without copies to the host."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fluidlite.plugin import Library, hookimpl
 
 @hookimpl
 def register_libraries(register: Any) -> None:
-    """Name the library."""
+    """Register the library."""
     register(Library("nccl", ("cuda",), 20, "collective operators between GPUs, by CuPy's NCCL"))
 
 
 @hookimpl
 def register_kernels(register: Any) -> None:
-    """Hand the kernels over."""
-    for found in pkgutil.iter_modules(__path__):
-        register(import_module(f"{__name__}.{found.name}"))
+    """Register the kernels of every module of this package."""
+    for module in pkgutil.iter_modules(__path__):
+        register(import_module(f"{__name__}.{module.name}"))

@@ -1,4 +1,4 @@
-"""The collective operators by NCCL: on a stream of their own where computing goes on meanwhile."""
+"""Collective operators by NCCL, on a stream of their own if computation may overlap with them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _nccl() -> Any:
 
 
 def supports(call: Call) -> str | None:
-    """Why NCCL cannot do it: CuPy was built without it, it lacks the dtype, or members share a GPU or have none."""
+    """Return why NCCL cannot compute a call, or None: it is missing, lacks the dtype, or members share a GPU."""
     try:
         nccl = _nccl()
     except ImportError as exc:
@@ -46,34 +46,36 @@ def supports(call: Call) -> str | None:
 
 
 class Link:
-    """A context's communicator of a ring, its stream, and what is under way on it."""
+    """A context's NCCL communicator of a ring, its stream, and the events of pending collectives."""
 
     def __init__(self, context: Context, group: Group) -> None:
         self.group, self.nccl = group, _nccl()
         own = np.zeros(256, np.int64)
         if group.rank == 0:
-            made = self.nccl.get_unique_id()
-            own[: len(made) + 2] = [len(made), isinstance(made, bytes), *made]
-        count, as_bytes, *found = map(int, group.broadcast(own, 0))
+            unique_id = self.nccl.get_unique_id()
+            own[: len(unique_id) + 2] = [len(unique_id), isinstance(unique_id, bytes), *unique_id]
+        count, as_bytes, *unique_id_values = map(int, group.broadcast(own, 0))
         raw = context.raw
         with raw.cupy.cuda.Device(raw.place.index):
-            identity = (bytes if as_bytes else tuple)(found[:count])  # CuPy's from 14 on are bytes, and were a tuple
+            identity = (bytes if as_bytes else tuple)(
+                unique_id_values[:count]
+            )  # CuPy's from 14 on are bytes, and were a tuple
             self.communicator = self.nccl.NcclCommunicator(group.size, identity, group.rank)
             self.stream = raw.cupy.cuda.Stream(non_blocking=True)
             self._events = raw.cupy.cuda.Event
-        self.begun: dict[tuple[int, int], Any] = {}
+        self.pending: dict[tuple[int, int], Any] = {}
 
     def dtype(self, call: Call) -> int:
-        """NCCL's number of a call's dtype."""
+        """Return NCCL's constant of a call's dtype."""
         return int(getattr(self.nccl, _DTYPES[call.dtype("X")]))
 
     def reduction(self, name: str) -> int:
-        """NCCL's number of a reduction."""
+        """Return NCCL's constant of a reduction."""
         return int(getattr(self.nccl, f"NCCL_{name.upper()}"))
 
     @contextmanager
     def ordered(self, context: Context, waits: bool, outs: Sequence[Span]) -> Iterator[int]:
-        """The stream to work on, behind what was computed; ``outs`` are finished at the next wait, or now."""
+        """Yield the stream to use, after the context's stream; without ``waits``, record an event for ``outs``."""
         raw = context.raw
         with raw.cupy.cuda.Device(raw.place.index):
             if waits:
@@ -85,7 +87,7 @@ class Link:
             yield self.stream.ptr
             after = self._events(disable_timing=True)
             after.record(self.stream)
-            self.begun.update({_key(span): after for span in outs})
+            self.pending.update({_key(span): after for span in outs})
 
 
 def _key(span: Span) -> tuple[int, int]:
@@ -97,7 +99,7 @@ def _address(span: Span) -> int:
 
 
 def _link(context: Context, ring: int) -> Link | None:
-    """The link of a ring; None if this process is alone on it."""
+    """Return the link of a ring; None if this process is its only member."""
     group = ring_group(ring)
     if group.size == 1:
         return None
@@ -107,14 +109,14 @@ def _link(context: Context, ring: int) -> Link | None:
             "\n  Do: let them say where they compute, by world(place) or share_devices(group, unit)"
         )
     links: dict[tuple[int, int], Link] = context.handle("nccl", dict)
-    found = links.get((ring, id(group)))
-    if found is None:
-        found = links[ring, id(group)] = Link(context, group)
-    return found
+    link = links.get((ring, id(group)))
+    if link is None:
+        link = links[ring, id(group)] = Link(context, group)
+    return link
 
 
 def _copy(context: Context, io: IO, count: int = 1) -> list[Span]:
-    """Out = X where they are apart; return the outputs."""
+    """Out = X where they do not share memory; return the outputs."""
     outs = [io.span("Out", i) for i in range(count)]
     for i, out in enumerate(outs):
         source = io.span("X", i)
@@ -171,55 +173,53 @@ def broadcast(call: Call, context: Context) -> Any:
     return run
 
 
-def _gathering(method: str) -> Any:
+def _gather(method: str) -> Any:
     def prepare(call: Call, context: Context) -> Any:
         ring, members = call.attr("ring_id"), call.attr("nranks")
         waits, size = call.attr("use_calc_stream"), prod(call.dims("X"))
 
         def run(context: Context, io: IO) -> None:
             link = _link(context, ring)
-            have = 1 if link is None else link.group.size
-            if have != members:
+            ring_size = 1 if link is None else link.group.size
+            if ring_size != members:
                 raise CollectiveError(
-                    f"nranks is {members}, and ring {ring} has {have} members"
-                    f"\n  Do: build the program with nranks={have}"
+                    f"nranks is {members}, and ring {ring} has {ring_size} members"
+                    f"\n  Do: build the program with nranks={ring_size}"
                 )
             if link is None:
                 _copy(context, io)
                 return
             source, target = io.span("X"), io.span("Out")
             with link.ordered(context, waits, [target]) as stream:
-                given = _address(source), _address(target)
+                addresses = _address(source), _address(target)
                 if method == "allGather":
-                    link.communicator.allGather(*given, size, link.dtype(call), stream)
+                    link.communicator.allGather(*addresses, size, link.dtype(call), stream)
                 else:
                     link.communicator.reduceScatter(
-                        *given, size // members, link.dtype(call), link.reduction("sum"), stream
+                        *addresses, size // members, link.dtype(call), link.reduction("sum"), stream
                     )
-            if not waits:  # X may end with this operator: its memory is not another's before the stream has read it
-                context.raw.stream.wait_event(link.begun[_key(target)])
+            if not waits:  # X may end here: its memory must not be reused before the NCCL stream has read it
+                context.raw.stream.wait_event(link.pending[_key(target)])
 
         return run
 
     return prepare
 
 
-all_gather = register_kernel("c_allgather", "cuda", library="nccl", supports=supports)(_gathering("allGather"))
-reduce_scatter = register_kernel("c_reducescatter", "cuda", library="nccl", supports=supports)(
-    _gathering("reduceScatter")
-)
+all_gather = register_kernel("c_allgather", "cuda", library="nccl", supports=supports)(_gather("allGather"))
+reduce_scatter = register_kernel("c_reducescatter", "cuda", library="nccl", supports=supports)(_gather("reduceScatter"))
 
 
 @register_kernel("c_sync_comm_stream", "cuda", library="nccl", supports=supports)
 def sync_collectives(call: Call, context: Context) -> Any:
-    """Let the queue wait for what is under way."""
+    """Let the queue wait for pending collectives."""
     count, ring = call.count("X"), call.attr("ring_id")
 
     def run(context: Context, io: IO) -> None:
         link = _link(context, ring)
         if link is not None:
             for i in range(count):
-                event = link.begun.pop(_key(io.span("X", i)), None)
+                event = link.pending.pop(_key(io.span("X", i)), None)
                 if event is not None:
                     context.raw.stream.wait_event(event)
         _copy(context, io, count)

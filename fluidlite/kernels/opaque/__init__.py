@@ -1,4 +1,4 @@
-"""Kernels of operators that are no functions of tensors: sorting, searching, walks along sequences, hashes, samples."""
+"""Array kernels of operators without an expression: sorts, searches, sequence recursions, hashes, samples."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from fluidlite.plugin import hookimpl
 
 @hookimpl
 def register_kernels(register: Any) -> None:
-    """Hand every module over."""
-    for found in pkgutil.iter_modules(__path__):
-        register(import_module(f"{__name__}.{found.name}"))
+    """Register the kernels of every module of this package."""
+    for module in pkgutil.iter_modules(__path__):
+        register(import_module(f"{__name__}.{module.name}"))

@@ -1,4 +1,4 @@
-"""Recursions over the tags of a linear chain, many sequences at a time, in log space and double precision.
+"""Forward, backward and Viterbi recursions of a linear chain, for many sequences at a time, in log space and float64.
 
 Scaled probabilities, as Fluid computes them, underflow when scores of one step differ by more than 87
 (a forbidden transition of -1e4 is usual), and exp of a transition overflows above 88; logarithms do neither.
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-_MOST = 1 << 20  # elements of a temporary of (sequences, tags, tags)
+_MAX_TEMPORARY_ELEMENTS = 1 << 20  # maximum elements of a temporary [sequences, tags, tags]
 
 
 class Chains:
-    """Scores of tags and of their transitions, with the sequences that they belong to.
+    """The scores of tags and of transitions, for the sequences of a batch.
 
-    ``transition``: row 0 holds the weights of first tags, row 1 of last tags, row 2 + i those of going from tag i.
-    ``offsets``: where each sequence begins, and the end of the last.
+    ``transition``: row 0 holds the weights of first tags, row 1 those of last tags, row 2 + i those from tag i.
+    ``offsets``: the first row of each sequence, and the end of the last one.
     """
 
     def __init__(self, emission: Array, transition: Array, offsets: Sequence[int]) -> None:
@@ -34,9 +34,9 @@ class Chains:
         self.lasts = self.firsts + self.lengths[self.filled] - 1
 
     def times(self) -> Iterator[Array]:
-        """Yield the rows of one step of many sequences; each row comes after its predecessor."""
+        """Yield the rows of one time step of many sequences; each row comes after its predecessor."""
         order = self.filled[np.argsort(-self.lengths[self.filled], kind="stable")]
-        size = max(_MOST // max(self.tags**2, 1), 1)
+        size = max(_MAX_TEMPORARY_ELEMENTS // max(self.tags**2, 1), 1)
         for begin in range(0, len(order), size):
             group = order[begin : begin + size]
             starts, lengths = self.starts[group], self.lengths[group]
@@ -44,66 +44,66 @@ class Chains:
                 yield starts[: np.searchsorted(-lengths, -time, side="left")] + time
 
     def pairs(self) -> Iterator[Array]:
-        """Yield the rows that have a predecessor, some at a time."""
-        rows = np.flatnonzero(~self._starting())
-        size = max(_MOST // max(self.tags**2, 1), 1)
+        """Yield the rows that have a predecessor, a bounded number at a time."""
+        rows = np.flatnonzero(~self._is_first())
+        size = max(_MAX_TEMPORARY_ELEMENTS // max(self.tags**2, 1), 1)
         for begin in range(0, len(rows), size):
             yield rows[begin : begin + size]
 
     def forward(self) -> Array:
-        """Return for each row and tag the logarithm of the sum over all ways to come there."""
+        """Return for each row and tag the log of the sum over all path prefixes that end there."""
         scores = np.zeros_like(self.emission)
-        begun = self._starting()
+        is_first = self._is_first()
         for rows in self.times():
-            if begun[rows[0]]:
+            if is_first[rows[0]]:
                 scores[rows] = self.first + self.emission[rows]
             else:
                 scores[rows] = self.emission[rows] + log_sum_exp(scores[rows - 1][:, :, None] + self.step, 1)
         return scores
 
     def backward(self) -> Array:
-        """Return for each row and tag the logarithm of the sum over all ways to go on from there."""
+        """Return for each row and tag the log of the sum over all path suffixes that start there."""
         scores = np.zeros_like(self.emission)
         scores[self.lasts] = self.last
-        begun = self._starting()
+        is_first = self._is_first()
         for rows in reversed(list(self.times())):
-            if not begun[rows[0]]:
+            if not is_first[rows[0]]:
                 onward = (self.emission[rows] + scores[rows])[:, None, :]
                 scores[rows - 1] = log_sum_exp(self.step + onward, 2)
         return scores
 
     def totals(self, forward: Array) -> Array:
-        """Return the logarithm of the sum over all paths of each sequence that is not empty."""
+        """Return the log of the sum over all paths, for each sequence that is not empty."""
         return log_sum_exp(forward[self.lasts] + self.last, 1)
 
     def best(self) -> Array:
-        """Return the tags of the best path, row by row; of equal ones the lower tag."""
-        scores, came = np.zeros_like(self.emission), np.zeros(self.emission.shape, np.int64)
-        begun, steps = self._starting(), list(self.times())
+        """Return the tag of each row on the best path (Viterbi); of equal scores, the lower tag."""
+        scores, predecessors = np.zeros_like(self.emission), np.zeros(self.emission.shape, np.int64)
+        is_first, steps = self._is_first(), list(self.times())
         for rows in steps:
-            if begun[rows[0]]:
+            if is_first[rows[0]]:
                 scores[rows] = self.first + self.emission[rows]
             else:
-                ways = scores[rows - 1][:, :, None] + self.step
-                came[rows] = ways.argmax(1)
-                scores[rows] = self.emission[rows] + ways.max(1)
+                candidates = scores[rows - 1][:, :, None] + self.step
+                predecessors[rows] = candidates.argmax(1)
+                scores[rows] = self.emission[rows] + candidates.max(1)
         path = np.zeros(len(self.emission), np.int64)
         path[self.lasts] = (scores[self.lasts] + self.last).argmax(1)
         for rows in reversed(steps):
-            if not begun[rows[0]]:
-                path[rows - 1] = came[rows, path[rows]]
+            if not is_first[rows[0]]:
+                path[rows - 1] = predecessors[rows, path[rows]]
         return path
 
-    def _starting(self) -> Array:
-        begun = np.zeros(len(self.emission), bool)
-        begun[self.firsts] = True
-        return begun
+    def _is_first(self) -> Array:
+        is_first = np.zeros(len(self.emission), bool)
+        is_first[self.firsts] = True
+        return is_first
 
 
 def log_sum_exp(scores: Array, axis: int) -> Array:
-    """Return log(sum(exp(scores))) over an axis, without overflow; of impossible scores only it is -inf."""
+    """Return log(sum(exp(scores))) over an axis without overflow; -inf if all scores are -inf."""
     top = scores.max(axis, keepdims=True)
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
-        found: Array = np.log(np.exp(scores - top).sum(axis)) + top.squeeze(axis)
-    return found
+        log_sums: Array = np.log(np.exp(scores - top).sum(axis)) + top.squeeze(axis)
+    return log_sums

@@ -15,8 +15,8 @@ from .ragged import lengths_of
 FLOATS = ("float32", "float64")
 
 
-class Steps:
-    """The steps of sequences, one after the other: all rows of a LoD tensor, or those of a padded one that count."""
+class SequenceSteps:
+    """The steps of all sequences, concatenated: all rows of a LoD tensor, or those of a padded one without padding."""
 
     def __init__(self, call: Call, io: IO) -> None:
         self.inside: Array | None = None
@@ -30,11 +30,11 @@ class Steps:
         self.chains = Chains(self.read(x), io.array("Transition"), self.offsets)
 
     def read(self, array: Array) -> Array:
-        """The steps of an array that has the form of Emission."""
+        """Return the steps of an array with the layout of Emission."""
         return array if self.inside is None else array[self.inside]
 
     def write(self, array: Array, steps: Array) -> None:
-        """Put steps where they belong in such an array, and 0 behind the ends of sequences."""
+        """Write steps to an array with the layout of Emission, and 0 to its padding."""
         if self.inside is None:
             array[...] = steps
         else:
@@ -42,7 +42,7 @@ class Steps:
             array[self.inside] = steps
 
     def labels(self, context: Context, io: IO) -> Array:
-        """The tag of each step; one out of range is an OutOfRangeError."""
+        """Return the label of each step; raise OutOfRangeError for a label out of range."""
         label = io.array("Label")
         label = label.reshape(-1) if self.inside is None else self.read(label.reshape(self.inside.shape))
         labels: Array = context.check_index(label, self.chains.tags, io)
@@ -51,10 +51,10 @@ class Steps:
 
 @register_kernel("linear_chain_crf", "cpu", dtypes=FLOATS, options=KernelOptions(indexes=True))
 def linear_chain_crf(call: Call, context: Context) -> Any:
-    """LogLikelihood = log(sum over paths of exp(score)) - score of the labelled path, a sequence a row."""
+    """LogLikelihood = log(sum over paths of exp(score)) - score of the labelled path, one row a sequence."""
 
     def run(context: Context, io: IO) -> None:
-        steps = Steps(call, io)
+        steps = SequenceSteps(call, io)
         chains, labels = steps.chains, steps.labels(context, io)
         forward = chains.forward()
         if io.has("Alpha"):
@@ -78,30 +78,30 @@ def linear_chain_crf(call: Call, context: Context) -> Any:
 
 @register_kernel("linear_chain_crf_grad", "cpu", dtypes=FLOATS, options=KernelOptions(indexes=True))
 def linear_chain_crf_grad(call: Call, context: Context) -> Any:
-    """Probabilities of tags and of pairs of tags, less the labelled ones, times LogLikelihood@GRAD."""
+    """Probabilities of tags and of pairs of tags, minus the labelled ones, times LogLikelihood@GRAD."""
 
     def run(context: Context, io: IO) -> None:
-        steps = Steps(call, io)
+        steps = SequenceSteps(call, io)
         chains, labels = steps.chains, steps.labels(context, io)
         forward, backward = chains.forward(), chains.backward()
-        which = np.repeat(np.arange(len(chains.filled)), chains.lengths[chains.filled])
-        weight = io.array("LogLikelihood@GRAD").reshape(-1).astype(np.float64)[chains.filled][which]
-        total = chains.totals(forward)[which]
+        sequence_of_step = np.repeat(np.arange(len(chains.filled)), chains.lengths[chains.filled])
+        weight = io.array("LogLikelihood@GRAD").reshape(-1).astype(np.float64)[chains.filled][sequence_of_step]
+        total = chains.totals(forward)[sequence_of_step]
         grad = np.exp(forward + backward - total[:, None])
         grad[np.arange(len(labels)), labels] -= 1
         grad *= weight[:, None]
         if io.has("Emission@GRAD"):
             steps.write(io.array("Emission@GRAD"), grad)
         if io.has("Transition@GRAD"):
-            moves = np.zeros_like(chains.step)
+            transition_grad = np.zeros_like(chains.step)
             for rows in chains.pairs():
                 onward = (chains.emission[rows] + backward[rows])[:, None, :] - total[rows][:, None, None]
                 pairs = np.exp(forward[rows - 1][:, :, None] + chains.step + onward)
-                moves += np.tensordot(weight[rows], pairs, 1)
-                np.add.at(moves, (labels[rows - 1], labels[rows]), -weight[rows])
+                transition_grad += np.tensordot(weight[rows], pairs, 1)
+                np.add.at(transition_grad, (labels[rows - 1], labels[rows]), -weight[rows])
             out = io.array("Transition@GRAD")
             out[0], out[1] = grad[chains.firsts].sum(0), grad[chains.lasts].sum(0)
-            out[2:] = moves
+            out[2:] = transition_grad
 
     return run
 
@@ -111,7 +111,7 @@ def crf_decoding(call: Call, context: Context) -> Any:
     """ViterbiPath = the best path's tags; with Label, 1 where they agree with it and 0 elsewhere."""
 
     def run(context: Context, io: IO) -> None:
-        steps, out = Steps(call, io), io.array("ViterbiPath")
+        steps, out = SequenceSteps(call, io), io.array("ViterbiPath")
         path = steps.chains.best()
         if io.has("Label"):
             label = io.array("Label")

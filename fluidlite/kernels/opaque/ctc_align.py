@@ -1,4 +1,4 @@
-"""ctc_align: labels of paths."""
+"""ctc_align: the label sequences of CTC paths."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .ragged import Array, sequences
 
 
 def labels_of(path: Array, blank: int, merge: bool) -> Array:
-    """The tokens that are no blanks and, if repetitions are merged, do not follow their like."""
-    stays = path != blank
+    """Return the tokens of a path without blanks and, if ``merge``, without repetitions."""
+    is_label = path != blank
     if merge:
-        stays[1:] &= path[1:] != path[:-1]
-    labels: Array = path[stays]
+        is_label[1:] &= path[1:] != path[:-1]
+    labels: Array = path[is_label]
     return labels
 
 
 @register_kernel("ctc_align", "cpu", dtypes=("int32", "int64"))
 def ctc_align(call: Call, context: Context) -> Any:
-    """Output = the tokens that stay."""
+    """Output = the labels of each path."""
     blank, merge, padding = (call.attr(name) for name in ("blank", "merge_repeated", "padding_value"))
 
     def run(context: Context, io: IO) -> None:
@@ -35,8 +35,8 @@ def ctc_align(call: Call, context: Context) -> Any:
             out = io.array("Output")
             if io.has("InputLength"):
                 out[...] = padding
-                for row, found in zip(out, labels, strict=True):
-                    row[: len(found)] = found
+                for row, row_labels in zip(out, labels, strict=True):
+                    row[: len(row_labels)] = row_labels
             elif labels:
                 out[:, 0] = np.concatenate(labels)
 

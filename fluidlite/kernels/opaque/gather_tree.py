@@ -1,4 +1,4 @@
-"""gather_tree: all beams at once, step by step from the last."""
+"""gather_tree: all beams at once, from the last step to the first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .common import view
 
 @register_kernel("gather_tree", "array", options=KernelOptions(indexes=True))
 def gather_tree(call: Call, context: Context) -> Any:
-    """Out[t] = Ids[t] at the beams that lead to the last step's."""
+    """Out[t] = Ids[t] at the ancestors of the last step's beams."""
     xp, (steps, batch, beams) = context.xp, call.dims("Ids")
     count = batch * beams
 

@@ -1,4 +1,4 @@
-"""hash: XXH64 of all rows at once, word by word."""
+"""hash: XXH64 of all rows at once, a word at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fluidlite.plugin import IO, Call, Context, register_kernel
 
 P1, P2, P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 P4, P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
-WORD = 2**64 - 1
+WORD_MASK = 2**64 - 1
 
 
 @register_kernel("hash", "array")
@@ -31,39 +31,39 @@ def hash_(call: Call, context: Context) -> Any:
         size = 4 * width if narrow else 8 * width
         for seed in range(call.attr("num_hash")):
             start = xp.zeros((rows,), dtype=xp.uint64)
-            found = _digest(start, words, tail, size, seed)
-            out[:, seed, 0] = xp.astype(found % _word(found, mod_by), out.dtype)
+            digest = _digest(start, words, tail, size, seed)
+            out[:, seed, 0] = xp.astype(digest % _word(digest, mod_by), out.dtype)
 
     def _word(like: Any, number: int) -> Any:
-        return xp.full_like(like, number & WORD)
+        return xp.full_like(like, number & WORD_MASK)
 
     def _shifted(value: Any, bits: int) -> Any:
         return value << _word(value, bits)
 
-    def _turned(value: Any, bits: int) -> Any:
+    def _rotated(value: Any, bits: int) -> Any:
         return _shifted(value, bits) | (value >> _word(value, 64 - bits))
 
     def _mixed(lane: Any, word: Any) -> Any:
-        return _turned(lane + word * _word(word, P2), 31) * _word(word, P1)
+        return _rotated(lane + word * _word(word, P2), 31) * _word(word, P1)
 
     def _digest(zero: Any, words: list[Any], tail: Any, size: int, seed: int) -> Any:
-        done = 0
+        consumed = 0
         if size >= 32:
             lanes = [_word(zero, start) for start in (seed + P1 + P2, seed + P2, seed, seed - P1)]
-            for done in range(4, len(words) + 1, 4):
-                lanes = [_mixed(lane, word) for lane, word in zip(lanes, words[done - 4 : done], strict=True)]
-            found = sum((_turned(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)), start=zero)
+            for consumed in range(4, len(words) + 1, 4):
+                lanes = [_mixed(lane, word) for lane, word in zip(lanes, words[consumed - 4 : consumed], strict=True)]
+            digest = sum((_rotated(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)), start=zero)
             for lane in lanes:
-                found = (found ^ _mixed(zero, lane)) * _word(zero, P1) + _word(zero, P4)
+                digest = (digest ^ _mixed(zero, lane)) * _word(zero, P1) + _word(zero, P4)
         else:
-            found = _word(zero, seed + P5)
-        found = found + _word(zero, size)
-        for word in words[done:]:
-            found = _turned(found ^ _mixed(zero, word), 27) * _word(zero, P1) + _word(zero, P4)
+            digest = _word(zero, seed + P5)
+        digest = digest + _word(zero, size)
+        for word in words[consumed:]:
+            digest = _rotated(digest ^ _mixed(zero, word), 27) * _word(zero, P1) + _word(zero, P4)
         if tail is not None:
-            found = _turned(found ^ (tail * _word(zero, P1)), 23) * _word(zero, P2) + _word(zero, P3)
+            digest = _rotated(digest ^ (tail * _word(zero, P1)), 23) * _word(zero, P2) + _word(zero, P3)
         for bits, factor in ((33, P2), (29, P3)):
-            found = (found ^ (found >> _word(zero, bits))) * _word(zero, factor)
-        return found ^ (found >> _word(zero, 32))
+            digest = (digest ^ (digest >> _word(zero, bits))) * _word(zero, factor)
+        return digest ^ (digest >> _word(zero, 32))
 
     return run

@@ -1,4 +1,4 @@
-"""Sums over the paths of connectionist temporal classification, all sequences at a time, in logarithms and float64."""
+"""CTC (connectionist temporal classification): sums over paths, all sequences at a time, in log space and float64."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from .chain import Array, log_sum_exp
 
 
 def ctc(logits: Array, steps: Array, labels: list[Array], blank: int) -> tuple[Array, Array]:
-    """The cost of each sequence, and its derivative by ``logits``.
+    """Return the cost of each sequence, and its derivative by ``logits``.
 
-    ``logits``: what stands behind the steps of a sequence does not count; its derivative is 0.
+    ``logits``: [longest, sequences, classes]; padding behind the steps of a sequence is ignored, with derivative 0.
     ``labels``: classes that are not ``blank``.
-    The cost is 0 where there are fewer steps than labels and repetitions among them: no path exists.
+    The cost is 0 if no path exists: there are fewer steps than labels plus repetitions among them.
     """
     longest, count, _ = logits.shape
     if not count:
@@ -26,51 +26,51 @@ def ctc(logits: Array, steps: Array, labels: list[Array], blank: int) -> tuple[A
     for row, label in zip(states, labels, strict=True):
         row[1 : 2 * len(label) : 2] = label
     ends = 2 * sizes
-    real = np.arange(states.shape[1]) <= ends[:, None]
+    is_state = np.arange(states.shape[1]) <= ends[:, None]
     skips = np.zeros(states.shape, bool)  # over the blank between two labels that differ
     skips[:, 2:] = (states[:, 2:] != blank) & (states[:, 2:] != states[:, :-2])
-    which = np.arange(count)
-    seen = np.where(real, scores[:, which[:, None], states], -np.inf)  # [longest, sequences, states]
+    sequences = np.arange(count)
+    emitted = np.where(is_state, scores[:, sequences[:, None], states], -np.inf)  # [longest, sequences, states]
 
-    forward, backward = (np.full(seen.shape, -np.inf) for _ in range(2))
+    forward, backward = (np.full(emitted.shape, -np.inf) for _ in range(2))
     first, last = np.zeros(states.shape, bool), np.zeros(states.shape, bool)
     first[:, :2] = True
-    for back in (0, 1):
-        at = ends - back
-        last[which[at >= 0], at[at >= 0]] = True
+    for offset in (0, 1):
+        at = ends - offset
+        last[sequences[at >= 0], at[at >= 0]] = True
     with np.errstate(divide="ignore", invalid="ignore"):
         for t in range(longest):
-            forward[t] = seen[t] + (np.where(first, 0, -np.inf) if t == 0 else _from(forward[t - 1], skips))
+            forward[t] = emitted[t] + (np.where(first, 0, -np.inf) if t == 0 else _sum_before(forward[t - 1], skips))
         onward = np.full(states.shape, -np.inf)
         for t in reversed(range(longest)):
             if t + 1 < longest:
-                onward = _back(backward[t + 1] + seen[t + 1], skips)
+                onward = _sum_after(backward[t + 1] + emitted[t + 1], skips)
             backward[t] = np.where((steps == t + 1)[:, None], np.where(last, 0, -np.inf), onward)
             backward[t, steps <= t] = -np.inf
-        stopped = forward[np.maximum(steps - 1, 0), which] if longest else np.zeros(states.shape)
-        totals = log_sum_exp(np.where(last, stopped, -np.inf), 1)
-        possible = (totals != -np.inf) & (steps > 0)  # NaN stays NaN
-        totals = np.where(possible, totals, 0)
-        passes = np.exp(forward + backward - totals[None, :, None])
-    counted = inside & possible
-    derivative = np.where(counted[..., None], np.exp(scores), 0)
-    passes = np.where(counted[..., None], passes, 0)
+        final_scores = forward[np.maximum(steps - 1, 0), sequences] if longest else np.zeros(states.shape)
+        totals = log_sum_exp(np.where(last, final_scores, -np.inf), 1)
+        has_path = (totals != -np.inf) & (steps > 0)  # NaN stays NaN
+        totals = np.where(has_path, totals, 0)
+        state_probabilities = np.exp(forward + backward - totals[None, :, None])
+    is_counted = inside & has_path
+    derivative = np.where(is_counted[..., None], np.exp(scores), 0)
+    state_probabilities = np.where(is_counted[..., None], state_probabilities, 0)
     for state in range(states.shape[1]):  # one state of each sequence at a time: no two of one class
-        derivative[:, which, states[:, state]] -= passes[:, :, state]
+        derivative[:, sequences, states[:, state]] -= state_probabilities[:, :, state]
     return -totals, derivative
 
 
-def _from(scores: Array, skips: Array) -> Array:
-    """The sum over the states that a path may come from: the same, the one before, or the one before that."""
-    found = scores.copy()
-    found[:, 1:] = np.logaddexp(found[:, 1:], scores[:, :-1])
-    found[:, 2:] = np.logaddexp(found[:, 2:], np.where(skips[:, 2:], scores[:, :-2], -np.inf))
-    return found
+def _sum_before(scores: Array, skips: Array) -> Array:
+    """Return the sum over each state's predecessors: itself, the one before, and the one before that if ``skips``."""
+    sums = scores.copy()
+    sums[:, 1:] = np.logaddexp(sums[:, 1:], scores[:, :-1])
+    sums[:, 2:] = np.logaddexp(sums[:, 2:], np.where(skips[:, 2:], scores[:, :-2], -np.inf))
+    return sums
 
 
-def _back(scores: Array, skips: Array) -> Array:
-    """The sum over the states that a path may go on to."""
-    found = scores.copy()
-    found[:, :-1] = np.logaddexp(found[:, :-1], scores[:, 1:])
-    found[:, :-2] = np.logaddexp(found[:, :-2], np.where(skips[:, 2:], scores[:, 2:], -np.inf))
-    return found
+def _sum_after(scores: Array, skips: Array) -> Array:
+    """Return the sum over the successors of each state."""
+    sums = scores.copy()
+    sums[:, :-1] = np.logaddexp(sums[:, :-1], scores[:, 1:])
+    sums[:, :-2] = np.logaddexp(sums[:, :-2], np.where(skips[:, 2:], scores[:, 2:], -np.inf))
+    return sums

@@ -1,4 +1,4 @@
-"""Sequences of an operand, by LoD or padded beside lengths, as kernels on the host read them."""
+"""The sequences of an operand with a LoD, or of a padded operand with lengths, for kernels on the host."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Array = np.ndarray[Any, Any]
 
 
 def lengths_of(io: IO, slot: str, longest: int, of: str) -> Array:
-    """The lengths that a slot holds; one that ``of`` is not wide enough for is an OutOfRangeError."""
-    found: Array = io.array(slot).reshape(-1).astype(np.int64)
-    for i, n in enumerate(found.tolist()):
+    """Return the lengths in a slot; raise OutOfRangeError for a length above ``longest``, the padded size of ``of``."""
+    lengths: Array = io.array(slot).reshape(-1).astype(np.int64)
+    for i, n in enumerate(lengths.tolist()):
         if not 0 <= n <= longest:
             raise OutOfRangeError(
                 f"{slot} holds {n} for sequence {i}; expected a length from 0 to {longest}: {of} is padded to {longest}"
             )
-    return found
+    return lengths
 
 
 def sequences(call: Call, io: IO, slot: str, lengths: str) -> list[Array]:
-    """The numbers of each sequence of [rows, 1] with LoD, or of [batch, longest] beside lengths."""
+    """Return the elements of each sequence of a [rows, 1] operand with LoD, or a [batch, longest] one with lengths."""
     x = io.array(slot)
     if io.has(lengths):
         x = x.reshape(x.shape[0], -1)

@@ -1,4 +1,4 @@
-"""sample_classes: each class is the inverse of a distribution function at a random number."""
+"""sample_classes: inverse transform sampling of classes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def sample_classes(call: Call, context: Context) -> Any:
     total, sampler, count = call.attr("num_total_classes"), call.attr("sampler"), prod(call.dims("Out"))
 
     def run(context: Context, io: IO) -> None:
-        drawn = np.asarray(philox_uniform(np, 0, count, io.random, 0, None)).astype(np.float64)
+        uniform = np.asarray(philox_uniform(np, 0, count, io.random, 0, None)).astype(np.float64)
         if sampler == "uniform":
-            classes = drawn * total
+            classes = uniform * total
         elif sampler == "log_uniform":
-            classes = np.exp(drawn * np.log(total + 1)) - 1
+            classes = np.exp(uniform * np.log(total + 1)) - 1
         else:
             probs = io.array("Probs").astype(np.float64)
             if not (probs >= 0).all() or not 0 < probs.sum() < np.inf:
@@ -29,8 +29,8 @@ def sample_classes(call: Call, context: Context) -> Any:
                     "Probs holds a number that is negative or infinite, or no positive one; expected "
                     "a probability for each class"
                 )
-            running = np.cumsum(probs)
-            classes = np.searchsorted(running, drawn * running[-1], side="right")
+            cumulative = np.cumsum(probs)
+            classes = np.searchsorted(cumulative, uniform * cumulative[-1], side="right")
             classes = np.minimum(classes, np.flatnonzero(probs)[-1])
         out = io.array("Out")
         out[...] = np.clip(np.floor(classes), 0, total - 1).reshape(out.shape)

@@ -1,4 +1,4 @@
-"""argsort: by value, then by index."""
+"""argsort: ordered by value, then by index."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, KernelOptions, compute_dtype, register_kernel
 
-from .common import immediate, stable_argsort
+from .common import is_on_host, stable_argsort
 
-PACKED = 64
-"""Elements of a line from which sorting one word a pair of value and index beats a stable argsort."""
+MIN_PACKED_ELEMENTS = 64
+"""Minimum elements of a line: above it, sorting words that pack value and index is faster than a stable argsort."""
 
 
-def falling(x: Any, floating: bool) -> Any:
-    """A key that ascends where x descends; inverting the bits of integers cannot overflow."""
+def descending_key(x: Any, floating: bool) -> Any:
+    """Return a key that ascends where x descends; inverting the bits of integers cannot overflow."""
     return -x if floating else ~x
 
 
 @register_kernel("argsort", "array", options=KernelOptions(library_backed=True))
 def argsort(call: Call, context: Context) -> Any:
-    """X in order along ``axis``, NaN last, and where each element was."""
+    """X sorted along ``axis``, NaN last, and the index of each element in X."""
     xp, dims, dtype = context.xp, call.dims("X"), call.dtype("X")
     axis, descending, floating = call.attr("axis") % len(dims), call.attr("descending"), "float" in dtype
     half = compute_dtype(dtype) != dtype
     lines = (*dims[:axis], *dims[axis + 1 :], dims[axis])
     starts = xp.arange(prod(lines[:-1]), dtype=xp.int64)[:, None] * lines[-1]
-    order = order_on_host(xp) if immediate(context) else stable_argsort(xp)
+    order = host_argsort(xp) if is_on_host(context) else stable_argsort(xp)
 
     def run(context: Context, io: IO) -> None:
         x = xp.reshape(xp.moveaxis(io.array("X"), axis, -1), (prod(lines[:-1]), lines[-1]))
         key = xp.astype(x, xp.float32) if half else x
-        index = xp.astype(order(falling(key, floating) if descending else key), xp.int64, copy=False)
+        index = xp.astype(order(descending_key(key, floating) if descending else key), xp.int64, copy=False)
         if io.has("Indices"):
             io.array("Indices")[...] = xp.moveaxis(xp.reshape(index, lines), -1, axis)
         if io.has("Out"):
@@ -43,12 +43,12 @@ def argsort(call: Call, context: Context) -> Any:
     return run
 
 
-def order_on_host(xp: Any) -> Callable[[Any], Any]:
-    """NumPy sorts words much faster than it argsorts: a key beside its index in one word makes the order stable."""
+def host_argsort(xp: Any) -> Callable[[Any], Any]:
+    """Return a stable argsort that sorts words of a key and an index: NumPy sorts words faster than it argsorts."""
 
     def order(x: Any) -> Any:
         bits = max(x.shape[-1] - 1, 1).bit_length()
-        key = _word(xp, x, 64 - bits) if x.shape[-1] >= PACKED else None
+        key = _packed_key(xp, x, 64 - bits) if x.shape[-1] >= MIN_PACKED_ELEMENTS else None
         if key is None:
             return xp.argsort(x, axis=-1, kind="stable")
         key <<= xp.uint64(bits)
@@ -60,8 +60,8 @@ def order_on_host(xp: Any) -> Callable[[Any], Any]:
     return order
 
 
-def _word(xp: Any, x: Any, bits: int) -> Any:
-    """Unsigned numbers of so many bits, in the order of ``x``; None if it has too many values."""
+def _packed_key(xp: Any, x: Any, bits: int) -> Any:
+    """Return unsigned keys of ``bits`` bits in the order of ``x``; None if the range of ``x`` does not fit."""
     if x.dtype == xp.float32:
         key = (x + xp.float32(0)).view(xp.int32)  # 0 and -0 are one value
         key ^= (key >> 31) & 0x7FFFFFFF

@@ -1,4 +1,4 @@
-"""top_k: the order is by value, then by index, and NaN comes last; on every path."""
+"""top_k: ordered by value, then by index, NaN last; the same on every code path."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, KernelOptions, compute_dtype, register_kernel
 
-from .common import immediate, stable_argsort
-from .sorting import falling
+from .common import is_on_host, stable_argsort
+from .sorting import descending_key
 
-MANY = 1024  # columns from which finding the k-th largest first beats sorting a whole row
-FEW = 16  # up to this k, repeated argmax beats sorting whole rows
+MIN_PARTITIONED_COLUMNS = 1024
+"""Minimum columns for a partition at the k-th largest element: with fewer, a sort of the row is as fast."""
+MAX_ARGMAX_K = 16
+"""Maximum k for repeated argmax: above it, a sort of the rows is faster."""
 
 
 @register_kernel("top_k", "array", options=KernelOptions(library_backed=True))
 def top_k(call: Call, context: Context) -> Any:
-    """The ``k`` greatest of each row, descending, and their columns."""
+    """The ``k`` largest elements of each row, descending, and their columns."""
     xp, dims, dtype = context.xp, call.dims("X"), call.dtype("X")
     k = call.dims("Out" if call.has("Out") else "Indices")[-1]
     shape = (prod(dims[:-1]), dims[-1])
     floating, wide = "float" in dtype, compute_dtype(dtype)
-    order = _order_on_host if immediate(context) else _stable_order(xp)
+    order = _order_on_host if is_on_host(context) else _stable_order(xp)
 
     def run(context: Context, io: IO) -> None:
         x = xp.reshape(io.array("X"), shape)
@@ -39,44 +41,44 @@ def top_k(call: Call, context: Context) -> Any:
 
 
 def _stable_order(xp: Any) -> Callable[[Any, Any, int, bool], Any]:
-    """Sorting whole rows."""
+    """Return the order by a stable sort of the rows."""
     argsort = stable_argsort(xp)
 
     def order(xp: Any, x: Any, k: int, floating: bool) -> Any:
-        return xp.astype(argsort(falling(x, floating)), xp.int64)[:, :k]
+        return xp.astype(argsort(descending_key(x, floating)), xp.int64)[:, :k]
 
     return order
 
 
 def _order_on_host(xp: Any, x: Any, k: int, floating: bool) -> Any:
-    """NumPy's argmax finds the first of equal ones, and is much faster than a sort; each round hides what it found."""
+    """Return the order, for a small k by repeated argmax: it finds the first of equal elements, then overwrites it."""
     rows, columns = x.shape
-    if k <= FEW and k * 4 <= columns:
-        least = -xp.inf if floating else xp.iinfo(x.dtype).min
+    if k <= MAX_ARGMAX_K and k * 4 <= columns:
+        minimum = -xp.inf if floating else xp.iinfo(x.dtype).min
         index, starts = xp.empty((rows, k), xp.int64), xp.arange(0, rows * columns, columns)
-        left = x if k == 1 else x.copy()
-        flat = left.reshape(-1)
+        remaining = x if k == 1 else x.copy()
+        flat = remaining.reshape(-1)
         for i in range(k):
-            found = left.argmax(-1)
-            index[:, i] = found
-            at = starts + found
-            if not (flat[at] > least).all():  # NaN, or nothing but what hides: leave it to the sort
+            indices = remaining.argmax(-1)
+            index[:, i] = indices
+            at = starts + indices
+            if not (flat[at] > minimum).all():  # NaN, or only overwritten elements: sort instead
                 break
             if i + 1 < k:
-                flat[at] = least
+                flat[at] = minimum
         else:
             return index
-    if columns >= MANY and k * 4 <= columns:
-        found = [_among_the_largest(xp, row, k, floating) for row in x]
-        if all(row is not None for row in found):
-            return xp.stack(found)
-    return xp.argsort(falling(x, floating), axis=-1, kind="stable")[:, :k]
+    if columns >= MIN_PARTITIONED_COLUMNS and k * 4 <= columns:
+        indices = [_partitioned_order(xp, row, k, floating) for row in x]
+        if all(row is not None for row in indices):
+            return xp.stack(indices)
+    return xp.argsort(descending_key(x, floating), axis=-1, kind="stable")[:, :k]
 
 
-def _among_the_largest(xp: Any, row: Any, k: int, floating: bool) -> Any:
-    """The order of what is not below the ``k``-th largest; None if a NaN, which NumPy puts first here, is."""
-    least = xp.partition(row, row.size - k)[row.size - k :]
-    if floating and xp.isnan(least).any():
+def _partitioned_order(xp: Any, row: Any, k: int, floating: bool) -> Any:
+    """Return the order of the elements from the ``k``-th largest on; None if one is NaN, which NumPy puts first."""
+    largest = xp.partition(row, row.size - k)[row.size - k :]
+    if floating and xp.isnan(largest).any():
         return None
-    places = xp.nonzero(row >= least[0])[0]
-    return places[xp.argsort(falling(row[places], floating), kind="stable")[:k]]
+    candidates = xp.nonzero(row >= largest[0])[0]
+    return candidates[xp.argsort(descending_key(row[candidates], floating), kind="stable")[:k]]

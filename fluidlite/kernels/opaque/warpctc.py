@@ -1,4 +1,4 @@
-"""warpctc and its gradient."""
+"""warpctc (CTC loss) and its gradient."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ def _steps(call: Call, io: IO, longest: int) -> Array:
 
 
 def _rows(call: Call) -> Array:
-    """Where the steps of sequences with LoD are: [longest, sequences]; behind a sequence's last it is that."""
+    """Return the rows [longest, sequences] of the steps of sequences with LoD, padded with a sequence's last row."""
     starts = np.asarray(call.lod("Logits")[-1], np.int64)
     steps = np.diff(starts)
-    at = np.arange(steps.max(initial=0))[:, None]
-    rows: Array = np.clip(starts[:-1] + np.minimum(at, steps - 1), 0, max(int(starts[-1]) - 1, 0))
+    step = np.arange(steps.max(initial=0))[:, None]
+    rows: Array = np.clip(starts[:-1] + np.minimum(step, steps - 1), 0, max(int(starts[-1]) - 1, 0))
     return rows
 
 
-def _need_classes(labels: list[Array], classes: int, blank: int) -> None:
+def _check_classes(labels: list[Array], classes: int, blank: int) -> None:
     for i, label in enumerate(labels):
-        wrong = label[(label < 0) | (label >= classes) | (label == blank)]
-        if len(wrong):
+        invalid = label[(label < 0) | (label >= classes) | (label == blank)]
+        if len(invalid):
             raise OutOfRangeError(
-                f"Label holds {wrong[0]} in sequence {i}; expected a class from 0 to {classes - 1} "
+                f"Label holds {invalid[0]} in sequence {i}; expected a class from 0 to {classes - 1} "
                 f"that is not the blank, {blank}"
             )
 
 
 @register_kernel("warpctc", "cpu", dtypes=FLOATS)
 def warpctc(call: Call, context: Context) -> Any:
-    """Loss = -log(the sum of the probabilities of the paths of Label), and its derivative."""
+    """Loss = -log(sum of the probabilities of the paths of Label), and its derivative."""
     blank, padded = call.attr("blank"), call.has("LogitsLength")
 
     def run(context: Context, io: IO) -> None:
         labels = sequences(call, io, "Label", "LabelLength")
         logits = io.array("Logits")
-        _need_classes(labels, logits.shape[-1], blank)
+        _check_classes(labels, logits.shape[-1], blank)
         steps = _steps(call, io, logits.shape[0])
         rows = None if padded else _rows(call)
         costs, derivative = ctc(logits if rows is None else logits[rows], steps, labels, blank)
         if io.has("Loss"):
             io.array("Loss")[...] = costs[:, None]
         if io.has("WarpCTCGrad"):
-            found = io.array("WarpCTCGrad")
+            out = io.array("WarpCTCGrad")
             if rows is None:
-                found[...] = derivative
+                out[...] = derivative
             else:
                 inside = np.arange(len(rows))[:, None] < steps
-                found[rows[inside]] = derivative[inside]
+                out[rows[inside]] = derivative[inside]
 
     return run
 
@@ -75,7 +75,7 @@ def warpctc_grad(call: Call, context: Context) -> Any:
         steps = _steps(call, io, derivative.shape[0])
         if normed:
             weight = weight / np.maximum(steps, 1).astype(weight.dtype)
-        each = weight[:, None] if padded else np.repeat(weight, steps)[:, None]
-        io.array("Logits@GRAD")[...] = derivative * each
+        step_weights = weight[:, None] if padded else np.repeat(weight, steps)[:, None]
+        io.array("Logits@GRAD")[...] = derivative * step_weights
 
     return run

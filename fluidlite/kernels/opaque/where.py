@@ -1,4 +1,4 @@
-"""where_index, unique and unique_with_counts: outputs whose size the values decide."""
+"""where_index, unique and unique_with_counts: outputs of data-dependent size."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, KernelOptions, register_kernel
 
-from .common import immediate, stable_argsort
-from .sorting import order_on_host
+from .common import is_on_host, stable_argsort
+from .sorting import host_argsort
 
-BLOCK = 65536
-"""Rows of indices that are worked out at a time, on the host."""
+BLOCK_ROWS = 65536
+"""Rows of indices that are computed at a time on the host."""
 
-DENSE = 4
-"""Integers that span at most so many times their number are looked up in a table."""
+MAX_TABLE_RATIO = 4
+"""Maximum range of integers, as a multiple of their number, for a lookup table instead of a sort."""
 LIBRARY = KernelOptions(library_backed=True)
 
 
 @register_kernel("where_index", "array", options=LIBRARY)
 def where_index(call: Call, context: Context) -> Any:
-    """The indices of what is not 0, a row each."""
+    """The indices of the elements that are not 0, one row each."""
     xp, dims = context.xp, call.dims("Condition")
 
     def run(context: Context, io: IO) -> None:
@@ -28,23 +28,23 @@ def where_index(call: Call, context: Context) -> Any:
         out, count = io.array("Out"), flat.shape[0]
         if not count:
             return
-        step = BLOCK if immediate(context) else count
+        step = BLOCK_ROWS if is_on_host(context) else count
         for at in range(0, count, step):
-            whole, rows = flat[at : at + step], slice(at, min(at + step, count))
+            remaining, rows = flat[at : at + step], slice(at, min(at + step, count))
             for axis in range(len(dims) - 1, 0, -1):
-                rest = whole // dims[axis]
-                out[rows, axis] = whole - rest * dims[axis]
-                whole = rest
-            out[rows, 0] = whole
+                rest = remaining // dims[axis]
+                out[rows, axis] = remaining - rest * dims[axis]
+                remaining = rest
+            out[rows, 0] = remaining
 
     return run
 
 
 def _from_table(xp: Any, io: IO, x: Any, low: int) -> None:
-    """Integers of a small range: a table of where each comes first takes the place of a sort."""
+    """Compute unique integers of a small range by a table of first occurrences instead of a sort."""
     x = x - low
     first = xp.full(int(x.max()) + 1, x.size, xp.int64)
-    first[x[::-1]] = xp.arange(x.size - 1, -1, -1)  # in order, so the first one stays
+    first[x[::-1]] = xp.arange(x.size - 1, -1, -1)  # in reverse, so the first occurrence remains
     values = xp.nonzero(first < x.size)[0]
     values = values[xp.argsort(first[values])]
     if io.has("Index"):
@@ -59,13 +59,13 @@ def _from_table(xp: Any, io: IO, x: Any, low: int) -> None:
 
 
 def _unique(call: Call, context: Context) -> Any:
-    """The different values in the order in which they come, which of them each element is, and how often each comes.
+    """The distinct values in the order of their first occurrence, the index of each element's value, and the counts.
 
-    Sort, and mark where a new value starts; what comes first of each value in X numbers it.
+    X is sorted, and the starts of runs of equal values are marked; the first occurrence of a value in X numbers it.
     """
-    xp, size, on_host = context.xp, call.dims("X")[0], immediate(context)
-    argsort = order_on_host(xp) if on_host else stable_argsort(xp)
-    running = getattr(xp, "cumulative_sum", None) or xp.cumsum
+    xp, size, on_host = context.xp, call.dims("X")[0], is_on_host(context)
+    argsort = host_argsort(xp) if on_host else stable_argsort(xp)
+    cumulative_sum = getattr(xp, "cumulative_sum", None) or xp.cumsum
 
     def inverse(order: Any) -> Any:
         if not on_host:
@@ -84,26 +84,26 @@ def _unique(call: Call, context: Context) -> Any:
             return
         if on_host and x.dtype.kind == "i":
             low = int(x.min())
-            if int(x.max()) - low < DENSE * size:
+            if int(x.max()) - low < MAX_TABLE_RATIO * size:
                 _from_table(xp, io, x, low)
                 return
         order = argsort(x)
         ranked = xp.take(x, order, axis=0)
-        new = xp.concat([xp.ones((1,), dtype=xp.bool), ranked[1:] != ranked[:-1]])
-        back = inverse(order)
-        first = xp.take(new, back, axis=0)  # equal values keep their order, so the first in X starts its run
-        number = running(xp.astype(first, xp.int64)) - 1
-        of_run = xp.take(number, order[new], axis=0)
+        starts_run = xp.concat([xp.ones((1,), dtype=xp.bool), ranked[1:] != ranked[:-1]])
+        inverse_order = inverse(order)
+        first = xp.take(starts_run, inverse_order, axis=0)  # the sort is stable, so the first in X starts its run
+        numbers_in_x = cumulative_sum(xp.astype(first, xp.int64)) - 1
+        of_run = xp.take(numbers_in_x, order[starts_run], axis=0)
         if io.has("Index"):
             out = io.array("Index")
-            run_of = xp.take(running(xp.astype(new, xp.int64)) - 1, back, axis=0)
+            run_of = xp.take(cumulative_sum(xp.astype(starts_run, xp.int64)) - 1, inverse_order, axis=0)
             out[...] = xp.astype(xp.take(of_run, run_of, axis=0), out.dtype)
         if io.has("Out"):
             io.resize("Out", of_run.shape)
             io.array("Out")[...] = x[first]
         if io.has("Count"):
             io.resize("Count", of_run.shape)
-            (starts,) = xp.nonzero(new)
+            (starts,) = xp.nonzero(starts_run)
             ends = xp.concat([starts[1:], xp.full((1,), size, dtype=starts.dtype)])
             out = io.array("Count")
             out[...] = xp.astype(xp.take(ends - starts, inverse(of_run), axis=0), out.dtype)

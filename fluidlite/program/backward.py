@@ -17,12 +17,12 @@ from fluidlite.program.gradient_parts import Callback, GradientParts
 from fluidlite.program.gradient_paths import (
     NoDerivativeError,
     Paths,
+    blocked_variables,
     find_paths,
     forward_part,
     free_inputs,
     refuse_missing,
     refuse_missing_output,
-    stopped,
 )
 from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.program import Program
@@ -36,7 +36,7 @@ from fluidlite.tensor.tensor_spec import all_agree
 
 
 class Backward(GradientParts):
-    """Walks operators from the last to the first, and appends the gradients of each."""
+    """Visits operators from the last to the first, and appends the gradient operators of each."""
 
     def __init__(
         self, block: Block, paths: Paths, keep: set[str], callbacks: Sequence[Callback] = (), by_rows: bool = False
@@ -50,11 +50,11 @@ class Backward(GradientParts):
         self._copies: dict[tuple[str, Operator], str] = {}
 
     def outgoing(self, op: Operator, slot: str, name: str) -> str:
-        """A name to write one more part of an input's gradient to; EMPTY if it is not wanted."""
-        return self.one_more(name) if name in self.paths.into(op).get(slot, ()) else EMPTY
+        """Return the variable for a new partial gradient of an input; EMPTY if that gradient is not needed."""
+        return self.new_part(name) if name in self.paths.into(op).get(slot, ()) else EMPTY
 
     def walk(self, operators: Sequence[Operator]) -> None:
-        """Append the gradients of operators, last first."""
+        """Append the gradient operators of operators, the last operator first."""
         self.forward = set(operators)
         self._positions = {op: at for at, op in enumerate(self.block.ops)}
         for op in self.block.ops:
@@ -97,46 +97,52 @@ class Backward(GradientParts):
                 refuse_missing(op, into, maker.asked)
                 self._refuse_outputs(op, read, maker.asked)
 
-    def _refuse_outputs(self, op: Operator, read: Sequence[tuple[str, str]], taken: set[str]) -> None:
-        """Raise GradientError if the gradient does not take what the target's derivative says of an output."""
+    def _refuse_outputs(self, op: Operator, read: Sequence[tuple[str, str]], accepted_slots: set[str]) -> None:
+        """Raise GradientError if the gradient operator ignores an output that the target depends on."""
         for slot, name in read:
-            if slot not in taken:
+            if slot not in accepted_slots:
                 refuse_missing_output(op, self.paths.into(op), slot, name)
 
-    def held(self, op: Operator, slot: str, name: str) -> str:
-        """The variable that holds a value of a forward operator when backward runs.
+    def forward_value(self, op: Operator, slot: str, name: str) -> str:
+        """Return the variable that holds a value of a forward operator when backward runs.
 
-        What an operator beside the forward ones overwrites later (an update of state, say) is copied before it.
+        A value that an operator outside of the forward part overwrites later (an update of state) is copied first.
 
         Raises GradientError if a forward operator overwrites it.
         """
-        given = slot in op.inputs
-        after = [
-            other
-            for other in self._overwriters.get(name, ())
-            if self._positions[other] > self._positions[op] or (given and other is op)
+        is_input = slot in op.inputs
+        later_writers = [
+            writer
+            for writer in self._overwriters.get(name, ())
+            if self._positions[writer] > self._positions[op] or (is_input and writer is op)
         ]
-        if not after:
+        if not later_writers:
             return name
-        overwriting = next((other for other in after if other in self.forward), None)
+        overwriter = next((writer for writer in later_writers if writer in self.forward), None)
         variable = self.block.find_var(name)
-        if overwriting is not None and (variable is None or variable.spec is None or is_float(variable.dtype)):
+        if overwriter is not None and (variable is None or variable.spec is None or is_float(variable.dtype)):
             raise GradientError(
-                f"{op}: its gradient reads {slot} {name!r}, which {overwriting} overwrites"
+                f"{op}: its gradient reads {slot} {name!r}, which {overwriter} overwrites"
                 "\n  Do: write to a variable of another name"
             )
-        key = name, after[0]
+        key = name, later_writers[0]
         if key not in self._copies:
             block = self.block
-            made = self._copies[key] = block.create_temporary(prefix=f"{name}.held", stop_gradient=True).name
-            at = block.ops.index(after[0])
+            copy_name = self._copies[key] = block.create_temporary(prefix=f"{name}.held", stop_gradient=True).name
+            at = block.ops.index(later_writers[0])
             block._insert(
-                at, copy_operator(block.var(name)), {"X": [name]}, {"Out": [made]}, None, role="backward", line=op.line
+                at,
+                copy_operator(block.var(name)),
+                {"X": [name]},
+                {"Out": [copy_name]},
+                None,
+                role="backward",
+                line=op.line,
             )
         return self._copies[key]
 
     def _consume(self, op: Operator) -> None:
-        """An operator through which no derivative flows; state that it updates in place counts as one value."""
+        """Finish the gradients of an operator without derivatives; state updated in place counts as one value."""
         for name in op.output_arg_names:
             if name not in op.input_arg_names:
                 self._finish(name)
@@ -149,14 +155,14 @@ class Backward(GradientParts):
             if base is not None:
                 declared = definition.input(slot)
                 needed = declared is None or not declared.dispensable
-                needed = needed or any(self.parts.get(name) for name in op.output(base))  # then of all of a list
+                needed = needed or any(self.parts.get(name) for name in op.output(base))  # one of a list: all of it
                 names = [self.incoming(name, needed) for name in op.output(base)]
                 names = [name for name in names if name != EMPTY]
             else:
                 declared = definition.input(slot)
                 names = op.input(slot) or op.output(slot)
                 if declared is None or not declared.metadata_only:
-                    names = [self.held(op, slot, name) for name in names]
+                    names = [self.forward_value(op, slot, name) for name in names]
             if names:
                 inputs[slot] = names
         self.begin(op)
@@ -174,22 +180,22 @@ class Backward(GradientParts):
 
 
 def _names(items: Iterable[Variable | str] | None) -> set[str]:
-    given = listed("no_grad_set", items if items is not None else (), "variables or names")
-    found = [name_of(item) for item in given]
-    if None in found:
+    variables = listed("no_grad_set", items if items is not None else (), "variables or names")
+    names = [name_of(item) for item in variables]
+    if None in names:
         raise GradientError(f"no_grad_set is {items!r:.80}; expected variables or names")
-    return {name for name in found if name is not None}
+    return {name for name in names if name is not None}
 
 
 @contextmanager
 def _undone_on_error(block: Block) -> Iterator[None]:
-    """What is appended inside, or named of the operators there are, is taken back if something raises."""
-    named = [(op, op.outputs) for op in block.ops]
+    """Remove appended operators and restore the outputs of existing operators if the block raises."""
+    old_outputs = [(op, op.outputs) for op in block.ops]
     try:
         with undone_on_error(block):
             yield
     except BaseException:  # an interruption too
-        for op, outputs in named:
+        for op, outputs in old_outputs:
             op._outputs = outputs
         block.program.touch()
         raise
@@ -206,8 +212,8 @@ def _append(
 ) -> list[tuple[Any, Variable]]:
     block, spec = loss.block, loss._spec()
     forward = forward_part(block, [loss.name])
-    asked = {variable.name for variable in chosen}
-    backward = Backward(block, find_paths(forward, leaves - blocked, block, blocked), asked, callbacks, by_rows)
+    requested = {variable.name for variable in chosen}
+    backward = Backward(block, find_paths(forward, leaves - blocked, block, blocked), requested, callbacks, by_rows)
     with block.program.roles("backward"), _undone_on_error(block):
         start = block.create_var(backward.base(loss.name))
         first = block.append_op(
@@ -215,10 +221,10 @@ def _append(
         )
         backward.seed(loss.name, start.name, first)
         backward.walk(forward)
-        found = [(variable, backward.result(variable.name)) for variable in chosen]
-        for name in backward.parts:  # fetched as x@GRAD, though nobody asked for them here
+        results = [(variable, backward.result(variable.name)) for variable in chosen]
+        for name in backward.parts:  # so that other gradients can be fetched as x@GRAD
             backward.incoming(name)
-        pairs = [(variable, block.var(name)) for variable, name in found if name is not None]
+        pairs = [(variable, block.var(name)) for variable, name in results if name is not None]
         if needed and not pairs:
             raise GradientError(
                 f"the loss {loss.name!r} depends on none of the parameters {[v.name for v in chosen]}\n"
@@ -242,12 +248,12 @@ def append_backward(
     loss : Variable
         One element.
     parameter_list : list, optional
-        The parameters wanted; default: all trainable ones. As in Fluid, it may name other variables too.
+        The parameters to differentiate by; default: all trainable ones. As in Fluid, other variables are allowed.
     no_grad_set : set, optional
         Variables through which no gradient flows.
     by_rows : bool
-        Gradients of tables of ``lookup_table(is_sparse=True)`` are rows (``Variable.selected``), as the optimisers ask;
-        else they are dense, for whoever reads gradients as tensors.
+        Gradients of tables of ``lookup_table(is_sparse=True)`` are rows (``Variable.selected``), as optimisers need;
+        by default they are dense tensors.
 
     Returns
     -------
@@ -256,8 +262,8 @@ def append_backward(
     Raises
     ------
     GradientError
-        If the loss is no single float, does not depend on any wanted parameter, or depends on a wanted one through an
-        operator that has no derivative there. The block stays as it was.
+        If the loss is no single float, depends on no requested parameter, or depends on one through an operator without
+        that derivative. The block is unchanged.
     """
     if not isinstance(loss, Variable):
         raise GradientError(f"append_backward takes the loss as a Variable, got {type(loss).__name__}")
@@ -281,22 +287,22 @@ def append_backward(
     for callback in listed("callbacks of append_backward", callbacks or (), "functions", GradientError):
         if not callable(callback):
             raise GradientError(f"callbacks of append_backward holds {callback!r:.60}; expected functions")
-    blocked = _names(no_grad_set) | stopped(block)
-    asked = {variable.name for variable in chosen}
-    free = free_inputs(block) - asked
+    blocked = _names(no_grad_set) | blocked_variables(block)
+    names = {variable.name for variable in chosen}
+    free = free_inputs(block) - names
     while True:
         try:
-            pairs = _append(loss, chosen, asked | free, blocked, callbacks or (), parameter_list is not None, by_rows)
+            pairs = _append(loss, chosen, names | free, blocked, callbacks or (), parameter_list is not None, by_rows)
             break
         except NoDerivativeError as exc:
             if exc.origin not in free:
                 raise
-            free.discard(exc.origin)  # nobody has asked for it: it has no gradient, rather than a part of one
+            free.discard(exc.origin)  # not names: no gradient instead of an incomplete one
     return pairs
 
 
 def _variables(argument: str, value: Any, *kinds: type) -> list[Any]:
-    """One variable or several as a list, or GradientError."""
+    """Return one variable or several as a list, or raise GradientError."""
     what = f"{argument} of fluid.gradients"
     items = listed(what, value, "a Variable, or a list of them", GradientError, one=Variable)
     for item in items:
@@ -321,8 +327,8 @@ def gradients(
     Returns
     -------
     list of Variable or None
-        None where no target depends on the input, or only through ``stop_gradient`` and operators whose derivative is
-        0 almost everywhere.
+        None if no target depends on the input, or only through ``stop_gradient`` and operators whose derivative is 0
+        almost everywhere.
 
     Raises
     ------
@@ -331,26 +337,26 @@ def gradients(
         its input. The block stays as it was.
     """
     outs, ins = _variables("targets", targets), _variables("inputs", inputs)
-    given: list[Variable | None]
+    start_gradients: list[Variable | None]
     if target_gradients is None:
-        given = [None] * len(outs)
+        start_gradients = [None] * len(outs)
     else:
-        given = list(_variables("target_gradients", target_gradients, Variable, type(None)))
-    if len(given) != len(outs):
-        raise GradientError(f"fluid.gradients got {len(outs)} targets and {len(given)} target_gradients")
+        start_gradients = list(_variables("target_gradients", target_gradients, Variable, type(None)))
+    if len(start_gradients) != len(outs):
+        raise GradientError(f"fluid.gradients got {len(outs)} targets and {len(start_gradients)} target_gradients")
     if not outs:
         raise GradientError("fluid.gradients needs at least one target")
     block = outs[0].block
-    for what, variables in (("targets", outs), ("inputs", ins), ("target_gradients", given)):
+    for what, variables in (("targets", outs), ("inputs", ins), ("target_gradients", start_gradients)):
         for variable in variables:
             if variable is not None:
                 block.own(variable, f"{what} of fluid.gradients")
     names = {variable.name for variable in ins}
-    blocked = (_names(no_grad_set) | stopped(block)) - names
+    blocked = (_names(no_grad_set) | blocked_variables(block)) - names
     forward = forward_part(block, [variable.name for variable in outs])
     backward = Backward(block, find_paths(forward, names, block, blocked), names)
     with block.program.roles("backward"), _undone_on_error(block):
-        for target, gradient in zip(outs, given, strict=True):
+        for target, gradient in zip(outs, start_gradients, strict=True):
             writer = None
             if gradient is None and target.is_array:
                 raise GradientError(
@@ -363,21 +369,21 @@ def gradients(
                 block.append_op("fill_zeros_like", {"X": target}, {"Out": zeros})
                 writer = block.append_op("scale", {"X": zeros}, {"Out": gradient}, {"scale": 1.0, "bias": 1.0})
             elif target.is_array and gradient.is_array:
-                pass  # elements are compared where they are read
+                pass  # elements are compared when they are read
             elif not all_agree(gradient.shape, target.shape):
                 raise GradientError(
                     f"the gradient of {target.name!r} {list(target.shape)} has dims {list(gradient.shape)}"
                 )
             elif gradient.dtype != target.dtype:
                 raise GradientError(f"the gradient of {target.name!r}, {target.dtype}, is {gradient.dtype}")
-            elif -1 in (*gradient.shape, *target.shape):  # kernels of gradients rely on dims: compare when it runs
+            elif -1 in (*gradient.shape, *target.shape):  # gradient kernels rely on dims: compare at run time
                 checked = block.create_var(backward.base(target.name))
                 writer = block.append_op("assign_like", {"X": gradient, "Like": target}, {"Out": checked})
                 gradient = checked
             backward.seed(target.name, gradient.name, writer)
         backward.walk(forward)
-        found = [backward.result(variable.name) for variable in ins]
-    return [block.var(name) if name is not None else None for name in found]
+        results = [backward.result(variable.name) for variable in ins]
+    return [block.var(name) if name is not None else None for name in results]
 
 
 def calc_gradient(
@@ -386,6 +392,6 @@ def calc_gradient(
     target_gradients: Variable | Sequence[Variable | None] | None = None,
     no_grad_set: Iterable[Variable | str] | None = None,
 ) -> Variable | list[Variable | None] | None:
-    """What :func:`gradients` does; as in Fluid, the gradient of one input is returned without a list around it."""
-    found = gradients(targets, inputs, target_gradients, no_grad_set)
-    return found[0] if len(found) == 1 else found
+    """Return :func:`gradients`, but as in Fluid the gradient of one input without a list."""
+    results = gradients(targets, inputs, target_gradients, no_grad_set)
+    return results[0] if len(results) == 1 else results

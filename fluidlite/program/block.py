@@ -42,11 +42,11 @@ class Block(FluidBlock):
         self.program.touch()
 
     ops: Operators = property(attrgetter("_ops"), _hold)  # type: ignore[assignment]
-    """The operators, in order; it may be changed as a list is."""
+    """The operators in order, as a list that may be changed."""
 
     @property
     def parent(self) -> Block | None:
-        """The block that it is nested in."""
+        """The enclosing block, or None."""
         return self.program.blocks[self.parent_idx] if self.parent_idx >= 0 else None
 
     @property
@@ -57,19 +57,19 @@ class Block(FluidBlock):
     # Variables
 
     def find_var(self, name: str) -> Variable | None:
-        """The variable of that name here or in an outer block, or None."""
+        """Return the variable of that name in this or an outer block, or None."""
         block: Block | None = self
         while block is not None:
-            found = block.vars.get(name)
-            if found is not None:
-                return found
+            variable = block.vars.get(name)
+            if variable is not None:
+                return variable
             block = block.parent
         return None
 
     _find_var_recursive = find_var
 
     def var(self, name: str) -> Variable:
-        """The variable of that name here or in an outer block.
+        """Return the variable of that name in this or an outer block.
 
         Raises
         ------
@@ -77,35 +77,35 @@ class Block(FluidBlock):
             If there is none.
         """
         try:
-            found = self.find_var(name)
+            variable = self.find_var(name)
         except TypeError:  # a list is no key
-            found = None
-        if found is None:
+            variable = None
+        if variable is None:
             raise ProgramError(f"block {self.idx} has no variable {name!r}{did_you_mean(name, self.vars)}")
-        return found
+        return variable
 
     _var_recursive = var
 
     def own(self, variable: Variable | str, what: str) -> Variable:
-        """The block's variable of that name.
+        """Return the block's variable of that name.
 
         Raises
         ------
         ProgramError
-            If there is none, or if the one given is another program's that has the name by chance; ``what`` begins the
-            message.
+            If there is none, or if ``variable`` is another program's variable of the same name; the message begins with
+            ``what``.
         """
         name = name_of(variable)
         if name is None:
             raise ProgramError(f"{what} got {variable!r:.60}; expected a variable or its name")
-        found = self.find_var(name)
-        if found is not variable and not isinstance(variable, str):
-            check_own(found, variable, what, self)
-        if found is None:
+        own_variable = self.find_var(name)
+        if own_variable is not variable and not isinstance(variable, str):
+            check_own(own_variable, variable, what, self)
+        if own_variable is None:
             raise ProgramError(
                 f"{what} names {name!r}, which block {self.idx} does not have{did_you_mean(name, self.vars)}"
             )
-        return found
+        return own_variable
 
     def has_var(self, name: str) -> bool:
         """Whether this block itself has a variable of that name."""
@@ -123,25 +123,25 @@ class Block(FluidBlock):
         type: str = VarType.LOD_TENSOR,
         **ignored: Any,
     ) -> Variable:
-        """Declare a variable (the one of that name, if there is one).
+        """Declare a variable, or return the existing one of that name.
 
         Raises
         ------
         ProgramError
-            One of that name was declared with another shape, dtype or LoD level; it stays as it was.
+            If one of that name was declared with another shape, dtype or LoD level; it is unchanged.
         """
         options = {"persistable": persistable, "stop_gradient": stop_gradient, "is_data": is_data}
         return declare_variable(self, name, shape, dtype, lod_level, type, **options)
 
     def create_temporary(self, dtype: Any = None, prefix: str = "tmp", stop_gradient: bool = False) -> Variable:
-        """A new variable for an intermediate result."""
+        """Declare a variable for an intermediate result, under a new name."""
         return self.create_var(self.new_name(prefix), stop_gradient=stop_gradient)
 
     def new_name(self, prefix: str) -> str:
         """``prefix_0``, ``prefix_1``, ...: the first that no variable of the program has.
 
-        Names are numbered by a generator of the process, which begins anew in ``unique_name.guard()``, and in a process
-        that has loaded the program.
+        Names are numbered by a generator of the process, which restarts in ``unique_name.guard()`` and in a process
+        that loaded the program.
         """
         blocks = self.program.blocks
         while True:
@@ -168,13 +168,13 @@ class Block(FluidBlock):
         return declare_parameter(self, name, shape, dtype, options)
 
     def constant_like(self, like: Variable, value: int | float, full: bool = False) -> Variable:
-        """A constant that broadcasts against ``like``; ``full`` gives it all of its dims."""
+        """Append a constant that broadcasts against ``like``, or has all of its dims if ``full``."""
         out = self.create_temporary(like.dtype, stop_gradient=True)
-        exact = value != value or float(value) == value
+        is_exact = value != value or float(value) == value
         if full:
             zeros = self.create_temporary(like.dtype, stop_gradient=True)
             self.append_op("fill_zeros_like", {"X": like}, {"Out": zeros})
-            if exact:
+            if is_exact:
                 self.append_op("scale", {"X": zeros}, {"Out": out}, {"scale": 1.0, "bias": float(value)})
             else:
                 number = self.constant_like(like, value)
@@ -182,8 +182,8 @@ class Block(FluidBlock):
             return out
         shape = [1] if like.shape else []
         attrs = {"shape": shape, "value": float(value), "dtype": like.dtype}
-        text = {} if exact or "float" in like.dtype else {"str_value": str(value)}  # an attribute float rounds it
-        self.append_op("fill_constant", {}, {"Out": out}, {**attrs, **text})
+        exact_text = {} if is_exact or "float" in like.dtype else {"str_value": str(value)}  # floats round
+        self.append_op("fill_constant", {}, {"Out": out}, {**attrs, **exact_text})
         return out
 
     def all_parameters(self) -> list[Parameter]:
@@ -262,9 +262,9 @@ class Block(FluidBlock):
     ) -> Operator:
         line = line or source_location()
         definition: OpDef = ops.get(type)
-        guarded = current_device()
-        if guarded is not None and "op_device" not in (attrs or {}):
-            attrs = {**(attrs or {}), "op_device": guarded}
+        device = current_device()
+        if device is not None and "op_device" not in (attrs or {}):
+            attrs = {**(attrs or {}), "op_device": device}
         op = Operator(
             self,
             definition,

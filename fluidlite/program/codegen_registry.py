@@ -1,4 +1,4 @@
-"""Where code generators put themselves: capability -> how a kernel is made from an operator's expression."""
+"""The registry of code generators, by capability: each generates kernels from the expressions of operators."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fluidlite.program.prepared import Prepared
 
 
 class Generator(Protocol):
-    """Makes kernels of scalar expressions for one capability."""
+    """Generates kernels of scalar expressions for one capability."""
 
     def refuse(self, call: Call, unit: Any) -> str | None:
-        """Why no kernel can be generated for this call on a device (``unit``: info, array, language), or None."""
+        """Return why no kernel can be generated for a call on a device (``unit``: info, array, language), or None."""
         ...
 
     def prepare(self, call: Call, context: Any) -> Prepared:
-        """Return what computes a call."""
+        """Return the kernel of a call."""
         ...
 
     def may_lie_on(self, call: Call) -> Mapping[str, str]:
-        """For output slots the input slots on which they may lie, since what is there is read before."""
+        """Return the output slots that may alias an input slot: each element is read before it is overwritten."""
         ...
 
 
@@ -32,7 +32,7 @@ def _never(call: Call, *_: Any) -> bool:
 
 
 checks_indices: Callable[[Call], bool] = _never
-"""Whether a kernel that is generated for a call checks indices; ``fluidlite.expr`` puts its own here."""
+"""Whether the generated kernel of a call checks indices; ``fluidlite.expr`` sets it."""
 
 
 def _unable(traced: Any, values: Any) -> Any:
@@ -40,48 +40,47 @@ def _unable(traced: Any, values: Any) -> Any:
 
 
 evaluated: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]] = _unable
-"""NumPy arrays by output slot of a trace that reads no operand; ``fluidlite.render`` puts its own here."""
+"""Evaluates a trace without operands to NumPy arrays by output slot; ``fluidlite.render`` sets it."""
 
 elementwise: Callable[[Call], bool] = _never
-"""Whether an expression only computes element by element; ``fluidlite.render`` puts its own here."""
+"""Whether the expression of a call is elementwise; ``fluidlite.render`` sets it."""
 
 has_steps: Callable[[Call], bool] = _never
-"""Whether an expression runs another one step by step; ``fluidlite.expr`` puts its own here."""
+"""Whether the expression of a call runs another one step by step; ``fluidlite.expr`` sets it."""
 
 parts_first: Callable[[Call], bool] = _never
-"""Whether an expression is said with other operators, if it can be, rather than as loops; ``fluidlite.render`` puts its
-own here.
-"""
+"""Whether the expression of a call is decomposed into operators, if it can be, rather than generated as loops;
+``fluidlite.render`` sets it."""
 
 prepare_steps: Callable[[Call, Any, Any], Prepared] = _unable  # type: ignore[assignment]
-"""Prepares an operator that runs another one step by step, of the choices for one; the compiler puts its own here."""
+"""Prepares an operator that runs another one step by step, from the choices for one step; the compiler sets it."""
 
 generators: dict[str, Generator] = {}
-"""Filled by ``fluidlite.codegen``; asked in this order: kernel language, then array."""
+"""Generators by capability, set by ``fluidlite.codegen``, in order of preference: kernel language, then array."""
 
 
 def generator_names(unit: Unit) -> dict[str, str]:
-    """The code generators of a device by name, best first, each with its capability.
+    """Return the code generators of a device by name, best first, each with its capability.
 
-    A kernel language says its name; an array namespace is called as its module.
+    The name is that of the kernel language, or that of the array namespace's module.
     """
-    found: dict[str, str] = {}
+    capabilities: dict[str, str] = {}
     if unit.language is not None:
-        found[getattr(unit.language, "name", "c")] = "language"
+        capabilities[getattr(unit.language, "name", "c")] = "language"
     if unit.array is not None:
-        found.setdefault(getattr(unit.array.xp, "__name__", "array").rpartition(".")[2], "array")
-    return found
+        capabilities.setdefault(getattr(unit.array.xp, "__name__", "array").rpartition(".")[2], "array")
+    return capabilities
 
 
 def generator_capability(unit: Unit, name: str) -> str:
     """Return the capability of a generator that a device has.
 
-    Raises PlaceError if it has none of that name; the message lists those that it has, and what to install for another.
+    Raises PlaceError if it has none of that name; the message lists those available, and what to install for another.
     """
     names = generator_names(unit)
     if isinstance(name, str) and name in names:
         return names[name]
-    has = f"{unit.place} has {', '.join(names)}" if names else f"{unit.place} has no code generator"
+    available = f"{unit.place} has {', '.join(names)}" if names else f"{unit.place} has no code generator"
     extra = getattr(unit.device, "extras", {}).get(name) if isinstance(name, str) else None
-    do = f"\n  Do: pip install {extra}" if extra else "\n  Do: leave codegen= out for the best that the place has"
-    raise PlaceError(f"codegen is {name!r}; {has}{do}")
+    advice = f"\n  Do: pip install {extra}" if extra else "\n  Do: leave codegen= out for the best that the place has"
+    raise PlaceError(f"codegen is {name!r}; {available}{advice}")

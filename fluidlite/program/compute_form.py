@@ -1,4 +1,4 @@
-"""The compute form of a kernel: one function of a context object, as in Fluid's ``Compute(ctx)``."""
+"""The compute form of a kernel: a function of one context object, as in Fluid's ``Compute(ctx)``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fluidlite.tensor.tensor import Tensor
 
 
 class ExecutionContext:
-    """What a plain kernel sees: inputs and outputs as tensors, attributes, place and device context."""
+    """The argument of a kernel in compute form: inputs and outputs as tensors, attributes, place and device context."""
 
     __slots__ = ("_io", "device_context")
 
@@ -23,12 +23,12 @@ class ExecutionContext:
 
     @property
     def place(self) -> Place:
-        """Where it runs."""
+        """The place that the kernel runs on."""
         place: Place = self.device_context.place
         return place
 
     def has(self, slot: str) -> bool:
-        """Whether an input is given, or an output wanted."""
+        """Whether an input or output slot is present."""
         return self._io.has(slot)
 
     def input(self, slot: str, i: int = 0) -> Tensor:
@@ -45,7 +45,7 @@ class ExecutionContext:
 
 
 def plain_run(function: Callable[[ExecutionContext], Any], call: Call) -> Callable[[Any, IO], Any]:
-    """Wrap ``f(ctx)`` into the one calling convention."""
+    """Wrap ``f(ctx)`` as ``run(context, io)``."""
     first = sum(map(len, call.ins.values()))
     specs = [spec for group in call.outs.values() for spec in group]
 

@@ -1,4 +1,4 @@
-"""What a program is made of: an edit in place is noted by the program, or refused with what to call instead."""
+"""Containers and attributes of a program's objects: an edit increments the program's version counter, or is refused."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ REPLACE = "the type of an operator cannot be changed\n  Do: block.insert_op(inde
 
 
 class Operators(list["Operator"]):
-    """The operators of a block; the program notes each change of the list, and caches are not asked for the old one."""
+    """The operators of a block; each change of the list increments the program's version counter."""
 
     __slots__ = ("block",)
     kind: ClassVar[type[Operator]]
-    """The class of operators, which is made later."""
+    """The class of operators, which is defined later."""
 
     def __init__(self, block: Block, operators: Iterable[Operator] = ()) -> None:
         super().__init__(_operators(block, "block.ops", operators))
@@ -40,7 +40,7 @@ class Operators(list["Operator"]):
 
 
 class Attributes(dict[str, Any]):
-    """Attributes or hints of an operator, to be read."""
+    """Attributes or hints of an operator, read-only."""
 
     __slots__ = ()
     _do = SET_ATTR
@@ -50,7 +50,7 @@ class Attributes(dict[str, Any]):
 
 
 class Slots(dict[str, list[str]]):
-    """Names of variables by slot, to be read."""
+    """Names of variables by slot, read-only."""
 
     __slots__ = ()
     _do = RENAME
@@ -60,7 +60,7 @@ class Slots(dict[str, list[str]]):
 
 
 class Names(list[str]):
-    """Names of the variables of a slot, to be read."""
+    """Names of the variables of a slot, read-only."""
 
     __slots__ = ()
     _do = RENAME
@@ -70,30 +70,31 @@ class Names(list[str]):
 
 
 def slots(names: Mapping[str, list[str]]) -> Slots:
-    """Slots of an operator, of names by slot."""
+    """Return the slots of an operator from names by slot."""
     return Slots(zip(names, map(Names, names.values()), strict=True))
 
 
-def noted(name: str, kinds: type | UnionType = object) -> Any:
-    """An attribute of a variable: its program notes when it changes. It is read without a call of Python's."""
-    held = f"_held_{name}"
+def tracked(name: str, kinds: type | UnionType = object) -> Any:
+    """Return a property of a variable that touches the program when it changes; reads make no Python call."""
+    storage = f"_held_{name}"
 
     def write(self: Any, value: Any) -> None:
         if kinds is bool and value.__class__ is not bool:
             value = truth(f"{name} of variable {self.name!r}", value)
         if not isinstance(value, kinds):
-            raise ProgramError(f"{name} of variable {self.name!r} is {value!r:.60}; expected {_said(kinds)}")
-        known = self.__dict__
-        changed = held not in known or kinds is dict or known[held] != value  # of variables in a dict, == makes others
-        known[held] = value  # another object that is equal, too: a copy has its own
+            raise ProgramError(f"{name} of variable {self.name!r} is {value!r:.60}; expected {_kind_names(kinds)}")
+        values = self.__dict__
+        # of a dict, == would compare variables, which appends operators
+        changed = storage not in values or kinds is dict or values[storage] != value
+        values[storage] = value  # also if it is equal: a copy keeps its own object
         if changed:
             self.block.program.touch()
 
-    return property(attrgetter(held), write)
+    return property(attrgetter(storage), write)
 
 
-def fixed(path: str, do: str) -> Any:
-    """An attribute of an operator that is read from ``path``; ``do`` says what to call to change it."""
+def read_only(path: str, do: str) -> Any:
+    """Return a read-only property that reads ``path``; its error says ``do``, what to call to change it."""
 
     def write(self: object, value: object) -> NoReturn:
         raise ProgramError(f"{self}: {do}")
@@ -101,49 +102,49 @@ def fixed(path: str, do: str) -> Any:
     return property(attrgetter(path), write)
 
 
-def _said(kinds: type | UnionType) -> str:
-    return " or ".join(each.__name__.replace("NoneType", "None") for each in get_args(kinds) or (kinds,))
+def _kind_names(kinds: type | UnionType) -> str:
+    return " or ".join(kind.__name__.replace("NoneType", "None") for kind in get_args(kinds) or (kinds,))
 
 
-def _operators(block: Block, what: str, given: Any) -> list[Operator]:
-    """What is put into the operators of a block; or ProgramError, if something else is among it."""
-    found = listed(what, given, "operators")
-    for each in found:
-        if not isinstance(each, Operators.kind):
+def _operators(block: Block, what: str, operators: Any) -> list[Operator]:
+    """Return the operators that a user puts into a block's list; raise ProgramError for anything else."""
+    items = listed(what, operators, "operators")
+    for op in items:
+        if not isinstance(op, Operators.kind):
             raise ProgramError(
-                f"{what} got {type(each).__name__} {each!r:.60}; expected an operator\n  Do: block.append_op(type, ...)"
+                f"{what} got {type(op).__name__} {op!r:.60}; expected an operator\n  Do: block.append_op(type, ...)"
             )
-        if each.block is not block:
-            home = f"block {each.block.idx}" if each.block.program is block.program else "another program"
-            begins = f", which begins with {block.ops[0]}" if block.ops else ""
+        if op.block is not block:
+            owner = f"block {op.block.idx}" if op.block.program is block.program else "another program"
+            example = f", which begins with {block.ops[0]}" if block.ops else ""
             raise ProgramError(
-                f"{what} got {each} of {home}; expected one that was made in this block{begins}\n"
+                f"{what} got {op} of {owner}; expected one that was made in this block{example}\n"
                 "  Do: block.append_op(op.type, inputs, outputs, op.attrs), of variables of this block"
             )
-    return found
+    return items
 
 
-def _owners(held: Any) -> list[Operator]:
-    """Who has these attributes or slots: one operator, or what copies of a program have of it. For errors."""
-    found = gc.get_referrers(held)
-    within = [owner for each in found if isinstance(each, Slots) for owner in _owners(each)]
-    return [each for each in found if isinstance(each, Operators.kind)] + within
+def _owners(contents: Any) -> list[Operator]:
+    """Return the operators that own attributes or slots, for errors: one, or its copies in copies of the program."""
+    referrers = gc.get_referrers(contents)
+    indirect = [owner for referrer in referrers if isinstance(referrer, Slots) for owner in _owners(referrer)]
+    return [referrer for referrer in referrers if isinstance(referrer, Operators.kind)] + indirect
 
 
-def _taking(change: Callable[..., Any]) -> Callable[..., Any]:
-    noting, name = _noting(change), change.__name__
+def _checking(change: Callable[..., Any]) -> Callable[..., Any]:
+    touching, name = _touching(change), change.__name__
 
     @wraps(change)
     def method(self: Operators, *args: Any) -> Any:
         if name in ("append", "insert") or (name == "__setitem__" and not isinstance(args[0], slice)):
             _operators(self.block, f"block.ops.{name}", args[-1:])
-            return noting(self, *args)
-        return noting(self, *args[:-1], _operators(self.block, f"block.ops.{name}", *args[-1:]))
+            return touching(self, *args)
+        return touching(self, *args[:-1], _operators(self.block, f"block.ops.{name}", *args[-1:]))
 
     return method
 
 
-def _noting(change: Callable[..., Any]) -> Callable[..., Any]:
+def _touching(change: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(change)
     def method(self: Operators, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -168,12 +169,12 @@ _TAKING = ("__setitem__", "__iadd__", "append", "extend", "insert")
 _OF_LISTS = (*_BOTH, "__iadd__", "__imul__", "append", "extend", "insert", "remove", "reverse", "sort")
 _OF_DICTS = (*_BOTH, "__ior__", "popitem", "setdefault", "update")
 
-for _kind, _names, _made in (
-    (Operators, set(_OF_LISTS) - set(_TAKING), _noting),
-    (Operators, _TAKING, _taking),
+for _kind, _names, _wrap in (
+    (Operators, set(_OF_LISTS) - set(_TAKING), _touching),
+    (Operators, _TAKING, _checking),
     (Names, _OF_LISTS, _refusing),
     (Slots, _OF_DICTS, _refusing),
     (Attributes, _OF_DICTS, _refusing),
 ):
     for _name in _names:
-        setattr(_kind, _name, _made(getattr(_kind, _name)))
+        setattr(_kind, _name, _wrap(getattr(_kind, _name)))

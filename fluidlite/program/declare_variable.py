@@ -1,4 +1,4 @@
-"""Declarations of variables and parameters in a block: what is checked, and what a second one of a name may say."""
+"""Declarations of variables and parameters in a block, with their checks and the rules for a repeated declaration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def declared_dims(name: str, shape: Sequence[int]) -> tuple[int, ...]:
-    """Dims as a declaration gives them: ints of 0 or more, -1 for what is known only when it runs."""
+    """Return declared dims as a tuple: ints of 0 or more, or -1 for a dim that is unknown until the run."""
     try:
         dims = tuple(operator.index(d) for d in shape)
     except TypeError:
@@ -44,8 +44,8 @@ def declare_variable(
     type: str,
     **options: bool,
 ) -> Variable:
-    """What :meth:`Block.create_var` does; ``options`` are persistable, stop_gradient and is_data of the variable."""
-    kept = options["persistable"], options["stop_gradient"]
+    """Implement :meth:`Block.create_var`; ``options``: persistable, stop_gradient and is_data of the variable."""
+    flags = options["persistable"], options["stop_gradient"]
     if name is None:
         name = block.new_name("_generated_var")
     elif not isinstance(name, str):
@@ -59,19 +59,19 @@ def declare_variable(
             spec = None
     variable = block.vars.get(name)
     if type == VarType.SELECTED_ROWS and spec is not None and variable is None:
-        return _declare_rows(block, name, spec, *kept)
+        return _declare_rows(block, name, spec, *flags)
     if spec is not None and variable is not None and variable.spec is not None:
-        spec = spec.with_(  # what is not said stays
+        spec = spec.with_(  # unspecified fields are unchanged
             dtype=variable.spec.dtype if dtype is None else spec.dtype,
             lod_level=variable.spec.lod_level if lod_level is None else spec.lod_level,
         )
-    if type == VarType.LOD_TENSOR_ARRAY and name not in block.vars:  # dims are those of an element
+    if type == VarType.LOD_TENSOR_ARRAY and name not in block.vars:  # the dims of an element
         dims = spec.dims if spec is not None else ()
-        held = array_spec(dtype_of(dtype or "float32"), dims, levels)
-        variable = block.vars[name] = Variable(block, name, held, *kept)
+        element_spec = array_spec(dtype_of(dtype or "float32"), dims, levels)
+        variable = block.vars[name] = Variable(block, name, element_spec, *flags)
         spec = None
     elif variable is None:
-        variable = block.vars[name] = Variable(block, name, spec, *kept, options["is_data"], type)
+        variable = block.vars[name] = Variable(block, name, spec, *flags, options["is_data"], type)
         if variable.is_data:
             variable.line = source_location()
     elif spec is not None:
@@ -85,7 +85,7 @@ def declare_variable(
 
 
 def _declare_rows(block: Block, name: str, spec: Spec, persistable: bool, stop_gradient: bool) -> Variable:
-    """Declare sparse rows of a tensor of some dims: their values, and ``name@ROWS``, which has their numbers."""
+    """Declare sparse rows of a tensor: the values, and ``name@ROWS``, the variable of their row numbers."""
     if spec.rank < 1 or spec.dims[0] < 1:
         raise ProgramError(
             f"the dims of {name!r}, sparse rows, are {list(spec.dims)}; expected those of "
@@ -94,14 +94,14 @@ def _declare_rows(block: Block, name: str, spec: Spec, persistable: bool, stop_g
     numbers = Spec.of((-1,), "int64")
     block.create_var(name + ROWS, numbers.dims, numbers.dtype, persistable=persistable, stop_gradient=True)
     values = spec.with_(dims=(-1, *spec.dims[1:]))
-    made = block.vars[name] = Variable(block, name, values, persistable, stop_gradient)
+    variable = block.vars[name] = Variable(block, name, values, persistable, stop_gradient)
     block.program.touch()
-    return made.select(SelectedRowsOf(name + ROWS, spec.dims[0]))
+    return variable.select(SelectedRowsOf(name + ROWS, spec.dims[0]))
 
 
 def declare_parameter(block: Block, name: str, shape: Sequence[int], dtype: Any, options: dict[str, Any]) -> Parameter:
-    """What :meth:`Block.create_parameter` does."""
-    home = block.program.global_block()
+    """Implement :meth:`Block.create_parameter`."""
+    global_block = block.program.global_block()
     initializer = options.pop("initializer", None)
     if initializer is not None and not callable(initializer):
         raise ProgramError(
@@ -109,16 +109,16 @@ def declare_parameter(block: Block, name: str, shape: Sequence[int], dtype: Any,
         )
     if not isinstance(name, str):
         raise ProgramError(f"the name of a parameter is {name!r:.80}; expected a text")
-    found = home.vars.get(name)
-    parameter = Parameter(home, name, declared_dims(name, shape), dtype, **options)
-    if found is not None:
-        if not isinstance(found, Parameter) or found.spec != parameter.spec:
-            raise ProgramError(f"parameter {name!r} is declared twice: as {found.spec!r} and as {parameter.spec!r}")
-        parameter = found
+    existing = global_block.vars.get(name)
+    parameter = Parameter(global_block, name, declared_dims(name, shape), dtype, **options)
+    if existing is not None:
+        if not isinstance(existing, Parameter) or existing.spec != parameter.spec:
+            raise ProgramError(f"parameter {name!r} is declared twice: as {existing.spec!r} and as {parameter.spec!r}")
+        parameter = existing
     else:
         parameter.line = source_location()
-        home.vars[name] = parameter
+        global_block.vars[name] = parameter
         block.program.touch()
-    if initializer is not None and not any(name in op.output_arg_names for op in home.ops):
-        initializer(parameter, home)
+    if initializer is not None and not any(name in op.output_arg_names for op in global_block.ops):
+        initializer(parameter, global_block)
     return parameter

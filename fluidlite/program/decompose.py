@@ -1,4 +1,4 @@
-"""Saying an operator with others: the ``build`` object that a decomposition writes to."""
+"""Decomposition of an operator into others: the ``build`` object that records the parts."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from fluidlite.program.registry import ops
 from fluidlite.program.source_location import NOWHERE
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 
-_taken_apart: ContextVar[tuple[Call, ...]] = ContextVar("taken_apart", default=())
+_decomposing_calls: ContextVar[tuple[Call, ...]] = ContextVar("decomposing_calls", default=())
 
 
 @contextmanager
 def taken_apart(call: Call) -> Iterator[None]:
-    """Inside, a call is being decomposed, and its parts after it."""
-    token = _taken_apart.set((*_taken_apart.get(), call))
+    """Mark a call as being decomposed inside the ``with`` block, so that its parts do not contain it."""
+    token = _decomposing_calls.set((*_decomposing_calls.get(), call))
     try:
         yield
     finally:
-        _taken_apart.reset(token)
+        _decomposing_calls.reset(token)
 
 
 @dataclass(eq=False)
 class Value:
-    """A value inside a decomposition: ``("in" | "out" | "tmp", slot, index)``, and its metadata once it is known."""
+    """A value inside a decomposition: ``("in" | "out" | "tmp", slot, index)``, and its metadata once inferred."""
 
     role: str
     slot: str
@@ -48,7 +48,7 @@ class Value:
 
 
 key_of: Callable[[Value], tuple[str, str, int]] = attrgetter("role", "slot", "index")
-"""What a value of a decomposition is known by."""
+"""Returns the key that identifies a value of a decomposition."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Build:
         self._temps = 0
 
     def input(self, slot: str, i: int = 0) -> Value:
-        """The ``i``-th input of a slot."""
+        """Return the ``i``-th input of a slot."""
         return Value("in", slot, i, self.call.spec(slot, i))
 
     def output(self, slot: str, i: int = 0) -> Value:
-        """The ``i``-th output of a slot, to be written."""
+        """Return the ``i``-th output of a slot, for a part to write."""
         return Value("out", slot, i)
 
     def temp(self) -> Value:
@@ -83,9 +83,9 @@ class Build:
         outputs: Mapping[str, Any],
         attrs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Append an operator; an output given as None becomes a temporary. Returns its outputs (one: itself)."""
+        """Append an operator and return its output, or a list of several; an output of None becomes a temporary."""
         definition = type if isinstance(type, OpDef) else ops.get(type)
-        ins = {slot: _values(given) for slot, given in inputs.items() if given is not None}
+        ins = {slot: _values(arguments) for slot, arguments in inputs.items() if arguments is not None}
         for declared in definition.inputs:
             if declared.name not in ins and not declared.dispensable:
                 raise ProgramError(
@@ -94,12 +94,12 @@ class Build:
         outs = {
             slot: [
                 value if value is not None else self.temp()
-                for value in (given if isinstance(given, (list, tuple)) else [given])
+                for value in (arguments if isinstance(arguments, (list, tuple)) else [arguments])
             ]
-            for slot, given in outputs.items()
+            for slot, arguments in outputs.items()
         }
-        given: dict[str, Any] = {slot: tuple(v.spec for v in values) for slot, values in ins.items()}
-        call = self._part_call(definition, given, {slot: len(values) for slot, values in outs.items()}, attrs)
+        arguments: dict[str, Any] = {slot: tuple(v.spec for v in values) for slot, values in ins.items()}
+        call = self._part_call(definition, arguments, {slot: len(values) for slot, values in outs.items()}, attrs)
         for slot, specs in call.outs.items():
             for value, spec in zip(outs[slot], specs, strict=True):
                 value.spec = spec
@@ -110,8 +110,8 @@ class Build:
                 tuple(value for slot in call.outs for value in outs[slot]),
             )
         )
-        made = [value for slot in outs for value in outs[slot]]
-        return made[0] if len(made) == 1 else made
+        results = [value for slot in outs for value in outs[slot]]
+        return results[0] if len(results) == 1 else results
 
     def _part_call(
         self,
@@ -120,14 +120,14 @@ class Build:
         counts: Mapping[str, int],
         attrs: Mapping[str, Any] | None,
     ) -> Call:
-        """The call of a part, with outputs as they are inferred."""
+        """Return the call of a part, with inferred outputs."""
         clean, _ = check_attrs(op, attrs, NOWHERE)
-        given = {s.name: ins[s.name] for s in op.inputs if s.name in ins}
-        asked = {s.name: (PLACEHOLDER,) * counts[s.name] for s in op.outputs if s.name in counts}
-        call = Call(op, given, asked, clean, self.call.place, self.call.training)
+        arguments = {s.name: ins[s.name] for s in op.inputs if s.name in ins}
+        placeholders = {s.name: (PLACEHOLDER,) * counts[s.name] for s in op.outputs if s.name in counts}
+        call = Call(op, arguments, placeholders, clean, self.call.place, self.call.training)
         assert op.infer is not None
         results = op.infer(call)
-        return call.with_outs({slot: specs_of(results[slot])[: len(specs)] for slot, specs in asked.items()})
+        return call.with_outs({slot: specs_of(results[slot])[: len(specs)] for slot, specs in placeholders.items()})
 
     def callee(
         self,
@@ -136,20 +136,20 @@ class Build:
         counts: Mapping[str, int],
         attrs: Mapping[str, Any],
     ) -> Call | None:
-        """The call that a part would be; None if it is being decomposed itself: such a part would have no end.
+        """Return the call that a part would be; None if it is being decomposed itself, which would recurse forever.
 
-        Raises ShapeError, DtypeError or AttributeValueError if the operator does not take these operands.
+        Raises ShapeError, DtypeError or AttributeValueError if the operator does not accept these operands.
         """
         call = self._part_call(op, ins, counts, attrs)
         check_inputs(call)
         facts = _facts(call)
-        return None if any(_facts(each) == facts for each in (self.call, *_taken_apart.get())) else call
+        return None if any(_facts(each) == facts for each in (self.call, *_decomposing_calls.get())) else call
 
 
 def _facts(call: Call) -> Any:
-    """What two calls that make the same have in common."""
-    given = {slot: [(spec.dims, spec.dtype) for spec in specs] for slot, specs in call.ins.items()}
-    return call.op.type, given, repr(sorted(call.attrs.items()))
+    """Return a key that is equal for equal computations."""
+    input_types = {slot: [(spec.dims, spec.dtype) for spec in specs] for slot, specs in call.ins.items()}
+    return call.op.type, input_types, repr(sorted(call.attrs.items()))
 
 
 def _values(value: Any) -> list[Value]:
@@ -157,14 +157,14 @@ def _values(value: Any) -> list[Value]:
 
 
 def decompose(call: Call) -> list[Part] | str:
-    """The parts of a call, or the reason why it cannot be said with others."""
+    """Return the parts of a call, or the reason why it cannot be decomposed."""
     assert call.op.decompose is not None
     build = Build(call)
     with taken_apart(call), call.op.blamed(f"the decomposition of {call.op.type}", ProgramError):
         reason = call.op.decompose(call, build)
     if isinstance(reason, str):
         return reason
-    written = {key_of(made) for part in build.parts for made in part.outs}
+    written = {key_of(value) for part in build.parts for value in part.outs}
     for slot, specs in call.outs.items():
         for i in range(len(specs)):
             if ("out", slot, i) not in written:
@@ -173,16 +173,16 @@ def decompose(call: Call) -> list[Part] | str:
 
 
 def spliced(outer: Part, inner: tuple[Part, ...], number: int) -> list[Part]:
-    """The parts of a part's own decomposition, with the outer part's values in place of its inputs and outputs."""
-    known: dict[tuple[str, str, int], Value] = {}
+    """Return the parts of a part's decomposition, with the outer part's values as their inputs and outputs."""
+    values_by_key: dict[tuple[str, str, int], Value] = {}
     for role, slots, values in (("in", outer.call.ins, outer.ins), ("out", outer.call.outs, outer.outs)):
         names = [(slot, i) for slot, specs in slots.items() for i in range(len(specs))]
-        known.update({(role, slot, i): value for (slot, i), value in zip(names, values, strict=True)})
+        values_by_key.update({(role, slot, i): value for (slot, i), value in zip(names, values, strict=True)})
 
-    def outside(value: Value) -> Value:
+    def outer_value(value: Value) -> Value:
         key = key_of(value)
-        if key not in known:
-            known[key] = Value("tmp", f"{number}.{value.slot}", value.index, value.spec)
-        return known[key]
+        if key not in values_by_key:
+            values_by_key[key] = Value("tmp", f"{number}.{value.slot}", value.index, value.spec)
+        return values_by_key[key]
 
-    return [Part(p.call, tuple(map(outside, p.ins)), tuple(map(outside, p.outs))) for p in inner]
+    return [Part(p.call, tuple(map(outer_value, p.ins)), tuple(map(outer_value, p.outs))) for p in inner]

@@ -1,7 +1,7 @@
-"""Gradient operators that no definition declares: derived when a program first asks for them, and listed nowhere.
+"""Derived gradient operators: created when a program first needs them, and not listed in the registry.
 
-``<type>_grad`` of a gradient operator gives derivatives of the next order. ``<type>_grad_of_all`` of any operator takes
-the gradients of all of its outputs: of those too which the declared gradient operator takes for constants.
+``<type>_grad`` of a gradient operator computes derivatives of the next order. ``<type>_grad_of_all`` of any operator
+reads the gradients of all outputs, including those that the declared gradient operator treats as constants.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NEXT, ALL = "_grad", "_grad_of_all"
 
 
 def derive(op: OpDef, type: str) -> Derived | None:
-    """The gradient operator of an operator under a type, and the rule that asks for it; the expressions say it."""
+    """Return the rule and the definition of a gradient operator, or None; ``fluidlite.expr`` replaces this function."""
     return None
 
 
@@ -27,18 +27,18 @@ _lock = new_rlock()
 
 
 def gradient_rule(op: OpDef) -> GradRule | Callable[..., Any] | None:
-    """The gradient rule of an operator; of one that computes gradients, and declares none, a derived one."""
+    """Return the declared gradient rule of an operator, or the derived one of a gradient operator without a rule."""
     return op.grad if op.grad is not None else _rule(op, NEXT)
 
 
 def whole_rule(op: OpDef) -> GradRule | None:
-    """The rule that takes the gradients of all outputs of an operator; None if it cannot be derived."""
+    """Return the rule that reads the gradients of all outputs of an operator; None if it cannot be derived."""
     return _rule(op, ALL)
 
 
 def _rule(op: OpDef, suffix: str) -> GradRule | None:
-    found = _derived(op, suffix)
-    return found[0] if found is not None else None
+    derived = _derived(op, suffix)
+    return derived[0] if derived is not None else None
 
 
 def _derived(op: OpDef, suffix: str) -> Derived | None:
@@ -48,17 +48,17 @@ def _derived(op: OpDef, suffix: str) -> Derived | None:
     with _lock:
         if suffix not in op.derived:
             op.derived[suffix] = derive(op, op.type + suffix)
-        found: Derived | None = op.derived[suffix]
-        return found
+        derived: Derived | None = op.derived[suffix]
+        return derived
 
 
 def find_derived(type: str) -> OpDef | None:
-    """The derived operator of that type; None if there is none."""
+    """Return the derived operator of that type, or None."""
     for suffix in (ALL, NEXT):
         base = ops.find(type.removesuffix(suffix)) if type.endswith(suffix) else None
-        found = _derived(base, suffix) if base is not None else None
-        if found is not None:
-            return found[1]
+        derived = _derived(base, suffix) if base is not None else None
+        if derived is not None:
+            return derived[1]
     return None
 
 

@@ -1,4 +1,4 @@
-"""Fluid's descriptions of programs, blocks, operators and variables: views whose facts are methods."""
+"""Fluid's ``desc`` objects of programs, blocks, operators and variables: views whose properties are methods."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fluidlite.program.variable_metadata import VariableMetadata
 
 
-def _fact(attribute: str) -> Callable[[Any], Any]:
+def _attribute_method(attribute: str) -> Callable[[Any], Any]:
     value = attrgetter(attribute)
     return lambda self: value(self._of)
 
@@ -23,37 +23,37 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 class VariableDesc:
-    """What ``Variable.desc`` is."""
+    """The view that ``Variable.desc`` returns."""
 
     def __init__(self, variable: VariableMetadata) -> None:
         self._of = variable
 
-    name = _fact("name")
-    dtype = _fact("dtype")
-    lod_level = _fact("lod_level")
-    type = _fact("type")
-    persistable = _fact("persistable")
+    name = _attribute_method("name")
+    dtype = _attribute_method("dtype")
+    lod_level = _attribute_method("lod_level")
+    type = _attribute_method("type")
+    persistable = _attribute_method("persistable")
 
     def shape(self) -> list[int]:
         return list(self._of.shape)
 
     def set_persistable(self, on: bool) -> None:
-        """Say whether it lives in the scope from run to run."""
+        """Set whether the variable persists in the scope between runs."""
         self._of.persistable = on
 
 
 class OpDesc:
-    """What ``Operator.desc`` is."""
+    """The view that ``Operator.desc`` returns."""
 
     def __init__(self, op: Operator) -> None:
         self._of = op
 
-    type = _fact("type")
-    input_names = _fact("input_names")
-    output_names = _fact("output_names")
-    input_arg_names = _fact("input_arg_names")
-    output_arg_names = _fact("output_arg_names")
-    attr_names = _fact("attr_names")
+    type = _attribute_method("type")
+    input_names = _attribute_method("input_names")
+    output_names = _attribute_method("output_names")
+    input_arg_names = _attribute_method("input_arg_names")
+    output_arg_names = _attribute_method("output_arg_names")
+    attr_names = _attribute_method("attr_names")
     input = _method("input")
     output = _method("output")
     attr = _method("attr")
@@ -63,13 +63,13 @@ class OpDesc:
 
 
 class BlockDesc:
-    """What ``Block.desc`` is."""
+    """The view that ``Block.desc`` returns."""
 
     def __init__(self, block: Block) -> None:
         self._of = block
 
-    id = property(_fact("idx"))
-    parent = property(_fact("parent_idx"))
+    id = property(_attribute_method("idx"))
+    parent = property(_attribute_method("parent_idx"))
 
     def op_size(self) -> int:
         return len(self._of.ops)
@@ -84,19 +84,19 @@ class BlockDesc:
         return self._of.has_var(_text(name))
 
     def find_var(self, name: str | bytes) -> VariableDesc | None:
-        found = self._of.vars.get(_text(name))
-        return None if found is None else VariableDesc(found)
+        variable = self._of.vars.get(_text(name))
+        return None if variable is None else VariableDesc(variable)
 
     var = find_var
 
 
 class ProgramDesc:
-    """What ``Program.desc`` is."""
+    """The view that ``Program.desc`` returns."""
 
     def __init__(self, program: Program) -> None:
         self._of = program
 
-    num_blocks = _fact("num_blocks")
+    num_blocks = _attribute_method("num_blocks")
 
     def block(self, index: int) -> BlockDesc:
         return BlockDesc(self._of.block(index))

@@ -1,4 +1,4 @@
-"""Copies of programs: clone, and prune."""
+"""Copies of programs: clone and prune."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fluidlite.program.program import TRAINING_ROLES, Program
 from fluidlite.program.variable import Parameter, Variable
 
 INSIDE = "inside"
-"""The attribute by which an operator says under which names its sub-blocks know what it reads."""
+"""The attribute with the names that an operator's inputs have in its sub-blocks."""
 
 
 def copy_into(op: Operator, block: Block) -> Operator:
@@ -53,23 +53,23 @@ def copy_program(program: Program, for_test: bool = False) -> Program:
 
 
 def sub_blocks(op: Operator) -> list[int]:
-    """Indices of the blocks that an operator runs."""
+    """Return the indices of the blocks that an operator runs."""
     return [op.attrs[a.name] for a in op.definition.attrs if a.type == "block" and op.attrs[a.name] is not None]
 
 
 def _trains(op: Operator) -> bool:
-    """Whether an operator is one of training, or runs such ones alone."""
-    inside = [each for index in sub_blocks(op) for each in op.block.program.blocks[index].ops]
-    return op.role in TRAINING_ROLES or (bool(inside) and all(map(_trains, inside)))
+    """Whether an operator has a training role, or runs only operators that have."""
+    inner_ops = [inner for index in sub_blocks(op) for inner in op.block.program.blocks[index].ops]
+    return op.role in TRAINING_ROLES or (bool(inner_ops) and all(map(_trains, inner_ops)))
 
 
 def closed(op: Operator) -> bool:
-    """Whether an operator says all that its sub-blocks read and write, and under which names these know it."""
+    """Whether an operator declares all values that its sub-blocks read and write, with their names there."""
     return op.definition.attr(INSIDE) is not None
 
 
 def acts(op: Operator) -> bool:
-    """Whether an operator does more than make its outputs: it calls back, prints, speaks to others."""
+    """Whether an operator has effects besides its outputs: callbacks, prints, communication."""
     definition = op.definition
     if not closed(op):
         return definition.effect or (definition.run is not None and not definition.pure)
@@ -78,7 +78,7 @@ def acts(op: Operator) -> bool:
 
 
 def bring_blocks(source: Program, target: Program) -> None:
-    """Give a program the sub-blocks that its operators run, under their numbers; what others were stays empty."""
+    """Copy the sub-blocks that a program's operators run, under their indices; other blocks stay empty."""
     needed = _needed_blocks(source, target.global_block().ops)
     if not needed:
         return
@@ -90,12 +90,12 @@ def bring_blocks(source: Program, target: Program) -> None:
             duplicate.vars = {name: copy_variable(variable, duplicate) for name, variable in block.vars.items()}
             duplicate.ops.extend(copy_into(op, duplicate) for op in block.ops)
         target.blocks.append(duplicate)
-    home = target.global_block()
-    for index in needed:  # what is known of outer variables, though they may have other names outside now
+    global_block = target.global_block()
+    for index in needed:  # metadata of outer variables, which may have other names outside now
         for name in {n for op in target.blocks[index].ops for n in (*op.input_arg_names, *op.output_arg_names)}:
-            known = source.blocks[index].find_var(name)
-            if known is not None and target.blocks[index].find_var(name) is None:
-                home.vars[name] = copy_variable(known, home)
+            variable = source.blocks[index].find_var(name)
+            if variable is not None and target.blocks[index].find_var(name) is None:
+                global_block.vars[name] = copy_variable(variable, global_block)
 
 
 def _needed_blocks(program: Program, operators: Sequence[Operator]) -> set[int]:
@@ -114,34 +114,34 @@ def _drop_unused(program: Program, keep: set[str]) -> None:
 
 
 def prune(program: Program, targets: Sequence[Variable | str], feeds: Sequence[Variable | str] = ()) -> Program:
-    """Copy only the operators that the targets need; see :meth:`Program.prune`."""
-    block, what = program.global_block(), "targets of Program.prune"
-    several = listed(what, targets, "variables or names", one=(str, Variable))
-    names = [block.own(each, what).name for each in several]
-    given = {f if isinstance(f, str) else f.name for f in feeds}
+    """Copy a program with only the operators that the targets need; see :meth:`Program.prune`."""
+    block, argument = program.global_block(), "targets of Program.prune"
+    target_list = listed(argument, targets, "variables or names", one=(str, Variable))
+    names = [block.own(target, argument).name for target in target_list]
+    feed_names = {f if isinstance(f, str) else f.name for f in feeds}
     new = copy_program(program)
-    steps, unread = [], set(given)
-    for op in new.global_block().ops:  # what writes a feed before anything reads it gives way to the feed
+    steps, unread = [], set(feed_names)
+    for op in new.global_block().ops:  # a write of a feed before any read of it is replaced by the feed
         reads = set(op.input_arg_names)
         for index in sub_blocks(op):
             inside = new.blocks[index]
             reads |= {n for o in inside.ops for n in o.input_arg_names if n not in inside.vars}
         unread -= reads
         steps.append((op, reads, set(op.output_arg_names) - unread))
-    wanted = set(names)
-    kept: list[Operator] = []
+    needed = set(names)
+    needed_ops: list[Operator] = []
     for op, reads, writes in reversed(steps):
-        if not wanted.isdisjoint(writes):
-            kept.append(op)
-            wanted -= writes - reads
-            wanted |= reads
-    new.global_block().ops[:] = kept[::-1]
+        if not needed.isdisjoint(writes):
+            needed_ops.append(op)
+            needed -= writes - reads
+            needed |= reads
+    new.global_block().ops[:] = needed_ops[::-1]
     used = (
         set(names)
-        | given
+        | feed_names
         | {n for b in new.blocks for op in b.ops for n in (*op.input_arg_names, *op.output_arg_names)}
     )
     for block in new.blocks:
         block.vars = {n: v for n, v in block.vars.items() if n in used}
-    new.readers = [reader for reader in program.readers if given.isdisjoint(reader.feed_names)]
+    new.readers = [reader for reader in program.readers if feed_names.isdisjoint(reader.feed_names)]
     return new

@@ -1,4 +1,4 @@
-"""A product and what is computed of each element of it, as one operator: its kernels are the product's that take it."""
+"""An operator fused with an elementwise epilogue; its kernels are those of the product that accept an epilogue."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor_spec import specs_of
 
 THEN = "then."
-"""What the names of the second operator's attributes begin with."""
+"""Prefix of the names of the epilogue's attributes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """What an operator with an epilogue is made of.
+    """The two operators of an operator with an epilogue.
 
-    ``product``: its inputs and attributes keep their names.
-    ``out``: the slot of its result, which is stored nowhere.
-    ``then``: elementwise, of the result and others; it has an expression.
-    ``given``: the slot in which it reads the result.
-    ``inputs``, ``outputs``: all but ``given``.
+    ``product``: the first operator; its inputs and attributes keep their names.
+    ``out``: the slot of its result, which is not materialized.
+    ``then``: the epilogue, an elementwise operator with an expression.
+    ``given``: the slot in which the epilogue reads the result.
+    ``inputs``, ``outputs``: the other slots of the epilogue, with their names in the fused operator.
     """
 
     product: OpDef
@@ -33,25 +33,25 @@ class Epilogue:
     outputs: Mapping[str, str]
 
     def then_attrs(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
-        """The attributes of the second operator."""
+        """Return the attributes of the epilogue."""
         return {attr.name: attrs[THEN + attr.name] for attr in self.then.attrs}
 
 
 @once
 def product_call(call: Call) -> Call:
-    """The product alone, of a call of the whole."""
+    """Return the call of the product, without the epilogue."""
     rule = call.op.epilogue
     assert rule is not None and rule.product.infer is not None
     ins = {slot: specs for slot, specs in call.ins.items() if rule.product.input(slot) is not None}
     attrs = {attr.name: call.attrs[attr.name] for attr in rule.product.attrs}
-    asked = Call(rule.product, ins, {rule.out: (PLACEHOLDER,)}, attrs, call.place, call.training)
-    found = rule.product.infer(asked)[rule.out]
-    return asked.with_outs({rule.out: specs_of(found)})
+    product = Call(rule.product, ins, {rule.out: (PLACEHOLDER,)}, attrs, call.place, call.training)
+    results = rule.product.infer(product)[rule.out]
+    return product.with_outs({rule.out: specs_of(results)})
 
 
 @once
 def then_call(call: Call) -> Call:
-    """What is computed of the product, of a call of the whole."""
+    """Return the call of the epilogue."""
     rule = call.op.epilogue
     assert rule is not None
     product = product_call(call)

@@ -1,4 +1,4 @@
-"""Methods of Fluid's Program and Block that its own layers and transpilers call, over those of ours."""
+"""Methods of Fluid's Program and Block that Fluid's own layers and transpilers call."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def _nothing_to_sync(self: Any) -> None:
-    """Do nothing: there is no second description that could differ."""
+    """Do nothing: no second description exists that could differ."""
 
 
 class FluidProgram:
-    """What ``Program`` has under Fluid's names."""
+    """Methods of ``Program`` under Fluid's names."""
 
     @property
     def op_role(self: Any) -> int:
-        """Fluid's number for the role of operators that are appended now."""
+        """Fluid's number of the role that appended operators get."""
         return role_number(self.role)
 
     @op_role.setter
@@ -39,7 +39,7 @@ class FluidProgram:
     _op_role = op_role
 
     def set_op_role(self, role: int) -> None:
-        """Let operators that are appended from now on have a role."""
+        """Set the role of the operators that are appended next."""
         self.op_role = role
 
     @contextmanager
@@ -63,7 +63,7 @@ class FluidProgram:
     optimized_guard, lr_schedule_guard = _optimized_guard, _lr_schedule_guard
 
     def _inference_optimize(self: Any, prune_read_op: bool = True) -> Program:
-        """A copy for inference: without backward, optimiser and schedule, ``is_test`` set."""
+        """Return a copy for inference: without backward, optimiser and schedule, with ``is_test`` set."""
         program: Program = self.clone(for_test=True)
         if prune_read_op:
             program.readers = []
@@ -75,25 +75,25 @@ class FluidProgram:
 
 
 class FluidBlock:
-    """What ``Block`` has under Fluid's names."""
+    """Methods of ``Block`` under Fluid's names."""
 
     _sync_with_cpp = sync_with_cpp = _nothing_to_sync
 
     def _rename_var(self: Any, name: str | bytes, new_name: str | bytes) -> Variable:
-        """Give a variable of this block another name, everywhere in the program that means it."""
+        """Rename a variable of this block, in all operators of the program that use it."""
         old = name.decode() if isinstance(name, bytes) else name
         new = new_name.decode() if isinstance(new_name, bytes) else new_name
         variable: Variable = self.var(old)
         if old not in self.vars or self.find_var(new) is not None:
             why = f"{new!r} is taken" if old in self.vars else f"{old!r} is a variable of an outer block"
             raise ProgramError(f"block {self.idx}: {old!r} cannot be renamed: {why}")
-        for block in _seeing(self, old):
+        for block in _blocks_that_see(self, old):
             for op in block.ops:
                 if any(old in value for value in op.attrs.values() if isinstance(value, tuple)):
                     raise ProgramError(f"block {self.idx}: {old!r} cannot be renamed: {op} names it in an attribute")
-        self.vars = {new if key == old else key: each for key, each in self.vars.items()}
+        self.vars = {new if key == old else key: other for key, other in self.vars.items()}
         variable.name = new
-        for block in _seeing(self, old):
+        for block in _blocks_that_see(self, old):
             for op in block.ops:
                 op.rename_input(old, new)
                 op.rename_output(old, new)
@@ -104,7 +104,7 @@ class FluidBlock:
 
     def _remove_var(self: Any, name: str) -> None:
         self.var(name)
-        for block in _seeing(self, name):
+        for block in _blocks_that_see(self, name):
             for op in block.ops:
                 if name in op.input_arg_names or name in op.output_arg_names:
                     raise ProgramError(f"block {self.idx}: {op} names {name!r}\n  Do: remove the operator first")
@@ -112,9 +112,9 @@ class FluidBlock:
         self.program.touch()
 
     def _clone_variable(self: Any, var: Variable, force_persistable: bool = True) -> Variable:
-        """Declare a variable as another program's is."""
+        """Declare a copy of another program's variable."""
         spec = var.spec
-        made: Variable = self.create_var(
+        variable: Variable = self.create_var(
             var.name,
             shape=None if spec is None else spec.dims,
             dtype=None if spec is None else spec.dtype,
@@ -123,24 +123,24 @@ class FluidBlock:
             is_data=var.is_data,
             type=var.type,
         )
-        return made
+        return variable
 
     clone_variable = _clone_variable
 
     def _slice_ops(self: Any, start: int, end: int) -> list[Operator]:
-        found: list[Operator] = self.ops[start:end]
-        return found
+        operators: list[Operator] = self.ops[start:end]
+        return operators
 
     slice_ops = _slice_ops
 
 
-def _seeing(home: Block, name: str) -> list[Block]:
-    """The blocks in which a name means the variable of ``home``."""
-    found = []
-    for block in home.program.blocks:
-        at: Block | None = block
-        while at is not None and at is not home and name not in at.vars:
-            at = at.parent
-        if at is home:
-            found.append(block)
-    return found
+def _blocks_that_see(owner: Block, name: str) -> list[Block]:
+    """Return the blocks in which a name refers to the variable of ``owner``."""
+    blocks = []
+    for block in owner.program.blocks:
+        scope: Block | None = block
+        while scope is not None and scope is not owner and name not in scope.vars:
+            scope = scope.parent
+        if scope is owner:
+            blocks.append(block)
+    return blocks

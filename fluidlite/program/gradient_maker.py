@@ -1,4 +1,4 @@
-"""What a gradient function of an operator's definition appends with."""
+"""GradMaker, with which the gradient function of an operator's definition appends gradient operators."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class GradMaker:
-    """What a gradient function of an operator's definition appends with: ``grad(maker)``."""
+    """The argument of a gradient function, ``grad(maker)``: reads forward variables, appends gradient operators."""
 
     def __init__(self, backward: Backward, op: Operator) -> None:
         self._backward = backward
         self.operator = op
         self.asked: set[str] = set()
-        """Slots whose gradients the function has asked for."""
+        """Slots whose gradients the function has read or named."""
         self._finished = {name: backward.incoming(name) for name in op.output_arg_names}
         backward.begin(op)
 
@@ -42,15 +42,15 @@ class GradMaker:
         return self.operator.attrs[name]
 
     def input(self, slot: str, i: int = 0) -> str:
-        """Name of what holds a forward input."""
-        return self._backward.held(self.operator, slot, self.operator.input(slot)[i])
+        """Name of the variable that holds a forward input."""
+        return self._backward.forward_value(self.operator, slot, self.operator.input(slot)[i])
 
     def output(self, slot: str, i: int = 0) -> str:
-        """Name of what holds a forward output."""
-        return self._backward.held(self.operator, slot, self.operator.output(slot)[i])
+        """Name of the variable that holds a forward output."""
+        return self._backward.forward_value(self.operator, slot, self.operator.output(slot)[i])
 
     def output_grad(self, slot: str, i: int = 0) -> str:
-        """Name of the gradient of a forward output; zeros are appended if nothing gave one."""
+        """Name of the gradient of a forward output; zeros are appended if it has none."""
         self.asked.add(slot)
         name = self.operator.output(slot)[i]
         finished = self._finished[name]
@@ -61,64 +61,64 @@ class GradMaker:
         return [self.output_grad(slot, i) for i in range(self.count(slot))]
 
     def finished(self, slot: str, i: int = 0) -> str | None:
-        """Name of the gradient of a forward output, or None if nothing gives one."""
+        """Name of the gradient of a forward output, or None if it has none."""
         self.asked.add(slot)
-        found = self._finished[self.operator.output(slot)[i]]
-        return None if found == EMPTY else found
+        gradient = self._finished[self.operator.output(slot)[i]]
+        return None if gradient == EMPTY else gradient
 
     def wants(self, slot: str, i: int = 0) -> bool:
-        """Whether the gradient of a forward input is wanted."""
+        """Whether the gradient of a forward input is needed."""
         return self.operator.input(slot)[i] in self.origins(slot)
 
     def origins(self, slot: str) -> Origins:
-        """The inputs of a slot that depend on what the gradient is wanted of, and on what each does."""
+        """The inputs of a slot that depend on a differentiated variable, each with the name of that variable."""
         return self._backward.paths.into(self.operator).get(slot, {})
 
     def input_grad(self, slot: str, i: int = 0) -> str | None:
-        """A name to write (a part of) the gradient of a forward input to, or None if it is not wanted."""
+        """Name of a variable for (a part of) the gradient of a forward input, or None if it is not needed."""
         self.asked.add(slot)
         name = self._backward.outgoing(self.operator, slot, self.operator.input(slot)[i])
         return None if name == EMPTY else name
 
     def temporary(self) -> str:
-        """Name of a new variable, for what one operator that is appended hands to another."""
+        """Name of a new variable for a value between appended operators."""
         return self._backward.block.create_temporary().name
 
     def op(
         self, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None
     ) -> None:
-        """Append a gradient operator, unless none of its outputs is wanted (None)."""
-        named = {
+        """Append a gradient operator, unless all of its outputs are None (not needed)."""
+        names_by_slot = {
             slot: [EMPTY if name is None else name for name in listed_names(names)] for slot, names in outputs.items()
         }
-        self._backward.append(self.operator, type, inputs, named, attrs)
+        self._backward.append(self.operator, type, inputs, names_by_slot, attrs)
 
 
 def name_outputs(op: Operator, rule: GradRule) -> None:
-    """Give a forward operator variables for outputs that it was built without, and that its gradient reads.
+    """Add variables to a forward operator for absent outputs that its gradient reads.
 
-    Of a list of variables, such as the gradients that an operator gives, all are named if one is: what reads their
-    gradients tells these apart by their order.
+    If one variable of a list is named, such as one of several gradients, all are named: gradient operators
+    distinguish their gradients by position.
     """
     definition = ops.get(rule.type)
-    known = {slot.name: slot for slot in op.definition.outputs}
+    output_slots = {slot.name: slot for slot in op.definition.outputs}
     missing = []
     for name in rule.reads:
-        slot, read = known.get(rule.output_of(name) or name), definition.input(name)
+        slot, read = output_slots.get(rule.output_of(name) or name), definition.input(name)
         if slot is None:
             continue
-        needed = read is not None and not read.dispensable and not op.input(name)
+        is_needed = read is not None and not read.dispensable and not op.input(name)
         names = set(op.output(slot.name))
-        if (needed and not slot.duplicable and not names) or (EMPTY in names and names != {EMPTY}):
+        if (is_needed and not slot.duplicable and not names) or (EMPTY in names and names != {EMPTY}):
             missing.append(slot.name)
     for slot_name in missing:
-        named = [
+        variables = [
             op.block.create_temporary(prefix=f"{op.type}.{slot_name}", stop_gradient=True).name
             if each == EMPTY
             else each
             for each in op.output(slot_name) or [EMPTY]
         ]
-        op._outputs = slots({**op.outputs, slot_name: named})
+        op._outputs = slots({**op.outputs, slot_name: variables})
     if missing:
         op.infer()
         op.block.program.touch()

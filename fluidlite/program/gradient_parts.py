@@ -1,4 +1,4 @@
-"""The gradients of variables while backward appends operators: parts that are summed when somebody reads them."""
+"""The gradients of variables while backward appends operators: partial sums, added up when the gradient is read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Callback = Callable[..., None]
 
 
 class GradientParts:
-    """The gradients of variables of a block, by parts, and the operators that make them.
+    """The partial gradients of a block's variables, and the operators that write them.
 
-    ``keep``: variables whose gradients are asked for.
+    ``keep``: variables whose gradients are requested.
     ``callbacks``: called with the block and the names of gradients, after each operator.
     """
 
@@ -34,25 +34,25 @@ class GradientParts:
         self.results: dict[str, str] = {}
 
     def seed(self, name: str, gradient: str, writer: Operator | None = None) -> None:
-        """Say that ``gradient``, which ``writer`` makes, holds the gradient of a target."""
+        """Set ``gradient``, written by ``writer``, as the gradient of a target."""
         self.parts.setdefault(name, []).append(gradient)
         if writer is not None:
             self._writers[gradient] = writer
 
     def base(self, name: str) -> str:
-        """Name of a variable's gradient: ``x@GRAD``, or a fresh one if an earlier backward has made that."""
-        found = self._bases.get(name)
-        if found is None:
-            found = grad_name(name)
-            if found in self.block.vars:
-                found = self.block.new_name(found)
-            self._bases[name] = found
-        return found
+        """Return the name of a variable's gradient: ``x@GRAD``, or a new name if an earlier backward uses that."""
+        gradient = self._bases.get(name)
+        if gradient is None:
+            gradient = grad_name(name)
+            if gradient in self.block.vars:
+                gradient = self.block.new_name(gradient)
+            self._bases[name] = gradient
+        return gradient
 
     def begin(self, op: Operator) -> None:
-        """What an operator writes has its gradient consumed; what the name held before begins one of its own."""
+        """Finish the gradients of an operator's outputs; an earlier value of the same name gets its own."""
         for name in op.output_arg_names:
-            if name in op.input_arg_names:  # in place: a gradient that is asked for is that of the value before
+            if name in op.input_arg_names:  # in place: a requested gradient is that of the earlier value
                 self._forget(name)
             else:
                 self._finish(name)
@@ -62,7 +62,7 @@ class GradientParts:
             self._writers.pop(part, None)
 
     def _finish(self, name: str) -> None:
-        """No earlier operator knows the value: keep its gradient if that is asked for, and the name for another's."""
+        """Store the gradient of a value that no earlier operator reads, if it is requested, and free its name."""
         gradient = self.incoming(name)
         if name in self.keep and name not in self.results and gradient != EMPTY:
             self.results[name] = gradient
@@ -71,7 +71,7 @@ class GradientParts:
         self._forget(name)
 
     def incoming(self, name: str, needed: bool = False) -> str:
-        """Name of an output's finished gradient; EMPTY, or zeros if it is needed, when nothing reads the output."""
+        """Return the name of an output's summed gradient; if it has none, EMPTY, or the name of zeros if ``needed``."""
         parts = self.parts.get(name)
         if not parts:
             if not needed or name == EMPTY:
@@ -91,23 +91,23 @@ class GradientParts:
         return self.parts[name][0]
 
     def declare(self, name: str, gradient: str | None = None) -> str:
-        """Make a variable for a gradient of ``name``, of its dims and dtype; return the gradient's name."""
+        """Declare a variable for a gradient of ``name``, with its dims and dtype; return the gradient's name."""
         gradient = gradient or self.base(name)
         forward = self.block.find_var(name)
         self.block.create_var(gradient)
-        made = self.block.vars[gradient]
+        variable = self.block.vars[gradient]
         if forward is not None and forward.spec is not None:
-            made.declare(forward.spec)
+            variable.declare(forward.spec)
         return gradient
 
-    def one_more(self, name: str) -> str:
-        """A name to write one more part of an input's gradient to."""
+    def new_part(self, name: str) -> str:
+        """Return the name of a new partial gradient of an input."""
         parts = self.parts.setdefault(name, [])
         base = self.base(name)
         if not parts:
             parts.append(base)
         else:
-            if parts == [base]:  # the first part gives its name up for the sum
+            if parts == [base]:  # rename the first part: the sum gets its name
                 first = f"{base}@RENAME@0"
                 self._rename_last(base, first, name)
                 parts[0] = first
@@ -118,16 +118,16 @@ class GradientParts:
 
     def _rename_last(self, old: str, new: str, name: str) -> None:
         self.declare(name, new)
-        before = self.block.vars[old]
-        if before.selected is not None:
-            self.block.vars[new].spec = before.spec
-            self.block.vars[new].select(before.selected)
-            before.selected, before.type = None, VarType.LOD_TENSOR
+        old_variable = self.block.vars[old]
+        if old_variable.selected is not None:
+            self.block.vars[new].spec = old_variable.spec
+            self.block.vars[new].select(old_variable.selected)
+            old_variable.selected, old_variable.type = None, VarType.LOD_TENSOR
         writer = self._writers.pop(old, None)
         if writer is not None:
             writer.rename_output(old, new)
             self._writers[new] = writer
-        else:  # the operator that is being made names the variable twice
+        else:  # the operator that is being built names the variable twice
             self._pending_renames[old] = new
 
     def append(
@@ -140,8 +140,8 @@ class GradientParts:
     ) -> None:
         if all(name == EMPTY for names in outputs.values() for name in listed_names(names)):
             return
-        kept = {slot: names for slot, names in outputs.items() if any(name != EMPTY for name in listed_names(names))}
-        self.append_raw(type, inputs, kept, attrs, forward)
+        needed = {slot: names for slot, names in outputs.items() if any(name != EMPTY for name in listed_names(names))}
+        self.append_raw(type, inputs, needed, attrs, forward)
 
     def append_raw(
         self,
@@ -151,12 +151,12 @@ class GradientParts:
         attrs: Mapping[str, Any] | None,
         forward: Operator | None,
     ) -> None:
-        """Append an operator, for a forward one or to put gradients together."""
+        """Append the gradient operator of a forward operator, or one that combines gradients."""
         renames, self._pending_renames = self._pending_renames, {}
         if forward is not None and "op_device" in forward.hints:  # a gradient runs where its operator does
             attrs = {**(attrs or {}), "op_device": forward.hints["op_device"]}
         outputs = {slot: [renames.get(n, n) for n in listed_names(names)] for slot, names in outputs.items()}
-        made = self.block._insert(
+        op = self.block._insert(
             len(self.block.ops),
             type,
             inputs,
@@ -165,17 +165,17 @@ class GradientParts:
             role="backward",
             line=forward.line if forward is not None else None,
         )
-        self._writers.update(dict.fromkeys(made.output_arg_names, made))
+        self._writers.update(dict.fromkeys(op.output_arg_names, op))
         for callback in self.callbacks:
             callback(block=self.block, context={n: n.split(GRAD)[0] for names in outputs.values() for n in names})
 
     def result(self, name: str) -> str | None:
-        """Name of the finished gradient of what a name holds last, or None."""
+        """Return the name of the gradient of a variable's last value, or None."""
         if name in self.results:
             return self.results[name]
         return self.incoming(name) if self.parts.get(name) else None
 
 
 def listed_names(names: Any) -> list[str]:
-    """One name or several, as a list."""
+    """Return one name or several as a list."""
     return list(names) if isinstance(names, (list, tuple)) else [names]

@@ -1,4 +1,4 @@
-"""Which operators lie on a path from a wanted input to a target, and what backward refuses there."""
+"""Finds the operators on paths from differentiated inputs to targets, and raises for missing derivatives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fluidlite.program.variable import Parameter
 
 
 class NoDerivativeError(GradientError):
-    """Backward met an operator without a derivative on a path from ``origin``, a wanted input."""
+    """An operator on a path from ``origin``, a differentiated input, has no derivative."""
 
     def __init__(self, message: str, origin: str) -> None:
         super().__init__(message)
@@ -22,15 +22,15 @@ class NoDerivativeError(GradientError):
 
 
 Origins = Mapping[str, str]
-"""Variable name to the name of a wanted input that it depends on."""
+"""Variable name to the name of a differentiated input that it depends on."""
 
 
 @dataclass
 class Paths:
-    """What the wanted inputs reach.
+    """The variables and operators that depend on differentiated inputs.
 
-    ``reached``: every variable that depends on a wanted input.
-    ``inputs``: the reached inputs of each operator, by slot; slots that stop derivatives are left out.
+    ``reached``: every variable that depends on a differentiated input, with the name of that input.
+    ``inputs``: the reached inputs of each operator, by slot, without slots that stop derivatives.
     """
 
     reached: dict[str, str]
@@ -40,14 +40,16 @@ class Paths:
         return self.inputs.get(op, {})
 
 
-def find_paths(operators: Sequence[Operator], wanted: set[str], block: Block, blocked: set[str]) -> Paths:
-    """Follow the wanted inputs through operators in order, whether these have gradients or not.
+def find_paths(operators: Sequence[Operator], roots: set[str], block: Block, blocked: set[str]) -> Paths:
+    """Propagate the differentiated inputs through operators in order, whether these have gradients or not.
 
-    A path ends at ``blocked`` variables (:func:`stopped`), at what is no float, and at slots that stop derivatives.
-    Of a wanted name that is written anew, the last value is wanted.
+    A path ends at ``blocked`` variables (:func:`stopped`), at values that are no floats, and at slots that stop
+    derivatives. If a name in ``roots`` is written several times, its last value is differentiated.
     """
-    made = {name: op for op in operators for name in op.output_arg_names if name in wanted and not _reads(op, name)}
-    paths = Paths({name: name for name in wanted if name not in made})
+    last_writers = {
+        name: op for op in operators for name in op.output_arg_names if name in roots and not _reads(op, name)
+    }
+    paths = Paths({name: name for name in roots if name not in last_writers})
     for op in operators:
         into: dict[str, dict[str, str]] = {}
         for slot, names in op.inputs.items():
@@ -60,12 +62,12 @@ def find_paths(operators: Sequence[Operator], wanted: set[str], block: Block, bl
         for slot, names in op.outputs.items():
             passes = origin is not None and op.definition.stops(slot) is None
             for name in names:
-                if made.get(name) is op:
+                if last_writers.get(name) is op:
                     paths.reached[name] = name
-                elif passes and origin is not None and _takes_part(block, name, blocked):
+                elif passes and origin is not None and _is_differentiable(block, name, blocked):
                     paths.reached[name] = origin
-                elif name not in wanted or not _reads(op, name):
-                    paths.reached.pop(name, None)  # written anew, from something else
+                elif name not in roots or not _reads(op, name):
+                    paths.reached.pop(name, None)  # overwritten by an independent value
     return paths
 
 
@@ -73,7 +75,7 @@ def _reads(op: Operator, name: str) -> bool:
     return name in op.input_arg_names
 
 
-def _takes_part(block: Block, name: str, blocked: set[str]) -> bool:
+def _is_differentiable(block: Block, name: str, blocked: set[str]) -> bool:
     variable = block.find_var(name)
     if name in blocked or variable is None:
         return False
@@ -81,14 +83,14 @@ def _takes_part(block: Block, name: str, blocked: set[str]) -> bool:
 
 
 def refuse_missing(op: Operator, into: Mapping[str, Origins], differentiated: Iterable[str]) -> None:
-    """Raise NoDerivativeError if an operator's gradient leaves out an input that lies on a path.
+    """Raise NoDerivativeError if an operator's gradient leaves out an input on a path.
 
     ``into``: the reached inputs of the operator.
-    ``differentiated``: inputs whose gradients it gives.
+    ``differentiated``: the input slots whose gradients it computes.
     """
-    known = set(differentiated)
+    slots = set(differentiated)
     for slot, origins in into.items():
-        if slot in known:
+        if slot in slots:
             continue
         name, origin = next(iter(origins.items()))
         through = "" if origin == name else f", which depends on {origin!r}"
@@ -100,7 +102,7 @@ def refuse_missing(op: Operator, into: Mapping[str, Origins], differentiated: It
 
 
 def refuse_missing_output(op: Operator, into: Mapping[str, Origins], slot: str, name: str) -> None:
-    """Raise NoDerivativeError: the target depends on an output that the operator's gradient does not take."""
+    """Raise NoDerivativeError: the target depends on an output that the operator's gradient ignores."""
     origin = next(iter(next(iter(into.values())).values()))
     raise NoDerivativeError(
         f"{op}{_derivative_of(op)}: the target depends on its output {slot} {name!r}; no derivative of that is defined"
@@ -124,51 +126,51 @@ def _advice(op: Operator, name: str) -> str:
     return f"write {op.type} with operators that have gradients; {stop}"
 
 
-def stopped(block: Block) -> set[str]:
-    """Variables of the block and those around it that say ``stop_gradient``, and through which no derivative flows.
+def blocked_variables(block: Block) -> set[str]:
+    """Return the variables with ``stop_gradient`` of the block and its outer blocks, at which derivatives end.
 
-    Layers say it of what an operator keeps for its gradient operator (the mean of a normalisation). Where that gradient
-    is differentiated, what was kept is a function of the inputs like any other: a path that ended there would give a
-    part of the second derivative for all of it.
+    Layers set it on outputs that an operator saves for its gradient operator (the mean of a normalisation). If that
+    gradient is differentiated, the saved outputs are left out here, as functions of the inputs like any other: a path
+    that ended there would give only a part of the second derivative.
     """
-    found = set()
+    names = set()
     scope: Block | None = block
     while scope is not None:
-        found |= {name for name, variable in scope.vars.items() if variable.stop_gradient}
+        names |= {name for name, variable in scope.vars.items() if variable.stop_gradient}
         scope = scope.parent
-    return found - _kept_for_gradients(block)
+    return names - _saved_for_gradients(block)
 
 
-def _kept_for_gradients(block: Block) -> set[str]:
-    """Intermediate outputs that gradient operators read."""
+def _saved_for_gradients(block: Block) -> set[str]:
+    """Return the intermediate outputs that gradient operators read."""
     read = {name for op in block.ops if _is_gradient(op) for name in op.input_arg_names}
-    kept: set[str] = set()
+    saved: set[str] = set()
     for op in block.ops if read else ():
         for slot, names in op.outputs.items():
             declared = op.definition.output(slot)
             if declared is not None and declared.intermediate:
-                kept.update(names)
-    return kept & read
+                saved.update(names)
+    return saved & read
 
 
 def free_inputs(block: Block) -> set[str]:
-    """Variables that come from no other, fed or filled, through which gradients may flow (stop_gradient False)."""
+    """Return the variables that depend on no other (fed or filled) and through which gradients may flow."""
     written = {name for op in block.ops if op.input_arg_names for name in op.output_arg_names}
-    found = set()
+    names = set()
     for name, variable in block.vars.items():
-        frozen = variable.stop_gradient or (isinstance(variable, Parameter) and not variable.trainable)
-        if name not in written and not frozen and variable.spec is not None and is_float(variable.spec.dtype):
-            found.add(name)
-    return found
+        is_frozen = variable.stop_gradient or (isinstance(variable, Parameter) and not variable.trainable)
+        if name not in written and not is_frozen and variable.spec is not None and is_float(variable.spec.dtype):
+            names.add(name)
+    return names
 
 
 def forward_part(block: Block, targets: Sequence[str]) -> list[Operator]:
-    """Operators up to the last that writes a target, and that the targets depend on."""
-    wanted = set(targets)
-    kept = []
+    """Return the operators that the targets depend on, in order."""
+    needed = set(targets)
+    operators = []
     for op in reversed(block.ops):
-        if wanted.isdisjoint(op.output_arg_names):
+        if needed.isdisjoint(op.output_arg_names):
             continue
-        kept.append(op)
-        wanted.update(op.input_arg_names)
-    return kept[::-1]
+        operators.append(op)
+        needed.update(op.input_arg_names)
+    return operators[::-1]

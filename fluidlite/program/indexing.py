@@ -1,4 +1,4 @@
-"""``x[1:3, ..., None]`` on a variable: the operators that an index stands for."""
+"""Indexing of variables, ``x[1:3, ..., None]``: appends slice, strided_slice and unsqueeze2 operators."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fluidlite.base.errors import ProgramError
 if TYPE_CHECKING:
     from fluidlite.program.variable import Variable
 
-_FAR = 2**30
-"""An end beyond every dim; float32, in which constants are made, holds it exactly."""
+_OPEN_END = 2**30
+"""The end of an open slice: larger than every dim, and exact in float32, the dtype of constant attributes."""
 
 
 @dataclass
-class _Cut:
-    """What ``strided_slice`` gets; a bound may be a variable."""
+class _SliceArguments:
+    """The arguments of ``strided_slice``; a bound may be a variable."""
 
     axes: list[int] = field(default_factory=list)
     starts: list[Any] = field(default_factory=list)
@@ -32,55 +32,55 @@ class _Cut:
 
 
 def indexed(variable: Variable, key: Any) -> Variable:
-    """Return the part of a variable that an index names.
+    """Return the part of a variable that an index selects.
 
-    ``key``: a variable is an integer [1]. None puts a dim of 1 in. Ints and variables drop their dim; a tensor of which
-    all dims are dropped is [1].
-    Raises ProgramError if the index is something else, or has more items than the variable has dims.
+    ``key``: a variable is an integer [1]. None inserts a dim of 1. Ints and variables drop their dim; a tensor without
+    remaining dims is [1].
+    Raises ProgramError if the index is of another kind, or has more items than the variable has dims.
     """
     keys = key if isinstance(key, tuple) else (key,)
-    cut, added = _Cut(), []
-    axis = kept = 0
-    for item in _spread(variable, keys):
+    arguments, new_axes = _SliceArguments(), []
+    axis = rank = 0
+    for item in _expanded(variable, keys):
         if item is None:
-            added.append(kept)
-            kept += 1
+            new_axes.append(rank)
+            rank += 1
             continue
-        kept += _take(variable, cut, axis, item)
+        rank += _add_item(variable, arguments, axis, item)
         axis += 1
-    out = _cut(variable, cut) if cut.axes else variable
-    if added and len(cut.dropped) == len(variable.shape):
-        added.pop()  # what has lost all of its dims is [1] already
-    if not added:
+    out = _append_slice(variable, arguments) if arguments.axes else variable
+    if new_axes and len(arguments.dropped) == len(variable.shape):
+        new_axes.pop()  # without remaining dims it is [1] already
+    if not new_axes:
         return out
     block = variable.block.program.current_block()
     wide, shape = block.create_temporary(out.dtype), block.create_temporary(out.dtype, stop_gradient=True)
-    block.append_op("unsqueeze2", {"X": out}, {"Out": wide, "XShape": shape}, {"axes": added})
+    block.append_op("unsqueeze2", {"X": out}, {"Out": wide, "XShape": shape}, {"axes": new_axes})
     return wide
 
 
-def _spread(variable: Variable, keys: tuple[Any, ...]) -> list[Any]:
-    """Return the items with ``...`` written out."""
-    named = sum(item is not None and item is not Ellipsis for item in keys)
+def _expanded(variable: Variable, keys: tuple[Any, ...]) -> list[Any]:
+    """Return the items with ``...`` expanded."""
+    count = sum(item is not None and item is not Ellipsis for item in keys)
     rank = len(variable.shape)
-    if named > rank:
+    if count > rank:
         raise ProgramError(
-            f"variable {variable.name!r} {list(variable.shape)} is indexed by {named} items; it has {rank} dims"
+            f"variable {variable.name!r} {list(variable.shape)} is indexed by {count} items; it has {rank} dims"
         )
     dots = [i for i, item in enumerate(keys) if item is Ellipsis]
     if len(dots) > 1:
         raise ProgramError(f"variable {variable.name!r} is indexed by more than one ...")
     if not dots:
         return list(keys)
-    return [*keys[: dots[0]], *[slice(None)] * (rank - named), *keys[dots[0] + 1 :]]
+    return [*keys[: dots[0]], *[slice(None)] * (rank - count), *keys[dots[0] + 1 :]]
 
 
-def _take(variable: Variable, cut: _Cut, axis: int, item: Any) -> int:
-    """Add one item to the cut; return how many dims are left of its axis."""
+def _add_item(variable: Variable, arguments: _SliceArguments, axis: int, item: Any) -> int:
+    """Add one item to the slice; return the number of dims that remain of its axis, 0 or 1."""
     if _is_variable(item) or (isinstance(item, int) and not isinstance(item, bool)):
-        end = _FAR if isinstance(item, int) and item == -1 else item + 1
-        cut.add(axis, item, end, 1)
-        cut.dropped.append(axis)
+        end = _OPEN_END if isinstance(item, int) and item == -1 else item + 1
+        arguments.add(axis, item, end, 1)
+        arguments.dropped.append(axis)
         return 0
     if not isinstance(item, slice):
         raise ProgramError(
@@ -94,12 +94,12 @@ def _take(variable: Variable, cut: _Cut, axis: int, item: Any) -> int:
             raise ProgramError(f"variable {variable.name!r} is sliced by {bound!r}; use ints and integer variables")
     if isinstance(step, int) and step == 0:
         raise ProgramError(f"variable {variable.name!r} is sliced with step 0")
-    back = isinstance(step, int) and step < 0
-    if back and isinstance(item.stop, int) and item.stop == -1:
+    is_reversed = isinstance(step, int) and step < 0
+    if is_reversed and isinstance(item.stop, int) and item.stop == -1:
         raise ProgramError(f"variable {variable.name!r} is sliced backwards to its last element: nothing is left")
-    start = (-1 if back else 0) if item.start is None else item.start
-    end = (-1 if back else _FAR) if item.stop is None else item.stop  # -1: in front of the first
-    cut.add(axis, start, end, step)
+    start = (-1 if is_reversed else 0) if item.start is None else item.start
+    end = (-1 if is_reversed else _OPEN_END) if item.stop is None else item.stop  # -1: before the first
+    arguments.add(axis, start, end, step)
     return 1
 
 
@@ -109,16 +109,16 @@ def _is_variable(item: Any) -> bool:
     return isinstance(item, Variable)
 
 
-def _cut(variable: Variable, cut: _Cut) -> Variable:
-    """Append ``slice``, or ``strided_slice`` if there are steps."""
+def _append_slice(variable: Variable, arguments: _SliceArguments) -> Variable:
+    """Append ``slice``, or ``strided_slice`` if a step is not 1."""
     block = variable.block.program.current_block()
-    bounds = {"starts": cut.starts, "ends": cut.ends}
-    strided = any(_is_variable(step) or step != 1 for step in cut.strides)
+    bounds = {"starts": arguments.starts, "ends": arguments.ends}
+    strided = any(_is_variable(step) or step != 1 for step in arguments.strides)
     if strided:
-        bounds["strides"] = cut.strides
+        bounds["strides"] = arguments.strides
     inputs: dict[str, Any] = {"Input": variable}
-    attrs: dict[str, Any] = {"axes": cut.axes, "decrease_axis": cut.dropped}
-    flags = [1] * len(cut.axes)
+    attrs: dict[str, Any] = {"axes": arguments.axes, "decrease_axis": arguments.dropped}
+    flags = [1] * len(arguments.axes)
     for name, values in bounds.items():
         attrs[name] = [(1 if name == "strides" else 0) if _is_variable(value) else value for value in values]
         if not any(map(_is_variable, values)):

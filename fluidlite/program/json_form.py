@@ -1,4 +1,4 @@
-"""Programs as versioned JSON. Reading checks everything and never runs code."""
+"""Serialization of programs as versioned JSON. Loading validates every field and runs no code."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from fluidlite.program.variable_metadata import SelectedRowsOf
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, dims_problem
 
 FORMAT = "fluidlite.program"
-_MOST_BLOCKS, _DEEPEST = 10_000, 64
+_MAX_BLOCKS, _MAX_DEPTH = 10_000, 64
 _MAX_ID = 2**31 - 1
 _ROLES = ("forward", *TRAINING_ROLES)
 _HINTS_OF_NAMES = ("op_device", "op_library")
 
 Flags = dict[str, bool]
 KINDS: dict[str, Callable[[Block, str, Spec | None, Flags, dict[str, Any]], Variable]] = {}
-"""How the kinds of variables of higher floors are read, by the field that :meth:`Variable.saved` gives."""
+"""Readers of variable kinds of higher layers, by the field that :meth:`Variable.saved` writes."""
 
 
 def dumps(program: Program) -> str:
-    """Write a program as JSON text. Lines keep the file's name, not its directory."""
+    """Return a program as JSON text. User lines keep the file's name without its directory."""
     return json.dumps(
         {
             "format": FORMAT,
@@ -79,15 +79,15 @@ def _variable(variable: Variable) -> dict[str, Any]:
 def _training(parameter: Parameter) -> dict[str, Any]:
     rate = parameter.optimize_attr.get("learning_rate", 1.0)
     if isinstance(rate, Variable) and rate.name not in parameter.block.vars:
-        rate = 1.0  # what made it was left out, as what trains is of inference
-    facts = {
+        rate = 1.0  # its operators were removed, as in a program for inference
+    fields = {
         "trainable": parameter.trainable,
         "learning_rate": rate.name if isinstance(rate, Variable) else float(rate),
         "do_model_average": parameter.do_model_average,
         "regularizer": option_record("regularizer", parameter.regularizer),
         "gradient_clip": option_record("gradient_clip", parameter.gradient_clip_attr),
     }
-    return {name: fact for name, fact in facts.items() if fact is not None}
+    return {name: fact for name, fact in fields.items() if fact is not None}
 
 
 def _operator(op: Operator) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _operator(op: Operator) -> dict[str, Any]:
 
 
 class _Reader:
-    """Takes typed fields out of parsed JSON, or says what is wrong where."""
+    """Reads typed fields of parsed JSON; errors name the field and its position."""
 
     def __init__(self, record: Any, where: str) -> None:
         if not isinstance(record, dict):
@@ -115,7 +115,7 @@ class _Reader:
         self.where = where
 
     def number(self, name: str, minimum: int, maximum: int, default: int | None = None) -> int:
-        """A whole number in a range, both ends included; required unless there is a default."""
+        """Return an integer in a range, both ends included; it is required unless a default is given."""
         value: int = self.get(name, int, default, required=default is None)
         if not minimum <= value <= maximum:
             raise SavedModelError(
@@ -156,7 +156,7 @@ def program_of(record: Any) -> Program:
             "\n  Do: update fluidlite"
         )
     blocks = top.get("blocks", list)
-    if not 1 <= len(blocks) <= _MOST_BLOCKS:
+    if not 1 <= len(blocks) <= _MAX_BLOCKS:
         raise SavedModelError(f"not a program: it has {len(blocks)} blocks")
     program = Program()
     program._random_seed = top.number("random_seed", -(2**63), 2**64 - 1, 0)
@@ -172,14 +172,14 @@ def program_of(record: Any) -> Program:
         raise
     except FluidError as exc:
         raise SavedModelError(f"not a valid program: {exc}") from exc
-    except Exception as exc:  # nonsense that a check does not know
+    except Exception as exc:  # invalid content that no check covers
         raise SavedModelError(f"not a valid program: {type(exc).__name__}: {exc}") from exc
     _refuse_circles(program)
     return program
 
 
 def _refuse_circles(program: Program) -> None:
-    """Raise SavedModelError unless every operator runs blocks that lie inside its own, so that runs end."""
+    """Raise SavedModelError unless every operator runs only blocks inside its own, so that runs terminate."""
     for block in program.blocks:
         for op in block.ops:
             for index in sub_blocks(op):
@@ -198,11 +198,11 @@ def _read_block(program: Program, index: int, record: _Reader) -> Block:
     if not -1 <= parent < index or (index and parent < 0):
         raise SavedModelError(f"not a program: block {index} says that its parent is {parent}")
     block = Block(program, index, parent)
-    above, depth = block.parent, 0
-    while above is not None:
-        above, depth = above.parent, depth + 1
-        if depth > _DEEPEST:
-            raise SavedModelError(f"not a program: block {index} lies in more than {_DEEPEST} others")
+    outer, depth = block.parent, 0
+    while outer is not None:
+        outer, depth = outer.parent, depth + 1
+        if depth > _MAX_DEPTH:
+            raise SavedModelError(f"not a program: block {index} lies in more than {_MAX_DEPTH} others")
     for number, item in enumerate(record.get("vars", list)):
         field = _Reader(item, f"block {index} variable {number}")
         name = field.get("name", str)
@@ -216,7 +216,7 @@ def _read_block(program: Program, index: int, record: _Reader) -> Block:
             if problem:
                 raise SavedModelError(f"not a program: variable {name!r} {problem}")
             kind = TENSOR_ARRAY if field.record.get("type") == TENSOR_ARRAY else "dense"
-            spec = Spec.of(dims, dtype, lod_level=field.number("lod_level", 0, _DEEPEST, 0), kind=kind)
+            spec = Spec.of(dims, dtype, lod_level=field.number("lod_level", 0, _MAX_DEPTH, 0), kind=kind)
         flags = {f: field.get(f, bool, False, required=False) for f in ("persistable", "stop_gradient", "is_data")}
         if "parameter" in field.record:
             if spec is None:
@@ -256,7 +256,7 @@ def _read_block(program: Program, index: int, record: _Reader) -> Block:
 
 
 def _select(variable: Variable, record: _Reader) -> None:
-    """Read which rows of which tensor a variable holds."""
+    """Read the row numbers and the height of a variable with sparse rows."""
     height = record.number("height", 1, 2**63 - 1)
     merged: bool = record.get("merged", bool, False, required=False)
     variable.select(SelectedRowsOf(record.get("rows", str), height, merged))
@@ -271,16 +271,16 @@ def _hints(record: _Reader) -> dict[str, Any]:
 
 
 def _rate(options: _Reader) -> float | str:
-    """A factor, or the name of the variable that is the learning rate."""
+    """Return a factor, or the name of the learning rate's variable."""
     rate: float | str = options.get("learning_rate", (int, float, str), 1.0, required=False)
     what = f"not a program: the learning rate of {options.where}"
     return rate if isinstance(rate, str) else finite(what, rate, SavedModelError)
 
 
 def _option(record: _Reader, role: str) -> Any:
-    """A regularizer or a clip, or None."""
-    found = record.get(role, list, None, required=False)
-    return None if found is None else option_of(role, found, f"{record.where}.{role}")
+    """Return a regularizer or a clip, or None."""
+    option = record.get(role, list, None, required=False)
+    return None if option is None else option_of(role, option, f"{record.where}.{role}")
 
 
 def _read_operators(block: Block, item: dict[str, Any], count: int) -> None:
@@ -294,10 +294,10 @@ def _read_operators(block: Block, item: dict[str, Any], count: int) -> None:
                 f"operator {definition.type!r} is of definition version {version}; "
                 f"this fluidlite knows {definition.version}"
             )
-        where = record.get("line", list, ["?", 0, ""], required=False)
-        if len(where) != 3 or not isinstance(where[1], int):
-            raise SavedModelError(f"not a program: the line of operator {number} is {where!r:.60}")
-        line = Line(os.path.basename(str(where[0])), where[1], str(where[2]))
+        line_fields = record.get("line", list, ["?", 0, ""], required=False)
+        if len(line_fields) != 3 or not isinstance(line_fields[1], int):
+            raise SavedModelError(f"not a program: the line of operator {number} is {line_fields!r:.60}")
+        line = Line(os.path.basename(str(line_fields[0])), line_fields[1], str(line_fields[2]))
         attrs, _ = check_attrs(definition, record.get("attrs", dict), line)
         for attr in definition.attrs:
             index = attrs[attr.name] if attr.type == "block" else None

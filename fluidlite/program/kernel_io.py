@@ -1,4 +1,4 @@
-"""IO: the buffers of one run of a kernel."""
+"""IO: the operands of one run of a kernel."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class IO:
-    """What a prepared kernel computes on; made anew for each run.
+    """The operands of one run of a prepared kernel; each run gets its own.
 
     Attributes
     ----------
     call : Call
     tensors : list of Tensor
-        Inputs, then outputs, in the order of ``call.index``. Outputs allocate when they are first touched.
+        Inputs, then outputs, in the order of ``call.index``. Outputs are allocated on first use.
     workspace : Tensor or None
-        The bytes that the prepared kernel stated.
+        The scratch memory that the prepared kernel requested.
     random : tuple of int
         Philox words of this run: key (2), run number, stream.
     op_id : int
@@ -51,25 +51,25 @@ class IO:
         self._packed = packed
 
     def has(self, slot: str) -> bool:
-        """Whether the slot is given or wanted."""
+        """Whether the call has the slot."""
         return slot in self.call.index
 
     def tensor(self, slot: str, i: int = 0) -> Tensor:
-        """The tensor itself; an output is allocated."""
+        """Return the tensor; an output is allocated."""
         tensor = self.tensors[self.call.index[slot] + i]
         if tensor.allocation is None:
             tensor.allocate(self.context)
         return tensor
 
     def resize(self, slot: str, dims: Sequence[int], i: int = 0, lod: Lod | None = None) -> None:
-        """Give an output its dims and LoD, before it is touched: for operators declared ``dynamic``."""
+        """Set an output's dims and LoD before its first use: for operators declared ``dynamic``."""
         tensor = self.tensors[self.call.index[slot] + i]
         assert tensor.spec is not None
         changes = {"dims": tuple(dims)} if lod is None else {"dims": tuple(dims), "lod": lod}
         tensor.spec = tensor.spec.with_(**changes)
 
     def array(self, slot: str, i: int = 0) -> Any:
-        """The slot's bytes as an array of the place's namespace; a write to an output's is its value."""
+        """Return the slot's memory as an array of the place's namespace; writing to it sets an output's value."""
         tensor = self.tensors[self.call.index[slot] + i]
         if tensor.allocation is None:
             tensor.allocate(self.context)
@@ -80,13 +80,13 @@ class IO:
         return [self.array(slot, i) for i in range(self.call.count(slot))]
 
     def span(self, slot: str, i: int = 0) -> Span:
-        """The slot's bytes as a range of a raw handle."""
+        """Return the slot's memory as a span of a raw handle."""
         return self.tensor(slot, i).span()
 
     def packed(self, slot: str) -> Span | None:
-        """The form of an input that ``Prepared.packed`` asked for, or None: then the kernel reads the input."""
+        """Return the packed form of an input of ``Prepared.packed``, or None: the kernel then reads the input."""
         return self._packed.get(slot) if self._packed is not None else None
 
     def address(self, slot: str, i: int = 0) -> int:
-        """The slot's address, on places whose allocator gives addresses."""
+        """Return the slot's address, on places whose allocator provides addresses."""
         return self.tensor(slot, i).address()

@@ -1,4 +1,4 @@
-"""What few kernels say of themselves at registration."""
+"""KernelOptions: less common properties of a kernel at its registration."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ WRITTEN_FOR = ("", "registers", "cores")
 
 @dataclass(frozen=True, kw_only=True)
 class KernelOptions:
-    """What ``register_kernel(..., options=)`` takes: what a kernel needs of tensors, and what it does beside computing.
+    """The ``options=`` of ``register_kernel``: requirements of a kernel on tensors, and its effects.
 
     Attributes
     ----------
     kinds : tuple of str
-        Kinds of tensor it takes.
+        Kinds of tensor it accepts.
     layouts : mapping of slot to layout name
-        In which its inputs must lie and its outputs will (``"NHWC"``; ``"any"``: as an input lies); the planner
-        rearranges what lies otherwise. What is not named is plain.
+        The layouts of its inputs and outputs (``"NHWC"``; ``"any"``: that of an input); the planner converts tensors
+        in another layout. Slots that are not named have the plain layout.
     prefers : mapping of slot to layout name
-        In which it would rather find its inputs and leave its outputs. It takes plain ones, and lays them out itself.
+        Preferred layouts of its inputs and outputs. It also accepts plain ones, and converts them itself.
     indexes : bool
         It checks indices, and records deferred errors in the context's error flag.
     predicated : bool
-        It takes the error flag and writes nothing once that is set.
+        It reads the error flag and writes nothing once that is set.
     library_backed : bool
-        It spends its time in its library's own routines (matrix products, sorting): it goes before a preferred
-        language's.
+        It spends its time in its library's own routines (matrix products, sorting): it has priority over a preferred
+        kernel language.
     epilogue : bool
-        It takes calls of its operator that have an epilogue (``call.epilogue``), if ``supports`` says so.
+        It accepts calls of its operator with an epilogue (``call.epilogue``), subject to ``supports``.
     written_for : str
-        ``"registers"``: it is written with vector types, and a device whose kernel language names no ``registers`` does
-        not get it. ``"cores"``: its work-items are few and long, and a device that runs them side by side, whose
-        language names a ``group``, does not get it. ``""``: any device with its kernel language.
+        ``"registers"``: it uses vector types, and is not used on a device whose kernel language states no
+        ``registers``. ``"cores"``: it has few, long work-items, and is not used on a device that runs work-items in
+        parallel groups, whose language states a ``group``. ``""``: any device with its kernel language.
 
     Raises
     ------

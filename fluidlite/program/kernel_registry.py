@@ -27,14 +27,14 @@ from fluidlite.program.prepared import Prepared, as_prepared
 from fluidlite.tensor.layout import layout_named
 
 CAPABILITIES = ("array", "language", "memory")
-"""Where a kernel can be registered for all devices that have the capability (``memory``: every device)."""
+"""Capabilities: a kernel registered for one is available on all devices that have it (``memory``: every device)."""
 
 Supports = Callable[[Call], "str | None"]
 
 
 @dataclass(frozen=True)
 class Library:
-    """A computing library: its name, the place kinds it serves and its rank (the highest is preferred)."""
+    """A computing library: its name, the place kinds that it supports, and its rank (the highest is preferred)."""
 
     name: str
     places: tuple[str, ...]
@@ -45,7 +45,7 @@ class Library:
 
 @dataclass(eq=False)
 class Kernel:
-    """How one operator computes on some places with one library.
+    """The implementation of one operator on some places with one library.
 
     Attributes
     ----------
@@ -55,15 +55,15 @@ class Kernel:
         Place kinds (``"cpu"``), patterns (``"torch:*"``) or capabilities (``"array"``, ``"language"``, ``"memory"``).
     library : str
     dtypes : tuple of str, mapping of slot to tuple of str, or None
-        Allowed dtypes of the operator's kernel dtype slot, or by slot; None: all that the device computes.
-    supports : callable or None
-        ``supports(call) -> str | None``, the reason of a refusal; pure; dims may hold -1.
+        Allowed dtypes of the operator's kernel dtype slot, or by slot; None: all that the device supports.
+        supports : callable or None
+        ``supports(call) -> str | None``: the reason of a refusal, or None; pure; dims may be -1.
     inplace : bool
         Outputs may share memory with inputs where the definition allows.
     kinds, layouts, prefers, indexes, predicated, library_backed, epilogue, written_for
-        As :class:`~fluidlite.program.kernel_options.KernelOptions` says.
+        See :class:`~fluidlite.program.kernel_options.KernelOptions`.
     origin, plugin : str
-        File and line; the plugin that brought it, "" for a script's.
+        File and line; the plugin that provides it, "" for a script's.
     """
 
     op: str
@@ -98,17 +98,17 @@ class Kernel:
         self._check()
 
     def runs_on(self, kind: str) -> bool:
-        """Whether it is registered for a kind of places, by name or by a pattern."""
+        """Whether it is registered for a place kind, by name or by a pattern."""
         return kind in self.places or kind.startswith(self._prefixes)
 
     @property
     def whose(self) -> str:
-        """The kernel as errors name it: operator, file and line, library, and the plugin that brought it."""
+        """The text that names the kernel in errors: operator, file and line, library, and plugin."""
         plugin = f", plugin {self.plugin!r}" if self.plugin else ""
         return f"the kernel for {self.op!r} at {self.origin} (library {self.library!r}{plugin})"
 
     def _check(self) -> None:
-        """Refuse a registration that could never match."""
+        """Raise RegistryError for a registration that could never match."""
         what = f"kernel for {self.op!r} ({self.origin})"
         for place in self.places:
             kind = place.removesuffix(":*")
@@ -130,12 +130,12 @@ class Kernel:
                 raise RegistryError(f"{what} names the dtype {dtype!r}; there are {', '.join(ITEMSIZE)}")
 
     def prepare(self, call: Call, context: Any) -> Prepared:
-        """Return what computes a call.
+        """Return the prepared kernel of a call.
 
         Raises
         ------
         DeviceError
-            If its function gives neither ``run(context, io)`` nor :class:`Prepared`.
+            If its function returns neither ``run(context, io)`` nor :class:`Prepared`.
         """
         if not self.plain:
             return as_prepared(self.function(call, context), call, self.whose)
@@ -151,7 +151,7 @@ class Kernel:
 
 
 class KernelRegistry:
-    """All kernels and libraries; ``generation`` rises with each change, and caches watch it."""
+    """All kernels and libraries; ``generation`` is the version counter that invalidates caches."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -160,33 +160,33 @@ class KernelRegistry:
         self._lock = new_rlock()
 
     def choose_anew(self) -> None:
-        """Have kernels chosen anew: others are there, or what ``supports`` of some asks beside a call has changed."""
+        """Invalidate all kernel choices: kernels have changed, or state that some ``supports`` reads has."""
         with self._lock:
             self.generation += 1
             cache_version.invalidate()
 
     def add(self, kernel: Kernel) -> None:
-        """Register a kernel; the same key twice is an error unless it says ``override=True``."""
+        """Register a kernel; a second kernel of a key is an error unless it has ``override=True``."""
         with self._lock:
-            known = self._kernels.setdefault(kernel.op, [])
-            again: list[Kernel] = []
-            for other in known:
+            registered = self._kernels.setdefault(kernel.op, [])
+            replaced: list[Kernel] = []
+            for other in registered:
                 if other is kernel:
                     return
                 if not clash(kernel, other):
                     continue
                 if kernel.identity and kernel.identity == other.identity:
-                    again.append(other)  # a notebook cell that is run again
+                    replaced.append(other)  # a notebook cell that is rerun
                 elif not kernel.override:
                     raise RegistryError(
                         f"a kernel for operator {kernel.op!r} on {', '.join(kernel.places)} with library "
                         f"{kernel.library!r} is registered twice: at {other.origin} and at {kernel.origin}.\n"
                         "  Do: name another library=, or say override=True"
                     )
-            for other in again:
-                known.remove(other)
-            # what an override hides stays, behind it: for other places and dtypes, and for when it is removed
-            known.insert(0 if kernel.override else len(known), kernel)
+            for other in replaced:
+                registered.remove(other)
+            # the hidden kernel stays behind the override: for other places and dtypes, and for the override's removal
+            registered.insert(0 if kernel.override else len(registered), kernel)
             self.choose_anew()
 
     def remove(self, kernel: Kernel) -> None:
@@ -212,7 +212,7 @@ class KernelRegistry:
             self.choose_anew()
 
     def library(self, name: str) -> Library:
-        """The library of that name; an undeclared one has rank 0."""
+        """Return the library of that name; an undeclared one has rank 0."""
         return self._libraries.get(name) or Library(name, ("*",), 0)
 
     def libraries(self) -> list[Library]:
@@ -220,15 +220,15 @@ class KernelRegistry:
         return list(self._libraries.values())
 
     def knows(self, identity: str) -> bool:
-        """Whether the function of that module and name is a kernel already."""
+        """Whether the function of that module and name is already registered."""
         return any(kernel.identity == identity for kernels in self._kernels.values() for kernel in kernels)
 
     def in_layouts(self, op: str) -> bool:
-        """Whether a kernel of an operator names layouts."""
+        """Whether a kernel of an operator declares layouts."""
         return any([kernel.layouts for kernel in self._kernels.get(op, ())])
 
     def of(self, op: str) -> tuple[Kernel, ...]:
-        """All kernels of an operator, in the order of registration."""
+        """Return all kernels of an operator, in the order of registration."""
         return tuple(self._kernels.get(op, ()))
 
     def __iter__(self) -> Iterator[Kernel]:
@@ -237,7 +237,7 @@ class KernelRegistry:
 
 
 def clash(a: Kernel, b: Kernel) -> bool:
-    """Whether two kernels have one key: place, library, layouts, and a kind of tensor and a dtype in common."""
+    """Whether two kernels have the same key: a common place, library, layouts, kind of tensor and dtype."""
     if a.library != b.library or not set(a.places) & set(b.places) or not set(a.kinds) & set(b.kinds):
         return False
     if dict(a.layouts) != dict(b.layouts):
@@ -249,7 +249,7 @@ def clash(a: Kernel, b: Kernel) -> bool:
 
 kernels = KernelRegistry()
 collecting = threading.local()
-"""``collecting.active`` is true while the loader imports a plugin: decorators then only make Kernel objects."""
+"""``collecting.active`` is true while the loader imports a plugin: decorators then only create Kernel objects."""
 
 
 def register_kernel(
@@ -265,8 +265,8 @@ def register_kernel(
     """Register a function as the kernel of operator ``op`` on ``places``.
 
     The function takes two arguments, ``prepare(call, context)``, and returns ``run(context, io)``;
-    or one, ``f(ctx)``, the compute form (see docs/write_a_kernel.md). In a script or notebook the kernel counts at
-    once; what a module of a plugin's package decorates, the plugin hands over in ``register_kernels(register)``.
+    or one, ``f(ctx)``, the compute form (see docs/write_a_kernel.md). In a script or notebook the kernel is registered
+    at once; a plugin registers the decorated functions of its package in ``register_kernels(register)``.
 
     Parameters
     ----------
@@ -275,22 +275,23 @@ def register_kernel(
     *places : str
         Kinds (``"cpu"``), patterns (``"torch:*"``) or capabilities (``"array"``, ``"language"``, ``"memory"``).
     library : str
-        The computing library; its rank decides between kernels of one place.
+        The computing library; among kernels of one place, the library with the highest rank is chosen.
     dtypes : tuple of str, or mapping of slot to tuple of str
-        Allowed dtypes of the operator's kernel dtype slot, or by slot; None: all that the device computes.
-    supports : callable
-        ``supports(call) -> str | None``, the reason of a refusal; pure; dims may hold -1.
+        Allowed dtypes of the operator's kernel dtype slot, or by slot; None: all that the device supports.
+        supports : callable
+        ``supports(call) -> str | None``: the reason of a refusal, or None; pure; dims may be -1.
     inplace : bool
         Outputs may share memory with inputs where the definition allows.
     override : bool
-        It hides a kernel of the same key that is registered already.
+        It hides a registered kernel of the same key.
     options : KernelOptions
-        What few kernels say: layouts, kinds of tensor, checked indices, ...
+        Less common properties: layouts, kinds of tensor, checked indices, ...
 
     Raises
     ------
     RegistryError
-        If the key is taken (both origins are named), or the function takes another number of arguments.
+        If the key is registered already (the message names both origins), or the function has another number of
+        parameters.
     """
     if options is not None and not isinstance(options, KernelOptions):
         raise RegistryError(f"register_kernel({op!r}, options={options!r}): expected KernelOptions(...)")
@@ -319,7 +320,7 @@ def register_kernel(
             return kernel
         if plugin is None or kernels.knows(kernel.identity):
             kernel.plugin = plugin or ""
-            ensure_loaded()  # or a built-in plugin, loaded later, would clash with this kernel and be dropped whole
+            ensure_loaded()  # else a built-in plugin that loads later would clash with this kernel and be dropped
             kernels.add(kernel)
         elif plugin in plugin_modules.loaded:
             warnings.warn(
@@ -334,16 +335,16 @@ def register_kernel(
 
 
 def kernels_of(module: ModuleType) -> list[Kernel]:
-    """The Kernel objects that a module holds, submodules of a package included."""
-    found: list[Kernel] = []
+    """Return the Kernel objects in a module, including the submodules of a package."""
+    kernels: list[Kernel] = []
     for value in vars(module).values():
-        if isinstance(value, Kernel) and value not in found:
-            found.append(value)
+        if isinstance(value, Kernel) and value not in kernels:
+            kernels.append(value)
         elif isinstance(value, ModuleType) and value.__name__.startswith(module.__name__ + "."):
-            found.extend(kernel for kernel in kernels_of(value) if kernel not in found)
-    return found
+            kernels.extend(kernel for kernel in kernels_of(value) if kernel not in kernels)
+    return kernels
 
 
 def matches(kernel_place: str, kind: str) -> bool:
-    """Whether a kernel's place text names a kind: equal, or by a pattern that ends in ``:*``."""
+    """Whether a kernel's place matches a kind: equal, or by a pattern that ends in ``:*``."""
     return kernel_place == kind or (kernel_place.endswith(":*") and kind.startswith(kernel_place[:-1]))

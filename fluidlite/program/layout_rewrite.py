@@ -1,4 +1,4 @@
-"""Operators on memory that lies in another layout: the same computation, said of the dims as they lie."""
+"""Rewrites an operator for tensors in another layout: the same computation on permuted dims."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from fluidlite.program.opdef import OpDef
 
 LAYOUT = "op_layout"
-"""Hint of an operator: the name of the layout on which it is to compute, if it can."""
+"""Hint of an operator: the name of the layout in which it shall compute, if it can."""
 
 
 class Relaid(NamedTuple):
-    """How an operator is said on memory in a layout.
+    """An operator and its attributes for tensors in a layout.
 
-    ``slots``: inputs and outputs that lie in the layout; others are plain.
+    ``slots``: inputs and outputs that have the layout; others are plain.
     """
 
     op: OpDef
@@ -32,32 +32,32 @@ Rule = Callable[[Call, Layout], "Relaid | None"]
 
 
 def relaid_call(call: Call, layout: Layout) -> tuple[Call, frozenset[str]] | None:
-    """Return a call on memory that lies in a layout, and the slots that do; None if the definition knows no way.
+    """Return a call on tensors in a layout, and the slots that have it; None if the definition has no such form.
 
-    The dims of those slots are given as they lie, so a kernel sees plain tensors.
+    The dims of those slots are permuted to memory order, so a kernel sees plain tensors.
     """
     order = layout.permutation
     rule: Rule | None = call.op.in_layout or (_elementwise if call.op.scalar is not None else None)
     if order is None or rule is None:
         return None
-    found = rule(call, layout)
-    if found is None or any(spec.rank != len(order) for slot in found.slots for spec in call.specs(slot)):
+    rewritten = rule(call, layout)
+    if rewritten is None or any(spec.rank != len(order) for slot in rewritten.slots for spec in call.specs(slot)):
         return None
 
-    def laid(slot: str, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
-        if slot not in found.slots:
+    def permuted(slot: str, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        if slot not in rewritten.slots:
             return specs
         return tuple(spec.with_(dims=tuple(spec.dims[axis] for axis in order)) for spec in specs)
 
-    ins = {slot: laid(slot, specs) for slot, specs in call.ins.items()}
-    outs = {slot: laid(slot, specs) for slot, specs in call.outs.items()}
-    return Call(found.op, ins, outs, found.attrs, call.place, call.training), found.slots
+    ins = {slot: permuted(slot, specs) for slot, specs in call.ins.items()}
+    outs = {slot: permuted(slot, specs) for slot, specs in call.outs.items()}
+    return Call(rewritten.op, ins, outs, rewritten.attrs, call.place, call.training), rewritten.slots
 
 
 def _elementwise(call: Call, layout: Layout) -> Relaid | None:
-    """An operator that works element by element: on equal dims, or with numbers and vectors along one axis.
+    """Rewrite an elementwise operator: on equal dims, or with scalars and vectors along one axis.
 
-    Random numbers are counted by element, in plain order.
+    Operators with random numbers are left alone: these are numbered by element, in plain order.
     """
     order, op = layout.permutation, call.op
     assert order is not None and op.scalar is not None

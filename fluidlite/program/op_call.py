@@ -1,4 +1,4 @@
-"""Call: one use of an operator, as hashable metadata. Inference, planner and kernels all see this."""
+"""Call: the hashable metadata of one use of an operator, for inference, planner and kernels."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 PLACEHOLDER = Spec.of((), "float32")
-"""What stands for an output that is still to be inferred."""
-_of_operands: set[Callable[[Call], Any]] = set()
-_SMALL = frozenset({int, float, bool, str, type(None)})
-"""Types of attributes that weigh little beside their entry; lists and arrays may be long."""
+"""Placeholder of an output that is not yet inferred."""
+_operand_functions: set[Callable[[Call], Any]] = set()
+_SMALL_TYPES = frozenset({int, float, bool, str, type(None)})
+"""Types of attributes whose size is negligible; lists and arrays may be long."""
 
 
 class Call:
@@ -31,23 +31,23 @@ class Call:
     ----------
     op : OpDef
     ins, outs : mapping of slot to tuple of Spec
-        Only slots that are given (inputs) or wanted (outputs). Dims may hold -1 at build time.
+        Only slots that are present. Dims may be -1 at build time.
     attrs : mapping
         Canonical values of every attribute of the definition.
     place : Place or None
-        Where it will run; None at build time.
+        The place that it will run on; None at build time.
     training : bool
         Whether the program reads gradients of it.
     index : mapping of slot to int
-        Where its variables begin among those of all inputs and outputs.
+        The position of its first variable among those of all inputs and outputs.
     known : bool
         Whether all dims of inputs are known.
     dense : bool
-        Whether no input or output is of another kind.
+        Whether all inputs and outputs are dense tensors.
     largest : int
-        The elements of its largest tensor; -1 where dims of an input are not known.
-    found : dict
-        What was asked of it :func:`once`.
+        The elements of its largest tensor; -1 if dims of an input are unknown.
+        found : dict
+        Results of functions decorated with :func:`once`.
     weight : int
         An estimate of its bytes, for caches.
     """
@@ -89,7 +89,7 @@ class Call:
         known = dense = True
         weight = 2000 + 100 * len(attrs)
         for value in attrs.values():
-            if type(value) not in _SMALL:
+            if type(value) not in _SMALL_TYPES:
                 weight += weight_of(value)
         for slot, specs in (*ins.items(), *outs.items()):
             index[slot] = position
@@ -106,20 +106,20 @@ class Call:
         self.dense = dense
         self.largest = largest if known else -1
         self.weight = weight
-        self._hash: int | None = None  # both when they are asked for: most calls are no keys
+        self._hash: int | None = None  # both computed on demand: most calls are no keys
         self._facts: tuple[Any, ...] = ()
         self.found: dict[Callable[[Call], Any], Any] = {}
 
     @property
     def of_tensors(self) -> bool:
-        """Whether its operator's expression computes it: one of tensors, and no function of scalars does."""
+        """Whether the operator's expression of tensors computes the call, because no function of scalars does."""
         op, scalar = self.op, self.op.scalar
         if op.expression is None or scalar is None:
             return op.expression is not None
         return scalar.supports is not None and scalar.supports(self) is not None
 
     def has(self, slot: str) -> bool:
-        """Whether the input slot was given, or the output slot is wanted."""
+        """Whether the call has the input or output slot."""
         return slot in self.index
 
     def count(self, slot: str) -> int:
@@ -147,7 +147,7 @@ class Call:
         return self.spec(slot, i).lod
 
     def value(self, slot: str, i: int = 0) -> tuple[Any, ...] | None:
-        """The numbers of an input whose slot says ``value=True``; None if absent, or not known yet."""
+        """The numbers of an input whose slot has ``value=True``; None if absent, or not yet known."""
         specs = self.ins.get(slot)
         return specs[i].value if specs else None
 
@@ -157,7 +157,7 @@ class Call:
 
     @property
     def key_dtype(self) -> str | None:
-        """The dtype that chooses the kernel: of the definition's ``kernel_dtype`` slot, else of the first variable."""
+        """The dtype that selects the kernel: of the definition's ``kernel_dtype`` slot, else of the first variable."""
         slot = self.op.kernel_dtype
         if slot is not None and slot in self.index:
             return self.dtype(slot)
@@ -168,7 +168,7 @@ class Call:
 
     @property
     def epilogue(self) -> Epilogue | None:
-        """What is computed of each element of a product before it is stored; None for other operators."""
+        """The epilogue fused into the store of a product; None for other operators."""
         return self.op.epilogue
 
     def with_outs(self, outs: Mapping[str, tuple[Spec, ...]]) -> Call:
@@ -182,19 +182,19 @@ class Call:
         return self._alike(Call(self.op, self.ins, self.outs, self.attrs, place, self.training))
 
     def _alike(self, other: Call) -> Call:
-        """A call of the same operands and attributes, which knows what was found of these."""
+        """Return ``other``, a call of the same operands and attributes, with the cached results of these."""
         rule = self.op.expression
         if rule is None or not rule.inferred or self.outs is other.outs:
-            for asked in _of_operands & self.found.keys():
-                other.found[asked] = self.found[asked]
+            for function in _operand_functions & self.found.keys():
+                other.found[function] = self.found[function]
         return other
 
-    # What inference functions raise. The framework puts operator and user's line before the message.
+    # Errors of inference functions. The framework prepends the operator and the user's line to the message.
 
     def fail(self, slot: str, expected: str, got: Any = None, do: str = "") -> NoReturn:
-        """Raise ShapeError: ``slot`` should be ``expected``."""
-        shown = self.shown(slot) if got is None else got
-        raise ShapeError(f"{slot} is {shown}; expected {expected}." + (f"\n  Do: {do}" if do else ""))
+        """Raise ShapeError: ``slot`` is not ``expected``."""
+        text = self.shown(slot) if got is None else got
+        raise ShapeError(f"{slot} is {text}; expected {expected}." + (f"\n  Do: {do}" if do else ""))
 
     def fail_dtype(self, slot: str, expected: str | Sequence[str], do: str = "") -> NoReturn:
         """Raise DtypeError: the slot's dtype is wrong."""
@@ -202,13 +202,13 @@ class Call:
         raise DtypeError(f"{slot} is {self.shown(slot)}; expected dtype {names}." + (f"\n  Do: {do}" if do else ""))
 
     def fail_attr(self, name: str, expected: str, do: str = "") -> NoReturn:
-        """Raise AttributeValueError: the attribute does not suit the inputs; ShapeError if a tensor stands for it."""
+        """Raise AttributeValueError: the attribute does not fit the inputs; ShapeError if a tensor replaces it."""
         slot = standing_for(self, name)
         if slot is not None:
             values = [spec.value for spec in self.specs(slot)]
-            known = [n for value in values for n in value or ()]
-            single = len(known) == 1 and not isinstance(self.attrs[name], tuple)
-            self.fail(slot, expected, got=None if None in values else known[0] if single else known, do=do)
+            numbers = [n for value in values for n in value or ()]
+            single = len(numbers) == 1 and not isinstance(self.attrs[name], tuple)
+            self.fail(slot, expected, got=None if None in values else numbers[0] if single else numbers, do=do)
         raise AttributeValueError(
             f"attribute {name!r} is {self.attrs[name]!r}; expected {expected}." + (f"\n  Do: {do}" if do else "")
         )
@@ -219,7 +219,7 @@ class Call:
             self.fail(slot, expected, do=do)
 
     def shown(self, slot: str) -> str:
-        """The slot's metadata as an error shows it."""
+        """The slot's metadata as text for errors."""
         specs = self.specs(slot)
         return ", ".join(map(repr, specs)) if specs else "absent"
 
@@ -245,47 +245,47 @@ class Call:
 
 
 def standing_for(call: Call, name: str) -> str | None:
-    """The input slot whose numbers stand in place of an attribute; None if its own value counts."""
+    """Return the input slot whose numbers replace an attribute; None if the attribute's own value is used."""
     attr = call.op.attr(name)
     return next((slot.name for slot in attr.tensors if call.has(slot.name)), None) if attr is not None else None
 
 
-def once(ask: Callable[[Call], Result]) -> Callable[[Call], Result]:
-    """Let what is asked of a call be found once: choosing and preparing a kernel both want to know."""
+def once(function: Callable[[Call], Result]) -> Callable[[Call], Result]:
+    """Cache a function's result in the call: choosing and preparing a kernel both need it."""
 
-    @wraps(ask)
-    def asked(call: Call) -> Result:
-        found = call.found
-        if asked not in found:
-            found[asked] = ask(call)
-        result: Result = found[asked]
+    @wraps(function)
+    def cached(call: Call) -> Result:
+        results = call.found
+        if cached not in results:
+            results[cached] = function(call)
+        result: Result = results[cached]
         return result
 
-    return asked
+    return cached
 
 
-def once_of_operands(ask: Callable[[Call], Result]) -> Callable[[Call], Result]:
-    """The same for what follows of operands and attributes; where an operator infers its outputs itself, of these too.
+def once_of_operands(function: Callable[[Call], Result]) -> Callable[[Call], Result]:
+    """Cache a function's result in the call and in calls with the same operands and attributes.
 
-    Calls with other outputs or on other places are not asked again.
+    Calls with other outputs or on other places share it, unless the operator's expression infers its outputs otherwise.
     """
-    asked = once(ask)
-    _of_operands.add(asked)
-    return asked
+    cached = once(function)
+    _operand_functions.add(cached)
+    return cached
 
 
 def _minus_zeros(attrs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Where attributes hold -0.0, which is equal to 0.0 and not the same."""
-    found: tuple[Any, ...] = ()
+    """Return the attributes, and indices in them, that are -0.0, which compares equal to 0.0."""
+    positions: tuple[Any, ...] = ()
     for name, value in attrs.items():
         if value.__class__ is float:
             if value == 0 and copysign(1.0, value) < 0:
-                found += (name,)
+                positions += (name,)
         elif value.__class__ is tuple and value and value[0].__class__ is float and 0.0 in value:
-            found += tuple((name, i) for i, item in enumerate(value) if item == 0 and copysign(1.0, item) < 0)
-    return found
+            positions += tuple((name, i) for i, item in enumerate(value) if item == 0 and copysign(1.0, item) < 0)
+    return positions
 
 
 def located(error: ProgramError, what: str) -> ProgramError:
-    """Return the same error with the operator and the user's line before its message."""
+    """Return the error with the operator and the user's line prepended to its message."""
     return type(error)(f"{what}: {error}")

@@ -1,4 +1,4 @@
-"""What operators that are appended inside a ``with`` block are given: a place, a name for reading."""
+"""``device_guard`` and ``name_scope``: the place and the name scope of operators appended in a ``with`` block."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _devices: list[str | None] = []
 
 @contextmanager
 def device_guard(place: PlaceLike | None = None) -> Iterator[None]:
-    """Operators appended inside run on ``place``, wherever the program runs; None: on the executor's again.
+    """Operators appended inside run on ``place``, whatever the executor's place; None: on the executor's place.
 
-    The copies between places are the planner's, and ``explain`` shows them.
+    The planner adds the copies between places, and ``explain`` shows them.
     """
     _devices.append(str(Place.parse(place)) if place is not None else None)
     try:
@@ -32,7 +32,7 @@ def current_device() -> str | None:
 
 @contextmanager
 def name_scope(prefix: str | None = None) -> Iterator[None]:
-    """Group the operators made inside under a name, for reading."""
+    """Set the name scope, a label for readers, of the operators appended inside."""
     _namescopes.append(text("the prefix of name_scope", prefix or "scope"))
     try:
         yield

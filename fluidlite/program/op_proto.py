@@ -1,4 +1,4 @@
-"""op_proto: an operator's definition as Fluid's OpProto shows it."""
+"""op_proto: an operator's definition in the form of Fluid's OpProto."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OpProto:
 
 
 class OpProtoHolder:
-    """Fluid's holder of all operators' definitions; ``OpProtoHolder.instance()`` is it."""
+    """Fluid's access to all operators' definitions, by ``OpProtoHolder.instance()``."""
 
     @classmethod
     def instance(cls) -> OpProtoHolder:

@@ -1,7 +1,7 @@
-"""OpDef: what an operator means, declared once.
+"""OpDef: the definition of an operator type.
 
-Slots, checked attributes, one inference function, a gradient rule, which outputs may share memory, and
-an optional decomposition. HOW it computes is in kernels; samples and references are in fluidlite.conformance.
+Slots, checked attributes, an inference function, a gradient rule, aliasing of outputs, and an optional decomposition.
+Kernels are registered separately; samples and references are in fluidlite.conformance.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ class Slot:
     dispensable : bool
         May be left out.
     intermediate : bool
-        An output that exists for the gradient; ``content`` says what it holds.
+        An output that exists for the gradient; ``content`` describes it.
     metadata_only : bool
         An input whose bytes no kernel reads (its dims or LoD suffice): it is never moved.
     value : bool
         An input whose numbers are metadata: inference and kernels read them with ``call.value(slot)``, no kernel
-        reads its bytes. Where they are not known before the run, planning stops in front of the operator, and goes
-        on once they are.
+        reads its bytes. If they are unknown before the run, planning stops before the operator and continues at run
+        time.
     table : bool
-        Of a value: an expression is given all of its numbers as one tensor of integers, not one by one, so that it is
-        the same for any count of them.
+        For a ``value``: an expression gets its numbers as one tensor of integers instead of one by one, so that it does
+        not depend on their count.
     unmoved : bool
-        An input that must lie where the operator shall run already: where it would be moved, planning raises.
+        An input that must already be on the operator's place: planning raises if it would be moved.
     on_host : bool
-        An input that kernels read on the host, or an output that lives there.
+        An input that kernels read in host memory, or an output in host memory.
     run_place : bool
-        Of an operator that runs itself: an input or output that lies on the place of the run, wherever others do.
+        For an operator with ``run``: an input or output on the place of the run, whatever the place of the others.
     decomposed : bool
-        Registered kernels do not know it: a call that has it is computed by the operator's expression.
+        Registered kernels do not support it: a call that has it is computed by the operator's expression.
     kinds : tuple of str
-        Which kinds of variable it takes.
+        The kinds of variable that it accepts.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Slot:
 _ATTR_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "str": (str,)}
 
 
-_TYPES_OF_ATTRS = (*_ATTR_TYPES, *(f"{name}s" for name in _ATTR_TYPES), "dtype", "block")
+_ATTR_TYPE_NAMES = (*_ATTR_TYPES, *(f"{name}s" for name in _ATTR_TYPES), "dtype", "block")
 
 
 _ARRAY_KINDS = {"ints": "i", "floats": "f"}
@@ -99,11 +99,11 @@ class Attr:
     """A typed, checked attribute.
 
     ``type`` is ``"int"``, ``"float"``, ``"bool"``, ``"str"``, a list of one (``"ints"``, ``"floats"``, ``"strs"``),
-    ``"dtype"`` (kept as its canonical text; Fluid's numbers are taken too) or ``"block"`` (an index).
+    ``"dtype"`` (stored as its canonical text; Fluid's numbers are accepted too) or ``"block"`` (an index).
     ``minimum`` and ``maximum`` are inclusive; ``choices`` is the closed list. ``default`` None means required,
-    unless ``optional``. A ``static`` float is a constant of generated kernels, which may branch on it; others are
-    their arguments. ``tensors`` are input slots whose numbers stand in place of the attribute: those of the first that
-    is given. A duplicable one has a number in each tensor, any other all of them in one.
+    unless ``optional``. A ``static`` float is a constant of generated kernels, which may branch on it; other floats are
+    their arguments. ``tensors`` are input slots whose numbers replace the attribute; the first present slot is used. A
+    duplicable slot has one number in each tensor, any other all numbers in one tensor.
     """
 
     name: str
@@ -119,9 +119,9 @@ class Attr:
     tensors: tuple[Slot, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.type not in _TYPES_OF_ATTRS:
+        if self.type not in _ATTR_TYPE_NAMES:
             raise RegistryError(
-                f"attribute {self.name!r} is of type {self.type!r}; expected one of {', '.join(_TYPES_OF_ATTRS)}"
+                f"attribute {self.name!r} is of type {self.type!r}; expected one of {', '.join(_ATTR_TYPE_NAMES)}"
             )
         if self.tensors and not all(
             isinstance(slot, Slot) and slot.value and slot.dispensable for slot in self.tensors
@@ -137,7 +137,7 @@ class Attr:
 
     @cached_property
     def canonical_default(self) -> Any:
-        """The default as a call has it; None if there is none."""
+        """The default in canonical form, or None."""
         return self.check(self.default) if self.default is not None else None
 
     @property
@@ -148,7 +148,7 @@ class Attr:
         """Return ``value`` in canonical, hashable form, or raise AttributeValueError."""
         if self.optional and (
             value is None or (self.type == "dtype" and as_whole(value) == -1)
-        ):  # -1: Fluid's word for none
+        ):  # -1: Fluid's value for none
             return None
         if self.type == "dtype":
             from fluidlite.tensor.var_type import dtype_of
@@ -162,7 +162,7 @@ class Attr:
                 raise self._bad(value, f"a list of {self.type[:-1]}")
             table = value.dtype.kind if isinstance(value, np.ndarray) and value.ndim == 1 else ""
             if isinstance(value, np.ndarray) and table == _ARRAY_KINDS.get(self.type) and self._unbounded:
-                return tuple(value.tolist())  # each number of a table is one
+                return tuple(value.tolist())  # the numbers of a table are checked by its dtype
             canonical = tuple(self._scalar(self.type[:-1], item, value) for item in value)
         elif self.type == "block":
             canonical = self._scalar("int", value, value)
@@ -177,51 +177,51 @@ class Attr:
                 raise self._bad(value, f"{self.maximum} or less")
         return canonical
 
-    def _scalar(self, kind: str, item: Any, whole: Any) -> Any:
+    def _scalar(self, kind: str, item: Any, original: Any) -> Any:
         item = item.item() if isinstance(item, np.generic) else item
-        if kind == "bool" and item is not whole and type(item) is int and item in (0, 1):
-            item = bool(item)  # Fluid keeps lists of bools as numbers
+        if kind == "bool" and item is not original and type(item) is int and item in (0, 1):
+            item = bool(item)  # Fluid stores lists of bools as numbers
         if (isinstance(item, bool) and kind != "bool") or not isinstance(item, _ATTR_TYPES[kind]):
             raise self._bad(
-                whole,
+                original,
                 {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str"}[kind]
-                if item is whole
+                if item is original
                 else f"a list of {kind}",
             )
         number: Any = item
         if kind == "int" and not -(2**63) <= number < 2**64:
-            raise self._bad(whole, "an int of 64 bits")
+            raise self._bad(original, "an int of 64 bits")
         try:
             return float(number) if kind == "float" else number
         except OverflowError:
-            raise self._bad(whole, "a number that a float can hold") from None
+            raise self._bad(original, "a number that a float can hold") from None
 
     def _bad(self, value: Any, expected: str) -> AttributeValueError:
         return AttributeValueError(f"attribute {self.name!r} is {value!r}; expected {expected}")
 
 
 def as_tensor(name: str) -> Slot:
-    """An input of one tensor, whose numbers may stand in place of an attribute."""
+    """Return an input slot of one tensor, whose numbers may replace an attribute."""
     return Slot(name, dispensable=True, value=True)
 
 
 def as_tensors(name: str) -> Slot:
-    """An input of a tensor for each number that may stand in place of an attribute."""
+    """Return an input slot of several tensors, one for each number that may replace an attribute."""
     return Slot(name, duplicable=True, dispensable=True, value=True)
 
 
 def tensor_slots(attrs: Iterable[Attr]) -> dict[str, Slot]:
-    """The input slots whose numbers may stand in place of attributes, with what there is to say of them."""
-    told = {True: "a tensor each", False: "as a tensor"}
+    """Return the input slots whose numbers may replace attributes, with their documentation."""
+    texts = {True: "a tensor each", False: "as a tensor"}
     return {
-        slot.name: replace(slot, doc=slot.doc or f"{attr.name}, {told[slot.duplicable]}; wins over the attribute")
+        slot.name: replace(slot, doc=slot.doc or f"{attr.name}, {texts[slot.duplicable]}; wins over the attribute")
         for attr in attrs
         for slot in attr.tensors
     }
 
 
 def tensor_dtypes(attrs: Iterable[Attr]) -> dict[str, tuple[str, ...]]:
-    """The dtypes of these slots."""
+    """Return the dtypes of the slots of :func:`tensor_slots`."""
     return {slot.name: FLOATS if "float" in attr.type else INTS for attr in attrs for slot in attr.tensors}
 
 
@@ -271,23 +271,23 @@ class OpDef:
         self._out = {slot.name: slot for slot in self.outputs}
         self._attr = {attr.name: attr for attr in self.attrs}
         self.may_act = self.effect or self.run is not None
-        """Whether a use of it may do more than make its outputs."""
+        """Whether a use of it may have effects besides its outputs."""
         self.derived: dict[str, Any] = {}
-        """Gradient operators that no definition declares, by suffix; see :mod:`fluidlite.program.derived`."""
+        """Derived gradient operators by suffix; see :mod:`fluidlite.program.derived`."""
         self.stated = tuple([slot.name for slot in self.inputs if slot.value and not slot.table])
-        """Inputs that are read as values, number by number; ``tables`` are read so as a whole."""
+        """Inputs whose numbers are read one by one as metadata; those of ``tables`` are read as one tensor."""
         self.tables = tuple([slot.name for slot in self.inputs if slot.table])
         self.floats = tuple([attr.name for attr in self.attrs if attr.type == "float" and not attr.static])
-        """Attributes that are numbers of a trace."""
+        """Float attributes that are symbols of a trace."""
         slots = (*self.inputs, *self.outputs)
         self.slots = frozenset(self._in) | frozenset(self._out)
         """The names of inputs and outputs."""
         self.unread = frozenset([slot.name for slot in slots if slot.metadata_only or slot.value])
         """Slots whose bytes no kernel reads."""
         self.not_computed = self.unread.union([slot.name for slot in slots if slot.on_host])
-        """Slots that are no operands of a kernel on its device."""
+        """Slots that are no operands of a kernel on the device."""
         self.off_device = frozenset([slot.name for slot in slots if slot.value or slot.on_host])
-        """Slots whose numbers the host reads or writes, or knows before a kernel runs."""
+        """Slots whose numbers the host reads, writes, or has as metadata."""
         self.unmoved = tuple([slot.name for slot in self.inputs if slot.unmoved])
         self.decomposed = tuple([slot.name for slot in slots if slot.decomposed])
         both = self._in.keys() & self._out.keys()
@@ -295,23 +295,23 @@ class OpDef:
             raise RegistryError(f"operator {self.type!r}: slot {sorted(both)[0]!r} is both an input and an output")
 
     def input(self, name: str) -> Slot | None:
-        """The input slot of that name, or None."""
+        """Return the input slot of that name, or None."""
         return self._in.get(name)
 
     def output(self, name: str) -> Slot | None:
-        """The output slot of that name, or None."""
+        """Return the output slot of that name, or None."""
         return self._out.get(name)
 
     def attr(self, name: str) -> Attr | None:
-        """The attribute of that name, or None."""
+        """Return the attribute of that name, or None."""
         return self._attr.get(name)
 
     def draws(self, attrs: Mapping[str, Any]) -> bool:
-        """Whether a run draws random numbers: at test none does."""
+        """Whether a run draws random numbers, which it does not with ``is_test``."""
         return self.random and not attrs.get("is_test")
 
     def stops(self, slot: str) -> str | None:
-        """Why no derivative flows through an input or output slot; None where one does, or should."""
+        """Return why no derivative flows through an input or output slot; None if one does, or should."""
         if slot in self.stop_gradient:
             return self.stop_gradient[slot]
         if slot in self.must_alias:
@@ -326,7 +326,7 @@ class OpDef:
 
     @contextmanager
     def blamed(self, what: str, error: Callable[[str], FluidError]) -> Iterator[None]:
-        """Around a function of the declaration: an error of it that is none of ours becomes ``error``."""
+        """Turn exceptions of a function of the declaration into ``error``, except fluidlite's own errors."""
         try:
             yield
         except FluidError:

@@ -1,4 +1,4 @@
-"""Operator: one use of a definition in a block, checked when it is made."""
+"""Operator: one use of a definition in a block, checked on creation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fluidlite.base.arguments import did_you_mean, name_of, whole_text
 from fluidlite.base.dtypes import INTS
 from fluidlite.base.errors import AttributeValueError, ProgramError
-from fluidlite.program.contents import RENAME, REPLACE, SET_ATTR, Attributes, Operators, Slots, fixed, slots
+from fluidlite.program.contents import RENAME, REPLACE, SET_ATTR, Attributes, Operators, Slots, read_only, slots
 from fluidlite.program.desc import OpDesc
 from fluidlite.program.inference import check_inputs, inferred
 from fluidlite.program.op_call import PLACEHOLDER, Call, located
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from fluidlite.program.variable import Variable
 
 EMPTY = "@EMPTY@"
-"""Fluid's name for an output that nobody wants, or an input that is absent."""
+"""Fluid's name of an output that is not needed, or of an absent input."""
 
 
-_ALL_WHOLE = 2**53
-"""A float holds every whole number up to it."""
+_EXACT_INTEGERS = 2**53
+"""Bound below which a float represents every integer exactly."""
 MADE_OF = "made_of"
-"""Hint of a fused operator: the types and lines of the operators that it is made of."""
+"""Hint of a fused operator: the types and lines of its operators."""
 NOT_FUSED = "not_fused"
-"""Hint of an operator: why it is no part of the kernels beside it, a text a neighbour."""
+"""Hint of an operator: why it is not fused with adjacent operators, one text for each."""
 CHECKS = "checks"
-"""Hint of a fused operator: how errors call the one in it that checks indices."""
+"""Hint of a fused operator: the text by which errors name its operator that checks indices."""
 NOT_EXPANDED = "not_expanded"
-"""Hint of an operator whose decomposition passes left to the planner, so that its parts are not fused: why."""
+"""Hint of an operator that passes did not decompose, so that its parts are not fused: the reason."""
 
 
 class Operator:
@@ -46,17 +46,17 @@ class Operator:
     ----------
     type : str
     inputs, outputs : dict of slot to list of variable names
-        To be read: :meth:`rename_input` and :meth:`rename_output` change them.
+        Read-only: :meth:`rename_input` and :meth:`rename_output` change them.
     attrs : dict
-        Every attribute of the definition, in canonical form; to be read: :meth:`set_attr` changes one.
+        Every attribute of the definition, in canonical form; read-only: :meth:`set_attr` changes one.
     hints : dict
-        Fluid's hint attributes that the definition does not declare (kept, not read).
+        Fluid's hint attributes that the definition does not declare (stored, not used).
     id : int
-        Kept by clone and by passes.
+        Preserved by clone and by passes.
     role : str
         ``"forward"``, ``"backward"``, ``"optimize"`` or ``"lr_sched"``.
     line : Line
-        Where the user made it.
+        The user's line that created it.
     """
 
     __slots__ = (
@@ -72,11 +72,11 @@ class Operator:
         "namescope",
         "role",
     )
-    type: str = fixed("definition.type", REPLACE)
-    inputs: Slots = fixed("_inputs", RENAME)
-    outputs: Slots = fixed("_outputs", RENAME)
-    attrs: Attributes = fixed("_attrs", SET_ATTR)
-    hints: Attributes = fixed("_hints", SET_ATTR)
+    type: str = read_only("definition.type", REPLACE)
+    inputs: Slots = read_only("_inputs", RENAME)
+    outputs: Slots = read_only("_outputs", RENAME)
+    attrs: Attributes = read_only("_attrs", SET_ATTR)
+    hints: Attributes = read_only("_hints", SET_ATTR)
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Operator:
         attrs: Mapping[str, Any],
         hints: Mapping[str, Any],
     ) -> Operator:
-        """An operator in the place of this one, or beside it: of its number, role, line and name scope."""
+        """Return a new operator with the id, role, line and name scope of this one, to replace or accompany it."""
         about = self.id, self.role, self.line, self.namescope
         return Operator(block, definition, inputs, outputs, attrs, hints, *about)
 
@@ -124,7 +124,7 @@ class Operator:
         return f"Operator({self.type}: {ins} -> {outs})"
 
     def check_outputs(self) -> None:
-        """Raise ProgramError if two outputs are one variable: which of them it would be is not defined."""
+        """Raise ProgramError if two outputs are the same variable, whose value would be undefined."""
         slots: dict[str, str] = {}
         for slot, name in ((slot, name) for slot, names in self.outputs.items() for name in names if name != EMPTY):
             if name in slots:
@@ -134,16 +134,16 @@ class Operator:
                 )
             slots[name] = slot
 
-    def _check_rounded(self, given: Mapping[str, Any]) -> None:
-        """Raise AttributeValueError if an attribute is rounded of a whole number that integers were to take exactly."""
+    def _check_rounded(self, values: Mapping[str, Any]) -> None:
+        """Raise AttributeValueError if a float attribute rounds an integer and an output is of an integer dtype."""
         for name, value in self.attrs.items():
-            if value.__class__ is float and abs(value) >= _ALL_WHOLE and whole_text(given.get(name)):
-                for each in self.output_arg_names:
-                    spec = self.block.var(each).spec
+            if value.__class__ is float and abs(value) >= _EXACT_INTEGERS and whole_text(values.get(name)):
+                for output in self.output_arg_names:
+                    spec = self.block.var(output).spec
                     if spec is not None and spec.dtype in INTS:
                         raise AttributeValueError(
-                            f"{self}: attribute {name!r} is {given[name]}, which a float rounds to {int(value)}; "
-                            f"expected a number that a float holds, for {each!r} is {spec.dtype}"
+                            f"{self}: attribute {name!r} is {values[name]}, which a float rounds to {int(value)}; "
+                            f"expected a number that a float holds, for {output!r} is {spec.dtype}"
                             "\n  Do: give it as a tensor of layers.fill_constant, to an operator of two tensors"
                         )
 
@@ -159,12 +159,12 @@ class Operator:
 
     @property
     def input_names(self) -> list[str]:
-        """The input slots that are given."""
+        """The input slots that are present."""
         return list(self.inputs)
 
     @property
     def output_names(self) -> list[str]:
-        """The output slots that are given."""
+        """The output slots that are present."""
         return list(self.outputs)
 
     @property
@@ -178,7 +178,7 @@ class Operator:
         return [name for names in self.outputs.values() for name in names]
 
     def attr(self, name: str) -> Any:
-        """Value of an attribute or hint."""
+        """Return the value of an attribute or hint."""
         if name in self.attrs:
             return self.attrs[name]
         if name in self.hints:
@@ -251,7 +251,7 @@ class Operator:
         Raises
         ------
         AttributeValueError
-            The definition declares none of that name, and no operator takes it; or the value does not fit it.
+            If neither the definition nor the hints have the name, or the value is invalid.
         """
         attr = self.definition.attr(name)
         if attr is None:
@@ -297,12 +297,12 @@ class Operator:
             raise ProgramError(f"a variable is renamed from {old!r:.60} to {new!r:.60}; expected variables or names")
         if not isinstance(new, str):
             self.block.own(new, f"{self}: a variable of {before!r}'s place")
-        return slots({slot: [after if name == before else name for name in held] for slot, held in names.items()})
+        return slots({slot: [after if name == before else name for name in group] for slot, group in names.items()})
 
     # Inference
 
     def call(self) -> Call | None:
-        """Build-time metadata, or None while an input's dims are not declared."""
+        """Return the build-time metadata, or None while an input's dims are not declared."""
         ins: dict[str, tuple[Spec, ...]] = {}
         for slot, names in self.inputs.items():
             specs = [self.block.var(name).spec for name in names]
@@ -313,7 +313,7 @@ class Operator:
         return Call(self.definition, ins, outs, self.attrs)
 
     def infer(self) -> None:
-        """Infer the outputs' dims and dtypes, and declare them so."""
+        """Infer the outputs' dims and dtypes, and declare them."""
         if self.definition.infer is None:
             return
         call = self.call()
@@ -325,19 +325,19 @@ class Operator:
         except ProgramError as exc:
             raise located(exc, str(self)) from None
         for slot, names in self.outputs.items():
-            found = results.get(slot)
-            if found is None:
+            specs = results.get(slot)
+            if specs is None:
                 continue
-            if len(found) != len(names):
-                raise ProgramError(f"{self}: output {slot} has {len(names)} variables, inference found {len(found)}")
-            for name, spec in zip(names, found, strict=True):
+            if len(specs) != len(names):
+                raise ProgramError(f"{self}: output {slot} has {len(names)} variables, inference found {len(specs)}")
+            for name, spec in zip(names, specs, strict=True):
                 if name != EMPTY:
                     self._declare(self.block.var(name), spec)
 
     def _declare(self, variable: Variable, spec: Spec) -> None:
         before = variable.spec
         if variable.block is not self.block and before is not None and before.rank == spec.rank:
-            # a sub-block runs any number of times: dims that it changes are open
+            # a sub-block may run repeatedly: dims that it changes become unknown
             spec = spec.with_(dims=either(before.dims, spec.dims))
         variable.declare(spec)
 
@@ -346,12 +346,12 @@ Operators.kind = Operator
 
 
 def no_attribute(definition: OpDef, what: str, name: Any) -> AttributeValueError:
-    """The error of a name that no attribute of an operator has."""
+    """Return the error for a name that no attribute of an operator has."""
     names = [attr.name for attr in definition.attrs]
-    near = did_you_mean(name, (*names, *HINTS))
-    return AttributeValueError(f"{what} has no attribute {name!r}; it has {', '.join(names) or 'none'}{near}")
+    suggestion = did_you_mean(name, (*names, *HINTS))
+    return AttributeValueError(f"{what} has no attribute {name!r}; it has {', '.join(names) or 'none'}{suggestion}")
 
 
 def grad_name(name: str) -> str:
-    """Name of a variable's gradient: ``x@GRAD``."""
+    """Return the name of a variable's gradient: ``x@GRAD``."""
     return name + GRAD

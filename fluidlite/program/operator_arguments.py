@@ -1,4 +1,4 @@
-"""What a user gives an operator: its slots and attributes, checked."""
+"""Checks of the slots and attributes that a user passes to an operator."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 def check_slots(
     definition: OpDef, values: Mapping[str, Any] | None, side: str, line: Line, block: Block
 ) -> dict[str, list[str]]:
-    """Turn what the user gave for slots into names, or raise ProgramError."""
+    """Convert the user's slots to names of variables, or raise ProgramError."""
     slots = definition.inputs if side == "input" else definition.outputs
-    known = {slot.name: slot for slot in slots}
+    slots_by_name = {slot.name: slot for slot in slots}
     what = f"operator {definition.type} ({line})"
     clean: dict[str, list[str]] = {}
     values = mapped(f"{what}: {side}s", values or {}, "a mapping of slots to variables")
     for name in values:
-        if name not in known:
-            raise ProgramError(f"{what} has no {side} slot {name!r}; it has {', '.join(known) or 'none'}")
+        if name not in slots_by_name:
+            raise ProgramError(f"{what} has no {side} slot {name!r}; it has {', '.join(slots_by_name) or 'none'}")
     for slot in slots:
         names = _names(values.get(slot.name), slot, side, what, block)
         if not names:
@@ -55,10 +55,10 @@ def _names(value: Any, slot: Slot, side: str, what: str, block: Block) -> list[s
             raise ProgramError(
                 f"{what}: {side} slot {slot.name!r} got {type(item).__name__} {item!r}; expected a variable or its name"
             )
-        known = block.find_var(name) if name != EMPTY else None
-        if known is not item and name != EMPTY and not isinstance(item, str):
-            check_own(known, item, f"{what}: {side} slot {slot.name!r}", block)
-        if name != EMPTY and known is None:
+        own = block.find_var(name) if name != EMPTY else None
+        if own is not item and name != EMPTY and not isinstance(item, str):
+            check_own(own, item, f"{what}: {side} slot {slot.name!r}", block)
+        if name != EMPTY and own is None:
             raise ProgramError(
                 f"{what}: {side} slot {slot.name!r} names variable {name!r}, which the block does not have"
             )
@@ -66,23 +66,23 @@ def _names(value: Any, slot: Slot, side: str, what: str, block: Block) -> list[s
     return [name for name in names if name != EMPTY] if side == "input" else names
 
 
-def check_own(known: Any, item: Any, what: str, block: Block) -> None:
-    """Raise ProgramError if a variable that is given is one of another program.
+def check_own(own: Any, item: Any, what: str, block: Block) -> None:
+    """Raise ProgramError if a variable belongs to another program.
 
-    ``known``: what the block knows by its name: it may be another value that has the name by chance.
+    ``own``: the block's variable of the same name, which may be another value, or None.
     """
     stands_for = getattr(item, "stands_for", None)
-    if stands_for is None or (known is None and item.block.program is block.program):
+    if stands_for is None or (own is None and item.block.program is block.program):
         return
-    if known is None:
+    if own is None:
         raise ProgramError(
             f"{what} names variable {item.name_and_line()}, which the block does not have: it is of another program"
             "\n  Do: build both in one program_guard; an operator such as + appends to the program of the variable at "
             "its left"
         )
-    if not stands_for(known):
+    if not stands_for(own):
         raise ProgramError(
-            f"{what} got {item.name_and_line()} of another program; {known.name_and_line()} of this one is another "
+            f"{what} got {item.name_and_line()} of another program; {own.name_and_line()} of this one is another "
             "value\n  Do: build both in one program, or give the variable of this one: block.var(name)"
         )
 
@@ -90,7 +90,7 @@ def check_own(known: Any, item: Any, what: str, block: Block) -> None:
 def check_attrs(
     definition: OpDef, values: Mapping[str, Any] | None, line: Line
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Canonical attributes of the definition, and hints; or AttributeValueError."""
+    """Return the canonical attributes of the definition, and the hints; or raise AttributeValueError."""
     what = f"operator {definition.type} ({line})"
     if values is not None and not isinstance(values, Mapping):
         raise ProgramError(f"{what}: attrs is {type(values).__name__}; expected a mapping of names to values")

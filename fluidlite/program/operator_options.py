@@ -1,6 +1,6 @@
-"""What a declaration says of an operator beside its slots and attributes: frozen dataclasses, one for each matter.
+"""Options of an operator's declaration, besides its slots and attributes: frozen dataclasses, one for each aspect.
 
-``register_op``, ``@operator``, ``@gradient``, ``unary`` and ``binary`` take them by position, behind what they declare,
+``register_op``, ``@operator``, ``@gradient``, ``unary`` and ``binary`` take them by position after the type,
 in any order, each at most once::
 
     @operator("increment", Aliasing(may={"Out": "X"}), attrs=[STEP], source="Fluid increment_op.cc")
@@ -29,7 +29,7 @@ _EXPECTED: dict[str, Callable[[Any], bool]] = {
     "a text": lambda value: isinstance(value, str),
     "a mapping of names to texts": _is_mapping_of_texts,
 }
-"""Of values of each kind, what tells them from others."""
+"""The check for each kind of field, by the text that errors expect."""
 
 
 def check_fields(
@@ -41,40 +41,40 @@ def check_fields(
     texts: Sequence[str] = (),
     mappings: Sequence[str] = (),
 ) -> None:
-    """Raise RegistryError for a field of an option that is no bool, function, list of names, text or mapping of these.
+    """Raise RegistryError for a field of an option that is not of its kind: bool, function, names, text or mapping.
 
-    None, the default of many, is left to the type checker.
+    None, the default of many fields, is accepted.
     """
-    for (what, holds), group in zip(_EXPECTED.items(), (flags, functions, names, texts, mappings), strict=True):
+    for (what, is_valid), group in zip(_EXPECTED.items(), (flags, functions, names, texts, mappings), strict=True):
         for name in group:
             value = getattr(option, name)
             if value is None:
                 continue
             try:
-                fits = holds(value)
-            except TypeError:  # of what no loop goes over
-                fits = False
-            if not fits:
+                valid = is_valid(value)
+            except TypeError:  # not iterable
+                valid = False
+            if not valid:
                 raise RegistryError(f"{type(option).__name__}({name}={value!r}): expected {what}")
 
 
 @dataclass(frozen=True)
 class Inference:
-    """What is known of a call before it runs.
+    """The metadata of a call that is known before it runs.
 
     Attributes
     ----------
     infer : callable, optional
         ``infer(call) -> {output slot: Spec or list of Spec}``: pure; at build time dims may be -1, at bind time they
-        are exact. It raises through ``call.fail`` and its siblings. Operators that are functions of tensors or of
-        scalars have it from their function; there it is for what must be added to that, or stand before it.
+        are exact. It raises through ``call.fail`` and related methods. Operators that are functions of tensors or of
+        scalars derive it from their function; for those, ``infer`` adds checks.
     constant : callable, optional
-        ``constant(call) -> {output slot: numbers or None}``: what it writes, where metadata tells that. Operators that
-        take the output as metadata (a slot with ``value=True``) then need no look at the device.
+        ``constant(call) -> {output slot: numbers or None}``: the outputs, if metadata determines them. Operators that
+        read the output as metadata (a slot with ``value=True``) then need no copy from the device.
     dynamic : bool
-        Its outputs' dims depend on values: inference says -1, the kernel calls ``io.resize``.
+        The dims of its outputs depend on values: inference returns -1, and the kernel calls ``io.resize``.
     kernel_dtype : str, optional
-        The slot whose dtype chooses the kernel; default: the first input's.
+        The slot whose dtype selects the kernel; default: the first input.
 
     Raises
     ------
@@ -94,16 +94,16 @@ class Inference:
 
 @dataclass(frozen=True, kw_only=True)
 class Aliasing:
-    """Which outputs share memory with inputs.
+    """The outputs that share memory with inputs.
 
     Attributes
     ----------
     may : mapping of output slot to input slot
         Pairs that may share memory.
     must : mapping of output slot to input slot
-        Pairs that are one variable, updated in place.
+        Pairs that are the same variable, updated in place.
     view : (output slot, input slot), optional
-        The output has the input's bytes under other dims.
+        The output has the input's bytes with other dims.
 
     Raises
     ------
@@ -128,28 +128,28 @@ class Aliasing:
 
 @dataclass(frozen=True, kw_only=True)
 class Differentiation:
-    """How derivatives flow through an operator, and where they do not.
+    """The gradient of an operator, and the slots without derivatives.
 
     Attributes
     ----------
     rule : GradRule or callable, optional
-        Which gradient operator it gets, and what that reads; or ``rule(maker)``, which appends gradient operators.
+        The gradient operator and the slots that it reads; or ``rule(maker)``, which appends gradient operators.
     reads : tuple of slots, optional
-        Of ``@operator``: the gradient operator, its type + "_grad", is derived, and reads these beside the outputs'
-        gradients: inputs and outputs. It gets all inputs, those that are not named as metadata only.
+        For ``@operator``: the gradient operator, its type + "_grad", is derived, and reads these inputs and outputs
+        besides the outputs' gradients. It has all inputs; those that are not named here are metadata only.
     dispensable : tuple of slots
-        What a derived or written gradient operator reads that may be left out (``"Out@GRAD"``).
+        Inputs of a derived or handwritten gradient operator that may be absent (``"Out@GRAD"``).
     only_for : mapping of slot read to slot written
-        What a written gradient reads for one gradient alone; see ``GradRule``.
+        Slots that a handwritten gradient reads for one gradient only; see ``GradRule``.
     stop_gradient : mapping of input or output slot to str
         Slots through which no derivative flows, and why: the derivative is 0 almost everywhere (a choice of an index,
         a count), or it stops there on purpose. Slots that are no floats, whose numbers are not read
         (``metadata_only``), or that update state in place need no entry.
     no_gradient : mapping of input or output slot to str
-        Slots that have a derivative which is not given, and what a program can do instead: backward raises there with
-        this text. It raises for any other slot that the gradient operator leaves out too.
+        Slots whose derivative is not implemented, and what a program can do instead: backward raises with this text.
+        It also raises for any other slot that the gradient operator leaves out.
     doc, memory : str
-        Of the derived gradient operator: what it computes; as ``Execution.memory``.
+        The documentation and ``Execution.memory`` of the derived gradient operator.
 
     Raises
     ------
@@ -179,7 +179,7 @@ class Differentiation:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How an operator runs: where, with which effects, in how much memory.
+    """How an operator runs: its place, effects and memory.
 
     Attributes
     ----------
@@ -187,7 +187,7 @@ class Execution:
         ``run(frame, op)`` of an operator without kernels (print, control flow): it takes tensors from
         ``frame.read(slot)`` and hands its own to ``frame.write(slot, tensors)``.
     pure : bool
-        Such an operator does no more than make its outputs: where nobody reads these, it is left out.
+        An operator with ``run`` has no effects besides its outputs: it is removed if they are not read.
     marker : bool
         It only marks variables, and never runs (feed, fetch).
     host_only : str, optional
@@ -195,9 +195,9 @@ class Execution:
     random : bool
         It draws random numbers.
     effect : bool
-        It does something besides writing its outputs, so that it runs even if nobody reads them.
+        It has effects besides its outputs, so that it runs even if they are not read.
     memory : str
-        What its kernels allocate beside the outputs, and why, if that with the outputs is more than twice these.
+        The memory that its kernels allocate, and why, if with the outputs it is more than twice the outputs.
 
     Raises
     ------
@@ -228,28 +228,28 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class Lowering:
-    """With what an operator is computed, where no kernel is registered.
+    """How an operator is computed if no kernel is registered.
 
     Attributes
     ----------
     scalar : ScalarRule, optional
-        The operator as a function of scalars: kernels are generated from it.
+        The operator as a function of scalars, from which kernels are generated.
     expression : ExpressionRule, optional
-        Of ``register_op``: the operator as a function of tensors; ``@operator`` makes it.
+        For ``register_op``: the operator as a function of tensors; ``@operator`` creates it.
     decompose : callable, optional
-        Of ``register_op``: ``decompose(call, build)`` says it with other operators (docs/operators.md).
+        For ``register_op``: ``decompose(call, build)`` decomposes it into other operators (docs/operators.md).
     in_layout : callable, optional
-        ``in_layout(call, layout)``: how it is said on memory that lies in a layout, or None; for elementwise operators
-        it is known.
+        ``in_layout(call, layout)``: the form of the operator for tensors in a layout, or None; elementwise operators
+        need none.
     library : bool
-        A library behind the array namespace computes most of it, such as a matrix product: array calls come before
-        kernels of a kernel language.
+        A library behind the array namespace computes most of it, such as a matrix product: array calls have priority
+        over kernels of a kernel language.
     gradient_library : bool, optional
-        Whether that is so of its derived gradient; default: as of itself.
+        The same for its derived gradient; default: as ``library``.
     stored : mapping of output slot to dtype
-        Outputs that are not stored as computed, and those that are, of half types too (``AS_COMPUTED``).
+        Outputs that are stored in another dtype than their default (see ``ExpressionRule``), also ``AS_COMPUTED``.
     decomposed : tuple of slots
-        Slots of a gradient operator that registered kernels do not know: the expression computes calls that have them.
+        Slots of a gradient operator that registered kernels do not support: the expression computes calls with them.
 
     Raises
     ------
@@ -277,14 +277,14 @@ class Lowering:
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """An operator's entry in the registry.
+    """The registration of an operator.
 
     Attributes
     ----------
     version : int
-        Of its meaning, from 1 on: programs are saved with it, and a program of a higher version is not loaded.
+        The version of its semantics, from 1 on: programs are saved with it, and a higher version is not loaded.
     override : bool
-        It replaces an operator of the same type that is registered already.
+        It replaces a registered operator of the same type.
 
     Raises
     ------
@@ -308,26 +308,26 @@ Kind = TypeVar("Kind")
 _defaults: dict[type[Any], Any] = {}
 
 
-def _plain(kind: type[Kind]) -> Kind:
-    """An option with its defaults: made once, since most operators have those of most options."""
+def _default_option(kind: type[Kind]) -> Kind:
+    """Return an option with its defaults, created once, because most operators use the defaults of most options."""
     if kind not in _defaults:
         _defaults[kind] = kind()
-    found: Kind = _defaults[kind]
-    return found
+    option: Kind = _defaults[kind]
+    return option
 
 
 class Options:
     """The options of one declaration, by class.
 
     ``what``: the operator, as an error names it.
-    ``taken``: those that the declaration takes.
-    Raises RegistryError if one is no option, or a class is there twice.
+    ``further``: classes that the declaration accepts besides :data:`Option`.
+    Raises RegistryError if one is no option, or a class occurs twice.
     """
 
-    def __init__(self, what: str, options: Sequence[Any], *taken: type) -> None:
+    def __init__(self, what: str, options: Sequence[Any], *further: type) -> None:
         self.what = what
         self._by_class: dict[type, Any] = {}
-        classes = (*Option.__args__, *taken)  # type: ignore[attr-defined]
+        classes = (*Option.__args__, *further)  # type: ignore[attr-defined]
         for option in options:
             if type(option) not in classes:
                 raise RegistryError(
@@ -342,15 +342,15 @@ class Options:
         return self._by_class.get(kind)
 
     def get(self, kind: type[Kind]) -> Kind:
-        """The option of a class, or its defaults."""
-        return self._by_class.get(kind) or _plain(kind)
+        """Return the option of a class, or its defaults."""
+        return self._by_class.get(kind) or _default_option(kind)
 
     def refuse(self, kind: type[Any], names: Sequence[str], do: str) -> None:
-        """Raise where an option says what this declaration would not read: another function takes it."""
-        option, plain = self.get(kind), _plain(kind)
+        """Raise if an option sets fields that this declaration does not support; ``do``: the advice."""
+        option, default = self.get(kind), _default_option(kind)
         for name in names:
-            if getattr(option, name) != getattr(plain, name):
-                known = ", ".join(each.name for each in fields(kind) if each.name not in names)
+            if getattr(option, name) != getattr(default, name):
+                supported = ", ".join(each.name for each in fields(kind) if each.name not in names)
                 raise RegistryError(
-                    f"{self.what} does not take {kind.__name__}({name}=...); expected {known}\n  Do: {do}"
+                    f"{self.what} does not take {kind.__name__}({name}=...); expected {supported}\n  Do: {do}"
                 )

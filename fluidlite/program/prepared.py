@@ -1,4 +1,4 @@
-"""What ``prepare`` of a kernel gives, once for each call's metadata and context."""
+"""Prepared: the result of a kernel's ``prepare``, cached by the call's metadata and the context."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from fluidlite.program.op_call import Call
 Run = Callable[[Any, IO], Any]
 Bind = Callable[[Any, IO], "Callable[[], Any] | None"]
 Form = tuple[int, Callable[[Any, Span, Span], Any], Hashable]
-"""A form in which a kernel would rather read an input: bytes, function, key; see :class:`Prepared`."""
+"""The packed form of an input: bytes, packing function, key; see :class:`Prepared`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A kernel that is ready to run. ``prepare(call, context)`` may return ``run`` alone, if it has no more to say.
+    """A kernel that is ready to run. ``prepare(call, context)`` may return ``run`` alone if no other field is needed.
 
     Attributes
     ----------
     run : callable
-        ``run(context, io)`` computes; it keeps no state between calls, for several threads may run it.
+        ``run(context, io)`` computes; it has no state between calls, because several threads may call it.
     workspace : int
-        Bytes of scratch memory that each run finds in ``io.workspace``.
+        Bytes of scratch memory that each run gets in ``io.workspace``.
     bind : callable, optional
-        ``bind(context, io)`` returns a function of no arguments that does what ``run(context, io)`` does, for operands
-        whose memory stays where it is; or None, if it cannot.
+        ``bind(context, io)`` returns a function without arguments that is equivalent to ``run(context, io)``, for
+        operands with static addresses; or None if this is impossible.
     record : callable, optional
-        ``record(recorder, io)`` notes the native calls that ``run`` would make, and returns True; or False, if they may
-        be others at the next run.
+        ``record(recorder, io)`` records the native calls that ``run`` would make, and returns True; or returns False if
+        the next run may make other calls.
     source : str
-        The text that was generated, for people.
+        The generated source, for readers.
     function : callable, optional
-        ``function(name)`` returns a Python function's text, and which operands are its arguments.
+        ``function(name)`` returns the text of a Python function, and the indices of the operands that it takes.
     packed : mapping of slot to (nbytes, pack, key)
-        Inputs of one tensor that it would rather read in another form: its bytes, ``pack(context, source, target)``,
-        which writes the form of one span to another and reads nothing else, and all that ``pack`` depends on beside
-        dims and dtype; kernels of equal keys share a form. Where a compiled program only reads a variable, ``run``
-        finds the form in ``io.packed(slot)``, made anew when the variable was written; everywhere else that is None.
+        Inputs of one tensor with a packed form that it can read instead: the bytes of that form,
+        ``pack(context, source, target)``, which writes it and reads only ``source``, and a key of all that ``pack``
+        depends on besides dims and dtype; kernels with equal keys share it. If a compiled program only reads a
+        variable, ``io.packed(slot)`` returns the form, repacked after the variable was written; otherwise None.
     """
 
     run: Run
@@ -58,11 +58,11 @@ class Prepared:
 
 
 def as_prepared(prepared: Any, call: Call, whose: str) -> Prepared:
-    """Return what a kernel's ``prepare`` gave for a call as :class:`Prepared`.
+    """Return the result of a kernel's ``prepare`` for a call as :class:`Prepared`.
 
     ``whose``: the kernel, as an error names it.
-    Raises DeviceError if it is neither, or a function that carries ``workspace`` or ``bind``, which nobody would look
-    at; or a number of bytes below 0, or a packed input that is none, or has no function.
+    Raises DeviceError if it is neither a function nor :class:`Prepared`, or a function with attributes ``workspace`` or
+    ``bind``, which would be ignored; or if its workspace is negative, or a packed input is invalid.
     """
     if isinstance(prepared, Prepared):
         if isinstance(prepared.workspace, bool) or not isinstance(prepared.workspace, int) or prepared.workspace < 0:
@@ -72,9 +72,9 @@ def as_prepared(prepared: Any, call: Call, whose: str) -> Prepared:
             if not isinstance(nbytes, int) or nbytes < 0 or not callable(pack):
                 raise DeviceError(f"{whose} wants {slot} packed as {form!r}; expected (0 bytes or more, function, key)")
             if len(call.ins.get(slot, ())) != 1:
-                ones = [name for name, specs in call.ins.items() if len(specs) == 1]
+                single = [name for name, specs in call.ins.items() if len(specs) == 1]
                 raise DeviceError(
-                    f"{whose} wants {slot!r} packed; expected an input of one tensor: {', '.join(ones) or 'none'}"
+                    f"{whose} wants {slot!r} packed; expected an input of one tensor: {', '.join(single) or 'none'}"
                 )
         return prepared
     if not callable(prepared):

@@ -1,4 +1,4 @@
-"""Program: blocks of operators and variables, with no device in them; and the programs that layers append to."""
+"""Program: blocks of operators and variables, independent of devices; and the default programs of layers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Program(FluidProgram):
     ----------
     random_seed : int
         Key of all random operators; 0: drawn once a process.
-    repeated : bool
-        Whether it runs again and again, so that compiling it is worth more; those that update state do in any case.
+        repeated : bool
+        Whether it runs many times, which justifies more compile time; programs that update state are taken to.
     """
 
     def __init__(self) -> None:
@@ -43,20 +43,20 @@ class Program(FluidProgram):
         self.feed_names: list[str] = []
         self.fetch_names: list[str] = []
         self.readers: list[ProgramReader] = []
-        """What feeds some of its variables at each run; copies of the program share them."""
+        """Readers that feed some of its variables at each run; copies of the program share them."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Program:
-        return self.clone()  # with a serial of its own, by which caches know it
+        return self.clone()  # with its own serial, which is a cache key
 
     def __copy__(self) -> Program:
         return self.clone()
 
     def touch(self) -> None:
-        """Note that the program changed; caches watch ``edits``."""
+        """Increment ``edits``, the version counter that invalidates caches of the program."""
         self.edits += 1
 
     def next_id(self) -> int:
-        """A fresh operator id."""
+        """Return a new operator id."""
         self._next_id += 1
         return self._next_id - 1
 
@@ -80,7 +80,7 @@ class Program(FluidProgram):
         return self.blocks[0]
 
     def block(self, index: int) -> Block:
-        """The block of that index."""
+        """Return the block of that index."""
         index = whole("the index of a block", index)
         if not 0 <= index < len(self.blocks):
             raise ProgramError(f"the program has no block {index}; it has {len(self.blocks)}")
@@ -88,7 +88,7 @@ class Program(FluidProgram):
 
     @property
     def num_blocks(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return len(self.blocks)
 
     def current_block(self) -> Block:
@@ -135,15 +135,15 @@ class Program(FluidProgram):
     def clone(self, for_test: bool = False) -> Program:
         """Copy the program; operator ids, lines and roles are kept.
 
-        With ``for_test`` every ``is_test`` attribute is set and the operators of backward, optimiser and
-        learning-rate schedule are left out, and what runs no other ones.
+        With ``for_test`` every ``is_test`` attribute is set; the operators of backward, optimiser and learning-rate
+        schedule are left out, and those that run only such operators.
         """
         from fluidlite.program.edit import copy_program
 
         return copy_program(self, truth("for_test of Program.clone", for_test))
 
     def prune(self, targets: Sequence[Variable | str], feeds: Sequence[Variable | str] = ()) -> Program:
-        """Copy only what the targets need; variables in ``feeds`` are taken as given."""
+        """Copy the program with only the operators that the targets need; variables in ``feeds`` are inputs."""
         from fluidlite.program.edit import prune
 
         return prune(self, targets, feeds)
@@ -151,9 +151,9 @@ class Program(FluidProgram):
     _prune = prune
 
     def to_json(self) -> str:
-        """Versioned JSON; :meth:`from_json` reads it, without running code.
+        """Return the program as versioned JSON; :meth:`from_json` reads it, without running code.
 
-        Of regularizers and clips it keeps those of fluidlite, without ``need_clip``; not those of a user's class.
+        It contains regularizers and clips of fluidlite's classes, without ``need_clip``; not those of a user's class.
         """
         from fluidlite.program.json_form import dumps
 
@@ -161,7 +161,7 @@ class Program(FluidProgram):
 
     @staticmethod
     def from_json(text: str | bytes) -> Program:
-        """Read what :meth:`to_json` wrote.
+        """Read a program that :meth:`to_json` wrote.
 
         Raises
         ------
@@ -174,12 +174,12 @@ class Program(FluidProgram):
 
     @staticmethod
     def parse_from_string(binary_str: str | bytes) -> Program:
-        """Read a program in our format, or the ``ProgramDesc`` that Paddle's ``serialize_to_string`` gave.
+        """Read a program in fluidlite's format, or a ``ProgramDesc`` of Paddle's ``serialize_to_string``.
 
         Raises
         ------
         SavedModelError
-            If it is truncated, of a newer version, no program, or names operators or attributes that are not known.
+            If it is truncated, of a newer version, no program, or names unknown operators or attributes.
         """
         from fluidlite.program.json_form import loads
         from fluidlite.program.protobuf.reading import is_program, read_program
@@ -211,7 +211,7 @@ def default_main_program() -> Program:
 
 
 def default_startup_program() -> Program:
-    """The program that initialises parameters."""
+    """Return the program that initialises parameters."""
     return _startup
 
 

@@ -1,4 +1,4 @@
-"""Readers of a program: what feeds some of its variables at each run, as Fluid's ``py_reader`` does."""
+"""Readers of a program, which feed some of its variables at each run, as Fluid's ``py_reader`` does."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fluidlite.platform.place import Place
 
 
 class ProgramReader(Protocol):
-    """Gives the values of some variables, batch by batch.
+    """Provides the values of some variables, batch by batch.
 
-    ``feed_names``: the variables.
-    ``started``: whether it has batches to give.
+    ``feed_names``: the names of the variables.
+    ``started``: whether it has been started and not reset.
     """
 
     @property
@@ -26,7 +26,7 @@ class ProgramReader(Protocol):
     def started(self) -> bool: ...
 
     def next_feed(self, place: Place) -> Mapping[str, Any]:
-        """The next batch, for a run on a place.
+        """Return the next batch, for a run on a place.
 
         Raises EOFException if there are no more.
         Raises ProgramError if it was not started.
@@ -35,9 +35,9 @@ class ProgramReader(Protocol):
 
 
 def fed_by_readers(program: Any, feed: Any, place: Place) -> Any:
-    """Return a feed with what the program's readers give; what is no feed stays as it is, for others to refuse.
+    """Return a feed with the values of the program's readers; an invalid feed is returned unchanged.
 
-    A reader that was not started, and whose variables the user feeds, is left alone.
+    A reader that was not started, and whose variables the user feeds, is skipped.
 
     Raises FeedError if the user feeds a variable of a reader that was started.
     """
@@ -58,6 +58,6 @@ def fed_by_readers(program: Any, feed: Any, place: Place) -> Any:
             )
         if len(both) == len(reader.feed_names):
             continue
-        found = reader.next_feed(place)
-        merged.update((name, value) for name, value in found.items() if block.has_var(name))
+        values = reader.next_feed(place)
+        merged.update((name, value) for name, value in values.items() if block.has_var(name))
     return merged

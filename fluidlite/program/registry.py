@@ -1,4 +1,4 @@
-"""The global map of operators, and ``register_op``, which declares one."""
+"""The registry of operators, and ``register_op``, which declares one."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ HINTS = frozenset(
         "fuse_with_relu",
     }
 )
-"""Attributes of Fluid that any operator takes: roles and hints. One that a definition declares is checked as such."""
+"""Fluid's attributes that every operator accepts: roles and hints. One that a definition declares is checked."""
 
 
 class OpRegistry:
     def __init__(self) -> None:
         self.generation = 0
         self._ops: dict[str, OpDef] = {}
-        self._noted: dict[str, OpDef] = {}
+        self._unlisted: dict[str, OpDef] = {}
         self._hidden: dict[OpDef, OpDef] = {}
         self._lock = new_rlock()
         self.find_derived: Callable[[str], OpDef | None] = lambda type: None
-        """Finds operators that are derived of others when they are first asked for."""
+        """Finds derived operators, which are created on their first use."""
 
     def add(self, op: OpDef, override: bool = False) -> None:
-        """Register a definition; the same type twice is an error that names both origins."""
+        """Register a definition; a second definition of a type is an error that names both origins."""
         with self._lock:
             other = self._ops.get(op.type)
             if other is not None and other is not op and not override:
@@ -85,29 +85,29 @@ class OpRegistry:
             hidden = self._hidden.pop(op, None)
             if self._ops.get(op.type) is op:
                 del self._ops[op.type]
-                if hidden is not None:  # what it overrode is back
+                if hidden is not None:  # restore the overridden definition
                     self._ops[op.type] = hidden
                 self.generation += 1
                 cache_version.invalidate()
 
     def note(self, op: OpDef) -> None:
-        """Know a definition that programs hold and no place runs: it is found by its type, and listed nowhere."""
-        self._noted[op.type] = op
+        """Add a definition that programs contain but no place runs: it is found by its type, and not listed."""
+        self._unlisted[op.type] = op
 
     def find(self, type: str) -> OpDef | None:
-        found = self._ops.get(type)
-        if found is None:
+        definition = self._ops.get(type)
+        if definition is None:
             ensure_loaded()
-            found = self._ops.get(type) or self._noted.get(type) or self.find_derived(type)
-        return found
+            definition = self._ops.get(type) or self._unlisted.get(type) or self.find_derived(type)
+        return definition
 
     def get(self, type: str) -> OpDef:
-        """The definition of that type; OperatorNotFoundError with the closest names."""
-        found = self.find(type)
-        if found is None:
-            near = did_you_mean(type, self._ops, 3)
-            raise OperatorNotFoundError(f"no operator is called {type!r}{near}\n  Do: fluidlite ops lists all")
-        return found
+        """Return the definition of that type, or raise OperatorNotFoundError with the closest names."""
+        definition = self.find(type)
+        if definition is None:
+            suggestion = did_you_mean(type, self._ops, 3)
+            raise OperatorNotFoundError(f"no operator is called {type!r}{suggestion}\n  Do: fluidlite ops lists all")
+        return definition
 
     def __iter__(self) -> Iterator[OpDef]:
         ensure_loaded()
@@ -127,10 +127,10 @@ collecting = threading.local()
 
 
 def declared_at(frame: FrameType) -> str:
-    """Where an operator is declared, as file:line.
+    """Return the file:line of an operator's declaration.
 
-    The frame's line; or, where that is in a helper which declares for other modules of its package, the line of the
-    module that calls the helper.
+    This is the frame's line; or, in a helper that declares operators for modules of its package, the line of the module
+    that calls the helper.
     """
     package, caller = frame.f_globals.get("__package__"), frame
     while caller.f_code.co_name != "<module>" and caller.f_back is not None:
@@ -161,29 +161,29 @@ def register_op(
     type : str
         Its name, as in Fluid.
     *options : Inference, Aliasing, Differentiation, Execution, Lowering, Registration
-        What else there is to say of it, in any order, each at most once; see
-        :mod:`fluidlite.program.operator_options`. An operator that does not run itself needs an ``Inference``.
+        Further properties, in any order, each at most once; see :mod:`fluidlite.program.operator_options`. An
+        operator without ``Execution(run=...)`` needs an ``Inference``.
     inputs, outputs : slots
         In order; a text is a plain slot.
     attrs : attributes
         Typed, checked, with defaults.
     dtypes : mapping of slot to tuple of str
-        Dtypes a slot takes; anything else is a DtypeError at build time.
+        Dtypes that a slot accepts; any other is a DtypeError at build time.
     doc, source : str
-        What it computes, and where the formula is from.
+        Its computation, and the source of the formula.
 
     Raises
     ------
     RegistryError
-        If the type is taken or malformed, or the declaration contradicts itself.
+        If the type is malformed or registered already, or the declaration contradicts itself.
     """
     if not isinstance(type, str) or not _TYPE.match(type):
         raise RegistryError(f"{type!r} is not an operator type; use lower-case words, such as 'elementwise_add'")
-    chosen = Options(f"operator {type!r}", options)
-    inference, aliasing, differentiation = chosen.get(Inference), chosen.get(Aliasing), chosen.get(Differentiation)
-    execution, lowering, registration = chosen.get(Execution), chosen.get(Lowering), chosen.get(Registration)
-    chosen.refuse(Differentiation, _OF_DERIVED, "declare it with @operator, or its gradient with @gradient")
-    chosen.refuse(Lowering, _OF_EXPRESSIONS, "declare it with @operator, or its gradient with @gradient")
+    opts = Options(f"operator {type!r}", options)
+    inference, aliasing, differentiation = opts.get(Inference), opts.get(Aliasing), opts.get(Differentiation)
+    execution, lowering, registration = opts.get(Execution), opts.get(Lowering), opts.get(Registration)
+    opts.refuse(Differentiation, _OF_DERIVED, "declare it with @operator, or its gradient with @gradient")
+    opts.refuse(Lowering, _OF_EXPRESSIONS, "declare it with @operator, or its gradient with @gradient")
     op = OpDef(
         type=type,
         inputs=_slots(inputs),
@@ -210,19 +210,19 @@ def register_op(
     _check(op)
     declared = (op, registration.override)
     plugin = plugin_modules.declare(declared, sys._getframe(1))
-    found = getattr(collecting, "found", None)
-    if found is not None:
-        found.append(declared)
-    elif plugin is None or plugin in plugin_modules.loaded:  # else the plugin brings it when it is loaded
+    collected = getattr(collecting, "found", None)
+    if collected is not None:
+        collected.append(declared)
+    elif plugin is None or plugin in plugin_modules.loaded:  # else the plugin registers it when it is loaded
         ops.add(*declared)
     return op
 
 
 def _check(op: OpDef) -> None:
     type, grad = op.type, op.grad
-    for out, given in [*op.may_alias.items(), *op.must_alias.items(), *((op.view,) if op.view else ())]:
-        if op.output(out) is None or op.input(given) is None:
-            raise RegistryError(f"operator {type!r}: alias {out!r} <- {given!r} names an unknown slot")
+    for out, source in [*op.may_alias.items(), *op.must_alias.items(), *((op.view,) if op.view else ())]:
+        if op.output(out) is None or op.input(source) is None:
+            raise RegistryError(f"operator {type!r}: alias {out!r} <- {source!r} names an unknown slot")
     if op.kernel_dtype is not None and op.input(op.kernel_dtype) is None and op.output(op.kernel_dtype) is None:
         raise RegistryError(f"operator {type!r}: kernel_dtype={op.kernel_dtype!r} is an unknown slot")
     if op.infer is None and op.run is None and not op.marker:
@@ -233,8 +233,8 @@ def _check(op: OpDef) -> None:
     if isinstance(grad, GradRule):
         for name in grad.reads:
             base = grad.output_of(name)
-            known = op.output(base) if base is not None else (op.input(name) or op.output(name))
-            if known is None:
+            base_slot = op.output(base) if base is not None else (op.input(name) or op.output(name))
+            if base_slot is None:
                 raise RegistryError(f"operator {type!r}: its gradient reads unknown slot {name!r}")
         for name in grad.writes:
             if op.input(name) is None:

@@ -1,21 +1,21 @@
-"""Attributes that some versions of Fluid had under another name, or that say what an input says."""
+"""Attributes with other names in some versions of Fluid, and attributes that duplicate an input."""
 
 from __future__ import annotations
 
 from typing import Any
 
 _RENAMED = {("hard_shrink", "lambda"): "threshold", ("softshrink", "threshold"): "lambda"}
-_SAID_BY_AN_INPUT = {("ftrl", "learning_rate"): "LearningRate"}
+_DUPLICATES_OF_INPUTS = {("ftrl", "learning_rate"): "LearningRate"}
 
 
 def renamed(type: str, attrs: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of an operator under today's names; those that an input says are left out."""
-    found = {}
+    """Return the attributes of an operator under current names, without those that duplicate an input."""
+    current_attrs = {}
     for name, value in attrs.items():
-        if (type, name) in _SAID_BY_AN_INPUT:
+        if (type, name) in _DUPLICATES_OF_INPUTS:
             continue
-        today = _RENAMED.get((type, name), name)
-        if today != name and today in attrs:
-            today = name  # both: the old one is refused
-        found[today] = value
-    return found
+        current = _RENAMED.get((type, name), name)
+        if current != name and current in attrs:
+            current = name  # both are present: the old name is refused
+        current_attrs[current] = value
+    return current_attrs

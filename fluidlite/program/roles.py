@@ -1,4 +1,4 @@
-"""Fluid's numbers for the roles of operators, and the names of the attributes that hold them."""
+"""Fluid's numbers of the roles of operators, and the names of their attributes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OpRole(IntEnum):
 
 
 def role_number(role: str) -> int:
-    """Fluid's number for ``Operator.role``."""
+    """Return Fluid's number of ``Operator.role``."""
     return _NUMBERS[role]
 
 
@@ -42,7 +42,7 @@ class op_proto_and_checker_maker:
 
     @staticmethod
     def kOpCreationCallstackAttrName() -> str:
-        """The attribute that holds where it was made."""
+        """The attribute that holds the user's line."""
         return "op_callstack"
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Gradients that are rows of a table: of lookups that say ``is_sparse``, and sums of them."""
+"""Sparse gradients, rows of a table: those of lookups with ``is_sparse``, and sums of them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 def sum_with_rows(gradients: GradientParts, name: str, parts: Sequence[str]) -> str:
-    """The sum of gradients of which some are rows: rows one after the other, or dense if one is dense."""
+    """Append the sum of gradients of which some are rows: concatenated rows, or a dense tensor if one is dense."""
     block = gradients.block
-    found = [(part, block.vars[part].selected) for part in parts]
-    rows = [selected for _, selected in found if selected is not None]
-    if len(rows) == len(found):
+    parts_with_rows = [(part, block.vars[part].selected) for part in parts]
+    rows = [selected for _, selected in parts_with_rows if selected is not None]
+    if len(rows) == len(parts_with_rows):
         target = block.create_var(gradients.base(name))
-        numbers = block.create_var(_rows_name(block, target.name), stop_gradient=True)
-        named = [selected.rows for selected in rows]
-        gradients.append_raw("concat", {"X": named}, {"Out": [numbers.name]}, {"axis": 0}, None)
-        # the values last: behind them, members of data-parallel training gather both
+        row_numbers = block.create_var(_rows_name(block, target.name), stop_gradient=True)
+        row_names = [selected.rows for selected in rows]
+        gradients.append_raw("concat", {"X": row_names}, {"Out": [row_numbers.name]}, {"axis": 0}, None)
+        # the values last: data-parallel training gathers both after the writer of the values
         gradients.append_raw("concat", {"X": list(parts)}, {"Out": [target.name]}, {"axis": 0}, None)
-        target.select(SelectedRowsOf(numbers.name, rows[0].height))
+        target.select(SelectedRowsOf(row_numbers.name, rows[0].height))
         return target.name
     dense = []
-    for part, selected in found:
+    for part, selected in parts_with_rows:
         if selected is not None:
             whole = block.create_temporary(block.vars[part].dtype).name
             inputs = {"Rows": [selected.rows], "Values": [part]}
@@ -43,7 +43,7 @@ def sum_with_rows(gradients: GradientParts, name: str, parts: Sequence[str]) -> 
 
 
 def look_up_by_rows(backward: Backward, op: Operator) -> bool:
-    """Append the gradient of a lookup as rows of the table; False where it is to be dense."""
+    """Append the gradient of a lookup as rows of the table; return False if it must be dense."""
     if not (op.attrs.get("is_sparse") and op.type in ("lookup_table", "lookup_table_v2")):
         return False
     (table,), block = op.input("W"), backward.block
@@ -53,7 +53,7 @@ def look_up_by_rows(backward: Backward, op: Operator) -> bool:
     if any(table in other.output_arg_names for other in backward.forward):
         return False
     grad = backward.incoming(op.output("Out")[0], True)
-    ids = backward.held(op, "Ids", op.input("Ids")[0])
+    ids = backward.forward_value(op, "Ids", op.input("Ids")[0])
     backward.begin(op)
     height, values = var.shape[0], backward.outgoing(op, "W", table)
     rows = block.create_var(_rows_name(block, values), stop_gradient=True).name
@@ -70,6 +70,6 @@ def look_up_by_rows(backward: Backward, op: Operator) -> bool:
 
 
 def _rows_name(block: Block, values: str) -> str:
-    """A name for the numbers of rows that no other gradient has."""
+    """Return an unused name for the variable of row numbers."""
     name = values + ROWS
     return block.new_name(name) if block.has_var(name) else name

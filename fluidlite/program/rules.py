@@ -1,4 +1,4 @@
-"""Rules of operators: how one is computed of scalars, tensors or steps, and how its gradient is made."""
+"""Rules of operators: functions of scalars, of tensors or of steps, and gradient rules."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Operands(Protocol):
-    """What says where the operands of an elementwise operator lie: their dims, and attributes."""
+    """The operands of an elementwise operator: their dims, and the attributes."""
 
     def dims(self, slot: str) -> tuple[Any, ...]:
-        """The dims of a slot's operand."""
+        """Return the dims of a slot's operand."""
         ...
 
     def attr(self, name: str) -> Any:
-        """An attribute."""
+        """Return the value of an attribute."""
         ...
 
 
@@ -33,14 +33,14 @@ class ScalarRule:
     LearningRate, ``dout`` Out@GRAD), keyword-only ones attributes; it returns one symbol, or a tuple,
     for the output slots named in ``outputs``.
 
-    ``supports(call)``, if given, returns the reason why a call is no function of scalars (an attribute that asks for
-    a sum), or None; the planner goes on to kernels, and to the operator's expression or decomposition, then.
+    ``supports(call)``, if set, returns the reason why a call is no function of scalars (an attribute that requests a
+    sum), or None; with a reason, the planner tries kernels and the operator's expression or decomposition.
 
-    ``placed(operands)``, if given, says the dims of operands that Fluid's rule of broadcasting would put elsewhere: as
-    many as the largest operand has, 1 where it is broadcast. Dims are those of a call, or numbers of a trace.
+    ``placed(operands)``, if set, returns the dims of operands to which Fluid's rule of broadcasting does not apply:
+    of the rank of the largest operand, with 1 in broadcast dims. Dims are those of a call, or symbols of a trace.
 
-    ``code(call)``, if given, returns the typed expression itself, and ``function`` is not traced; ``domain(call)`` the
-    index domain of that (``codegen.domain.Domain``), for a fused operator.
+    ``code(call)``, if set, returns the typed expression itself, and ``function`` is not traced; ``domain(call)``
+    returns its index domain (``codegen.domain.Domain``), for a fused operator.
     """
 
     function: Callable[..., Any]
@@ -51,12 +51,12 @@ class ScalarRule:
     domain: Callable[[Call], Any] | None = None
 
     def refuse(self, call: Call) -> str | None:
-        """Why a call is no function of scalars, or None."""
+        """Return why a call is no function of scalars, or None."""
         return self.supports(call) if self.supports is not None else None
 
 
 AS_COMPUTED = ""
-"""Says of an output that it is stored in the dtype in which it is computed: float32 of a half type."""
+"""In ``stored``: the output has the dtype of the computation, which is float32 for half types."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,13 @@ class ExpressionRule:
     """An operator as a function of tensors, which :mod:`fluidlite.expr` traces.
 
     ``function``: ``function(symbols by input slot, attributes)`` returns tensors by output slot. Float attributes that
-    are not static are numbers of the trace, all others are Python's values.
-    ``stored``: outputs that are not stored in the dtype in which they are computed; those computed in float32 of a half
-    type are stored in that, without being named here, unless it is :data:`AS_COMPUTED`.
-    ``inferred``: whether outputs are inferred otherwise, so that the function may ask for their dims.
-    ``library``: a library behind the array namespace computes most of it, such as a product of matrices: array calls
-    come before kernels of a kernel language.
-    ``operators``: of how many operators' expressions it is put together: where no kernel is generated for it, these
-    compute it.
+    are not static are symbols of the trace, all others are Python values.
+    ``stored``: dtypes of outputs that differ from the dtype of the computation. Outputs computed in float32 from half
+    types are stored in the half type by default, unless they are :data:`AS_COMPUTED` here.
+    ``inferred``: whether another function infers the outputs, so that ``function`` may read their dims.
+    ``library``: a library behind the array namespace computes most of it, such as a matrix product: array calls have
+    priority over kernels of a kernel language.
+    ``operators``: the number of operators whose expressions it combines; these compute it if no kernel is generated.
     """
 
     function: Callable[[Mapping[str, Sequence[Any]], Mapping[str, Any]], Mapping[str, Any]]
@@ -83,10 +82,11 @@ class ExpressionRule:
 
 @dataclass(frozen=True, eq=False)
 class StepsRule:
-    """An operator that runs another one for each step of sequences, whose rows lie by step.
+    """An operator that runs another one for each step of sequences, whose rows are grouped by step.
 
-    ``step``: one step: states S, inputs X, parameters P; what it makes is O, new states first.
-    ``backward``: from the last step to the first.
+    ``step``: the operator of one step, with S (states), X (inputs), P (parameters), and outputs O (new states first).
+    ``states``: the number of states.
+    ``backward``: whether it runs from the last step to the first.
     """
 
     step: OpDef
@@ -96,7 +96,7 @@ class StepsRule:
 
 @dataclass(frozen=True)
 class GradRule:
-    """Which gradient operator an operator gets, and what that reads.
+    """The gradient operator of an operator, and the slots that it reads.
 
     Attributes
     ----------
@@ -105,14 +105,14 @@ class GradRule:
     reads : tuple of str
         Forward slots (inputs or outputs) and ``Slot@GRAD`` names that become its inputs.
     writes : tuple of str
-        Forward input slots whose gradients it makes.
+        Forward input slots whose gradients it computes.
     attrs : callable or None
-        Makes its attributes of the forward operator's; None: those of the same names.
+        Returns its attributes from the forward operator; None: the attributes of the same names.
     only_for : mapping of slot of ``reads`` to slot of ``writes``
-        What is read for one gradient alone: it is no input where that gradient is not wanted.
+        Slots that only one gradient needs: they are no inputs if that gradient is not needed.
     suffix : str
-        What names the slots of gradients. Of a gradient operator ``@GRAD`` names slots already: derivatives of the
-        second order are ``@GRAD2``.
+        The suffix of slots of gradients. A gradient operator has ``@GRAD`` slots already: derivatives of the second
+        order are ``@GRAD2``.
     """
 
     type: str
@@ -123,7 +123,7 @@ class GradRule:
     suffix: str = GRAD
 
     def output_of(self, slot: str) -> str | None:
-        """The forward output whose gradient a slot of ``reads`` is; None if it is no gradient."""
+        """Return the forward output whose gradient a slot of ``reads`` is; None if it is no gradient."""
         return slot.removesuffix(self.suffix) if slot.endswith(self.suffix) else None
 
     @property
@@ -131,6 +131,6 @@ class GradRule:
         """The forward outputs whose gradients it reads."""
         return tuple(slot.removesuffix(self.suffix) for slot in self.reads if slot.endswith(self.suffix))
 
-    def read_for(self, wanted: Container[str]) -> tuple[str, ...]:
-        """The slots of ``reads`` that the gradients of the wanted input slots need."""
-        return tuple(slot for slot in self.reads if slot not in self.only_for or self.only_for[slot] in wanted)
+    def read_for(self, needed: Container[str]) -> tuple[str, ...]:
+        """Return the slots of ``reads`` that the gradients of the input slots ``needed`` require."""
+        return tuple(slot for slot in self.reads if slot not in self.only_for or self.only_for[slot] in needed)

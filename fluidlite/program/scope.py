@@ -1,4 +1,4 @@
-"""Scope: where state lives, by name."""
+"""Scope: the state of programs, by variable name."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ class ScopeVariable:
         self.number: int | float | None = None
 
     def get_tensor(self) -> Tensor:
-        """The tensor; setting it is seen by the next run."""
+        """Return the tensor; the next run reads its new value if it is set."""
         return self.tensor
 
     def hold(self, tensor: Tensor) -> Tensor:
-        """Hold what a run has made, in the one object that the variable has for it; return that."""
+        """Store the result of a run in the variable's tensor object, and return that object."""
         if isinstance(tensor, TensorArray) and not isinstance(self.tensor, TensorArray):
             self.tensor = TensorArray(tensor._known().dtype, tensor.place)
         return self.tensor.share_data_with(tensor)
 
     def get_lod_tensor_array(self) -> TensorArray:
-        """The tensor array; one is made if there is nothing yet.
+        """Return the tensor array; create one if the variable is empty.
 
         Raises
         ------
         ProgramError
-            If there is a tensor.
+            If the variable holds a tensor.
         """
         if not isinstance(self.tensor, TensorArray):
             if self.tensor.spec is not None:
@@ -55,12 +55,12 @@ class ScopeVariable:
         return self.tensor
 
     def get_selected_rows(self) -> SelectedRows:
-        """Sparse rows: their values are this variable's tensor, their numbers the tensor of ``name@ROWS`` beside it.
+        """Return sparse rows: the values are this variable's tensor, the row numbers that of ``name@ROWS``.
 
         Raises
         ------
         ProgramError
-            If it holds a tensor, and no numbers of rows are beside it.
+            If it holds a tensor, and the variable of row numbers does not exist.
         """
         scope = self._scope() if self._scope is not None else None
         numbers = self.name + ROWS
@@ -72,11 +72,11 @@ class ScopeVariable:
         return SelectedRows.of(self.tensor, scope.find_var(numbers) or scope.var(numbers))
 
     def set_int(self, value: int) -> None:
-        """Hold an int beside the tensor; programs do not read it."""
+        """Store an int besides the tensor; programs do not read it."""
         self.number = whole(f"the number of scope variable {self.name!r}", value)
 
     def get_int(self) -> int:
-        """The int that :meth:`set_int` gave."""
+        """Return the int that :meth:`set_int` stored."""
         if not self.is_int():
             raise ProgramError(f"scope variable {self.name!r} holds no int\n  Do: set_int(value) first")
         return int(self.number or 0)
@@ -86,11 +86,11 @@ class ScopeVariable:
         return isinstance(self.number, int)
 
     def set_float(self, value: float) -> None:
-        """Hold a float beside the tensor; programs do not read it."""
+        """Store a float besides the tensor; programs do not read it."""
         self.number = float(value)
 
     def get_float(self) -> float:
-        """The float that :meth:`set_float` gave."""
+        """Return the float that :meth:`set_float` stored."""
         if not self.is_float():
             raise ProgramError(f"scope variable {self.name!r} holds no float\n  Do: set_float(value) first")
         return float(self.number or 0.0)
@@ -109,12 +109,12 @@ class Scope:
     Attributes
     ----------
     generation : int
-        Rises when a variable is made or forgotten: who keeps variables looks them up again.
+        Version counter, incremented when a variable is created or erased: cached variables are then looked up again.
     random_key : int or None
-        What random operators draw with in place of their program's seed.
+        The key that random operators use instead of their program's seed.
     private : frozenset of str
-        Variables whose tensors and memory only :meth:`replace` changes: programs that were bound to them do not look at
-        them at each call.
+        Variables whose tensors and memory only :meth:`replace` changes: programs bound to them do not check them at
+        each call.
     """
 
     random_key: int | None = None
@@ -129,33 +129,33 @@ class Scope:
         self.generation = 0
 
     def var(self, name: str) -> ScopeVariable:
-        """The variable of that name in this scope; made if there is none."""
-        found = self._vars.get(name) if isinstance(name, str) else None
-        if found is None:
+        """Return the variable of that name in this scope; create it if it does not exist."""
+        variable = self._vars.get(name) if isinstance(name, str) else None
+        if variable is None:
             name = text("the name of a variable of a scope", name)
-            found = self._vars.setdefault(name, ScopeVariable(name, self))  # another thread may be first
+            variable = self._vars.setdefault(name, ScopeVariable(name, self))  # another thread may be first
             self.generation += 1
             cache_version.invalidate()
-        return found
+        return variable
 
     def replace(self, name: str, tensor: Tensor) -> None:
-        """Let a variable have another tensor: programs that were bound to the old one look it up again."""
+        """Replace the tensor of a variable: programs bound to the old one look it up again."""
         self.var(name).tensor = tensor
         self.generation += 1
         cache_version.invalidate()
 
     def find_var(self, name: str) -> ScopeVariable | None:
-        """The variable of that name here or in an outer scope, or None."""
+        """Return the variable of that name in this or an outer scope, or None."""
         scope: Scope | None = self
         while scope is not None:
-            found = scope._vars.get(name)
-            if found is not None:
-                return found
+            variable = scope._vars.get(name)
+            if variable is not None:
+                return variable
             scope = scope.parent
         return None
 
     def new_scope(self) -> Scope:
-        """A child: it sees this scope's variables and keeps its own."""
+        """Return a child scope: it sees this scope's variables and has its own."""
         child = Scope(self)
         self._kids.add(child)
         return child
@@ -163,22 +163,22 @@ class Scope:
     new_child = new_scope
 
     def drop_kids(self) -> None:
-        """Forget the children, which live as long as somebody uses them."""
+        """Drop the references to child scopes, which live as long as they are used."""
         self._kids = WeakObjects()
 
     def erase(self, names: list[str]) -> None:
-        """Forget variables of this scope."""
+        """Remove variables of this scope."""
         self.generation += 1
         cache_version.invalidate()
         for name in names:
             self._vars.pop(name, None)
 
     def local_var_names(self) -> list[str]:
-        """Names of this scope's own variables."""
+        """Return the names of this scope's own variables."""
         return list(self._vars)
 
     def next_run(self, stream: int, seed: int) -> int:
-        """How often the random stream ran in this scope (its children count on their own)."""
+        """Count a run of a random stream in this scope, not in its children; return the number of earlier runs."""
         key = (stream, seed)
         with self._lock:
             number = self._runs.get(key, 0)
@@ -186,22 +186,22 @@ class Scope:
         return number
 
     def draw(self, key: int, stream: int, seed: int) -> tuple[int, int, int]:
-        """Key, run number and stream with which a random operator of this scope draws now."""
+        """Return the key, run number and stream of a random operator's run in this scope."""
         number = self.next_run(stream, seed)
         return (key if self.random_key is None else self.random_key), number, stream
 
     def random_runs(self) -> dict[tuple[int, int], int]:
-        """How often each random stream has run here, by stream and seed: a copy, for a checkpoint."""
+        """Return a copy of the run numbers by stream and seed, for a checkpoint."""
         with self._lock:
             return dict(self._runs)
 
     def set_random_runs(self, runs: Mapping[tuple[int, int], int]) -> None:
-        """Go on with random numbers where :meth:`random_runs` was asked."""
+        """Restore the run numbers that :meth:`random_runs` returned."""
         with self._lock:
             self._runs = dict(runs)
 
     def update_random_runs(self, runs: Mapping[tuple[int, int], int]) -> None:
-        """Set how often these streams ran; others stay where they are."""
+        """Set the run numbers of these streams only."""
         with self._lock:
             self._runs.update(runs)
 
@@ -214,7 +214,7 @@ _local = threading.local()
 
 
 def global_scope() -> Scope:
-    """The scope that runs use when none is given."""
+    """Return the default scope of runs."""
     stack: list[Scope] = getattr(_local, "stack", [])
     return stack[-1] if stack else _global
 

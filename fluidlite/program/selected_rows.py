@@ -1,4 +1,4 @@
-"""SelectedRows: rows of a taller tensor, as a scope holds them."""
+"""SelectedRows: sparse rows of a taller tensor, in the variables of a scope."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.tensor.tensor import Tensor
 
 
-class Held(Protocol):
-    """What holds the numbers of rows, and beside them the height of the tensor."""
+class RowsHolder(Protocol):
+    """The holder of the row numbers (``tensor``) and of the tensor's height (``number``)."""
 
     tensor: Tensor
     number: int | float | None
@@ -28,57 +28,57 @@ class SelectedRows:
     Parameters
     ----------
     rows : list of int
-        Which rows; one may come several times, and then its values add up.
+        The row numbers; the values of repeated rows are added up.
     height : int
-        Number of rows of the tensor; 0: nobody has said.
+        Number of rows of the tensor; 0: unknown.
 
     Raises
     ------
     ProgramError
-        If ``rows`` are no whole numbers of 0 or more, or ``height`` is none.
+        If ``rows`` or ``height`` are not integers of 0 or more.
     """
 
     def __init__(self, rows: Iterable[int] = (), height: int = 0) -> None:
         self._values = Tensor()
-        self._held: Held = SimpleNamespace(tensor=Tensor(), number=None)  # in no scope
+        self._holder: RowsHolder = SimpleNamespace(tensor=Tensor(), number=None)  # in no scope
         self.set_height(height)
         self.set_rows(rows)
 
     @classmethod
-    def of(cls, values: Tensor, held: Held, height: int = 0) -> SelectedRows:
-        """Those that a scope holds; what is set here is set there."""
-        made = cls.__new__(cls)
-        made._values, made._held = values, held
+    def of(cls, values: Tensor, holder: RowsHolder, height: int = 0) -> SelectedRows:
+        """Return the sparse rows of a scope's variables, which share memory with them."""
+        selected = cls.__new__(cls)
+        selected._values, selected._holder = values, holder
         if height:
-            held.number = height
-        return made
+            holder.number = height
+        return selected
 
     def rows(self) -> list[int]:
-        """Which rows, in the order of the values."""
-        found = self._held.tensor
-        return [int(row) for row in found.numpy().reshape(-1)] if found.initialized else []
+        """Return the row numbers, in the order of the values."""
+        numbers = self._holder.tensor
+        return [int(row) for row in numbers.numpy().reshape(-1)] if numbers.initialized else []
 
     def set_rows(self, rows: Iterable[int]) -> None:
-        """Say which rows the values are."""
+        """Set the row numbers of the values."""
         numbers = [whole("a row of SelectedRows", row) for row in rows]
         if any(not 0 <= number < 1 << 63 for number in numbers):
             raise ProgramError(f"the rows of SelectedRows are {numbers!r:.80}; expected numbers of 0 or more")
-        self._held.tensor.set(np.array(numbers, np.int64), self._values.place or devices.host())
+        self._holder.tensor.set(np.array(numbers, np.int64), self._values.place or devices.host())
 
     def height(self) -> int:
-        """Number of rows of the tensor; 0: nobody has said."""
-        return int(self._held.number or 0)
+        """Return the number of rows of the tensor; 0: unknown."""
+        return int(self._holder.number or 0)
 
     def set_height(self, height: int) -> None:
-        """Say how many rows the tensor has."""
-        self._held.number = whole("the height of SelectedRows", height, least=0)
+        """Set the number of rows of the tensor."""
+        self._holder.number = whole("the height of SelectedRows", height, least=0)
 
     def get_tensor(self) -> Tensor:
-        """The values, [count, width]; setting them is seen by the next run."""
+        """Return the values, [count, width]; the next run reads new values if they are set."""
         return self._values
 
     def to_dense(self) -> np.ndarray[Any, Any]:
-        """The whole tensor as an array: equal rows added up, 0 in those that are not held.
+        """Return the whole tensor as an array: repeated rows are added up, missing rows are 0.
 
         Raises
         ------
@@ -89,9 +89,9 @@ class SelectedRows:
         """
         rows, height = self.rows(), self.height()
         if not self._values.initialized or self._values.dims[:1] != (len(rows),) or not height:
-            held = list(self._values.dims) if self._values.initialized else "no values"
+            shape = list(self._values.dims) if self._values.initialized else "no values"
             raise ProgramError(
-                f"SelectedRows of {len(rows)} rows hold {held} and have height {height}; expected a value for each row"
+                f"SelectedRows of {len(rows)} rows hold {shape} and have height {height}; expected a value for each row"
                 "\n  Do: set_height, set_rows and get_tensor().set"
             )
         outside = [row for row in rows if row >= height]

@@ -1,4 +1,4 @@
-"""The user's line: where in their program an operator was made."""
+"""Source locations: the user's line that created an operator."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from fluidlite.base.plugin_modules import plugin_modules
 
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _USER_FOLDERS = (os.path.join(PACKAGE_FOLDER, "cli", ""), os.path.join(PACKAGE_FOLDER, "testing", ""))
-"""Packages of ours that use the library as anybody would."""
+"""Packages of fluidlite that use the library like user code."""
 _CONTEXT_METHODS = ("__enter__", "__exit__")
-"""They run a context that a method returned; what they call says whose it is."""
+"""They enter a context that a method returned; that method names the API instead."""
 
 
 class Line(NamedTuple):
-    """A place in the user's program, and what of ours was called there (``layers.fc``, ``layers.IfElse``)."""
+    """A line of the user's program, and the API function called there (``layers.fc``, ``layers.IfElse``)."""
 
     file: str
     number: int
     api: str
 
     def __str__(self) -> str:
-        where = f"{os.path.basename(self.file)}:{self.number}"
-        return f"{where}, {self.api}" if self.api else where
+        location = f"{os.path.basename(self.file)}:{self.number}"
+        return f"{location}, {self.api}" if self.api else location
 
 
 NOWHERE = Line("?", 0, "")
 
 
 def in_package(file: str) -> bool:
-    """Whether code in a file is the library's own, not a user's."""
+    """Whether a file belongs to the library, not to a user."""
     return file.startswith(PACKAGE_FOLDER) and not file.startswith(_USER_FOLDERS)
 
 
 def source_location() -> Line:
-    """Walk up the stack to the first frame outside the package and outside the modules of plugins."""
+    """Return the line of the innermost stack frame outside of the package and of plugins' modules."""
     frame: FrameType | None = sys._getframe(1)
-    called: FrameType | None = None
+    api_frame: FrameType | None = None
     while frame is not None:
         code = frame.f_code
         file = code.co_filename
-        # contextlib runs the library's context managers, and no user's line lies in it
+        # contextlib runs the library's context managers, and is no user code
         if file != contextlib.__file__:
             if not in_package(file) and plugin_modules.owner(frame.f_globals.get("__name__") or "__main__") is None:
-                return Line(file, frame.f_lineno, _api(called) if called is not None else "")
+                return Line(file, frame.f_lineno, _api(api_frame) if api_frame is not None else "")
             name = code.co_name
             if not name.startswith(("_", "<")) or (_is_method(code) and name not in _CONTEXT_METHODS):
-                called = frame
+                api_frame = frame
         frame = frame.f_back
     return NOWHERE
 
@@ -60,7 +60,7 @@ def _is_method(code: CodeType) -> bool:
 
 
 def _api(frame: FrameType) -> str:
-    """What a user calls the function that runs in a frame; constructors and private methods by their class alone."""
+    """Return the API name of the function of a frame; of constructors and private methods, the name of the class."""
     code = frame.f_code
     name, module = code.co_name, frame.f_globals.get("__name__", "")
     if _is_method(code):

@@ -1,4 +1,4 @@
-"""State as plans are made for it: where the variables of a scope lie, and what they are."""
+"""The metadata of a scope's state for plans: specs and places of its variables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fluidlite.tensor.transfer import contiguous
 
 
 def state_of(scope: Scope, names: Iterable[str]) -> dict[str, tuple[Spec, Place]]:
-    """Return the Spec and Place of those variables of a scope that have memory.
+    """Return the Spec and Place of the variables of a scope that have memory.
 
-    A variable whose tensor is a strided view gets a copy of its own first: kernels take state whose elements lie side
-    by side. Another thread may replace a variable afterwards, which a run sees when it is its turn.
+    A tensor that is a strided view is replaced by a contiguous copy first, because kernels need contiguous state.
+    Another thread may replace a variable afterwards, which the run checks itself.
     """
-    found: dict[str, tuple[Spec, Place]] = {}
+    specs_and_places: dict[str, tuple[Spec, Place]] = {}
     for name in names:
         variable = scope.find_var(name)
         if variable is None or variable.tensor.allocation is None:
@@ -27,19 +27,19 @@ def state_of(scope: Scope, names: Iterable[str]) -> dict[str, tuple[Spec, Place]
             tensor._replace(partial(contiguous, tensor))
         spec, place = tensor.spec, tensor.place
         if spec is not None and place is not None:
-            found[name] = spec, place
-    return found
+            specs_and_places[name] = spec, place
+    return specs_and_places
 
 
 def written_together(scope: Scope, state: Mapping[str, bool]) -> bool:
-    """Whether variables of a scope lie in one allocation that is written; ``state`` says of each whether it is."""
+    """Whether variables of a scope share an allocation that is written; ``state``: whether each variable is written."""
     writes_of: dict[int, bool] = {}
     for name, writes in state.items():
         variable = scope.find_var(name)
         if variable is not None and variable.tensor.allocation is not None:
-            held = id(variable.tensor.allocation)
-            before = writes_of.get(held)
-            if before is not None and (before or writes):
+            allocation_id = id(variable.tensor.allocation)
+            earlier_writes = writes_of.get(allocation_id)
+            if earlier_writes is not None and (earlier_writes or writes):
                 return True
-            writes_of[held] = writes
+            writes_of[allocation_id] = writes
     return False

@@ -1,4 +1,4 @@
-"""A program as text for people."""
+"""Programs as readable text."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ if TYPE_CHECKING:
     from fluidlite.program.program import Program
 
 
-_MOST_SHOWN = 8
+_MAX_ITEMS = 8
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, tuple) and len(value) > _MOST_SHOWN:
-        return f"[{', '.join(map(_value, value[:_MOST_SHOWN]))}, ... {len(value)} in all]"
+    if isinstance(value, tuple) and len(value) > _MAX_ITEMS:
+        return f"[{', '.join(map(_value, value[:_MAX_ITEMS]))}, ... {len(value)} in all]"
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
     return f"{value:g}" if isinstance(value, float) else repr(value)
 
 
 def operator_text(op: Operator) -> str:
-    """One operator on one line: outputs = type(inputs, attributes), and the user's line."""
+    """Return an operator as one line: outputs = type(inputs, attributes)."""
     outs = ", ".join(name for names in op.outputs.values() for name in names)
     ins = ", ".join(f"{slot}={names[0] if len(names) == 1 else names}" for slot, names in op.inputs.items())
     defaults = {attr.name: attr.canonical_default for attr in op.definition.attrs}
-    shown = [
+    attr_texts = [
         f"{name}={_value(value)}"
         for name, value in op.attrs.items()
         if value is not None and value != defaults.get(name)
     ]
-    body = ", ".join(filter(None, [ins, *shown]))
+    body = ", ".join(filter(None, [ins, *attr_texts]))
     return f"{outs} = {op.type}({body})" if outs else f"{op.type}({body})"
 
 
 def block_text(block: Block, details: bool = True) -> str:
-    """A block: variables, then operators."""
+    """Return a block as text: variables, then operators with the user's lines."""
     lines = [f"block {block.idx}" + (f" (in block {block.parent_idx})" if block.parent_idx >= 0 else "") + ":"]
     if details:
         lines += [f"  var {variable}" for variable in block.vars.values()]
@@ -50,5 +50,5 @@ def block_text(block: Block, details: bool = True) -> str:
 
 
 def program_text(program: Program, details: bool = False) -> str:
-    """All blocks."""
+    """Return all blocks as text."""
     return "\n".join(block_text(block, details or block.idx == 0) for block in program.blocks)

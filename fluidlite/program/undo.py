@@ -1,4 +1,4 @@
-"""Builders append all of what they are for, or nothing."""
+"""Atomic appends to blocks: a builder appends all of its operators and variables, or none."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 @contextmanager
 def undone_on_error(*blocks: Block) -> Iterator[None]:
-    """What is appended to the blocks inside is taken out again if something raises."""
-    before = [(block, list(block.ops), len(block.vars)) for block in blocks]
+    """Remove the operators and variables appended inside the ``with`` block if it raises."""
+    old_contents = [(block, list(block.ops), len(block.vars)) for block in blocks]
     try:
         yield
     except BaseException:  # an interruption too
-        for block, operators, count in before:
-            names = list(block.vars)[count:]  # a dict has the newest last
+        for block, operators, count in old_contents:
+            names = list(block.vars)[count:]  # a dict is in the order of insertion
             if names or len(block.ops) != len(operators):
                 block.ops[:] = operators
                 for name in names:

@@ -1,4 +1,4 @@
-"""Variable and Parameter: named values of a block, with Python's operators on them."""
+"""Variable and Parameter: named values of a block, with Python's operators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fluidlite.base.arguments import able
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import FluidError, ProgramError, ShapeError
 from fluidlite.base.overloads import BinaryOverloads
-from fluidlite.program.contents import noted
+from fluidlite.program.contents import tracked
 from fluidlite.program.variable_metadata import VariableMetadata
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.var_type import dtype_of
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 _COMPARISONS = {"less": "less_than", "greater": "greater_than"}
 _COMPARISONS |= {name: name for name in ("less_equal", "greater_equal", "equal", "not_equal")}
-_IN_A_LIST = "whether a list has a variable is told by `is`, or by names: == compares elements"
+_COMPARISON_NOTE = "whether a list has a variable is told by `is`, or by names: == compares elements"
 
 
 def operator_of(function: str) -> str:
-    """The operator of a function that Python's operators name, such as ``"add"`` or ``"less"``."""
+    """Return the operator type for the function of a Python operator, such as ``"add"`` or ``"less"``."""
     return _COMPARISONS.get(function) or f"elementwise_{function}"
 
 
 def _rank(dtype: str) -> int:
-    """Truth values are numbers, and integers floats; none of these holds what is behind it."""
+    """Return the rank of a dtype in conversions (bool, integers, floats), which are implicit to higher ranks only."""
     return 2 if is_float(dtype) else 0 if dtype == "bool" else 1
 
 
@@ -41,21 +41,21 @@ class Variable(VariableMetadata, BinaryOverloads[Any, Any, Any]):
     name : str
     block : Block
     spec : Spec or None
-        Declared dims (-1: known when it runs), dtype and LoD levels; None until something says.
+        Declared dims (-1: known at run time), dtype and LoD levels; None until declared or inferred.
     persistable : bool
-        It lives in the scope from run to run.
+        It persists in the scope between runs.
     stop_gradient : bool
         No gradient flows through it.
     is_data : bool
         It is to be fed.
     identity : int
-        Equal in copies of its program, which name the same value; no other variable has it.
+        Shared with its counterparts in copies of the program, which name the same value, and otherwise unique.
     line : Line or None
-        Where the user declared it, if no operator makes it.
+        The user's line that declared it, if no operator writes it.
     declared : Spec or None
-        What the user declared, if so; inference may say more of it in ``spec``.
+        The user's declaration, if any; inference may refine it in ``spec``.
     selected : SelectedRowsOf or None
-        It holds rows of a taller tensor (``type`` is SELECTED_ROWS): which ones, and how tall that is.
+        The row numbers and height, if it holds rows of a taller tensor (``type`` is SELECTED_ROWS).
     """
 
     def astype(self, dtype: Any) -> Variable:
@@ -66,7 +66,7 @@ class Variable(VariableMetadata, BinaryOverloads[Any, Any, Any]):
         return out
 
     def _of_dtype(self, dtype: str) -> Variable:
-        """Itself, or a cast of it."""
+        """Return itself, or a cast of it."""
         return self if self.dtype == dtype else self.astype(dtype)
 
     def _scaled(self, scale: float, bias: float) -> Variable:
@@ -78,7 +78,7 @@ class Variable(VariableMetadata, BinaryOverloads[Any, Any, Any]):
         return out if self.selected is None else out.select(self.selected)
 
     def _need_tensor(self) -> None:
-        """Raise ProgramError if it is sparse rows: their values, taken for a tensor, would give wrong numbers."""
+        """Raise ProgramError if it is sparse rows, whose values are not those of the tensor."""
         if self.selected is not None and self.block.program.role != "optimize":
             raise ProgramError(
                 f"{self.name!r} is sparse rows (SelectedRows) of {self.selected.height}; expected a tensor"
@@ -86,7 +86,7 @@ class Variable(VariableMetadata, BinaryOverloads[Any, Any, Any]):
             )
 
     def _number(self, type: str, other: Any) -> int | float:
-        """A Python or NumPy number beside this variable; raise ProgramError unless its dtype can have such numbers."""
+        """Return a number as an operand of this variable; raise ProgramError unless its dtype can hold it."""
         value: int | float = int(other) if hasattr(other, "__index__") else float(other)
         try:
             number = float(value)
@@ -102,7 +102,7 @@ class Variable(VariableMetadata, BinaryOverloads[Any, Any, Any]):
         )
 
     def _arithmetic(self, function: str, *operands: Any) -> Any:
-        """Append the operator of a function of two operands, of which this is one."""
+        """Append the operator of a function of two operands, one of which is this variable."""
         type, reverse = operator_of(function), operands[0] is not self
         other, block = operands[0 if reverse else 1], self.block.program.current_block()
         if not isinstance(other, Variable):
@@ -110,7 +110,7 @@ class Variable(VariableMetadata, BinaryOverloads[Any, Any, Any]):
                 return NotImplemented
             value, whole = self._number(type, other), not is_float(self.dtype)
             number = float(value)
-            if not whole or (number == value and not self.dtype.startswith("uint")):  # else as a constant, exactly
+            if not whole or (number == value and not self.dtype.startswith("uint")):  # else an exact constant
                 if type == "elementwise_add":
                     return self._scaled(1.0, number)
                 if type == "elementwise_sub":
@@ -123,7 +123,7 @@ class Variable(VariableMetadata, BinaryOverloads[Any, Any, Any]):
             other = block.constant_like(self, value, full=reverse)
         self._need_tensor()
         other._need_tensor()
-        if other.dtype != self.dtype and _rank(other.dtype) <= _rank(self.dtype):  # else the operator refuses it
+        if other.dtype != self.dtype and _rank(other.dtype) <= _rank(self.dtype):  # else the operator raises
             other = other.astype(self.dtype)
         left, right = (other, self) if reverse else (self, other)
         shorter = len(right.shape) < len(left.shape)
@@ -143,20 +143,20 @@ class Variable(VariableMetadata, BinaryOverloads[Any, Any, Any]):
             return self._arithmetic(function, *operands)
         except FluidError as error:
             if function in ("equal", "not_equal"):
-                error.add_note(_IN_A_LIST)
+                error.add_note(_COMPARISON_NOTE)
             raise
 
     def __neg__(self) -> Variable:
         return self._scaled(-1.0, 0.0)
 
     def __getitem__(self, key: Any) -> Variable:
-        """The part that ints, slices, integer variables, ``...`` and None name."""
+        """Return the part selected by ints, slices, integer variables, ``...`` and None."""
         self._need_tensor()
         from fluidlite.program.indexing import indexed
 
         return indexed(self, key)
 
-    __array_ufunc__ = None  # NumPy leaves operators with a variable to the variable
+    __array_ufunc__ = None  # NumPy defers operators with a variable to the variable
 
     def set_error_clip(self, error_clip: Any) -> None:
         """Clip this variable's gradient during backward (Fluid's ``ErrorClipByValue``)."""
@@ -173,10 +173,10 @@ class Variable(VariableMetadata, BinaryOverloads[Any, Any, Any]):
 
     def __bool__(self) -> bool:
         if self.spec is None or self.spec.dtype != "bool":
-            return True  # as in Fluid: `if bias:` asks whether there is one
+            return True  # as in Fluid: `if bias:` tests for None
         raise TypeError(
             f"variable {self.name!r} has no truth value while the program is built; "
-            f"use layers.logical_and and its like, and compare with None by `is`; {_IN_A_LIST}"
+            f"use layers.logical_and and its like, and compare with None by `is`; {_COMPARISON_NOTE}"
         )
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
@@ -194,8 +194,8 @@ class Parameter(Variable):
     regularizer, gradient_clip_attr : object or None
     """
 
-    trainable: bool = noted("trainable", bool)
-    optimize_attr: dict[str, Any] = noted("optimize_attr", dict)
+    trainable: bool = tracked("trainable", bool)
+    optimize_attr: dict[str, Any] = tracked("optimize_attr", dict)
 
     def __init__(self, block: Block, name: str, shape: Sequence[int], dtype: Any, **options: Any) -> None:
         dims = tuple(shape)
@@ -218,6 +218,6 @@ class Parameter(Variable):
             raise ProgramError(f"parameter {name!r} got unknown options {sorted(options)}")
 
     def declare(self, spec: Spec) -> None:
-        """Take what inference found; LoD levels are those of the declaration."""
+        """Set the inferred spec, with the LoD levels of the declaration."""
         level = self.lod_level
         super().declare(spec.with_(lod_level=level) if level != spec.lod_level else spec)

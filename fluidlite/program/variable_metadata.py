@@ -1,4 +1,4 @@
-"""What a variable is: its name, its dims and dtype, where it lives, and how it is described."""
+"""The metadata of a variable: its name, dims, dtype, flags and descriptions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fluidlite.base.arguments import truth
 from fluidlite.base.errors import ProgramError
-from fluidlite.program.contents import noted
+from fluidlite.program.contents import tracked
 from fluidlite.program.desc import VariableDesc
 from fluidlite.program.opdef import GRAD
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec
@@ -25,27 +25,27 @@ _identities = itertools.count()
 
 
 ROWS = "@ROWS"
-"""Suffix of the variable that has the numbers of sparse rows, where their own variable was not made by a gradient."""
+"""Suffix of the variable of row numbers, for sparse rows that are declared, not created by a gradient."""
 
 
 class SelectedRowsOf(NamedTuple):
-    """What says which rows of a tensor a variable holds."""
+    """The rows of a taller tensor that a variable holds."""
 
     rows: str
-    """Name of the variable that has their numbers, int64 [count]."""
+    """Name of the variable of row numbers, int64 [count]."""
     height: int
     """Number of rows of the tensor."""
     merged: bool = False
-    """Whether each number comes once."""
+    """Whether row numbers are unique."""
 
 
 class VariableMetadata:
     """A named value of a block, without operators on it; its attributes are those of a Variable."""
 
-    spec: Spec | None = noted("spec", Spec | None)
-    stop_gradient: bool = noted("stop_gradient", bool)
-    is_data: bool = noted("is_data", bool)
-    type: str = noted("type", str)
+    spec: Spec | None = tracked("spec", Spec | None)
+    stop_gradient: bool = tracked("stop_gradient", bool)
+    is_data: bool = tracked("is_data", bool)
+    type: str = tracked("type", str)
     line: Line | None = None
     declared: Spec | None = None
     selected: SelectedRowsOf | None = None
@@ -71,12 +71,12 @@ class VariableMetadata:
         self.identity = next(_identities)
 
     def select(self, selected: SelectedRowsOf) -> Self:
-        """Say that it holds rows of a taller tensor; return it."""
+        """Mark the variable as rows of a taller tensor, and return it."""
         self.selected, self.type = selected, VarType.SELECTED_ROWS
         return self
 
     def get_value(self, scope: Scope | None = None) -> Tensor | SelectedRows:
-        """What a scope holds of it: a tensor, or the rows and values of sparse rows.
+        """Return its value in a scope: a tensor, or the rows and values of sparse rows.
 
         Parameters
         ----------
@@ -86,39 +86,39 @@ class VariableMetadata:
         Raises
         ------
         ProgramError
-            If the scope does not hold it: it is not persistable, or nothing has run yet.
+            If the scope has no value: it is not persistable, or no program that writes it has run.
         """
         from fluidlite.program.scope import global_scope
         from fluidlite.program.selected_rows import SelectedRows
 
         names = [self.name] if self.selected is None else [self.name, self.selected.rows]
-        found = [(scope if scope is not None else global_scope()).find_var(name) for name in names]
-        for name, held in zip(names, found, strict=True):
-            if held is None or not held.tensor.initialized:
+        variables = [(scope if scope is not None else global_scope()).find_var(name) for name in names]
+        for name, variable in zip(names, variables, strict=True):
+            if variable is None or not variable.tensor.initialized:
                 raise ProgramError(
                     f"the scope holds no value of variable {name!r}"
                     "\n  Do: set persistable=True before the run, or fetch it"
                 )
-        values, *numbers = [held for held in found if held is not None]
+        values, *numbers = [variable for variable in variables if variable is not None]
         if self.selected is None:
             return values.tensor
         return SelectedRows.of(values.tensor, numbers[0], self.selected.height)
 
     def stands_for(self, other: VariableMetadata) -> bool:
-        """Whether it names the same value: itself, its counterpart in a copy of the program, or state of that name."""
+        """Whether both name the same value: one variable, counterparts in copies of a program, or state of one name."""
         return self.identity == other.identity or (self.persistable and other.persistable and self.name == other.name)
 
     def name_and_line(self) -> str:
-        """Its name, and the line that made it."""
+        """Return its name, and the user's line that created it."""
         lines = [op.line for op in self.block.ops if self.name in op.output_arg_names]
         line = lines[0] if lines else self.line
         return f"{self.name!r} ({line})" if line is not None else repr(self.name)
 
-    _persistable: bool = noted("_persistable")
+    _persistable: bool = tracked("_persistable")
 
     @property
     def persistable(self) -> bool:
-        """Whether it lives in the scope from run to run."""
+        """Whether it persists in the scope between runs."""
         return self._persistable
 
     @persistable.setter
@@ -130,21 +130,21 @@ class VariableMetadata:
                 rows.persistable = on
 
     def saved(self) -> dict[str, Any]:
-        """What a saved program says of it beyond the fields of every variable: one field, by the kind of variable."""
+        """Return the field of a saved program that this kind of variable adds to those of every variable."""
         return {}
 
     def declare(self, spec: Spec) -> None:
-        """Take the dims and dtype that inference found."""
-        before = self.spec
+        """Set the inferred dims and dtype."""
+        old_spec = self.spec
         if spec.kind == TENSOR_ARRAY:
             self.type = VarType.LOD_TENSOR_ARRAY
-            if before is not None and before.kind == TENSOR_ARRAY and before.dims and not spec.dims:
-                return  # an array that is emptied: what it is to hold is known, of a write in a block perhaps
+            if old_spec is not None and old_spec.kind == TENSOR_ARRAY and old_spec.dims and not spec.dims:
+                return  # an emptied array keeps the declared element, such as that of a write in a sub-block
         self.spec = spec
 
     @property
     def is_array(self) -> bool:
-        """Whether it holds tensors by number."""
+        """Whether it is a tensor array."""
         return self.type == VarType.LOD_TENSOR_ARRAY
 
     def _spec(self) -> Spec:
@@ -154,7 +154,7 @@ class VariableMetadata:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Declared dims; -1 where they are known only when it runs."""
+        """Declared dims; -1 for a dim that is known only at run time."""
         return self._spec().dims
 
     @property
@@ -198,15 +198,15 @@ class VariableMetadata:
 
 
 def copy_operator(variable: VariableMetadata) -> str:
-    """The operator that copies what a variable holds: a tensor, or an array of tensors."""
+    """Return the operator that copies a variable: a tensor, or a tensor array."""
     return "assign_array" if variable.is_array else "assign"
 
 
 def sum_operator(variable: VariableMetadata) -> str:
-    """The operator that adds values of the kind that a variable holds."""
+    """Return the operator that adds values of a variable's kind."""
     return "sum_arrays" if variable.is_array else "sum"
 
 
 def zeros_operator(variable: VariableMetadata) -> str:
-    """The operator that makes zeros like what a variable holds: an array without elements, if it is an array."""
+    """Return the operator that creates zeros like a variable: for a tensor array, an array without elements."""
     return "empty_array_like" if variable.is_array else "fill_zeros_like"

@@ -1,7 +1,7 @@
-"""An operator in a wider data type: casts, the operator, and casts back to the types that its outputs are declared in.
+"""Widening: computes an operator in a wider dtype, by casts, the operator, and casts back to its outputs' dtypes.
 
-The way to a kernel that lacks a data type, for a place that has none for it. Casts only widen: all values of the narrow
-type are values of the wide one, so that results are at least as exact before they are rounded.
+It is used if a place has no kernel for a dtype. The wide dtype represents all values of the narrow one, so that
+results are at least as exact before they are rounded.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ WIDER = {
     "float32": ("float64",),
     "int32": ("int64",),
 }
-"""The types that an operator may be widened to, the nearest first."""
+"""The dtypes that an operator may be widened to, the narrowest first."""
 
 
 def widenable(call: Call) -> bool:
-    """Whether an operator means the same in a wider type, as far as its definition says.
+    """Whether an operator's definition allows a wider dtype.
 
-    Numbers that are drawn depend on the type; state that is updated in place has one; so has what an attribute names.
+    Random numbers depend on the dtype; state that is updated in place has a fixed one; so has a dtype attribute.
     """
     op = call.op
     if op.random or op.dynamic or op.effect or op.must_alias or op.epilogue is not None or op.infer is None:
@@ -34,7 +34,7 @@ def widenable(call: Call) -> bool:
 
 
 def widen(call: Call, wide: str) -> list[Part] | None:
-    """Say a call with casts of all that has its kernel's data type; None if the definition does not allow that."""
+    """Return the parts of a call with casts of all operands of its kernel dtype; None if the definition forbids it."""
     narrow = call.key_dtype
     build = Build(call)
 
@@ -49,7 +49,7 @@ def widen(call: Call, wide: str) -> list[Part] | None:
         values = [build.input(slot, i) for i in range(len(specs))]
         for value, spec in zip(values, specs, strict=True):
             if declared is not None and declared.unread and not declared.value and spec.dtype == narrow:
-                value.spec = spec.with_(dtype=wide)  # it has no bytes to cast
+                value.spec = spec.with_(dtype=wide)  # metadata only: nothing to cast
         if declared is None or not declared.unread:
             values = [
                 cast(value, None, wide) if spec.dtype == narrow else value

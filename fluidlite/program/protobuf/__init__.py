@@ -1,1 +1,1 @@
-"""Programs as Paddle 1.x saved them: the protocol buffer ``ProgramDesc``, read and written. Nothing is executed."""
+"""Reads and writes programs in Paddle 1.x's format, the protocol buffer ``ProgramDesc``. It executes nothing."""

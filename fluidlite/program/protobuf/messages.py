@@ -1,7 +1,7 @@
-"""The messages of Paddle's ``framework.proto``, put together here from their published field numbers.
+"""The messages of Paddle's ``framework.proto``, built from their published field numbers.
 
-All fields are optional and enumerations are plain numbers, so that what is missing or unknown in a file is refused by
-its name and number, not by the library's parser.
+All fields are optional and enumerations are plain numbers, so that a missing field or unknown number gives an error of
+fluidlite, which names it, not of the library's parser.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
 
 @cache
 def message_classes() -> dict[str, Any]:
-    """The classes of the messages, by name; MissingExtraError if the package protobuf is not installed."""
+    """Return the message classes by name; raise MissingExtraError if the package protobuf is not installed."""
     try:
         descriptors = import_module("google.protobuf.descriptor_pb2")
         pools = import_module("google.protobuf.descriptor_pool")
@@ -85,19 +85,19 @@ def message_classes() -> dict[str, Any]:
         for field, (number, kind) in fields.items():
             repeated = kind.endswith("*")
             kind = kind.removesuffix("*")
-            made = message.field.add(name=field, number=number)
-            made.label = field_type.LABEL_REPEATED if repeated else field_type.LABEL_OPTIONAL
+            proto_field = message.field.add(name=field, number=number)
+            proto_field.label = field_type.LABEL_REPEATED if repeated else field_type.LABEL_OPTIONAL
             if kind in _MESSAGES:
-                made.type, made.type_name = field_type.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
+                proto_field.type, proto_field.type_name = field_type.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
             else:
-                made.type = getattr(field_type, f"TYPE_{kind.upper()}")
+                proto_field.type = getattr(field_type, f"TYPE_{kind.upper()}")
     pool = pools.DescriptorPool()  # a pool of our own: an installed Paddle has these names in the default one
     pool.AddSerializedFile(file.SerializeToString())
     return {name: get_class(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES}
 
 
 def parse(name: str, content: bytes) -> Any:
-    """Read a message; SavedModelError if the bytes are truncated, or no such message."""
+    """Parse a message; raise SavedModelError if the bytes are truncated or another message."""
     message = message_classes()[name]()
     try:
         message.ParseFromString(content)

@@ -1,4 +1,4 @@
-"""Attributes of programs that Paddle saved which no definition here declares: what becomes of them."""
+"""Attributes in Paddle's saved programs that no definition declares: which are ignored, and which must be neutral."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fluidlite.program.roles import ROLES
 
 _ROLES = {**ROLES, 4096: "forward"}
 _LOSS = 256
-"""The bit of Fluid's role of operators that make a loss, or begin its backward."""
+"""The bit of Fluid's role of operators that compute a loss, or start its backward."""
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line (?P<line>\d{1,9}), in ')
 
 IGNORED = frozenset(
@@ -36,7 +36,7 @@ IGNORED = frozenset(
         "skip_eager_deletion_vars",
     }
 )
-"""Roles, places of text, and choices of a library: what an operator computes does not depend on them."""
+"""Ignored attributes: roles, source lines, and choices of a library, which do not affect results."""
 
 
 def _is(*values: Any) -> Callable[[Any], bool]:
@@ -50,7 +50,7 @@ def _empty(value: Any) -> bool:
 _ONES = _is(1.0, (1.0,), ())
 
 NEUTRAL: dict[str, Callable[[Any], bool]] = {
-    # tuned or fused forms of an operator that is the same without
+    # tuned or fused forms with the same results
     "fuse_with_relu": _empty,
     "fuse_relu": _empty,
     "fuse_relu_before_depthwise_conv": _empty,
@@ -82,7 +82,7 @@ NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "data_layout": _is("AnyLayout", "NCHW", ""),
     "x_data_format": _is("", "AnyLayout", "NCHW"),
     "y_data_format": _is("", "AnyLayout", "NCHW"),
-    # sharing out, servers
+    # distribution, parameter servers
     "is_distributed": _empty,
     "remote_prefetch": _empty,
     "is_sparse": lambda value: True,
@@ -92,7 +92,7 @@ NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "slot": _is(0),
     "lazy_mode": _empty,
     "min_row_size_to_use_multithread": lambda value: True,
-    # modes that make no difference here
+    # modes without effect here
     "is_test": lambda value: True,
     "force_cpu": lambda value: True,
     "padding_algorithm": _is("EXPLICIT", ""),
@@ -108,36 +108,36 @@ NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "bias_after_scale": _is(True),
     "keep_dim": _empty,
 }
-"""Attributes that some operators had in some versions: what they may be where a definition does not declare them."""
+"""Checks of attributes of some operators in some versions: the values allowed if a definition does not declare them."""
 
 _SAME_AS_DEFAULT = frozenset({"data_format", "data_layout", "x_data_format", "y_data_format"})
 
 
 def role_of(number: Any) -> str:
-    """The role that ``op_role`` names."""
-    found = _ROLES.get(number & ~_LOSS) if type(number) is int else None
-    if found is None:
+    """Return the role with the number ``op_role``."""
+    role = _ROLES.get(number & ~_LOSS) if type(number) is int else None
+    if role is None:
         raise SavedModelError(f"op_role is {number!r:.40}, which is no role of a program for one place")
-    return found
+    return role
 
 
 def line_of(callstack: Any) -> tuple[str, int]:
-    """File and line of the script, by ``op_callstack``: the frame outside of Paddle that is next to Paddle's."""
+    """Return the script's file and line in ``op_callstack``: the frame that called into Paddle."""
     matches = [_FRAME.match(text) for text in callstack if isinstance(text, str)] if callstack else []
     frames = [(match["file"].replace("\\", "/"), int(match["line"])) for match in matches if match is not None]
     outside = [frame for frame in frames if "paddle/fluid/" not in frame[0]]
     if not outside:
         return "?", 0
-    return outside[-1] if frames[0] is outside[0] else outside[0]  # some versions begin with the innermost frame
+    return outside[-1] if frames[0] is outside[0] else outside[0]  # some versions start with the innermost frame
 
 
 def means_default(name: str, value: Any) -> bool:
-    """Whether the value of a declared attribute says that there is none, as ``AnyLayout`` does."""
+    """Whether the value of a declared attribute means its default, as ``AnyLayout`` does."""
     return name in _SAME_AS_DEFAULT and value == "AnyLayout"
 
 
 def is_neutral(name: str, value: Any) -> bool:
-    """Whether an attribute that is not declared may be left out."""
+    """Whether an undeclared attribute may be ignored."""
     if name in IGNORED:
         return True
     allowed = NEUTRAL.get(name)

@@ -1,4 +1,4 @@
-"""Reading a program that Paddle saved: its ``ProgramDesc`` becomes a record of our format, which is then checked."""
+"""Reads Paddle's ``ProgramDesc``: converts it to a record of fluidlite's JSON format, which is then validated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fluidlite.program.renamed_attributes import renamed
 from fluidlite.tensor.var_type import VarType, dtype_of
 
 MAX_BYTES = 16 << 20
-_MOST_OPERATORS = _MOST_VARIABLES = 100_000
+_MAX_OPERATORS = _MAX_VARIABLES = 100_000
 _BATCH, _FETCHES = 9, 10
 KINDS = {
     7: VarType.LOD_TENSOR,
@@ -25,7 +25,7 @@ KINDS = {
     13: VarType.LOD_TENSOR_ARRAY,
     17: VarType.RAW,
 }
-"""The kinds of variables that are read and written, by Paddle's number."""
+"""The supported kinds of variables, by Paddle's number."""
 _NAMES_OF_KINDS = {8: "SELECTED_ROWS", 12: "LOD_RANK_TABLE", 14: "PLACE_LIST", 15: "READER", 16: "CHANNEL", 18: "TUPLE"}
 _ATTRIBUTES = {
     0: "i",
@@ -41,54 +41,54 @@ _ATTRIBUTES = {
     10: "blocks_idx",
     11: "longs",
 }
-"""The field that holds an attribute's value, by the number of its type."""
+"""The field with an attribute's value, by the number of its type."""
 _WITH_NAMES = {"while": ("X", "Condition", "StepScopes"), "conditional_block": ("Input", "", "Scope")}
-"""Operators that run a block: the slots of what it reads, of its condition, and of what its steps leave."""
+"""Operators that run a block: the slots of its inputs, of its condition, and of its step scopes."""
 
 
 def is_program(content: bytes) -> bool:
-    """Whether a file begins as a ``ProgramDesc`` does, with its first block; JSON of ours begins with a brace."""
+    """Whether a file starts like a ``ProgramDesc``, with its first block; fluidlite's JSON starts with a brace."""
     return content[:1] == b"\n"
 
 
 def read_program(content: bytes) -> Program:
     """Read a program that Paddle 1.x saved. Its feed and fetch operators become names.
 
-    Raises SavedModelError: it is truncated, larger than 16 MiB, lies about itself, or has operators, attributes or
-    kinds of variables that are not known here; the message names them.
+    Raises SavedModelError: it is truncated, larger than 16 MiB, inconsistent, or has unknown operators, attributes or
+    kinds of variables; the message names them.
     Raises MissingExtraError: the package protobuf is not installed.
     """
     if len(content) > MAX_BYTES:
         raise SavedModelError(f"the ProgramDesc has {len(content):,} bytes; at most {MAX_BYTES:,} are read")
     desc = parse("ProgramDesc", content)
     try:
-        return program_of(_Reading(desc).record())
+        return program_of(_RecordConverter(desc).record())
     except FluidError:
         raise
-    except Exception as exc:  # text that is no UTF-8, and what no check knows
+    except Exception as exc:  # text that is no UTF-8, and content that no check covers
         raise SavedModelError(f"not a valid program: {type(exc).__name__}: {exc}") from exc
 
 
-def _some(names: Iterable[str]) -> str:
-    found = sorted(set(names))
-    return ", ".join(repr(name)[:80] for name in found[:20]) + (f" and {len(found) - 20} more" if found[20:] else "")
+def _listing(names: Iterable[str]) -> str:
+    items = sorted(set(names))
+    return ", ".join(repr(name)[:80] for name in items[:20]) + (f" and {len(items) - 20} more" if items[20:] else "")
 
 
-class _Reading:
-    """One program, on its way into a record."""
+class _RecordConverter:
+    """The conversion of one program to a record."""
 
     def __init__(self, desc: Any) -> None:
         self.blocks = list(desc.blocks)
-        counted = (("operators", "ops", _MOST_OPERATORS), ("variables", "vars", _MOST_VARIABLES))
-        for what, field, most in counted:
+        limits = (("operators", "ops", _MAX_OPERATORS), ("variables", "vars", _MAX_VARIABLES))
+        for what, field, limit in limits:
             count = sum(len(getattr(block, field)) for block in self.blocks)
-            if count > most:
-                raise SavedModelError(f"the program has {count:,} {what}; at most {most:,} are read")
+            if count > limit:
+                raise SavedModelError(f"the program has {count:,} {what}; at most {limit:,} are read")
         types = {op.type for block in self.blocks for op in block.ops}
         unknown = [type for type in types if ops.find(type) is None]
         if unknown:
             raise SavedModelError(
-                f"the program has operators that fluidlite does not know: {_some(unknown)}"
+                f"the program has operators that fluidlite does not know: {_listing(unknown)}"
                 "\n  Do: fluidlite ops lists those that it knows; a plugin can register others"
             )
         self.feeds: dict[int, str] = {}
@@ -101,16 +101,16 @@ class _Reading:
         self.ids = 0
 
     def _column(self, op: Any) -> None:
-        """Note what a feed or fetch operator says."""
+        """Store the column and the variable of a feed or fetch operator."""
         columns, slots = (self.feeds, op.outputs) if op.type == "feed" else (self.fetches, op.inputs)
-        found = [attr.i for attr in op.attrs if attr.name == "col"]
+        indices = [attr.i for attr in op.attrs if attr.name == "col"]
         names = [name for slot in slots for name in slot.arguments]
-        if len(found) != 1 or len(names) != 1 or found[0] in columns:
-            raise SavedModelError(f"an operator {op.type} names columns {found} and variables {names!r:.80}")
-        columns[found[0]] = names[0]
+        if len(indices) != 1 or len(names) != 1 or indices[0] in columns:
+            raise SavedModelError(f"an operator {op.type} names columns {indices} and variables {names!r:.80}")
+        columns[indices[0]] = names[0]
 
     def record(self) -> dict[str, Any]:
-        """The program as :func:`fluidlite.program.json_form.dumps` would write it."""
+        """Return the program in the format of :func:`fluidlite.program.json_form.dumps`."""
         for what, columns in (("feed", self.feeds), ("fetch", self.fetches)):
             if sorted(columns) != list(range(len(columns))):
                 raise SavedModelError(f"the columns of its {what} operators are {sorted(columns)!r:.80}")
@@ -146,15 +146,15 @@ class _Reading:
         record: dict[str, Any] = {"name": var.name, "type": KINDS[number]}
         field = {7: "lod_tensor", 13: "tensor_array"}.get(number, "")
         if field and var.type.HasField(field):
-            held = getattr(var.type, field)
-            tensor = held.tensor
+            content = getattr(var.type, field)
+            tensor = content.tensor
             if not tensor.HasField("data_type"):
                 raise SavedModelError(f"variable {var.name!r:.60} has no data type")
             try:
                 dtype = dtype_of(tensor.data_type)
             except FluidError as exc:
                 raise SavedModelError(f"variable {var.name!r:.60}: {exc}") from None
-            record |= {"dims": list(tensor.dims), "dtype": dtype, "lod_level": held.lod_level}
+            record |= {"dims": list(tensor.dims), "dtype": dtype, "lod_level": content.lod_level}
         if var.persistable:
             record["persistable"] = True
         if var.name in self.data:
@@ -162,29 +162,29 @@ class _Reading:
         return record
 
     def _operators(self, block: Any) -> list[dict[str, Any]]:
-        read = {name for each in self.blocks for op in each.ops for slot in op.inputs for name in slot.arguments}
+        read = {name for other in self.blocks for op in other.ops for slot in op.inputs for name in slot.arguments}
         written: set[str] = set(self.data) | {var.name for var in block.vars if var.persistable}
-        found = []
+        records = []
         for op in block.ops:
             if op.type in ("feed", "fetch"):
                 continue
-            found.append(self._operator(op, read, written))
+            records.append(self._operator(op, read, written))
             written.update(name for slot in op.outputs for name in slot.arguments)
-        return found
+        return records
 
     def _operator(self, op: Any, read: set[str], written: set[str]) -> dict[str, Any]:
         definition = ops.get(op.type)
         values = _values(op)
         file, number = line_of(values.get("op_callstack"))
         inputs, outputs = _slots(op, "inputs"), _slots(op, "outputs")
-        strange = [slot for slot in inputs if definition.input(slot) is None]
+        unknown = [slot for slot in inputs if definition.input(slot) is None]
         for slot in [slot for slot in outputs if definition.output(slot) is None]:
             if read.isdisjoint(outputs[slot]) and not set(self.fetches.values()) & set(outputs[slot]):
-                del outputs[slot]  # nobody reads it
+                del outputs[slot]  # it is not read
             else:
-                strange.append(slot)
-        if strange:
-            raise SavedModelError(f"operator {op.type!r} has slots that fluidlite does not know: {_some(strange)}")
+                unknown.append(slot)
+        if unknown:
+            raise SavedModelError(f"operator {op.type!r} has slots that fluidlite does not know: {_listing(unknown)}")
         if op.type in _WITH_NAMES:
             _name_values(op.type, values, inputs, outputs, written)
         self.ids += 1
@@ -202,36 +202,36 @@ class _Reading:
 
 
 def _slots(op: Any, field: str) -> dict[str, list[str]]:
-    """The slots that name variables."""
-    found: dict[str, list[str]] = {}
+    """Return the names of variables by slot, without empty slots."""
+    names_by_slot: dict[str, list[str]] = {}
     for slot in getattr(op, field):
-        if slot.parameter in found:
+        if slot.parameter in names_by_slot:
             raise SavedModelError(f"operator {op.type!r} has the slot {slot.parameter!r:.60} twice")
         if slot.arguments:
-            found[slot.parameter] = list(slot.arguments)
-    return found
+            names_by_slot[slot.parameter] = list(slot.arguments)
+    return names_by_slot
 
 
 def _values(op: Any) -> dict[str, Any]:
-    """Its attributes."""
-    found: dict[str, Any] = {}
+    """Return the values of an operator's attributes."""
+    values: dict[str, Any] = {}
     for attr in op.attrs:
         field = _ATTRIBUTES.get(attr.type) if attr.HasField("type") else None
-        if field is None or attr.name in found:
-            what = "is there twice" if attr.name in found else f"is of type {attr.type}, which fluidlite does not know"
+        if field is None or attr.name in values:
+            what = "is there twice" if attr.name in values else f"is of type {attr.type}, which fluidlite does not know"
             raise SavedModelError(f"operator {op.type!r}: attribute {attr.name!r:.60} {what}")
         value = getattr(attr, field)
         if field in ("i", "f", "s", "b", "block_idx", "l"):
             if not attr.HasField(field):
                 raise SavedModelError(f"operator {op.type!r}: attribute {attr.name!r:.60} has no value of its type")
-            found[attr.name] = value
+            values[attr.name] = value
         else:
-            found[attr.name] = tuple(value)
-    return found
+            values[attr.name] = tuple(value)
+    return values
 
 
 def _attributes(definition: OpDef, values: dict[str, Any]) -> dict[str, Any]:
-    """The attributes that the definition declares; others must mean nothing."""
+    """Return the attributes that the definition declares; raise SavedModelError for others that are not neutral."""
     clean: dict[str, Any] = {}
     unknown = []
     for name, value in renamed(definition.type, values).items():
@@ -252,7 +252,7 @@ def _attributes(definition: OpDef, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _hints(values: dict[str, Any]) -> dict[str, Any]:
-    """Which place ``device_guard`` asked for; Paddle's ``gpu`` is ``cuda`` here."""
+    """Return the hint of ``device_guard``'s place; Paddle's ``gpu`` is ``cuda`` here."""
     text = values.get("op_device", "")
     if not isinstance(text, str) or not text:
         return {}
@@ -267,12 +267,12 @@ def _namescope(values: dict[str, Any]) -> str:
 def _name_values(
     type: str, values: dict[str, Any], inputs: dict[str, list[str]], outputs: dict[str, list[str]], written: set[str]
 ) -> None:
-    """Say under which names the block of an operator knows its values: in Paddle they are those around it."""
+    """Add the names that an operator's values have in its block: in Paddle they are the outer names."""
     reads, condition, steps = _WITH_NAMES[type]
-    outputs.pop(steps, None)  # what a gradient would need of the steps
-    given = list(dict.fromkeys(inputs.get(reads, [])))
-    given += [name for name in outputs.get("Out", []) if name in written and name not in given]
-    inputs[reads] = given
-    values |= {"inside": tuple(given), "written": tuple(outputs.get("Out", []))}
+    outputs.pop(steps, None)  # only a gradient would read it
+    names = list(dict.fromkeys(inputs.get(reads, [])))
+    names += [name for name in outputs.get("Out", []) if name in written and name not in names]
+    inputs[reads] = names
+    values |= {"inside": tuple(names), "written": tuple(outputs.get("Out", []))}
     if condition:
         values["condition"] = inputs.get(condition, [""])[0]

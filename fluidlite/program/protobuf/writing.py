@@ -1,4 +1,4 @@
-"""Writing a program as Paddle 1.x does: a ``ProgramDesc`` with feed and fetch operators."""
+"""Writes a program as Paddle 1.x's ``ProgramDesc``, with feed and fetch operators."""
 
 from __future__ import annotations
 
@@ -19,29 +19,28 @@ from fluidlite.tensor.var_type import dtype_number
 _VERSION = 1_008_000
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
 _OURS = {"while": ("inside", "written", "condition", "max_iterations"), "conditional_block": ("inside", "written")}
-"""Attributes that say what Paddle knows by the names in the slots."""
+"""fluidlite's attributes of operators with blocks, which Paddle derives from the names in slots."""
 
 
 def write_program(program: Program) -> bytes:
-    """The ``ProgramDesc`` of a program, whose feeds and fetches are ``program.feed_names`` and ``fetch_names``.
+    """Return the ``ProgramDesc`` of a program, with feeds ``program.feed_names`` and fetches ``program.fetch_names``.
 
-    Raises SavedModelError: it has what Paddle's format cannot say: an attribute or a kind of variable of ours, or too
-    much of it.
+    Raises SavedModelError: Paddle's format cannot represent an attribute or a kind of variable, or it is too large.
     Raises MissingExtraError: the package protobuf is not installed.
     """
     desc = message_classes()["ProgramDesc"]()
     desc.version.version = _VERSION
     for block in program.blocks:
-        made = desc.blocks.add(idx=block.idx, parent_idx=block.parent_idx)
+        block_desc = desc.blocks.add(idx=block.idx, parent_idx=block.parent_idx)
         if block.idx == 0:
-            _column_variables(made)
-            _columns(made, "feed", program.feed_names)
+            _column_variables(block_desc)
+            _columns(block_desc, "feed", program.feed_names)
         for variable in block.vars.values():
-            _variable(made, variable)
+            _variable(block_desc, variable)
         for op in block.ops:
-            _operator(made, op)
+            _operator(block_desc, op)
         if block.idx == 0:
-            _columns(made, "fetch", program.fetch_names)
+            _columns(block_desc, "fetch", program.fetch_names)
     content: bytes = desc.SerializeToString(deterministic=True)
     if len(content) > MAX_BYTES:
         raise SavedModelError(f"the program takes {len(content):,} bytes; a file holds at most {MAX_BYTES:,}")
@@ -96,7 +95,7 @@ def _operator(block: Any, op: Operator) -> None:
 
 
 def _fits(number: float) -> bool:
-    """Whether a float of 32 bits, which attributes are in Paddle's format, is neither 0 nor infinite for a number."""
+    """Whether a positive number is neither 0 nor infinite as a float32, the type of attributes in Paddle's format."""
     return 2.0**-150 < number < (2 - 2.0**-24) * 2.0**127
 
 
@@ -104,13 +103,13 @@ def _attribute(desc: Any, op: Operator, name: str, kind: str, value: Any) -> Non
     if kind == "dtype":
         kind, value = "int", dtype_number(value)
     items = value if isinstance(value, tuple) else (value,)
-    large = kind in ("int", "ints") and any(not -(2**31) <= item < 2**31 for item in items)
+    is_int64 = kind in ("int", "ints") and any(not -(2**31) <= item < 2**31 for item in items)
     lost = kind in ("float", "floats") and any(item and isfinite(item) and not _fits(abs(item)) for item in items)
-    if lost or (large and any(item >= 2**63 for item in items)):
+    if lost or (is_int64 and any(item >= 2**63 for item in items)):
         raise SavedModelError(f"{op}: attribute {name!r} is {value!r:.40}, which Paddle's format cannot hold")
     number, field = {
-        "int": (9, "l") if large else (0, "i"),
-        "ints": (11, "longs") if large else (3, "ints"),
+        "int": (9, "l") if is_int64 else (0, "i"),
+        "ints": (11, "longs") if is_int64 else (3, "ints"),
         "float": (1, "f"),
         "floats": (4, "floats"),
         "str": (2, "s"),
@@ -119,8 +118,8 @@ def _attribute(desc: Any, op: Operator, name: str, kind: str, value: Any) -> Non
         "bools": (7, "bools"),
         "block": (8, "block_idx"),
     }[kind]
-    made = desc.attrs.add(name=name, type=number)
+    attr_desc = desc.attrs.add(name=name, type=number)
     if isinstance(value, tuple):
-        getattr(made, field).extend(value)
+        getattr(attr_desc, field).extend(value)
     else:
-        setattr(made, field, value)
+        setattr(attr_desc, field, value)

@@ -203,7 +203,7 @@ def _undone_on_error(block: Block) -> Iterator[None]:
 
 def _append(
     loss: Variable,
-    chosen: Sequence[Variable],
+    variables: Sequence[Variable],
     leaves: set[str],
     blocked: set[str],
     callbacks: Sequence[Callback],
@@ -212,7 +212,7 @@ def _append(
 ) -> list[tuple[Any, Variable]]:
     block, spec = loss.block, loss._spec()
     forward = forward_part(block, [loss.name])
-    requested = {variable.name for variable in chosen}
+    requested = {variable.name for variable in variables}
     backward = Backward(block, find_paths(forward, leaves - blocked, block, blocked), requested, callbacks, by_rows)
     with block.program.roles("backward"), _undone_on_error(block):
         start = block.create_var(backward.base(loss.name))
@@ -221,13 +221,13 @@ def _append(
         )
         backward.seed(loss.name, start.name, first)
         backward.walk(forward)
-        results = [(variable, backward.result(variable.name)) for variable in chosen]
+        results = [(variable, backward.result(variable.name)) for variable in variables]
         for name in backward.parts:  # so that other gradients can be fetched as x@GRAD
             backward.incoming(name)
         pairs = [(variable, block.var(name)) for variable, name in results if name is not None]
         if needed and not pairs:
             raise GradientError(
-                f"the loss {loss.name!r} depends on none of the parameters {[v.name for v in chosen]}\n"
+                f"the loss {loss.name!r} depends on none of the parameters {[v.name for v in variables]}\n"
                 "  Do: check stop_gradient, and that operators between have gradients"
             )
     return pairs
@@ -276,23 +276,25 @@ def append_backward(
             "\n  Do: reduce it, such as layers.mean(loss)"
         )
     if parameter_list is not None:
-        chosen = [
+        variables = [
             program.global_block().own(p, "parameter_list of append_backward")
             for p in listed(
                 "parameter_list of append_backward", parameter_list, "parameters or their names", GradientError
             )
         ]
     else:
-        chosen = [p for p in program.all_parameters() if p.trainable and not p.stop_gradient]
+        variables = [p for p in program.all_parameters() if p.trainable and not p.stop_gradient]
     for callback in listed("callbacks of append_backward", callbacks or (), "functions", GradientError):
         if not callable(callback):
             raise GradientError(f"callbacks of append_backward holds {callback!r:.60}; expected functions")
     blocked = _names(no_grad_set) | blocked_variables(block)
-    names = {variable.name for variable in chosen}
+    names = {variable.name for variable in variables}
     free = free_inputs(block) - names
     while True:
         try:
-            pairs = _append(loss, chosen, names | free, blocked, callbacks or (), parameter_list is not None, by_rows)
+            pairs = _append(
+                loss, variables, names | free, blocked, callbacks or (), parameter_list is not None, by_rows
+            )
             break
         except NoDerivativeError as exc:
             if exc.origin not in free:

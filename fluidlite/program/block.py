@@ -213,7 +213,7 @@ class Block(FluidBlock):
         inputs, outputs : mapping of slot to Variable, name, or list of them
         attrs : mapping
         stop_gradient : bool
-            Not used: as in Fluid, it says something only where layers run at once.
+            Not used: in Fluid, it only has an effect if layers run immediately.
 
         Raises
         ------

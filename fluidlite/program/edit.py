@@ -136,12 +136,12 @@ def prune(program: Program, targets: Sequence[Variable | str], feeds: Sequence[V
             needed -= writes - reads
             needed |= reads
     new.global_block().ops[:] = needed_ops[::-1]
-    used = (
+    used_names = (
         set(names)
         | feed_names
         | {n for b in new.blocks for op in b.ops for n in (*op.input_arg_names, *op.output_arg_names)}
     )
     for block in new.blocks:
-        block.vars = {n: v for n, v in block.vars.items() if n in used}
+        block.vars = {n: v for n, v in block.vars.items() if n in used_names}
     new.readers = [reader for reader in program.readers if feed_names.isdisjoint(reader.feed_names)]
     return new

@@ -60,5 +60,5 @@ def then_call(call: Call) -> Call:
         for slot in rule.then.inputs
         if slot.name == rule.given or (slot.name in rule.inputs and call.has(rule.inputs[slot.name]))
     }
-    outs = {slot: call.outs[whole] for slot, whole in rule.outputs.items() if call.has(whole)}
+    outs = {slot: call.outs[fused_slot] for slot, fused_slot in rule.outputs.items() if call.has(fused_slot)}
     return Call(rule.then, ins, outs, rule.then_attrs(call.attrs), call.place, call.training)

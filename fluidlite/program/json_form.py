@@ -108,30 +108,30 @@ def _operator(op: Operator) -> dict[str, Any]:
 class _Reader:
     """Reads typed fields of parsed JSON; errors name the field and its position."""
 
-    def __init__(self, record: Any, where: str) -> None:
+    def __init__(self, record: Any, position: str) -> None:
         if not isinstance(record, dict):
-            raise SavedModelError(f"not a program: {where} is {type(record).__name__}, expected an object")
+            raise SavedModelError(f"not a program: {position} is {type(record).__name__}, expected an object")
         self.record = record
-        self.where = where
+        self.position = position
 
     def number(self, name: str, minimum: int, maximum: int, default: int | None = None) -> int:
         """Return an integer in a range, both ends included; it is required unless a default is given."""
         value: int = self.get(name, int, default, required=default is None)
         if not minimum <= value <= maximum:
             raise SavedModelError(
-                f"not a program: {self.where}.{name} is {value!r:.40}; {minimum} to {maximum} are possible"
+                f"not a program: {self.position}.{name} is {value!r:.40}; {minimum} to {maximum} are possible"
             )
         return value
 
     def get(self, name: str, types: type | tuple[type, ...], default: Any = None, required: bool = True) -> Any:
         if name not in self.record:
             if required:
-                raise SavedModelError(f"not a program: {self.where} has no {name!r}")
+                raise SavedModelError(f"not a program: {self.position} has no {name!r}")
             return default
         value = self.record[name]
         boolean = isinstance(value, bool) and types is int
         if not isinstance(value, types) or boolean:
-            raise SavedModelError(f"not a program: {self.where}.{name} is {value!r:.80}")
+            raise SavedModelError(f"not a program: {self.position}.{name} is {value!r:.80}")
         return value
 
 
@@ -145,7 +145,7 @@ def loads(text: str | bytes) -> Program:
 
 
 def program_of(record: Any) -> Program:
-    """Make a program of a record such as :func:`dumps` writes; everything in it is checked."""
+    """Return the program of a record in the format of :func:`dumps`; every field is validated."""
     top = _Reader(record, "the file")
     if top.record.get("format") != FORMAT:
         raise SavedModelError(f"not a program: format is {top.record.get('format')!r:.60}, expected {FORMAT!r}")
@@ -266,21 +266,21 @@ def _hints(record: _Reader) -> dict[str, Any]:
     hints: dict[str, Any] = record.get("hints", dict, {}, required=False)
     for name, value in hints.items():
         if not isinstance(value, str if name in _HINTS_OF_NAMES else (str, int, float)):
-            raise SavedModelError(f"not a program: {record.where}.hints.{name} is {value!r:.80}")
+            raise SavedModelError(f"not a program: {record.position}.hints.{name} is {value!r:.80}")
     return hints
 
 
 def _rate(options: _Reader) -> float | str:
     """Return a factor, or the name of the learning rate's variable."""
     rate: float | str = options.get("learning_rate", (int, float, str), 1.0, required=False)
-    what = f"not a program: the learning rate of {options.where}"
+    what = f"not a program: the learning rate of {options.position}"
     return rate if isinstance(rate, str) else finite(what, rate, SavedModelError)
 
 
 def _option(record: _Reader, role: str) -> Any:
     """Return a regularizer or a clip, or None."""
     option = record.get(role, list, None, required=False)
-    return None if option is None else option_of(role, option, f"{record.where}.{role}")
+    return None if option is None else option_of(role, option, f"{record.position}.{role}")
 
 
 def _read_operators(block: Block, item: dict[str, Any], count: int) -> None:
@@ -306,7 +306,7 @@ def _read_operators(block: Block, item: dict[str, Any], count: int) -> None:
         role = record.get("role", str, "forward", required=False)
         if role not in _ROLES:
             raise SavedModelError(
-                f"not a program: {record.where}.role is {role!r:.40}; expected one of {', '.join(_ROLES)}"
+                f"not a program: {record.position}.role is {role!r:.40}; expected one of {', '.join(_ROLES)}"
             )
         op = Operator(
             block,

@@ -290,9 +290,9 @@ class OpDef:
         """Slots whose numbers the host reads, writes, or has as metadata."""
         self.unmoved = tuple([slot.name for slot in self.inputs if slot.unmoved])
         self.decomposed = tuple([slot.name for slot in slots if slot.decomposed])
-        both = self._in.keys() & self._out.keys()
-        if both:
-            raise RegistryError(f"operator {self.type!r}: slot {sorted(both)[0]!r} is both an input and an output")
+        common = self._in.keys() & self._out.keys()
+        if common:
+            raise RegistryError(f"operator {self.type!r}: slot {sorted(common)[0]!r} is both an input and an output")
 
     def input(self, name: str) -> Slot | None:
         """Return the input slot of that name, or None."""

@@ -112,8 +112,8 @@ class Operator:
         hints: Mapping[str, Any],
     ) -> Operator:
         """Return a new operator with the id, role, line and name scope of this one, to replace or accompany it."""
-        about = self.id, self.role, self.line, self.namescope
-        return Operator(block, definition, inputs, outputs, attrs, hints, *about)
+        identity = self.id, self.role, self.line, self.namescope
+        return Operator(block, definition, inputs, outputs, attrs, hints, *identity)
 
     def __str__(self) -> str:
         return f"operator {self.type} ({self.line})"
@@ -263,12 +263,12 @@ class Operator:
                 checked = attr.check(value)
             except ProgramError as exc:
                 raise located(exc, str(self)) from None
-            before, self._attrs = self._attrs, Attributes({**self.attrs, name: checked})
+            old_attrs, self._attrs = self._attrs, Attributes({**self.attrs, name: checked})
             try:
                 self.infer()
                 self._check_rounded({name: value})
             except BaseException:  # an interruption too
-                self._attrs = before
+                self._attrs = old_attrs
                 raise
         self.block.program.touch()
 
@@ -281,23 +281,25 @@ class Operator:
 
     def rename_output(self, old: str | Variable, new: str | Variable) -> None:
         """Write another variable."""
-        before, self._outputs = self._outputs, self._renamed(self.outputs, old, new)
+        old_outputs, self._outputs = self._outputs, self._renamed(self.outputs, old, new)
         try:
             self.check_outputs()
         except ProgramError:
-            self._outputs = before
+            self._outputs = old_outputs
             raise
         self.block.program.touch()
 
     _rename_input, _rename_output = rename_input, rename_output
 
     def _renamed(self, names: Slots, old: str | Variable, new: str | Variable) -> Slots:
-        before, after = map(name_of, (old, new))
-        if before is None or after is None:
+        old_name, new_name = map(name_of, (old, new))
+        if old_name is None or new_name is None:
             raise ProgramError(f"a variable is renamed from {old!r:.60} to {new!r:.60}; expected variables or names")
         if not isinstance(new, str):
-            self.block.own(new, f"{self}: a variable of {before!r}'s place")
-        return slots({slot: [after if name == before else name for name in group] for slot, group in names.items()})
+            self.block.own(new, f"{self}: a variable of {old_name!r}'s place")
+        return slots(
+            {slot: [new_name if name == old_name else name for name in group] for slot, group in names.items()}
+        )
 
     # Inference
 
@@ -335,10 +337,10 @@ class Operator:
                     self._declare(self.block.var(name), spec)
 
     def _declare(self, variable: Variable, spec: Spec) -> None:
-        before = variable.spec
-        if variable.block is not self.block and before is not None and before.rank == spec.rank:
+        old_spec = variable.spec
+        if variable.block is not self.block and old_spec is not None and old_spec.rank == spec.rank:
             # a sub-block may run repeatedly: dims that it changes become unknown
-            spec = spec.with_(dims=either(before.dims, spec.dims))
+            spec = spec.with_(dims=either(old_spec.dims, spec.dims))
         variable.declare(spec)
 
 

@@ -119,10 +119,10 @@ class Aliasing:
         check_fields(self, mappings=("may", "must"), names=("view",))
         if self.view is not None and len(self.view) != 2:
             raise RegistryError(f"Aliasing(view={self.view!r}): expected two names, of the output and of the input")
-        both = self.may.keys() & self.must.keys()
-        if both:
+        common = self.may.keys() & self.must.keys()
+        if common:
             raise RegistryError(
-                f"Aliasing: {min(both)!r} is in may and in must\n  Do: leave it in must, if it is updated in place"
+                f"Aliasing: {min(common)!r} is in may and in must\n  Do: leave it in must, if it is updated in place"
             )
 
 

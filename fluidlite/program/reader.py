@@ -50,13 +50,13 @@ def fed_by_readers(program: Any, feed: Any, place: Place) -> Any:
     merged = dict(feed or {})
     block = program.global_block()
     for reader in program.readers:
-        both = [name for name in reader.feed_names if name in merged]
-        if both and reader.started:
+        fed_names = [name for name in reader.feed_names if name in merged]
+        if fed_names and reader.started:
             raise FeedError(
-                f"the feed names {both[0]!r}, which the reader {reader.name!r} gives"
+                f"the feed names {fed_names[0]!r}, which the reader {reader.name!r} gives"
                 "\n  Do: leave it out of the feed, or reset() the reader"
             )
-        if len(both) == len(reader.feed_names):
+        if len(fed_names) == len(reader.feed_names):
             continue
         values = reader.next_feed(place)
         merged.update((name, value) for name, value in values.items() if block.has_var(name))

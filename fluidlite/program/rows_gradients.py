@@ -32,10 +32,10 @@ def sum_with_rows(gradients: GradientParts, name: str, parts: Sequence[str]) -> 
     dense = []
     for part, selected in parts_with_rows:
         if selected is not None:
-            whole = block.create_temporary(block.vars[part].dtype).name
+            dense_part = block.create_temporary(block.vars[part].dtype).name
             inputs = {"Rows": [selected.rows], "Values": [part]}
-            gradients.append_raw("dense_rows", inputs, {"Out": [whole]}, {"height": selected.height}, None)
-            part = whole
+            gradients.append_raw("dense_rows", inputs, {"Out": [dense_part]}, {"height": selected.height}, None)
+            part = dense_part
         dense.append(part)
     summed = gradients.declare(name)
     gradients.append_raw("sum", {"X": dense}, {"Out": [summed]}, None, None)

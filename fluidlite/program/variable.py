@@ -108,16 +108,16 @@ class Variable(VariableMetadata, BinaryOverloads[Any, Any, Any]):
         if not isinstance(other, Variable):
             if not isinstance(other, (int, float, bool)) and getattr(other, "ndim", 1) != 0:
                 return NotImplemented
-            value, whole = self._number(type, other), not is_float(self.dtype)
+            value, is_integer = self._number(type, other), not is_float(self.dtype)
             number = float(value)
-            if not whole or (number == value and not self.dtype.startswith("uint")):  # else an exact constant
+            if not is_integer or (number == value and not self.dtype.startswith("uint")):  # else an exact constant
                 if type == "elementwise_add":
                     return self._scaled(1.0, number)
                 if type == "elementwise_sub":
                     return self._scaled(-1.0, number) if reverse else self._scaled(1.0, -number)
                 if type == "elementwise_mul":
                     return self._scaled(number, 0.0)
-                if type == "elementwise_div" and not reverse and not whole and number:
+                if type == "elementwise_div" and not reverse and not is_integer and number:
                     return self._scaled(1.0 / number, 0.0)
             self._need_tensor()
             other = block.constant_like(self, value, full=reverse)

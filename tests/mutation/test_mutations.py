@@ -55,13 +55,13 @@ EQUIVALENT_EXPRESSIONS: dict[str, str] = {
 """Patterns of ``operator: change`` that give the same values, with the reason."""
 
 EQUIVALENT_ARRAY: dict[str, str] = {
-    r"top_k\._order_on_host: .*(FEW|k \* 4|flat\[at\] > least)": "it only chooses the faster of two ways",
-    r"top_k\._among_the_largest: floating and .* is floating or": "floats are all sorted then, which is slower",
+    r"top_k\._order_on_host: .*(MAX_ARGMAX_K|k \* 4|flat\[at\] > minimum)": "it only chooses the faster of two ways",
+    r"top_k\._partitioned_order: floating and .* is floating or": "floats are all sorted then, which is slower",
     r"top_k\..*: -1 is \+1": "rows are matrices there: their last axis is 1",
-    r"sorting\._word: 2 is 3": "only lines of thousands of elements need so few bits, which have a test of their own",
+    r"sorting\._packed_key: 2 is 3": "only lines of thousands of elements need so few bits, which have a test of their own",
     r"sampling\.random_crop: -1 is \+1": "its seed is one number",
     r"gather_tree\.gather_tree: .* \+ xp\.zeros\(\(1, beams\)": "nothing is added, for the dims of the sum",
-    r"set_rows\.set_rows: one\.": "samples lie on X; tests/transformers/test_fed_state.py has those that do not",
+    r"set_rows\.set_rows: out_span\.": "samples lie on X; tests/transformers/test_fed_state.py has those that do not",
     r"where\._from_table: 1 is 2": "one row more of a table of which the last one is nobody's; others of them raise",
 }
 """Patterns of ``module.function: line -> changed line`` that give the same values, with the reason."""

@@ -41,7 +41,7 @@ MODULE_STATE = {
     "expr/derivative_rules.py": {"MULTI_RESULT_RULES": "one a primitive that has several results"},
     "compiler/selection/step_choices.py": {"_calls": "weak; of each operator a LRUCache"},
     "expr/calls.py": {"_traces": "weak; of each operator a LRUCache"},
-    "program/op_call.py": {"_of_operands": "one a question"},
+    "program/op_call.py": {"_operand_functions": "one a question"},
     "program/operator_options.py": {"_defaults": "one a kind of option"},
     "render/loops/collapse.py": {"_known": "weak; one of each trace"},
     "render/loops/kernels.py": {"_known": "weak; 16 of each trace at most"},
@@ -79,7 +79,7 @@ MODULE_STATE = {
 """What modules keep beside :class:`LRUCache` caches, and why that does not grow with runs."""
 
 FUNCTIONS = {
-    "kernels/blas/cblas.py": {"_threads", "find"},
+    "kernels/blas/cblas.py": {"_threads", "cblas_routine"},
     "kernels/blas/batches.py": {"batched"},
     "layers/ops.py": {"layer"},
     "render/loops/kept_answers.py": {"_sources"},

@@ -136,7 +136,7 @@ class Product:
         beta: float = 0.0,
     ) -> None:
         integer, number = routine.integer, routine.number
-        short = m * n * k <= _MAX_LOCKED
+        is_short = m * n * k <= _MAX_LOCKED
         size, factor = routine.kinds
         self._types: tuple[str, ...] = ()
         """The argument types, if the call may be recorded as a native call: it is short and runs on one thread."""
@@ -146,7 +146,7 @@ class Product:
         if self._is_gemv:  # gemv: a matrix by a contiguous vector
             columns, transposed = (b_columns, not b_transposed) if m == 1 else (a_columns, a_transposed)
             rows = (n if b_transposed else k) if m == 1 else (k if a_transposed else m)
-            self._call = routine.vector_keeping if short else routine.vector_releasing
+            self._call = routine.vector_keeping if is_short else routine.vector_releasing
             self._head: tuple[Any, ...] = (
                 ctypes.c_int(ROW_MAJOR),
                 ctypes.c_int(TRANSPOSED if transposed else PLAIN),
@@ -155,15 +155,15 @@ class Product:
                 number(alpha),
             )
             self._columns = integer(columns), integer(1), integer(1)
-            if short and not self._single_threaded:
+            if is_short and not self._single_threaded:
                 matrix = "pointer", size
                 self._types = ("int32", "int32", size, size, factor, *matrix, *matrix, factor, *matrix)
         else:
-            if short:
+            if is_short:
                 matrix = "pointer", size
                 self._types = ("int32", "int32", "int32", size, size, size, factor, *matrix, *matrix, factor, *matrix)
             flags = [ctypes.c_int(TRANSPOSED if flag else PLAIN) for flag in (a_transposed, b_transposed)]
-            self._call = routine.keeping if short else routine.releasing
+            self._call = routine.keeping if is_short else routine.releasing
             self._head = (ctypes.c_int(ROW_MAJOR), *flags, integer(m), integer(n), integer(k), number(alpha))
             self._columns = integer(a_columns), integer(b_columns), integer(n)
 

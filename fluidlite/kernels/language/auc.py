@@ -8,7 +8,7 @@ from typing import Any
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, compute_dtype, register_kernel
 
 from .counting import counter
-from .source import SINGLE, STATUS, Buffer, build, ctype, load, scratch
+from .source import PER_ITEM, STATUS, Buffer, build, ctype, load, scratch
 
 _ROW = """
     const $T p = $score;
@@ -99,7 +99,7 @@ def auc(call: Call, context: Context) -> Any:
     def run(context: Context, io: IO) -> None:
         counts, status = scratch(io), context.status_span()
         counted.run(context, (io.span("Predict"), io.span("Label"), status), counts, (thresholds, io.op_id))
-        last(context, 1, [counts, status, *map(io.span, slots)], (thresholds, steps), SINGLE)
+        last(context, 1, [counts, status, *map(io.span, slots)], (thresholds, steps), PER_ITEM)
 
     return Prepared(run, counted.workspace)
 

@@ -16,7 +16,7 @@ from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convol
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, compute_dtype, register_kernel
 
 from .conv_tiles import (
-    COLUMNS,
+    FILTER_TILE,
     PACK_SIZE,
     PLANE_PADDING,
     correlate_kernel,
@@ -27,7 +27,7 @@ from .conv_tiles import (
     planes_kernel,
 )
 from .source import (
-    SINGLE,
+    PER_ITEM,
     Buffer,
     CallStep,
     Packing,
@@ -220,7 +220,7 @@ def _correlation(
     if not reached:  # the sum is zero: one tap over no channels
         lines = tuple(replace(line, taps=1) for line in lines)
     side = _ImageLayout.of(count, one.groups * inner, sizes, one.last, folded)
-    wide, whole = compute_dtype(dtype), one.groups * prod(sizes) * inner
+    wide, image_elements = compute_dtype(dtype), one.groups * prod(sizes) * inner
     planes = _Planes(context, dtype, side, _three(lines, count, folded))
     target = _ImageLayout.of(count, one.groups * m, outs, one.last, folded).permuted(planes.order)
     rows, vectors = _tile(m, planes.positions, dtype)
@@ -264,11 +264,11 @@ def _correlation(
         for first in range(0, side.images, chunk):
             number = min(chunk, side.images - first)
             if reached:
-                planes.make(context, image, plane_span, skipped * whole + first * side.steps[0], number)
+                planes.make(context, image, plane_span, skipped * image_elements + first * side.steps[0], number)
             items = number * one.groups * row_tiles * column_tiles
             base = start + first * target.steps[0]
             spans = (plane_span, packed, offset, out)
-            product(context, items, spans, (*numbers, base, *target.steps[:2], *steps), SINGLE)
+            product(context, items, spans, (*numbers, base, *target.steps[:2], *steps), PER_ITEM)
 
     return step, space.need
 
@@ -312,7 +312,7 @@ def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[CallSt
     size = one.groups * one.filters * one.channels * one.taps
     folded, parts = _parts(one, lines)
     pairs = [_filter_planes(one, lines, count, folded, dtype, context) for _, count in parts]
-    rows, lanes = COLUMNS if one.filters > 1 else 1, lanes_of(wide)
+    rows, lanes = FILTER_TILE if one.filters > 1 else 1, lanes_of(wide)
     chunks = [_chunk(planes.side.images, planes.image_nbytes + y_planes.image_nbytes) for planes, y_planes in pairs]
     space = Workspace()
     offset_at = space.take(one.taps * 8)
@@ -324,8 +324,8 @@ def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[CallSt
     buffers, text = [Buffer("total", wide), Buffer("out", dtype, True)], store(context, dtype, "out[gid]", "total[gid]")
     narrow = build(context, f"conv_narrow_{dtype}", buffers, [], text) if wide != dtype else None
     zeros = zero_filler(context, dtype)
-    items = one.groups * -(-one.filters // rows) * -(-one.channels * one.taps // COLUMNS)
-    x_whole, y_whole = prod(one.sizes) * one.groups * one.channels, prod(one.counts) * one.groups * one.filters
+    items = one.groups * -(-one.filters // rows) * -(-one.channels * one.taps // FILTER_TILE)
+    x_elements, y_elements = prod(one.sizes) * one.groups * one.channels, prod(one.counts) * one.groups * one.filters
 
     def step(context: Context, io: IO, scratch: Span) -> None:
         out = io.span(one.out)
@@ -340,13 +340,13 @@ def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[CallSt
             positions = -(-planes.positions // lanes) * lanes
             for first in range(0, planes.side.images, chunk):
                 images = min(chunk, planes.side.images - first)
-                planes.make(context, x, plane_span, skipped * x_whole + first * planes.side.steps[0], images)
-                y_planes.make(context, y, windows, skipped * y_whole + first * y_planes.side.steps[0], images)
+                planes.make(context, x, plane_span, skipped * x_elements + first * planes.side.steps[0], images)
+                y_planes.make(context, y, windows, skipped * y_elements + first * y_planes.side.steps[0], images)
                 numbers = (
                     *(one.filters, one.channels, one.taps, one.groups, images, positions, planes.plane, y_planes.plane),
                     int(skipped + first > 0),
                 )
-                product(context, items, (plane_span, windows, offset, total), numbers, SINGLE)
+                product(context, items, (plane_span, windows, offset, total), numbers, PER_ITEM)
         if narrow is not None:
             narrow(context, size, (total, out), (), group_size(size))
 

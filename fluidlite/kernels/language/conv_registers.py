@@ -23,7 +23,7 @@ from .conv_vectors import (
     unpack_kernel,
     windows_kernel,
 )
-from .source import SINGLE, CallStep, Packing, Workspace, group_size, sequential_steps, span_at
+from .source import PER_ITEM, CallStep, Packing, Workspace, group_size, sequential_steps, span_at
 
 MIN_ROW_WINDOWS, MIN_GROUP_FILTERS = 4, 8
 """Minimum windows of a row and filters of a group: with fewer, registers would be mostly empty."""
@@ -194,7 +194,7 @@ def windows_step(
     steps = (plane * filters, c_step, h.step * h_step, w.step * w_step)
 
     def pack_tiles(context: Context, filter: Span, packed: Span, tile0: int, count: int) -> None:
-        pack(context, count * parts, (filter, packed), (tile0, *pack_numbers), SINGLE)
+        pack(context, count * parts, (filter, packed), (tile0, *pack_numbers), PER_ITEM)
 
     def pack_all(context: Context, filter: Span, packed: Span) -> None:
         pack_tiles(context, filter, packed, 0, tiles)
@@ -216,7 +216,7 @@ def windows_step(
                 count = min(chunk, tiles - tile0)
                 if reached and cached is None and (chunk < tiles or not first):
                     pack_tiles(context, io.span(one.filter), packed, tile0, count)
-                product(context, count * number * items, (span, packed, out), (resident, count, tile0, *args), SINGLE)
+                product(context, count * number * items, (span, packed, out), (resident, count, tile0, *args), PER_ITEM)
 
     return step, space.need
 
@@ -254,7 +254,7 @@ def filter_step(one: Convolution, context: Context, dtype: str) -> tuple[CallSte
             y = span_at(y, skipped * itemsize)
             for r in range(0, number * h.outs, rows):
                 args = (*head, at, *tail, r, min(number * h.outs, r + rows), int(first + r > 0))
-                product(context, items, (x, y, total), args, SINGLE)
+                product(context, items, (x, y, total), args, PER_ITEM)
         unpack(
             context,
             unpack_items,

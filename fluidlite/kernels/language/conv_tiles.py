@@ -15,7 +15,7 @@ from .source import Buffer, CompiledKernel, build, cached_per_context, ctype, lo
 
 PLANE_PADDING = 64
 """Zeros after a plane: the widest vector tile that may start at its last window."""
-COLUMNS = 4
+FILTER_TILE = 4
 """Filter elements that a work-item of the filter's gradient computes, for as many output channels or for one."""
 
 
@@ -226,9 +226,9 @@ def filter_kernel(context: Context, dtype: str, rows: int) -> CompiledKernel:
     fma = context.language.math.get("fma")
     vectors = bool(context.language.vector)
     vector = context.language.vector.format(type=kind, width=lanes) if vectors else kind
-    pairs = [(r, s) for r in range(rows) for s in range(COLUMNS)]
+    pairs = [(r, s) for r in range(rows) for s in range(FILTER_TILE)]
     begin, pointers = [], []
-    for s in range(COLUMNS):
+    for s in range(FILTER_TILE):
         last = f"(j + {s} < columns ? j + {s} : columns - 1)"
         begin.append(
             f"const index_t c{s} = {last} / taps, o{s} = offset[{last} - c{s} * taps] + (g * inner + c{s}) * plane;"
@@ -239,11 +239,11 @@ def filter_kernel(context: Context, dtype: str, rows: int) -> CompiledKernel:
         pointers.append(f"{space} const {kind}* y{r} = windows + ((n * groups + g) * m + {last}) * window_plane;")
     if vectors:
         declare = " ".join(f"{vector} a{r}_{s} = ({vector})(0);" for r, s in pairs)
-        lines = [f"const {vector} b{s} = vload{lanes}(0, p{s} + q);" for s in range(COLUMNS)]
+        lines = [f"const {vector} b{s} = vload{lanes}(0, p{s} + q);" for s in range(FILTER_TILE)]
         for r in range(rows):
             lines.append(f"{{ const {vector} y = vload{lanes}(0, y{r} + q);")
             lines += [
-                f"a{r}_{s} = {fma}(y, b{s}, a{r}_{s});" if fma else f"a{r}_{s} += y * b{s};" for s in range(COLUMNS)
+                f"a{r}_{s} = {fma}(y, b{s}, a{r}_{s});" if fma else f"a{r}_{s} += y * b{s};" for s in range(FILTER_TILE)
             ]
             lines.append("}")
     else:
@@ -260,7 +260,7 @@ def filter_kernel(context: Context, dtype: str, rows: int) -> CompiledKernel:
             f"const index_t to = (g * m + i + {r}) * columns + j + {s}; out[to] = add ? out[to] + sum : sum; }}"
         )
     words = {
-        "fit": str(COLUMNS),
+        "fit": str(FILTER_TILE),
         "rows": str(rows),
         "lanes": str(lanes),
         "declare": declare,

@@ -55,9 +55,9 @@ def lanes_of(context: Context, dtype: str) -> int:
 
 def tile_of(context: Context, dtype: str, count: int, filters: int) -> Tile:
     """Return the tile for rows of ``count`` windows and ``filters`` filters: the fewest tiles, all of one size."""
-    registers, whole = context.language.registers[0], lanes_of(context, dtype)
+    registers, full = context.language.registers[0], lanes_of(context, dtype)
     # Half a vector takes half the time of a vector, or all of it.
-    shapes = ((whole, whole), (whole, whole // 2), (whole,))
+    shapes = ((full, full), (full, full // 2), (full,))
     lanes = min((shape for shape in shapes if min(shape) > 1), key=lambda shape: -(-filters // sum(shape)) * sum(shape))
     max_rows = min(MAX_TILE_ROWS, (registers - len(lanes) - 1) // len(lanes))
     return Tile(-(-count // -(-count // max_rows)), lanes)
@@ -213,13 +213,13 @@ def windows_kernel(context: Context, dtype: str, tile: Tile, last: bool) -> Comp
     )
     store = _STORE.replace("$spill", spill).replace("$size", str(tile.rows * tile.width))
     if last:
-        whole = " ".join(
+        full_store = " ".join(
             f"if ({p} >= skip) {{ "
             + " ".join(f"vstore{lanes}(a{p}_{v}, 0, out + at + {first} + {p} * w_step);" for v, lanes, first in vectors)
             + " }"
             for p in rows
         )
-        store = f"if (filters == $width) {{ {whole} }} else {{ {store} }}"
+        store = f"if (filters == $width) {{ {full_store} }} else {{ {store} }}"
     words = {"T": kind, "rows": str(tile.rows), "last_row": str(tile.rows - 1), "width": str(tile.width)}
     for name, text in words.items():
         store = store.replace(f"${name}", text)

@@ -234,8 +234,8 @@ class _VectorTile:
             " ".join(f"vstore{self.lanes}(c{r}_{v} * alpha, {v}, c + c_at + (i + {r}) * n);" for v in self.columns)
             for r in range(self.rows)
         )
-        whole = " ".join(f"if (i + {r} < m) {{ {stores} }}" for r, stores in enumerate(rows))
-        return f"if (whole) {{ {whole} }} else {{ {rest} }}"
+        full_rows = " ".join(f"if (i + {r} < m) {{ {stores} }}" for r, stores in enumerate(rows))
+        return f"if (whole) {{ {full_rows} }} else {{ {rest} }}"
 
 
 class _ArrayTile:

@@ -93,10 +93,10 @@ class _Norm(NamedTuple):
     @property
     def rows(self) -> tuple[int, ...]:
         """The arguments of the row kernel: groups, major, minor, outer, step, inner and hop."""
-        whole = self.inner * self.channels
+        sample = self.inner * self.channels
         if self.last:
-            return self.groups, whole, self.each, self.inner, self.channels, self.each, self.each
-        return self.groups, whole, self.each * self.inner, self.each, self.inner, self.inner, self.each
+            return self.groups, sample, self.each, self.inner, self.channels, self.each, self.each
+        return self.groups, sample, self.each * self.inner, self.each, self.inner, self.inner, self.each
 
 
 def _norm_of(call: Call) -> _Norm:
@@ -215,7 +215,7 @@ def _backward(call: Call, context: Context) -> Any:
     kernel = writer.rows(scaled, norm.last) if call.has("X@GRAD") else None
     outputs = tuple(name for name in ("dscale", "dbias") if call.has(_GRADS[name]))
     single = norm.groups == 1
-    lanes = (256 if norm.channels >= 1024 else 64) if single else LANES  # the wider, the fewer pages are begun anew
+    lanes = (256 if norm.channels >= 1024 else 64) if single else LANES  # wide tiles touch fewer pages
     sums = None
     if outputs:
         sums = writer.columns(outputs, lanes, single) if norm.last else writer.channels(outputs)

@@ -14,7 +14,7 @@ from fluidlite.kernel_support import ITEMSIZE, Gemm, Kernel, epilogue_refusal, e
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, Span, compute_dtype, register_kernel
 
 from .gemm import gemm, pack, tile_count, tile_shape, tile_width
-from .source import SINGLE, Pack, Packing, Workspace, scratch, span_at, zero_filler
+from .source import PER_ITEM, Pack, Packing, Workspace, scratch, span_at, zero_filler
 
 CallStep = Callable[[Context, IO], None]
 MIN_PACKED_ROWS = 64
@@ -45,9 +45,9 @@ def _product(product: Gemm, call: Call, context: Context, packings: defaultdict[
     """
     a, b, out = product.a, product.b, product.out
     m, n, k = product.m, product.n, product.k
-    whole = call if call.epilogue is None else product_call(call)
-    stored, dtype = whole.dtype(out), compute_dtype(whole.dtype(out))
-    size = prod(whole.dims(out))
+    base_call = call if call.epilogue is None else product_call(call)
+    stored, dtype = base_call.dtype(out), compute_dtype(base_call.dtype(out))
+    size = prod(base_call.dims(out))
     epilogue = epilogue_text(call, context.language) if call.epilogue is not None and size else None
     if not size:
         return (lambda context, io: None), 0
@@ -93,9 +93,9 @@ def _product(product: Gemm, call: Call, context: Context, packings: defaultdict[
         spans = [left, right, *map(io.span, slots)]
         if updates and getattr(context, "suspect", True):  # the output may be state
             predicated_kernel = gemm(io.context, *kernel_arguments, True)
-            predicated_kernel(context, items, [*spans, context.status_span()], numbers, SINGLE)
+            predicated_kernel(context, items, [*spans, context.status_span()], numbers, PER_ITEM)
         else:
-            kernel(context, items, spans, numbers, SINGLE)
+            kernel(context, items, spans, numbers, PER_ITEM)
 
     return step, space.need
 
@@ -156,12 +156,18 @@ def _registered(op: str, finishes: bool) -> tuple[Kernel, Kernel]:
 
     The latter needs a kernel language that states its vector registers. ``finishes``: they compute an epilogue.
     """
-    plain = KernelOptions(predicated=finishes, epilogue=finishes)
-    large = KernelOptions(predicated=finishes, epilogue=finishes, written_for="registers")
+    options = KernelOptions(predicated=finishes, epilogue=finishes)
+    large_options = KernelOptions(predicated=finishes, epilogue=finishes, written_for="registers")
     return (
-        register_kernel(op, "language", supports=_supports, options=plain, inplace=finishes)(_products),
+        register_kernel(op, "language", supports=_supports, options=options, inplace=finishes)(_products),
         register_kernel(
-            op, "cpu", library="registers", dtypes=DTYPES, supports=_supports_large, options=large, inplace=finishes
+            op,
+            "cpu",
+            library="registers",
+            dtypes=DTYPES,
+            supports=_supports_large,
+            options=large_options,
+            inplace=finishes,
         )(_products),
     )
 

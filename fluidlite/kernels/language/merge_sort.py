@@ -83,10 +83,10 @@ class MergeSort:
         self.n, self.lines, self.inner = n, outer * inner, inner
         stored = dtype if dtype in ("float32", "float64") or "int" in dtype else COPY_DTYPES[ITEMSIZE[dtype]]
         y, z = load(dtype, "y"), load(dtype, "z")
-        before = f"({y} {'>' if descending else '<'} {z})"
+        is_before = f"({y} {'>' if descending else '<'} {z})"
         if "float" in dtype:
-            before = f"({before} || ({z} != {z} && {y} == {y}))"
-        words = {"run": str(RUN_ELEMENTS), "S": context.language.types[stored], "before": before}
+            is_before = f"({is_before} || ({z} != {z} && {y} == {y}))"
+        words = {"run": str(RUN_ELEMENTS), "S": context.language.types[stored], "before": is_before}
         direction = "falling" if descending else "rising"
         self._runs = build(
             context,

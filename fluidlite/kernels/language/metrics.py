@@ -9,7 +9,7 @@ from typing import Any
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, register_kernel
 
 from .counting import counter
-from .source import SINGLE, STATUS, Buffer, build, ctype, scratch
+from .source import PER_ITEM, STATUS, Buffer, build, ctype, scratch
 
 _KNOWN = """
     const index_t p = found[i], l = label[i];
@@ -87,7 +87,7 @@ def mean_iou(call: Call, context: Context) -> Any:
         counts, status = scratch(io), context.status_span()
         counted.run(context, (io.span("Predictions"), io.span("Labels"), status), counts, (n, io.op_id))
         spans = [counts, status, *(io.span(slot, i) for slot, i in states), *map(io.span, outputs)]
-        last(context, 1, spans, (n,), SINGLE)
+        last(context, 1, spans, (n,), PER_ITEM)
 
     return Prepared(run, counted.workspace)
 
@@ -192,6 +192,6 @@ def precision_recall(call: Call, context: Context) -> Any:
         counts, status = scratch(io), context.status_span()
         counted.run(context, [*map(io.span, slots), status], counts, (n, io.op_id))
         spans = [counts, status, *([io.span("StatesInfo")] if states else []), *map(io.span, outputs)]
-        last(context, 1, spans, (n,), SINGLE)
+        last(context, 1, spans, (n,), PER_ITEM)
 
     return Prepared(run, counted.workspace)

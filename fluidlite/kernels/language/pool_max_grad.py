@@ -13,7 +13,7 @@ from typing import Any
 from fluidlite.kernel_support import ITEMSIZE, Kernel, PoolAxis, pool_axes, pool_planes
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, compute_dtype, register_kernel
 
-from .source import LANES, SINGLE, Buffer, build, ctype, load, store
+from .source import LANES, PER_ITEM, Buffer, build, ctype, load, store
 
 DIM_NAMES = ("a", "b", "c")
 """The dims outside of the innermost loop."""
@@ -195,7 +195,7 @@ def _max_pool_grad(call: Call, context: Context) -> Any:
         spans = [io.span("X"), io.span("Out"), io.span("Out@GRAD"), io.span("X@GRAD")]
         if io.workspace is not None:
             spans.insert(3, io.workspace.span())
-        pool_kernel(context, items, spans, numbers, SINGLE)
+        pool_kernel(context, items, spans, numbers, PER_ITEM)
 
     return Prepared(run, frame.outer * frame.size * frame.inner * ITEMSIZE[wide] if half else 0)
 

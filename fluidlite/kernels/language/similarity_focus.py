@@ -7,7 +7,7 @@ from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, Prepared, register_kernel
 
-from .source import SINGLE, Buffer, build, scratch
+from .source import PER_ITEM, Buffer, build, scratch
 
 # taken: for each sample, flags of the rows and of the columns that have a chosen cell.
 _FOCUS = """
@@ -54,6 +54,6 @@ def similarity_focus(call: Call, context: Context) -> Any:
     def run(context: Context, io: IO) -> None:
         spans = (io.span("X"), scratch(io), io.span("Out"))
         for first, plane in enumerate(call.attr("indexes")):
-            kernel(context, dims[0], spans, (*numbers, plane, int(first == 0)), SINGLE)
+            kernel(context, dims[0], spans, (*numbers, plane, int(first == 0)), PER_ITEM)
 
     return Prepared(run, max(dims[0] * (dims[rows] + dims[columns]), 1))

@@ -54,8 +54,8 @@ def argsort(call: Call, context: Context) -> Any:
 
     def run(context: Context, io: IO) -> None:
         space = scratch(io)
-        spare, used = pairs(space, 0, size, width)
-        rest = pairs(space, used, size, width)[0] if not has_both_outputs else None
+        spare, end = pairs(space, 0, size, width)
+        rest = pairs(space, end, size, width)[0] if not has_both_outputs else None
         keys = io.span("Out") if io.has("Out") else rest.keys if rest else space
         places = io.span("Indices") if io.has("Indices") else rest.places if rest else space
         sorted_pairs = Pairs(keys, places)

@@ -12,7 +12,7 @@ from fluidlite.plugin import IO, Context, Prepared, Span, kernel_source
 MakeArguments = ParamSpec("MakeArguments")
 REGISTER_SUM_TERMS = 512
 """Terms that are summed in registers before the sum is added to memory: blocked sums round less than one long sum."""
-SINGLE = 1
+PER_ITEM = 1
 """Group size for long work-items, which are scheduled one by one."""
 
 COPY_DTYPES = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}

@@ -8,7 +8,7 @@ from typing import Any
 from fluidlite.kernel_support import ITEMSIZE
 from fluidlite.plugin import IO, Call, Context, KernelOptions, register_kernel
 
-from .source import COPY_DTYPES, SINGLE, STATUS, Buffer, build
+from .source import COPY_DTYPES, PER_ITEM, STATUS, Buffer, build
 
 # A work-item computes one plane: of several elements with one index, the last remains.
 _UNPOOL = """
@@ -36,6 +36,6 @@ def unpool(call: Call, context: Context) -> Any:
 
     def run(context: Context, io: IO) -> None:
         spans = (io.span("X"), io.span("Indices"), io.span("Out"), context.status_span())
-        kernel(context, planes, spans, (size, count, io.op_id), SINGLE)
+        kernel(context, planes, spans, (size, count, io.op_id), PER_ITEM)
 
     return run

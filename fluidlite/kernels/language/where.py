@@ -95,9 +95,9 @@ def _unique(call: Call, context: Context) -> Any:
 
     def run(context: Context, io: IO) -> None:
         space = scratch(io)
-        ranked, used = pairs(space, 0, n, width)
-        spare, used = pairs(space, used, n, width)
-        sums = span_at(space, used)
+        ranked, end = pairs(space, 0, n, width)
+        spare, end = pairs(space, end, n, width)
+        sums = span_at(space, end)
         x, first, number = io.span("X"), spare.places, ranked.places
         sort(context, x, ranked, spare)
         firsts(context, n, (ranked.keys, ranked.places, first), (n,))

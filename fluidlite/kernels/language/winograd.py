@@ -17,7 +17,7 @@ from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, register_ke
 from . import conv_registers as registers, winograd_texts as texts
 from .conv_registers import FORWARD_LAYOUTS, GRADIENT_LAYOUTS, Dim, dims
 from .conv_vectors import PACK_SIZE, filter_kernel, planes_kernel, tile_of, windows_kernel
-from .source import SINGLE, CallStep, Packing, Workspace, group_size, span_at
+from .source import PER_ITEM, CallStep, Packing, Workspace, group_size, span_at
 from .winograd_texts import MAX_LANES, SPOTS
 
 DTYPE = "float32"
@@ -125,7 +125,7 @@ def _step(
     out_steps = (plane * filters, *((w.outs * filters, filters, 1) if one.last else (w.outs, 1, plane)))
 
     def pack_all(context: Context, filter: Span, packed: Span) -> None:
-        pack(context, pack_items, (filter, packed), pack_numbers, SINGLE)
+        pack(context, pack_items, (filter, packed), pack_numbers, PER_ITEM)
 
     cached_at = packing.add(packed_nbytes, ("winograd", dtype, tile, pack_items, pack_numbers), pack_all)
 
@@ -142,7 +142,7 @@ def _step(
                 rows = max(n, tile.rows)
                 args = (0, groups * strips, 0, 1, pitches[0], inner, m, 0, 1, 0, rows, 1, rows, 1, 1, 1, 1, 1, 1, inner)
                 items = groups * strips * -(-rows // tile.rows)
-                product(context, items, (inputs, packed, sums), (*args, 0, 0, 1, 0, pitches[1]), SINGLE)
+                product(context, items, (inputs, packed, sums), (*args, 0, 0, 1, 0, pitches[1]), PER_ITEM)
                 numbers = (tile0, *tiles.counts, one.groups, inner, m, pitches[1], base, *tiles.steps, *tiles.bounds)
                 output_args = (*taps, h.outs, w.outs, first * plane * filters, *out_steps)
                 finish(context, n, (image, filter, sums, out), (*numbers, *output_args), group_size(n))
@@ -190,9 +190,9 @@ def _filter_step(one: Convolution, context: Context, dtype: str) -> tuple[CallSt
                     *(groups, pitches[0], one.channels, one.filters, 0, 1, 0, n, 1, n, 1, 1, 1, 1, 1, 1),
                     one.channels,
                 )
-                product(context, items, (inputs, grads, total), (*sizes, 0, 1, int(first + tile0 > 0)), SINGLE)
+                product(context, items, (inputs, grads, total), (*sizes, 0, 1, int(first + tile0 > 0)), PER_ITEM)
         numbers = (one.groups, one.channels, one.filters, one.images, *x_steps, *tiles.bounds, *y_steps, h.outs, w.outs)
-        finish(context, finish_items, (total, x, y, out), numbers, SINGLE)
+        finish(context, finish_items, (total, x, y, out), numbers, PER_ITEM)
 
     return step, space.need
 

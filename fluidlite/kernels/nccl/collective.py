@@ -81,13 +81,13 @@ class Link:
             if waits:
                 yield raw.stream.ptr
                 return
-            before = self._events(disable_timing=True)
-            before.record(raw.stream)
-            self.stream.wait_event(before)
+            computed = self._events(disable_timing=True)
+            computed.record(raw.stream)
+            self.stream.wait_event(computed)
             yield self.stream.ptr
-            after = self._events(disable_timing=True)
-            after.record(self.stream)
-            self.pending.update({_key(span): after for span in outs})
+            finished = self._events(disable_timing=True)
+            finished.record(self.stream)
+            self.pending.update({_key(span): finished for span in outs})
 
 
 def _key(span: Span) -> tuple[int, int]:

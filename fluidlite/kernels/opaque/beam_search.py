@@ -45,9 +45,9 @@ def beam_search(call: Call, context: Context) -> Any:
     def run(context: Context, io: IO) -> None:
         previous_ids, previous_scores = io.array("pre_ids").reshape(-1), io.array("pre_scores").reshape(-1)
         scores = io.array("scores").reshape(prefixes, width)
-        ended = previous_ids == end
+        is_ended = previous_ids == end
         is_invalid = np.isnan(scores).any(1) if accumulated else ~(scores >= 0).all(1)
-        is_invalid = (is_invalid & ~ended) | np.isnan(previous_scores)
+        is_invalid = (is_invalid & ~is_ended) | np.isnan(previous_scores)
         if is_invalid.any():
             expected = "numbers" if accumulated else "probabilities, for is_accumulated is False"
             raise OutOfRangeError(
@@ -59,12 +59,12 @@ def beam_search(call: Call, context: Context) -> Any:
                 scores = previous_scores[:, None] + np.log(scores)
         ids = io.array("ids").reshape(prefixes, width) if io.has("ids") else np.arange(width)[None].repeat(prefixes, 0)
         is_candidate = np.ones((prefixes, max(width, 1)), bool)
-        is_candidate[ended, 1:] = False
+        is_candidate[is_ended, 1:] = False
         if not width:  # only ended prefixes continue
             scores, ids = np.zeros((prefixes, 1), previous_scores.dtype), np.zeros((prefixes, 1), previous_ids.dtype)
-            is_candidate[~ended] = False
-        first = np.where(ended, previous_scores, scores[:, 0])
-        first_tokens = np.where(ended, end, ids[:, 0])
+            is_candidate[~is_ended] = False
+        first = np.where(is_ended, previous_scores, scores[:, 0])
+        first_tokens = np.where(is_ended, end, ids[:, 0])
         parent_parts: list[Array] = []
         selected_parts: list[tuple[Array, Array]] = []
         for begin, stop in pairwise(source_offsets.tolist()):
@@ -74,7 +74,7 @@ def beam_search(call: Call, context: Context) -> Any:
             order = best(values, rows, count)
             rows, columns = rows[order], columns[order]
             tokens = np.where(columns == 0, first_tokens[rows], ids[rows, columns])
-            if (ended[rows] & (tokens == end)).all():  # all beams had ended before, so this source is finished
+            if (is_ended[rows] & (tokens == end)).all():  # all beams had ended before, so this source is finished
                 continue
             by_row = np.argsort(rows, kind="stable")
             parent_parts.append(rows[by_row])

@@ -25,13 +25,13 @@ def sequence_topk_avg_pooling(call: Call, context: Context) -> Any:
             numbers = x[begin : begins[matrix + 1]].reshape(channels, rows, columns)
             order = np.argsort(-numbers, axis=2, kind="stable")[:, :, :max_k]
             sorted_ = np.take_along_axis(numbers, order, 2).astype(np.float64)
-            missing = max_k - sorted_.shape[2]
-            sums = np.cumsum(np.pad(sorted_, ((0, 0), (0, 0), (0, missing))), 2)[:, :, topks - 1] / topks
+            padding = max_k - sorted_.shape[2]
+            sums = np.cumsum(np.pad(sorted_, ((0, 0), (0, 0), (0, padding))), 2)[:, :, topks - 1] / topks
             if io.has("Out"):
                 io.array("Out")[first:last] = sums.transpose(1, 0, 2).reshape(rows, channels * len(topks))
             if io.has("pos"):
                 starts = begin + np.arange(channels * rows).reshape(channels, rows, 1) * columns
-                pos = np.pad(starts + order, ((0, 0), (0, 0), (0, missing)), constant_values=-1)
+                pos = np.pad(starts + order, ((0, 0), (0, 0), (0, padding)), constant_values=-1)
                 width = channels * max_k
                 io.array("pos")[first * width : last * width] = pos.transpose(1, 0, 2).reshape(-1)
         for slot in ("Out", "pos"):

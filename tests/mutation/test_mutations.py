@@ -58,7 +58,7 @@ EQUIVALENT_ARRAY: dict[str, str] = {
     r"top_k\._order_on_host: .*(MAX_ARGMAX_K|k \* 4|flat\[at\] > minimum)": "it only chooses the faster of two ways",
     r"top_k\._partitioned_order: floating and .* is floating or": "floats are all sorted then, which is slower",
     r"top_k\..*: -1 is \+1": "rows are matrices there: their last axis is 1",
-    r"sorting\._packed_key: 2 is 3": "only lines of thousands of elements need so few bits, which have a test of their own",
+    r"sorting\._packed_key: 2 is 3": "only lines of thousands of elements need so few bits; they have their own test",
     r"sampling\.random_crop: -1 is \+1": "its seed is one number",
     r"gather_tree\.gather_tree: .* \+ xp\.zeros\(\(1, beams\)": "nothing is added, for the dims of the sum",
     r"set_rows\.set_rows: out_span\.": "samples lie on X; tests/transformers/test_fed_state.py has those that do not",

@@ -35,7 +35,7 @@ def _supports(call: Call) -> str | None:
     reason = unsuitable(str(call.key_dtype)) or nothing_fused(call)
     if reason is not None or unknown_dims(call):
         return reason
-    count = min(min(one.channels, one.filters) for one in convolutions_of(call))
+    count = min(min(conv.channels, conv.filters) for conv in convolutions_of(call))
     text = f"a group has {count} channels or filters; from {MIN_CHANNELS} on products pay"
     return text if count < MIN_CHANNELS else None
 
@@ -177,13 +177,13 @@ def _as_3d(array: Array, dims: tuple[int, ...], last: bool) -> Array:
 def convolve(call: Call, context: Context) -> Any:
     """Return the kernel that runs the computations of a call one after the other."""
     steps: list[Step] = []
-    for one in (each.flattened() for each in convolutions_of(call)):
-        routine = cblas_routine(call.dtype(one.out))
+    for conv in (each.flattened() for each in convolutions_of(call)):
+        routine = cblas_routine(call.dtype(conv.out))
         assert routine is not None  # _supports checked it
-        if one.kind == "filter":
-            steps.append(_filter_step(one, routine))
+        if conv.kind == "filter":
+            steps.append(_filter_step(conv, routine))
         else:
-            steps += [_correlation(one, lines, routine) for lines in one.correlations()]
+            steps += [_correlation(conv, lines, routine) for lines in conv.correlations()]
 
     def run(context: Context, io: IO) -> None:
         for step in steps:
@@ -192,32 +192,34 @@ def convolve(call: Call, context: Context) -> Any:
     return run
 
 
-def _correlation(one: Convolution, lines: tuple[Line, ...], routine: Routine) -> Step:
+def _correlation(conv: Convolution, lines: tuple[Line, ...], routine: Routine) -> Step:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach."""
-    grouped = (one.groups, one.filters, one.channels, *(1,) * (3 - len(lines)), *one.shape.kernel)
-    forward, groups = one.kind == "windows", one.groups
-    source, inner, m = (one.image, one.channels, one.filters) if forward else (one.windows, one.filters, one.channels)
+    grouped = (conv.groups, conv.filters, conv.channels, *(1,) * (3 - len(lines)), *conv.shape.kernel)
+    forward, groups = conv.kind == "windows", conv.groups
+    source, inner, m = (
+        (conv.image, conv.channels, conv.filters) if forward else (conv.windows, conv.filters, conv.channels)
+    )
     lines = (_UNIT_LINE,) * (3 - len(lines)) + lines
-    dims, out_dims = (one.image_dims(), one.windows_dims())[:: 1 if forward else -1]
+    dims, out_dims = (conv.image_dims(), conv.windows_dims())[:: 1 if forward else -1]
     if not all(line.taps for line in lines):
         empty = tuple(_outputs(line, 0, line.count) for line in lines)
 
         def clear(context: Context, io: IO) -> None:
-            _as_3d(io.array(one.out), out_dims, one.last)[(..., *empty)] = 0
+            _as_3d(io.array(conv.out), out_dims, conv.last)[(..., *empty)] = 0
 
         return clear
-    unroll = _Unroll(lines, one.sizes if forward else one.counts, (groups, inner))
+    unroll = _Unroll(lines, conv.sizes if forward else conv.counts, (groups, inner))
     taps = tuple(slice(line.tap, None, line.tap_step) for line in lines)
     depth, height, width = unroll.counts
     k = inner * lines[2].taps
-    plain = not one.last and all(line.step == 1 for line in lines)
+    plain = not conv.last and all(line.step == 1 for line in lines)
 
     def run(context: Context, io: IO) -> None:
-        x, out = _as_3d(io.array(source), dims, one.last), _as_3d(io.array(one.out), out_dims, one.last)
-        w = io.array(one.filter).reshape(grouped)[(..., *taps)]
+        x, out = _as_3d(io.array(source), dims, conv.last), _as_3d(io.array(conv.out), out_dims, conv.last)
+        w = io.array(conv.filter).reshape(grouped)[(..., *taps)]
         packed = np.ascontiguousarray(w.transpose(3, 4, 0, *((1, 5, 2) if forward else (5, 1, 2))))  # channels last
         size = x.itemsize
-        for part in unroll.parts(one.images, size):
+        for part in unroll.parts(conv.images, size):
             first, end, low, high = part
             columns = (high - low) * (end - first) * width
             in_place = plain and end - first == 1
@@ -249,23 +251,23 @@ def _outputs(line: Line, low: int, high: int) -> slice:
     return slice(line.first + line.step * low, line.first + line.step * (high - 1) + 1, line.step)
 
 
-def _filter_step(one: Convolution, routine: Routine) -> Step:
+def _filter_step(conv: Convolution, routine: Routine) -> Step:
     """Return the step that computes the gradient of a filter: a sum over images and rows, in a fixed order."""
-    groups, m, inner = one.groups, one.filters, one.channels
-    unroll = _Unroll(one.lines(), one.sizes, (groups, inner))
+    groups, m, inner = conv.groups, conv.filters, conv.channels
+    unroll = _Unroll(conv.lines(), conv.sizes, (groups, inner))
     depth, height, width = unroll.counts
     d_taps, h_taps, w_taps = (line.taps for line in unroll.lines)
     n = inner * w_taps
 
     def run(context: Context, io: IO) -> None:
-        x = _as_3d(io.array(one.image), one.image_dims(), one.last)
-        y, out = _as_3d(io.array(one.windows), one.windows_dims(), one.last), io.array(one.out)
+        x = _as_3d(io.array(conv.image), conv.image_dims(), conv.last)
+        y, out = _as_3d(io.array(conv.windows), conv.windows_dims(), conv.last), io.array(conv.out)
         size = x.itemsize
         total = np.zeros((d_taps, h_taps, groups, m, w_taps, inner), x.dtype)
-        for part in unroll.parts(one.images, size):
+        for part in unroll.parts(conv.images, size):
             first, end, low, high = part
             columns = (high - low) * (end - first) * width
-            in_place = not one.last and end - first == 1
+            in_place = not conv.last and end - first == 1
             windows = y[first, :, :, low:high]
             a_row, a_slice = depth * height * width, height * width
             if not in_place:

@@ -22,8 +22,8 @@ from fluidlite.kernel_support import Convolution, Kernel, convolutions_of, nothi
 from fluidlite.kernels.language import conv_registers as registers
 from fluidlite.plugin import IO, Call, Context, register_kernel
 
-from . import conv
 from .cblas import FLOATS, Product, Routine, cblas_routine, unsuitable
+from .conv import MIN_CHANNELS
 
 MIN_FILTER_ELEMENTS = 1 << 16
 """Minimum elements of a filter: copying a smaller one takes less time than unrolling windows tap by tap by NumPy."""
@@ -42,24 +42,24 @@ MIN_ROW_WINDOWS = 7
 Array = Any
 
 
-def has_few_windows(one: Convolution) -> bool:
+def has_few_windows(conv: Convolution) -> bool:
     """Whether unrolling is faster than every other kernel: at most as many windows as filters, and a large filter."""
-    windows = one.images * prod(one.counts)
-    return 0 < windows <= one.filters and one.groups * one.filters * one.channels * one.taps >= MIN_FILTER_ELEMENTS
+    windows = conv.images * prod(conv.counts)
+    return 0 < windows <= conv.filters and conv.groups * conv.filters * conv.channels * conv.taps >= MIN_FILTER_ELEMENTS
 
 
-def has_many_taps(one: Convolution) -> bool:
+def has_many_taps(conv: Convolution) -> bool:
     """Whether filters are large, and channels too few for the other kernels that compute gradients by GEMMs."""
-    nbytes = one.groups * one.channels * one.taps * prod(one.counts) * 8
-    few = one.channels < conv.MIN_CHANNELS and one.taps >= MIN_TAPS and one.filters >= MIN_GROUP_FILTERS
-    return few and one.images > 0 and 0 < nbytes <= MAX_IMAGE_COLUMNS_BYTES
+    nbytes = conv.groups * conv.channels * conv.taps * prod(conv.counts) * 8
+    few = conv.channels < MIN_CHANNELS and conv.taps >= MIN_TAPS and conv.filters >= MIN_GROUP_FILTERS
+    return few and conv.images > 0 and 0 < nbytes <= MAX_IMAGE_COLUMNS_BYTES
 
 
 def _supports(call: Call) -> str | None:
     reason = unsuitable(str(call.key_dtype)) or nothing_fused(call)
     if reason is not None or unknown_dims(call):
         return reason
-    computations = [one.flattened() for one in convolutions_of(call)]
+    computations = [conv.flattened() for conv in convolutions_of(call)]
     gradient, registers_support_it = call.op.type.endswith("_grad"), registers.supports(call) is None
     if all(map(has_few_windows, computations)):
         return "a filter that is packed once is better" if registers_support_it and not gradient else None
@@ -69,37 +69,34 @@ def _supports(call: Call) -> str | None:
 
 
 class _ConvolutionViews:
-    """Views of images, windows and columns, for both layouts of channels.
+    """Views of images, windows and columns in both layouts; ``by_taps``: whether columns are in tap-major order."""
 
-    ``by_taps``: whether columns are in tap-major order.
-    """
-
-    def __init__(self, one: Convolution) -> None:
-        self._one = one
-        self._lines = one.lines()
-        self.by_taps = one.counts[-1] >= MIN_ROW_WINDOWS
+    def __init__(self, conv: Convolution) -> None:
+        self._conv = conv
+        self._lines = conv.lines()
+        self.by_taps = conv.counts[-1] >= MIN_ROW_WINDOWS
 
     def _grouped(self, array: Array, dims: tuple[int, ...], channels: int) -> Array:
         """Return an image or windows as [groups, images, ..., channels], without a copy."""
         array = array.reshape(dims)
-        if not self._one.last:
+        if not self._conv.last:
             array = np.moveaxis(array, 1, -1)
-        return np.moveaxis(array.reshape(*array.shape[:-1], self._one.groups, channels), -2, 0)
+        return np.moveaxis(array.reshape(*array.shape[:-1], self._conv.groups, channels), -2, 0)
 
     def windows(self, array: Array) -> Array:
         """Return windows as [groups, filters, images, ...]."""
-        return np.moveaxis(self._grouped(array, self._one.windows_dims(), self._one.filters), -1, 1)
+        return np.moveaxis(self._grouped(array, self._conv.windows_dims(), self._conv.filters), -1, 1)
 
     def image(self, array: Array) -> Array:
-        return self._grouped(array, self._one.image_dims(), self._one.channels)
+        return self._grouped(array, self._conv.image_dims(), self._conv.channels)
 
     def columns(self, images: int, dtype: Any, fill: Callable[..., Array]) -> tuple[Array, Array]:
         """Return new columns of some images: in memory order, and as [groups, images, ..., channels, ...]."""
-        windows, elements = (images, *self._one.counts), (self._one.channels, *self._one.shape.kernel)
+        windows, elements = (images, *self._conv.counts), (self._conv.channels, *self._conv.shape.kernel)
         if not self.by_taps:
-            columns = fill((self._one.groups, *windows, *elements), dtype)
+            columns = fill((self._conv.groups, *windows, *elements), dtype)
             return columns, columns
-        columns, count = fill((self._one.groups, *elements, *windows), dtype), len(elements)
+        columns, count = fill((self._conv.groups, *elements, *windows), dtype), len(elements)
         return columns, columns.transpose(0, *range(1 + count, columns.ndim), *range(1, 1 + count))
 
     def pairs(self, image: Array, columns: Array) -> Iterator[tuple[Array, Array]]:
@@ -111,7 +108,7 @@ class _ConvolutionViews:
         tap_ranges = [range(1 if axis.count == 1 else axis.taps) for axis in self._lines]
         for taps in product(*tap_ranges):
             slices, window_slices, tap_slices = list[slice](), list[Any](), list[Any]()
-            for axis, tap, size in zip(self._lines, taps, self._one.sizes, strict=True):
+            for axis, tap, size in zip(self._lines, taps, self._conv.sizes, strict=True):
                 single = axis.count == 1
                 if single:  # its taps take the role of the windows
                     axis = replace(axis, count=axis.taps, stride=axis.reach)
@@ -132,10 +129,7 @@ class _ConvolutionViews:
         return columns_in_memory
 
     def fold(self, write_columns: Callable[[Array], None], image: Array) -> None:
-        """Add columns to the elements of the images that they were read from (col2im).
-
-        ``write_columns``: writes the columns in memory order.
-        """
+        """Add columns, which ``write_columns`` writes in memory order, to the elements they were read from (col2im)."""
         columns_in_memory, columns = self.columns(image.shape[1], image.dtype, np.empty)
         write_columns(columns_in_memory)
         image[...] = 0
@@ -146,9 +140,9 @@ class _ConvolutionViews:
 class _Products:
     """The GEMMs of a computation for a number of images."""
 
-    def __init__(self, one: Convolution, routine: Routine, by_taps: bool, images: int) -> None:
-        m, k, count = one.filters, one.channels * one.taps, images * prod(one.counts)
-        self._groups, self._by_taps = one.groups, by_taps
+    def __init__(self, conv: Convolution, routine: Routine, by_taps: bool, images: int) -> None:
+        m, k, count = conv.filters, conv.channels * conv.taps, images * prod(conv.counts)
+        self._groups, self._by_taps = conv.groups, by_taps
         b_columns = count if by_taps else k
         self._forward = Product(routine, m, count, k, k, False, b_columns, not by_taps, 1.0)
         self._gradient = Product(routine, m, k, count, count, False, b_columns, by_taps, 1.0)
@@ -169,26 +163,26 @@ class _Products:
         self._multiply(self._backward, *((filter, windows) if self._by_taps else (windows, filter)), columns)
 
 
-def _step(one: Convolution, routine: Routine) -> Callable[[IO], None]:
+def _step(conv: Convolution, routine: Routine) -> Callable[[IO], None]:
     """Return the function that computes the windows, the gradient of the image or that of the filter."""
-    windows = _ConvolutionViews(one)
-    nbytes = one.groups * one.channels * one.taps * prod(one.counts) * ctypes.sizeof(routine.number)
-    max_images = min(one.images, max(1, MAX_UNROLLED_BYTES // nbytes))
-    parts = [(first, min(one.images, first + max_images)) for first in range(0, one.images, max_images)]
-    products = {n: _Products(one, routine, windows.by_taps, n) for n in {end - first for first, end in parts}}
+    windows = _ConvolutionViews(conv)
+    nbytes = conv.groups * conv.channels * conv.taps * prod(conv.counts) * ctypes.sizeof(routine.number)
+    max_images = min(conv.images, max(1, MAX_UNROLLED_BYTES // nbytes))
+    parts = [(first, min(conv.images, first + max_images)) for first in range(0, conv.images, max_images)]
+    products = {n: _Products(conv, routine, windows.by_taps, n) for n in {end - first for first, end in parts}}
 
     def run(io: IO) -> None:
-        image, out = windows.image(io.array(one.image)), windows.windows(io.array(one.windows))
-        filter = io.array(one.filter).reshape(one.groups, one.filters, -1)
+        image, out = windows.image(io.array(conv.image)), windows.windows(io.array(conv.windows))
+        filter = io.array(conv.filter).reshape(conv.groups, conv.filters, -1)
         for first, end in parts:
             gemms, part_image, part_windows = products[end - first], image[:, first:end], out[:, :, first:end]
-            if one.kind == "windows":
+            if conv.kind == "windows":
                 results = np.empty(part_windows.shape, part_windows.dtype)
                 gemms.forward(filter, windows.unrolled(part_image), results)
                 part_windows[...] = results
                 continue
             contiguous_windows = np.ascontiguousarray(part_windows)
-            if one.kind == "filter":
+            if conv.kind == "filter":
                 gemms.gradient(contiguous_windows, windows.unrolled(part_image), filter, first > 0)
             else:
                 windows.fold(partial(gemms.backward, filter, contiguous_windows), part_image)
@@ -200,7 +194,7 @@ def convolve(call: Call, context: Context) -> Any:
     """Return the kernel that runs the computations of a call one after the other."""
     routine = cblas_routine(str(call.key_dtype))
     assert routine is not None  # _supports checked it
-    steps = [_step(one.flattened(), routine) for one in convolutions_of(call)]
+    steps = [_step(conv.flattened(), routine) for conv in convolutions_of(call)]
 
     def run(context: Context, io: IO) -> None:
         for step in steps:

@@ -93,16 +93,16 @@ def supports(call: Call) -> str | None:
     if not call.known:
         return "its size, which decides, is not known yet"
     min_multiplies = MIN_GRADIENT_MULTIPLIES if call.op.type.endswith("_grad") else MIN_MULTIPLIES
-    for one in convolutions_of(call):
-        windows = one.images * one.groups * prod(one.counts)
-        if one.last:
+    for conv in convolutions_of(call):
+        windows = conv.images * conv.groups * prod(conv.counts)
+        if conv.last:
             return "channels come last"
-        if one.groups > MAX_GROUPS:
-            return f"{one.groups} groups"
-        if windows * one.filters * one.channels * one.taps < min_multiplies:
+        if conv.groups > MAX_GROUPS:
+            return f"{conv.groups} groups"
+        if windows * conv.filters * conv.channels * conv.taps < min_multiplies:
             return "short convolutions are faster by loops"
-        columns = max(prod(one.sizes), prod(one.counts)) * one.groups * max(one.channels, one.filters) * one.taps
-        if max(prod(one.image_dims()), prod(one.windows_dims()), columns) >= INT32_LIMIT:  # the kernels use int
+        columns = max(prod(conv.sizes), prod(conv.counts)) * conv.groups * max(conv.channels, conv.filters) * conv.taps
+        if max(prod(conv.image_dims()), prod(conv.windows_dims()), columns) >= INT32_LIMIT:  # the kernels use int
             return f"more than {INT32_LIMIT:,} elements, or columns of an image"
     return nothing_fused(call)
 
@@ -126,8 +126,8 @@ def _fields(dims: Sequence[Any], *words: str) -> tuple[int, ...]:
     return tuple(getattr(dim, word) for word in words for dim in dims)
 
 
-def _three(sizes: Sequence[Any], one: Any) -> tuple[Any, ...]:
-    return (one,) * (3 - len(sizes)) + tuple(sizes)
+def _three(sizes: Sequence[Any], conv: Any) -> tuple[Any, ...]:
+    return (conv,) * (3 - len(sizes)) + tuple(sizes)
 
 
 class _Columns:
@@ -161,28 +161,28 @@ class _Columns:
         self._im2col(context, images * self.channels * positions, (source, target), numbers, None)
 
 
-def _correlation(one: Convolution, lines: Sequence[Line], dtype: str, context: Context) -> tuple[CallStep, int]:
+def _correlation(conv: Convolution, lines: Sequence[Line], dtype: str, context: Context) -> tuple[CallStep, int]:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach, and its workspace."""
-    forward, groups = one.kind == "windows", one.groups
-    source, sizes, outs = (one.image, one.sizes, one.counts) if forward else (one.windows, one.counts, one.sizes)
-    inner, rows = (one.channels, one.filters) if forward else (one.filters, one.channels)
+    forward, groups = conv.kind == "windows", conv.groups
+    source, sizes, outs = (conv.image, conv.sizes, conv.counts) if forward else (conv.windows, conv.counts, conv.sizes)
+    inner, rows = (conv.channels, conv.filters) if forward else (conv.filters, conv.channels)
     columns = _Columns(context, dtype, lines, sizes, groups * inner, False)
     positions, depth, size = columns.positions, columns.rows // groups, ITEMSIZE[dtype]
     out_image, sizes3 = groups * rows * prod(outs), _three(outs, 1)
     dense = all((line.first, line.step, line.count) == (0, 1, n) for line, n in zip(columns.lines, sizes3, strict=True))
-    chunk = columns.parts(one.images, dtype)
+    chunk = columns.parts(conv.images, dtype)
     space = Workspace()
     columns_at = space.take(chunk * columns.rows * positions * size)
     packed_at = space.take(groups * rows * depth * size)
     results_at = space.take(0 if dense else chunk * groups * rows * positions * size)
     names = f"rows inner {_names('taps')} {_names('tap')} {_names('next')} kernel_h kernel_w block row_step inner_step"
     pack = _build(context, "conv_pack", dtype, "filter packed", names, _PACK)
-    kernel, filter_size = _three(one.shape.kernel, 1), one.channels * one.taps
+    kernel, filter_size = _three(conv.shape.kernel, 1), conv.channels * conv.taps
     pack_numbers = (
         *(rows, inner),
         *_fields(columns.lines, "taps", "tap", "tap_step"),
-        *(kernel[1], kernel[2], one.filters * filter_size),
-        *((filter_size, one.taps) if forward else (one.taps, filter_size)),
+        *(kernel[1], kernel[2], conv.filters * filter_size),
+        *((filter_size, conv.taps) if forward else (conv.taps, filter_size)),
     )
     names = f"base positions {_names('count', 'first', 'step')} {_names('size')}"
     place_results = _build(context, "conv_place", dtype, "made out", names, _PLACE, value="made[gid]" if depth else "0")
@@ -191,17 +191,17 @@ def _correlation(one: Convolution, lines: Sequence[Line], dtype: str, context: C
     c = MatrixLayout(positions, out_image if dense else groups * rows * positions)
     products = {
         count: BatchedGemm(dtype, (rows, positions, depth), a, b, c, count)
-        for count in {chunk, one.images % chunk}
+        for count in {chunk, conv.images % chunk}
         if count and depth
     }
 
     def step(context: Context, io: IO, scratch: Span) -> None:
-        image, out = io.span(source), io.span(one.out)
+        image, out = io.span(source), io.span(conv.out)
         column_span, packed, results = (span_at(scratch, at) for at in (columns_at, packed_at, results_at))
         if depth:
-            pack(context, groups * rows * depth, (io.span(one.filter), packed), pack_numbers, None)
-        for first in range(0, one.images, chunk):
-            count = min(chunk, one.images - first)
+            pack(context, groups * rows * depth, (io.span(conv.filter), packed), pack_numbers, None)
+        for first in range(0, conv.images, chunk):
+            count = min(chunk, conv.images - first)
             target = address(out) + first * out_image * size if dense else address(results)
             if depth:
                 columns.write(context, image, column_span, first, count)
@@ -217,12 +217,12 @@ def _correlation(one: Convolution, lines: Sequence[Line], dtype: str, context: C
     return step, space.need
 
 
-def _filter(one: Convolution, dtype: str, context: Context) -> tuple[CallStep, int]:
+def _filter(conv: Convolution, dtype: str, context: Context) -> tuple[CallStep, int]:
     """Return the step that computes the gradient of a filter, and its workspace: a sum over images."""
-    groups, rows, wide, size = one.groups, one.filters, compute_dtype(dtype), ITEMSIZE[dtype]
-    columns = _Columns(context, dtype, one.lines(), one.sizes, groups * one.channels, True)
+    groups, rows, wide, size = conv.groups, conv.filters, compute_dtype(dtype), ITEMSIZE[dtype]
+    columns = _Columns(context, dtype, conv.lines(), conv.sizes, groups * conv.channels, True)
     positions, depth = columns.positions, columns.rows // groups
-    chunk, total = columns.parts(one.images, dtype), groups * rows * depth
+    chunk, total = columns.parts(conv.images, dtype), groups * rows * depth
     space = Workspace()
     columns_at = space.take(chunk * columns.rows * positions * size)
     transposed_at = space.take(chunk * groups * rows * positions * size)
@@ -240,16 +240,16 @@ def _filter(one: Convolution, dtype: str, context: Context) -> tuple[CallStep, i
             MatrixLayout(depth),
             out_dtype=wide,
         )
-        for count in {chunk, one.images % chunk}
+        for count in {chunk, conv.images % chunk}
         if count
     }
 
     def step(context: Context, io: IO, scratch: Span) -> None:
-        image, windows, out = io.span(one.image), io.span(one.windows), io.span(one.out)
+        image, windows, out = io.span(conv.image), io.span(conv.windows), io.span(conv.out)
         column_span, transposed = span_at(scratch, columns_at), span_at(scratch, transposed_at)
         sums = span_at(scratch, total_at) if wide != dtype else out
-        for first in range(0, one.images, chunk):
-            count = min(chunk, one.images - first)
+        for first in range(0, conv.images, chunk):
+            count = min(chunk, conv.images - first)
             columns.write(context, image, column_span, first, count)
             items = count * groups * rows * positions
             numbers = first * groups * rows * positions, positions, groups * rows, count
@@ -267,12 +267,12 @@ def _filter(one: Convolution, dtype: str, context: Context) -> tuple[CallStep, i
 def convolve(call: Call, context: Context) -> Any:
     """Return the kernel that runs the computations of a call in order, in one workspace."""
     steps: list[tuple[CallStep, int]] = []
-    for one in (each.flattened() for each in convolutions_of(call)):
-        dtype = call.dtype(one.out)
-        if one.kind == "filter":
-            steps.append(_filter(one, dtype, context))
+    for conv in (each.flattened() for each in convolutions_of(call)):
+        dtype = call.dtype(conv.out)
+        if conv.kind == "filter":
+            steps.append(_filter(conv, dtype, context))
         else:
-            steps += [_correlation(one, lines, dtype, context) for lines in one.correlations()]
+            steps += [_correlation(conv, lines, dtype, context) for lines in conv.correlations()]
     return sequential_steps(steps)
 
 

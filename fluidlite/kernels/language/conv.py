@@ -107,11 +107,11 @@ def _three(lines: Sequence[Line], images: int, folded: bool) -> tuple[Line, Line
     return d, h, w
 
 
-def _parts(one: Convolution, lines: Sequence[Line]) -> tuple[bool, list[tuple[int, int]]]:
+def _parts(conv: Convolution, lines: Sequence[Line]) -> tuple[bool, list[tuple[int, int]]]:
     """Return whether images are folded into the rows, and the (first image, number) that are computed at a time."""
-    if len(lines) == 2 and lines[1].count < MIN_ROW_WINDOWS and one.images > 1:
-        return True, [(n, min(MAX_FOLDED_IMAGES, one.images - n)) for n in range(0, one.images, MAX_FOLDED_IMAGES)]
-    return False, [(0, one.images)]
+    if len(lines) == 2 and lines[1].count < MIN_ROW_WINDOWS and conv.images > 1:
+        return True, [(n, min(MAX_FOLDED_IMAGES, conv.images - n)) for n in range(0, conv.images, MAX_FOLDED_IMAGES)]
+    return False, [(0, conv.images)]
 
 
 def _positions(counts: Sequence[int], lengths: Sequence[int]) -> int:
@@ -187,15 +187,15 @@ def convolve(call: Call, context: Context) -> Any:
     """Return the kernel that runs the computations of a call in order, in one workspace."""
     steps: list[tuple[CallStep, int]] = []
     packing, filter = Packing(), ""
-    for one in (each.flattened() for each in convolutions_of(call)):
-        dtype = call.dtype(one.out)
-        if one.kind == "filter":
-            steps.append(_filter_step(one, dtype, context))
+    for conv in (each.flattened() for each in convolutions_of(call)):
+        dtype = call.dtype(conv.out)
+        if conv.kind == "filter":
+            steps.append(_filter_step(conv, dtype, context))
         else:
-            filter = one.filter
-            for lines in one.correlations():
-                folded, parts = _parts(one, lines)
-                steps += [_correlation(one, lines, images, folded, dtype, context, packing) for images in parts]
+            filter = conv.filter
+            for lines in conv.correlations():
+                folded, parts = _parts(conv, lines)
+                steps += [_correlation(conv, lines, images, folded, dtype, context, packing) for images in parts]
     return sequential_steps(steps, filter, packing)
 
 
@@ -204,7 +204,7 @@ def _chunk(images: int, nbytes: int) -> int:
 
 
 def _correlation(
-    one: Convolution,
+    conv: Convolution,
     lines: tuple[Line, ...],
     images: tuple[int, int],
     folded: bool,
@@ -213,35 +213,37 @@ def _correlation(
     packing: Packing,
 ) -> tuple[CallStep, int]:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach, and its workspace."""
-    forward, (skipped, count) = one.kind == "windows", images
-    source, inner, m = (one.image, one.channels, one.filters) if forward else (one.windows, one.filters, one.channels)
-    sizes, outs = (one.sizes, one.counts) if forward else (one.counts, one.sizes)
+    forward, (skipped, count) = conv.kind == "windows", images
+    source, inner, m = (
+        (conv.image, conv.channels, conv.filters) if forward else (conv.windows, conv.filters, conv.channels)
+    )
+    sizes, outs = (conv.sizes, conv.counts) if forward else (conv.counts, conv.sizes)
     reached = all(line.taps for line in lines)
     if not reached:  # the sum is zero: one tap over no channels
         lines = tuple(replace(line, taps=1) for line in lines)
-    side = _ImageLayout.of(count, one.groups * inner, sizes, one.last, folded)
-    wide, image_elements = compute_dtype(dtype), one.groups * prod(sizes) * inner
+    side = _ImageLayout.of(count, conv.groups * inner, sizes, conv.last, folded)
+    wide, image_elements = compute_dtype(dtype), conv.groups * prod(sizes) * inner
     planes = _Planes(context, dtype, side, _three(lines, count, folded))
-    target = _ImageLayout.of(count, one.groups * m, outs, one.last, folded).permuted(planes.order)
+    target = _ImageLayout.of(count, conv.groups * m, outs, conv.last, folded).permuted(planes.order)
     rows, vectors = _tile(m, planes.positions, dtype)
     row_tiles = -(-m // rows)
-    pack_items = one.groups * row_tiles * -(-inner // PACK_SIZE)
+    pack_items = conv.groups * row_tiles * -(-inner // PACK_SIZE)
     space = Workspace()
     offset_at = space.take(planes.taps * 8)
-    packed_nbytes = one.groups * row_tiles * rows * planes.taps * inner * ITEMSIZE[wide]
+    packed_nbytes = conv.groups * row_tiles * rows * planes.taps * inner * ITEMSIZE[wide]
     packed_at = space.take(packed_nbytes)
     chunk = _chunk(side.images, planes.image_nbytes)
     planes_at = space.take(chunk * planes.image_nbytes)
     offsets, pack = offsets_kernel(context), pack_kernel(context, dtype, wide)
-    pack_numbers = _pack_numbers(one, planes, rows, inner, m, folded)
-    start = skipped * one.groups * m * prod(outs) + sum(
+    pack_numbers = _pack_numbers(conv, planes, rows, inner, m, folded)
+    start = skipped * conv.groups * m * prod(outs) + sum(
         line.first * step for line, step in zip(planes.lines, target.steps[2:], strict=True)
     )
     steps = tuple(line.step * step for line, step in zip(planes.lines, target.steps[2:], strict=True))
     counts = tuple(line.count for line in planes.lines)
     product = correlate_kernel(context, wide, dtype, rows, vectors, steps[2] == 1)
     numbers = (
-        *(m, planes.positions, one.groups, planes.taps, inner if reached else 0, planes.plane, planes.pitch),
+        *(m, planes.positions, conv.groups, planes.taps, inner if reached else 0, planes.plane, planes.pitch),
         *(planes.rows, int(_is_contiguous(planes, counts, steps))),
         *counts,
     )
@@ -255,17 +257,17 @@ def _correlation(
 
     def step(context: Context, io: IO, scratch: Span) -> None:
         offset, packed, plane_span = (span_at(scratch, at) for at in (offset_at, packed_at, planes_at))
-        image, out, cached = io.span(source), io.span(one.out), io.packed(one.filter)
+        image, out, cached = io.span(source), io.span(conv.out), io.packed(conv.filter)
         offsets(context, planes.taps, (offset,), planes.offset_numbers)
         if reached and cached is not None:
             packed = span_at(cached, cached_at)
         elif reached:
-            pack_all(context, io.span(one.filter), packed)
+            pack_all(context, io.span(conv.filter), packed)
         for first in range(0, side.images, chunk):
             number = min(chunk, side.images - first)
             if reached:
                 planes.make(context, image, plane_span, skipped * image_elements + first * side.steps[0], number)
-            items = number * one.groups * row_tiles * column_tiles
+            items = number * conv.groups * row_tiles * column_tiles
             base = start + first * target.steps[0]
             spans = (plane_span, packed, offset, out)
             product(context, items, spans, (*numbers, base, *target.steps[:2], *steps), PER_ITEM)
@@ -273,18 +275,18 @@ def _correlation(
     return step, space.need
 
 
-def _pack_numbers(one: Convolution, planes: _Planes, rows: int, inner: int, m: int, folded: bool) -> tuple[int, ...]:
+def _pack_numbers(conv: Convolution, planes: _Planes, rows: int, inner: int, m: int, folded: bool) -> tuple[int, ...]:
     """Return the arguments of the kernel that packs the filter."""
-    kernel = one.shape.kernel
+    kernel = conv.shape.kernel
     kernel = (*kernel, 1) if folded else (1,) * (3 - len(kernel)) + kernel
-    taps, size = one.taps, one.channels * one.taps
+    taps, size = conv.taps, conv.channels * conv.taps
     return (
         rows,
         inner,
         m,
         *(line.taps for line in planes.taps_of),
-        one.filters * size,
-        *((size, taps) if one.kind == "windows" else (taps, size)),
+        conv.filters * size,
+        *((size, taps) if conv.kind == "windows" else (taps, size)),
         kernel[1] * kernel[2],
         kernel[2],
         *(line.tap for line in planes.taps_of),
@@ -306,16 +308,16 @@ def _tile(m: int, positions: int, dtype: str) -> tuple[int, int]:
     return rows, 1 if vectors == 1 else 2 if rows == 8 else 4 if vectors > 2 else 2
 
 
-def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[CallStep, int]:
+def _filter_step(conv: Convolution, dtype: str, context: Context) -> tuple[CallStep, int]:
     """Return the step that computes the gradient of a filter, and its workspace."""
-    wide, lines = compute_dtype(dtype), one.lines()
-    size = one.groups * one.filters * one.channels * one.taps
-    folded, parts = _parts(one, lines)
-    pairs = [_filter_planes(one, lines, count, folded, dtype, context) for _, count in parts]
-    rows, lanes = FILTER_TILE if one.filters > 1 else 1, lanes_of(wide)
+    wide, lines = compute_dtype(dtype), conv.lines()
+    size = conv.groups * conv.filters * conv.channels * conv.taps
+    folded, parts = _parts(conv, lines)
+    pairs = [_filter_planes(conv, lines, count, folded, dtype, context) for _, count in parts]
+    rows, lanes = FILTER_TILE if conv.filters > 1 else 1, lanes_of(wide)
     chunks = [_chunk(planes.side.images, planes.image_nbytes + y_planes.image_nbytes) for planes, y_planes in pairs]
     space = Workspace()
-    offset_at = space.take(one.taps * 8)
+    offset_at = space.take(conv.taps * 8)
     planes_at, windows_at = (
         space.take(max(chunk * pair[i].image_nbytes for chunk, pair in zip(chunks, pairs, strict=True))) for i in (0, 1)
     )
@@ -324,15 +326,16 @@ def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[CallSt
     buffers, text = [Buffer("total", wide), Buffer("out", dtype, True)], store(context, dtype, "out[gid]", "total[gid]")
     narrow = build(context, f"conv_narrow_{dtype}", buffers, [], text) if wide != dtype else None
     zeros = zero_filler(context, dtype)
-    items = one.groups * -(-one.filters // rows) * -(-one.channels * one.taps // FILTER_TILE)
-    x_elements, y_elements = prod(one.sizes) * one.groups * one.channels, prod(one.counts) * one.groups * one.filters
+    items = conv.groups * -(-conv.filters // rows) * -(-conv.channels * conv.taps // FILTER_TILE)
+    x_elements = prod(conv.sizes) * conv.groups * conv.channels
+    y_elements = prod(conv.counts) * conv.groups * conv.filters
 
     def step(context: Context, io: IO, scratch: Span) -> None:
-        out = io.span(one.out)
-        if not one.images:
+        out = io.span(conv.out)
+        if not conv.images:
             zeros(context, out, size)
             return
-        x, y = io.span(one.image), io.span(one.windows)
+        x, y = io.span(conv.image), io.span(conv.windows)
         offset, plane_span, windows = (span_at(scratch, at) for at in (offset_at, planes_at, windows_at))
         total = out if narrow is None else span_at(scratch, total_at)
         for (skipped, _), (planes, y_planes), chunk in zip(parts, pairs, chunks, strict=True):
@@ -343,7 +346,8 @@ def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[CallSt
                 planes.make(context, x, plane_span, skipped * x_elements + first * planes.side.steps[0], images)
                 y_planes.make(context, y, windows, skipped * y_elements + first * y_planes.side.steps[0], images)
                 numbers = (
-                    *(one.filters, one.channels, one.taps, one.groups, images, positions, planes.plane, y_planes.plane),
+                    *(conv.filters, conv.channels, conv.taps, conv.groups, images, positions),
+                    *(planes.plane, y_planes.plane),
                     int(skipped + first > 0),
                 )
                 product(context, items, (plane_span, windows, offset, total), numbers, PER_ITEM)
@@ -354,13 +358,13 @@ def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[CallSt
 
 
 def _filter_planes(
-    one: Convolution, lines: Sequence[Line], count: int, folded: bool, dtype: str, context: Context
+    conv: Convolution, lines: Sequence[Line], count: int, folded: bool, dtype: str, context: Context
 ) -> tuple[_Planes, _Planes]:
     """Return the planes of the image and those of the windows, with equal positions of equal elements."""
-    side = _ImageLayout.of(count, one.groups * one.channels, one.sizes, one.last, folded)
+    side = _ImageLayout.of(count, conv.groups * conv.channels, conv.sizes, conv.last, folded)
     planes = _Planes(context, dtype, side, _three(lines, count, folded))
     d, h, w = (replace(_UNIT_LINE, count=dim.length) for dim in planes.dims)
-    y_layout = _ImageLayout.of(count, one.groups * one.filters, one.counts, one.last, folded).permuted(planes.order)
+    y_layout = _ImageLayout.of(count, conv.groups * conv.filters, conv.counts, conv.last, folded).permuted(planes.order)
     return planes, _Planes(context, dtype, y_layout, (d, h, w))
 
 
@@ -369,9 +373,9 @@ def supports(call: Call) -> str | None:
     reason = nothing_fused(call)
     if reason is not None or unknown_dims(call):
         return reason
-    for one in convolutions_of(call):
-        depthwise = one.last and one.channels == one.filters == 1
-        if depthwise and (one.groups % DEPTHWISE_LANES == 0 or one.groups > MAX_DEPTHWISE_CHANNELS):
+    for conv in convolutions_of(call):
+        depthwise = conv.last and conv.channels == conv.filters == 1
+        if depthwise and (conv.groups % DEPTHWISE_LANES == 0 or conv.groups > MAX_DEPTHWISE_CHANNELS):
             return "each channel is a group, and they lie side by side: loops go through them so"
     return None
 

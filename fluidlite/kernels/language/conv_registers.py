@@ -107,7 +107,7 @@ class _Image:
         self,
         context: Context,
         dtype: str,
-        one: Convolution,
+        conv: Convolution,
         slot: str,
         channels: int,
         dims: tuple[Dim, Dim],
@@ -115,21 +115,21 @@ class _Image:
         slack: int = 0,
     ) -> None:
         h, w = dims
-        self.slot, self.images, self.channels = slot, one.images, channels
-        self.in_place = one.last and w.is_inside and not slack
+        self.slot, self.images, self.channels = slot, conv.images, channels
+        self.in_place = conv.last and w.is_inside and not slack
         plane = h.size * w.size
         self.image_elements = plane * channels
         if self.in_place:
             self.rows, self.least, self.columns, self.first = h.size, h.least, w.size, w.least * channels
-            self.chunk = one.images
+            self.chunk = conv.images
             return
         low, high = h.read_range
         self.rows, self.least, self.columns, self.first = high - low, h.least - low, w.extent, 0
         nbytes = self.rows * self.columns * channels * ITEMSIZE[dtype]
-        self.chunk = max(1, min(one.images, MAX_IMAGES_BYTES // max(1, nbytes)))
+        self.chunk = max(1, min(conv.images, MAX_IMAGES_BYTES // max(1, nbytes)))
         self._at = space.take(self.chunk * nbytes + slack * ITEMSIZE[dtype])
-        self._kernel = planes_kernel(context, dtype, one.last)
-        steps = (1, w.size * channels, channels) if one.last else (plane, w.size, 1)
+        self._kernel = planes_kernel(context, dtype, conv.last)
+        steps = (1, w.size * channels, channels) if conv.last else (plane, w.size, 1)
         self._numbers = (self.rows, self.columns, channels, self.image_elements, *steps, low, w.size, w.least)
 
     def channels_last(self, context: Context, io: IO, scratch: Span, first: int, number: int) -> tuple[Span, int]:
@@ -148,44 +148,46 @@ class _Image:
         return repacked, 0
 
 
-def _has_contiguous_taps(one: Convolution, w: Dim) -> bool:
+def _has_contiguous_taps(conv: Convolution, w: Dim) -> bool:
     """Whether the elements that the taps of a row read are contiguous in the image."""
-    return one.groups == 1 and (w.reach == 1 or w.taps == 1)
+    return conv.groups == 1 and (w.reach == 1 or w.taps == 1)
 
 
 def windows_step(
-    one: Convolution, lines: Sequence[Line], context: Context, dtype: str, packing: Packing
+    conv: Convolution, lines: Sequence[Line], context: Context, dtype: str, packing: Packing
 ) -> tuple[CallStep, int]:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach, and its workspace."""
-    forward = one.kind == "windows"
-    source, inner, m = (one.image, one.channels, one.filters) if forward else (one.windows, one.filters, one.channels)
-    sizes, outs = (one.sizes, one.counts) if forward else (one.counts, one.sizes)
+    forward = conv.kind == "windows"
+    source, inner, m = (
+        (conv.image, conv.channels, conv.filters) if forward else (conv.windows, conv.filters, conv.channels)
+    )
+    sizes, outs = (conv.sizes, conv.counts) if forward else (conv.counts, conv.sizes)
     reached = all(line.taps for line in lines)
     if not reached:  # the sum over no taps is zero
         lines = tuple(Line(line.count, line.first, line.step, 0, 1, 1, 1, 0, 1) for line in lines)
     h, w = dims(lines, sizes)
     space = Workspace()
     tile = tile_of(context, dtype, w.outs, m)
-    channels, filters = one.groups * inner, one.groups * m
-    tiles, taps = one.groups * -(-m // tile.width), h.taps * w.taps
+    channels, filters = conv.groups * inner, conv.groups * m
+    tiles, taps = conv.groups * -(-m // tile.width), h.taps * w.taps
     tile_nbytes = tile.width * taps * inner * ITEMSIZE[dtype]
     items = h.outs * -(-w.outs // tile.rows)
-    max_tiles = max(1, min(tiles, max(MAX_PACKED_BYTES // tile_nbytes, -(-MIN_ITEMS // (one.images * items)))))
+    max_tiles = max(1, min(tiles, max(MAX_PACKED_BYTES // tile_nbytes, -(-MIN_ITEMS // (conv.images * items)))))
     packed_at = space.take(max_tiles * tile_nbytes)
-    image = _Image(context, dtype, one, source, channels, (h, w), space)
-    pack, product = pack_kernel(context, dtype, tile), windows_kernel(context, dtype, tile, one.last)
+    image = _Image(context, dtype, conv, source, channels, (h, w), space)
+    pack, product = pack_kernel(context, dtype, tile), windows_kernel(context, dtype, tile, conv.last)
     parts = -(-inner // PACK_SIZE)
-    tap_size, filter_size = one.taps, one.channels * one.taps
+    tap_size, filter_size = conv.taps, conv.channels * conv.taps
     sides = (filter_size, tap_size) if forward else (tap_size, filter_size)
     pack_numbers = (
-        *(inner, m, one.filters * filter_size),
+        *(inner, m, conv.filters * filter_size),
         *sides,
-        *(one.shape.kernel[1], h.taps, w.taps, h.tap, w.tap, h.tap_step, w.tap_step),
+        *(conv.shape.kernel[1], h.taps, w.taps, h.tap, w.tap, h.tap_step, w.tap_step),
     )
     plane = prod(outs)
-    c_step, h_step, w_step = (1, outs[1] * filters, filters) if one.last else (plane, outs[1], 1)
+    c_step, h_step, w_step = (1, outs[1] * filters, filters) if conv.last else (plane, outs[1], 1)
     base = h.first * h_step + w.first * w_step
-    contiguous = _has_contiguous_taps(one, w)
+    contiguous = _has_contiguous_taps(conv, w)
     numbers = (
         *(image.rows, image.least, image.columns, h.outs, w.outs, h.stride, w.stride, h.reach, w.reach),
         h.taps if reached else 0,
@@ -203,43 +205,43 @@ def windows_step(
     cached_at = packing.add(tiles * tile_nbytes, key, pack_all) if reached else 0
 
     def step(context: Context, io: IO, scratch: Span) -> None:
-        out, cached = io.span(one.out), io.packed(one.filter)
+        out, cached = io.span(conv.out), io.packed(conv.filter)
         packed, chunk = (
             (span_at(scratch, packed_at), max_tiles) if cached is None else (span_at(cached, cached_at), tiles)
         )
         resident = int(chunk * tile_nbytes <= MAX_RESIDENT_BYTES)
-        for first in range(0, one.images, image.chunk):
-            number = min(image.chunk, one.images - first)
+        for first in range(0, conv.images, image.chunk):
+            number = min(image.chunk, conv.images - first)
             span, at = image.channels_last(context, io, scratch, first, number) if reached else (packed, 0)
             args = (number, channels, inner, m, at, *numbers, base + first * plane * filters, *steps)
             for tile0 in range(0, tiles, chunk):
                 count = min(chunk, tiles - tile0)
                 if reached and cached is None and (chunk < tiles or not first):
-                    pack_tiles(context, io.span(one.filter), packed, tile0, count)
+                    pack_tiles(context, io.span(conv.filter), packed, tile0, count)
                 product(context, count * number * items, (span, packed, out), (resident, count, tile0, *args), PER_ITEM)
 
     return step, space.need
 
 
-def filter_step(one: Convolution, context: Context, dtype: str) -> tuple[CallStep, int]:
+def filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallStep, int]:
     """Return the step that computes the gradient of a filter, and its workspace."""
-    h, w = dims(one.lines(), one.sizes)
+    h, w = dims(conv.lines(), conv.sizes)
     space, itemsize = Workspace(), ITEMSIZE[dtype]
-    contiguous = _has_contiguous_taps(one, w)
-    w_outer, run = (1, w.taps * one.channels) if contiguous else (w.taps, one.channels)
-    tile: Tile = tile_of(context, dtype, run, one.filters)
-    tiles, taps = one.groups * -(-one.filters // tile.width), h.taps * w.taps
-    channels, filters = one.groups * one.channels, one.groups * one.filters
-    image = _Image(context, dtype, one, one.image, channels, (h, w), space)
+    contiguous = _has_contiguous_taps(conv, w)
+    w_outer, run = (1, w.taps * conv.channels) if contiguous else (w.taps, conv.channels)
+    tile: Tile = tile_of(context, dtype, run, conv.filters)
+    tiles, taps = conv.groups * -(-conv.filters // tile.width), h.taps * w.taps
+    channels, filters = conv.groups * conv.channels, conv.groups * conv.filters
+    image = _Image(context, dtype, conv, conv.image, channels, (h, w), space)
     unit_lines = (Line(h.outs, 0, 1, 0, 1, 1, 1, 0, 1), Line(w.outs, 0, 1, 0, 1, 1, 1, 0, 1))
-    slack = tile.width if one.filters % tile.width else 0
-    windows = _Image(context, dtype, one, one.windows, filters, dims(unit_lines, (h.outs, w.outs)), space, slack)
+    slack = tile.width if conv.filters % tile.width else 0
+    windows = _Image(context, dtype, conv, conv.windows, filters, dims(unit_lines, (h.outs, w.outs)), space, slack)
     chunk = min(image.chunk, windows.chunk)
-    total_at = space.take(tiles * taps * one.channels * tile.width * itemsize)
+    total_at = space.take(tiles * taps * conv.channels * tile.width * itemsize)
     product, unpack = filter_kernel(context, dtype, tile), unpack_kernel(context, dtype)
-    items, unpack_items = tiles * h.taps * w_outer * -(-run // tile.rows), filters * one.channels
+    items, unpack_items = tiles * h.taps * w_outer * -(-run // tile.rows), filters * conv.channels
     rows = max(1, MAX_WINDOWS_BYTES // (w.outs * filters * itemsize))
-    head = (one.groups, channels, one.channels, one.filters)
+    head = (conv.groups, channels, conv.channels, conv.filters)
     tail = (
         *(image.rows, image.least, image.columns, h.outs, w.outs, h.stride, w.stride, h.reach, w.reach, h.taps),
         *(w_outer, run),
@@ -247,8 +249,8 @@ def filter_step(one: Convolution, context: Context, dtype: str) -> tuple[CallSte
 
     def step(context: Context, io: IO, scratch: Span) -> None:
         total = span_at(scratch, total_at)
-        for first in range(0, one.images, chunk):
-            number = min(chunk, one.images - first)
+        for first in range(0, conv.images, chunk):
+            number = min(chunk, conv.images - first)
             x, at = image.channels_last(context, io, scratch, first, number)
             y, skipped = windows.channels_last(context, io, scratch, first, number)
             y = span_at(y, skipped * itemsize)
@@ -258,8 +260,8 @@ def filter_step(one: Convolution, context: Context, dtype: str) -> tuple[CallSte
         unpack(
             context,
             unpack_items,
-            (total, io.span(one.out)),
-            (one.channels, one.filters, tile.width, taps),
+            (total, io.span(conv.out)),
+            (conv.channels, conv.filters, tile.width, taps),
             group_size(unpack_items),
         )
 
@@ -275,13 +277,13 @@ def prepared(
     """Return the kernel that runs the computations of a call in order, in one workspace."""
     steps: list[tuple[CallStep, int]] = []
     packing, filter = Packing(), ""
-    for one in convolutions_of(call):
-        dtype = call.dtype(one.out)
-        if one.kind == "filter":
-            steps.append(filter_gradient(one, context, dtype))
+    for conv in convolutions_of(call):
+        dtype = call.dtype(conv.out)
+        if conv.kind == "filter":
+            steps.append(filter_gradient(conv, context, dtype))
         else:
-            filter = one.filter
-            steps += [correlate(one, lines, context, dtype, packing) for lines in one.correlations()]
+            filter = conv.filter
+            steps += [correlate(conv, lines, context, dtype, packing) for lines in conv.correlations()]
     return sequential_steps(steps, filter, packing)
 
 
@@ -295,11 +297,11 @@ def supports(call: Call) -> str | None:
     reason = nothing_fused(call)
     if reason is not None or unknown_dims(call):
         return reason
-    for one in convolutions_of(call):
-        if 0 in (one.images, *one.sizes, *one.counts):
+    for conv in convolutions_of(call):
+        if 0 in (conv.images, *conv.sizes, *conv.counts):
             return "an image without elements"
-        counts = [line[-1].count for line in one.correlations()] if one.kind != "filter" else [one.counts[-1]]
-        filters = one.channels if one.kind == "image" else one.filters
+        counts = [line[-1].count for line in conv.correlations()] if conv.kind != "filter" else [conv.counts[-1]]
+        filters = conv.channels if conv.kind == "image" else conv.filters
         if min(counts) < MIN_ROW_WINDOWS:
             return f"a row has {min(counts)} windows; {MIN_ROW_WINDOWS} fill registers"
         if filters < MIN_GROUP_FILTERS:

@@ -179,8 +179,8 @@ def correlate_kernel(context: Context, dtype: str, out: str, rows: int, count: i
     step = "1" if unit else "w_step"
     stores = []
     for r in range(rows):
-        one = store(context, out, "out[to + j" + ("" if unit else f" * {step}") + "]", "edge[v + j]")
-        text = _SEGMENTS.replace("$spill", tile.spill(r)).replace("$one", one).replace("$step", step)
+        element_store = store(context, out, "out[to + j" + ("" if unit else f" * {step}") + "]", "edge[v + j]")
+        text = _SEGMENTS.replace("$spill", tile.spill(r)).replace("$one", element_store).replace("$step", step)
         text = text.replace("$r", str(r))
         direct = tile.direct(r, f"out + at + {r} * c_step + q") if unit and out == dtype else ""
         stores.append(f"if (flat) {{ if (i + {r} < m) {{ {direct} }} }} else {text}" if direct else text)
@@ -321,14 +321,14 @@ class _ArrayTile:
         self.kind, self.rows, self.width = kind, rows, width
 
     def declare(self) -> str:
-        each = " ".join(f"a{r}[v] = 0;" for r in range(self.rows))
+        zeros = " ".join(f"a{r}[v] = 0;" for r in range(self.rows))
         names = " ".join(f"{self.kind} a{r}[{self.width}];" for r in range(self.rows))
-        return f"{names} for (int v = 0; v < {self.width}; ++v) {{ {each} }}"
+        return f"{names} for (int v = 0; v < {self.width}; ++v) {{ {zeros} }}"
 
     def multiply(self) -> str:
         scalars = " ".join(f"const {self.kind} y{r} = w[{r}];" for r in range(self.rows))
-        each = " ".join(f"a{r}[v] += y{r} * b;" for r in range(self.rows))
-        return f"{scalars} for (int v = 0; v < {self.width}; ++v) {{ const {self.kind} b = p[v]; {each} }}"
+        products = " ".join(f"a{r}[v] += y{r} * b;" for r in range(self.rows))
+        return f"{scalars} for (int v = 0; v < {self.width}; ++v) {{ const {self.kind} b = p[v]; {products} }}"
 
     def spill(self, row: int) -> str:
         return f"for (int v = 0; v < {self.width}; ++v) edge[v] = a{row}[v];"

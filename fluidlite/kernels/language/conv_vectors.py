@@ -251,8 +251,8 @@ def _multiply(context: Context, kind: str, tile: Tile, row: int, number: str) ->
     fma = context.language.math.get("fma")
     parts = [f"const {kind} y = {number};"]
     for v, lanes, _ in tile.vectors():
-        total, one = f"a{row}_{v}", f"({kind}{lanes})(y)"
-        parts.append(f"{total} = {fma}({one}, b{v}, {total});" if fma else f"{total} += {one} * b{v};")
+        total, broadcast = f"a{row}_{v}", f"({kind}{lanes})(y)"
+        parts.append(f"{total} = {fma}({broadcast}, b{v}, {total});" if fma else f"{total} += {broadcast} * b{v};")
     return "{ " + " ".join(parts) + " }"
 
 

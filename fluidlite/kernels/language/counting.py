@@ -28,10 +28,7 @@ _JOIN = """
 
 
 class Counter(NamedTuple):
-    """``run(context, spans, counts, numbers)`` writes the counts to the first bins of ``counts``.
-
-    ``workspace``: bytes of ``counts``.
-    """
+    """``run(context, spans, counts, numbers)`` writes the first bins of ``counts``, which has ``workspace`` bytes."""
 
     run: Callable[[Context, Sequence[Span], Span, Sequence[int]], None]
     workspace: int

@@ -27,13 +27,13 @@ MAX_CHUNK_BYTES = 2 << 20
 """Maximum bytes of transformed tiles in the workspace, or the bytes of the transformed filter if these are more."""
 
 
-def _winograd_dims(one: Convolution, lines: Sequence[Line]) -> tuple[Dim, Dim] | None:
+def _winograd_dims(conv: Convolution, lines: Sequence[Line]) -> tuple[Dim, Dim] | None:
     """Return the dims of a correlation, for a filter's gradient of the forward one; None if Winograd can't be used."""
-    if min(one.channels, one.filters) < MAX_LANES or one.channels * one.filters < MIN_CHANNEL_PAIRS:
+    if min(conv.channels, conv.filters) < MAX_LANES or conv.channels * conv.filters < MIN_CHANNEL_PAIRS:
         return None
     if any(line.taps != 3 or line.stride != 1 or abs(line.reach) != 1 or line.step != 1 for line in lines):
         return None
-    return dims(lines, one.counts if one.kind == "image" else one.sizes)
+    return dims(lines, conv.counts if conv.kind == "image" else conv.sizes)
 
 
 class _Tiles:
@@ -46,7 +46,7 @@ class _Tiles:
         self,
         context: Context,
         dtype: str,
-        one: Convolution,
+        conv: Convolution,
         channels: int,
         dims: tuple[Dim, Dim],
         tile_nbytes: int,
@@ -54,15 +54,15 @@ class _Tiles:
         space: Workspace,
     ) -> None:
         h, w = dims
-        self.images, self.channels = one.images, channels
+        self.images, self.channels = conv.images, channels
         self.counts = -(-h.outs // 2), -(-w.outs // 2)
         self.of_image = self.counts[0] * self.counts[1]
         max_tiles = max(1, max_nbytes // tile_nbytes)
-        self.chunk_images = max(1, min(one.images, max_tiles // self.of_image))
+        self.chunk_images = max(1, min(conv.images, max_tiles // self.of_image))
         self.max_tiles = min(self.chunk_images * self.of_image, max_tiles)
         self.plane = h.size * w.size
-        self._repack = None if one.last else planes_kernel(context, dtype, False)
-        nbytes = 0 if one.last else self.chunk_images * self.plane * channels * ITEMSIZE[dtype]
+        self._repack = None if conv.last else planes_kernel(context, dtype, False)
+        nbytes = 0 if conv.last else self.chunk_images * self.plane * channels * ITEMSIZE[dtype]
         self._repacked_at, self._rows = space.take(nbytes), h.size
         self._numbers = (h.size, w.size, channels, channels * self.plane, self.plane, w.size, 1, 0, w.size, 0)
         self.steps = (self.plane * channels, w.size * channels, channels)
@@ -97,32 +97,34 @@ class _Tiles:
 
 
 def _step(
-    one: Convolution, lines: Sequence[Line], context: Context, dtype: str, packing: Packing
+    conv: Convolution, lines: Sequence[Line], context: Context, dtype: str, packing: Packing
 ) -> tuple[CallStep, int]:
     """Return the step that computes the windows, or the gradient of an image, and its workspace."""
-    dims = _winograd_dims(one, lines)
+    dims = _winograd_dims(conv, lines)
     if dims is None:
-        return registers.windows_step(one, lines, context, dtype, packing)
+        return registers.windows_step(conv, lines, context, dtype, packing)
     h, w = dims
-    forward = one.kind == "windows"
-    source, inner, m = (one.image, one.channels, one.filters) if forward else (one.windows, one.filters, one.channels)
-    channels, filters, itemsize = one.groups * inner, one.groups * m, ITEMSIZE[dtype]
+    forward = conv.kind == "windows"
+    source, inner, m = (
+        (conv.image, conv.channels, conv.filters) if forward else (conv.windows, conv.filters, conv.channels)
+    )
+    channels, filters, itemsize = conv.groups * inner, conv.groups * m, ITEMSIZE[dtype]
     pitches = SPOTS * channels + MAX_LANES, SPOTS * filters + MAX_LANES  # tiles are in different cache sets
     tile = tile_of(context, dtype, -(-h.outs // 2) * -(-w.outs // 2), m)
-    groups, strips = SPOTS * one.groups, -(-m // tile.width)
+    groups, strips = SPOTS * conv.groups, -(-m // tile.width)
     packed_nbytes, space = groups * strips * inner * tile.width * itemsize, Workspace()
     tile_nbytes, max_nbytes = sum(pitches) * itemsize, max(MAX_CHUNK_BYTES, packed_nbytes)
-    tiles = _Tiles(context, dtype, one, channels, dims, tile_nbytes, max_nbytes, space)
+    tiles = _Tiles(context, dtype, conv, channels, dims, tile_nbytes, max_nbytes, space)
     packed_at, rows_of_chunk = space.take(packed_nbytes), max(tiles.max_tiles, tile.rows)
     inputs_at, sums_at = (space.take(rows_of_chunk * pitch * itemsize) for pitch in pitches)
     pack, product = texts.filter_kernel(context, dtype, tile), windows_kernel(context, dtype, tile, True)
-    finish = texts.windows_kernel(context, dtype, one.last)
-    size = one.channels * 9
-    taps = (one.filters * size, *((size, 9) if forward else (9, size)), h.tap, w.tap, h.tap_step, w.tap_step)
-    pack_numbers = (inner, m, one.groups * strips * inner * tile.width, *taps)
-    pack_items = one.groups * strips * -(-inner // PACK_SIZE)
+    finish = texts.windows_kernel(context, dtype, conv.last)
+    size = conv.channels * 9
+    taps = (conv.filters * size, *((size, 9) if forward else (9, size)), h.tap, w.tap, h.tap_step, w.tap_step)
+    pack_numbers = (inner, m, conv.groups * strips * inner * tile.width, *taps)
+    pack_items = conv.groups * strips * -(-inner // PACK_SIZE)
     plane = h.outs * w.outs
-    out_steps = (plane * filters, *((w.outs * filters, filters, 1) if one.last else (w.outs, 1, plane)))
+    out_steps = (plane * filters, *((w.outs * filters, filters, 1) if conv.last else (w.outs, 1, plane)))
 
     def pack_all(context: Context, filter: Span, packed: Span) -> None:
         pack(context, pack_items, (filter, packed), pack_numbers, PER_ITEM)
@@ -130,7 +132,7 @@ def _step(
     cached_at = packing.add(packed_nbytes, ("winograd", dtype, tile, pack_items, pack_numbers), pack_all)
 
     def step(context: Context, io: IO, scratch: Span) -> None:
-        filter, out, cached = io.span(one.filter), io.span(one.out), io.packed(one.filter)
+        filter, out, cached = io.span(conv.filter), io.span(conv.out), io.packed(conv.filter)
         packed = span_at(scratch, packed_at) if cached is None else span_at(cached, cached_at)
         if cached is None:
             pack_all(context, filter, packed)
@@ -143,42 +145,42 @@ def _step(
                 args = (0, groups * strips, 0, 1, pitches[0], inner, m, 0, 1, 0, rows, 1, rows, 1, 1, 1, 1, 1, 1, inner)
                 items = groups * strips * -(-rows // tile.rows)
                 product(context, items, (inputs, packed, sums), (*args, 0, 0, 1, 0, pitches[1]), PER_ITEM)
-                numbers = (tile0, *tiles.counts, one.groups, inner, m, pitches[1], base, *tiles.steps, *tiles.bounds)
+                numbers = (tile0, *tiles.counts, conv.groups, inner, m, pitches[1], base, *tiles.steps, *tiles.bounds)
                 output_args = (*taps, h.outs, w.outs, first * plane * filters, *out_steps)
                 finish(context, n, (image, filter, sums, out), (*numbers, *output_args), group_size(n))
 
     return step, space.need
 
 
-def _filter_step(one: Convolution, context: Context, dtype: str) -> tuple[CallStep, int]:
+def _filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallStep, int]:
     """Return the step that computes the gradient of a filter, and its workspace."""
-    dims = _winograd_dims(one, one.lines())
+    dims = _winograd_dims(conv, conv.lines())
     if dims is None:
-        return registers.filter_step(one, context, dtype)
+        return registers.filter_step(conv, context, dtype)
     h, w = dims
-    channels, filters, itemsize = one.groups * one.channels, one.groups * one.filters, ITEMSIZE[dtype]
-    tile = tile_of(context, dtype, one.channels, one.filters)
-    groups, strips = SPOTS * one.groups, -(-one.filters // tile.width)
+    channels, filters, itemsize = conv.groups * conv.channels, conv.groups * conv.filters, ITEMSIZE[dtype]
+    tile = tile_of(context, dtype, conv.channels, conv.filters)
+    groups, strips = SPOTS * conv.groups, -(-conv.filters // tile.width)
     pitches = SPOTS * channels + MAX_LANES, SPOTS * filters
-    total_nbytes, space = groups * strips * one.channels * tile.width * itemsize, Workspace()
+    total_nbytes, space = groups * strips * conv.channels * tile.width * itemsize, Workspace()
     tile_nbytes, max_nbytes = sum(pitches) * itemsize, max(MAX_CHUNK_BYTES, total_nbytes)
-    tiles = _Tiles(context, dtype, one, channels, dims, tile_nbytes, max_nbytes, space)
+    tiles = _Tiles(context, dtype, conv, channels, dims, tile_nbytes, max_nbytes, space)
     inputs_at = space.take(tiles.max_tiles * pitches[0] * itemsize)
     grads_at = space.take((tiles.max_tiles * pitches[1] + tile.width) * itemsize)  # vectors read past the last filter
     total_at = space.take(total_nbytes)
-    spread, product = texts.spread_kernel(context, dtype, one.last), filter_kernel(context, dtype, tile)
+    spread, product = texts.spread_kernel(context, dtype, conv.last), filter_kernel(context, dtype, tile)
     finish = texts.gradient_kernel(context, dtype, tile)
     plane = h.outs * w.outs
-    y_steps = (plane * filters, *((w.outs * filters, filters, 1) if one.last else (w.outs, 1, plane)))
+    y_steps = (plane * filters, *((w.outs * filters, filters, 1) if conv.last else (w.outs, 1, plane)))
     x_steps = (
         h.size * w.size * channels,
-        *((w.size * channels, channels, 1) if one.last else (w.size, 1, h.size * w.size)),
+        *((w.size * channels, channels, 1) if conv.last else (w.size, 1, h.size * w.size)),
     )
-    items = groups * strips * -(-one.channels // tile.rows)
-    finish_items = one.groups * strips * -(-one.channels // PACK_SIZE)
+    items = groups * strips * -(-conv.channels // tile.rows)
+    finish_items = conv.groups * strips * -(-conv.channels // PACK_SIZE)
 
     def step(context: Context, io: IO, scratch: Span) -> None:
-        x, y, out = io.span(one.image), io.span(one.windows), io.span(one.out)
+        x, y, out = io.span(conv.image), io.span(conv.windows), io.span(conv.out)
         inputs, grads, total = (span_at(scratch, at) for at in (inputs_at, grads_at, total_at))
         for first, images in tiles.parts():
             image, base = tiles.channels_last(context, x, scratch, first, images)
@@ -187,11 +189,14 @@ def _filter_step(one: Convolution, context: Context, dtype: str) -> tuple[CallSt
                 grad_args = (tile0, *tiles.counts, filters, first * plane * filters, *y_steps, h.outs, w.outs)
                 spread(context, n, (y, grads), grad_args, group_size(n))
                 sizes = (
-                    *(groups, pitches[0], one.channels, one.filters, 0, 1, 0, n, 1, n, 1, 1, 1, 1, 1, 1),
-                    one.channels,
+                    *(groups, pitches[0], conv.channels, conv.filters, 0, 1, 0, n, 1, n, 1, 1, 1, 1, 1, 1),
+                    conv.channels,
                 )
                 product(context, items, (inputs, grads, total), (*sizes, 0, 1, int(first + tile0 > 0)), PER_ITEM)
-        numbers = (one.groups, one.channels, one.filters, one.images, *x_steps, *tiles.bounds, *y_steps, h.outs, w.outs)
+        numbers = (
+            *(conv.groups, conv.channels, conv.filters, conv.images, *x_steps),
+            *(*tiles.bounds, *y_steps, h.outs, w.outs),
+        )
         finish(context, finish_items, (total, x, y, out), numbers, PER_ITEM)
 
     return step, space.need
@@ -208,11 +213,11 @@ def supports(call: Call) -> str | None:
     if reason is not None or unknown_dims(call):
         return reason
     lines = (
-        (one, axes)
-        for one in convolutions_of(call)
-        for axes in ([one.lines()] if one.kind == "filter" else one.correlations())
+        (conv, axes)
+        for conv in convolutions_of(call)
+        for axes in ([conv.lines()] if conv.kind == "filter" else conv.correlations())
     )
-    if any(_winograd_dims(one, axes) for one, axes in lines):
+    if any(_winograd_dims(conv, axes) for conv, axes in lines):
         return None
     return "no correlation of 3 x 3 neighbours, one by one, of enough channels and filters"
 

@@ -56,10 +56,10 @@ def _transform_square(kind: str, transform: Transform, source: str, side: int, t
     for j in range(side):
         transformed = transform([f"{source}{i}{j}" for i in range(side)])
         size = len(transformed)
-        text += [f"const {kind} {target}_{i}{j} = {each};" for i, each in enumerate(transformed)]
+        text += [f"const {kind} {target}_{i}{j} = {element};" for i, element in enumerate(transformed)]
     for i in range(size):
         transformed = transform([f"{target}_{i}{j}" for j in range(side)])
-        text += [f"const {kind} {target}{i}{j} = {each};" for j, each in enumerate(transformed)]
+        text += [f"const {kind} {target}{i}{j} = {element};" for j, element in enumerate(transformed)]
     return "\n      ".join(text), size
 
 
@@ -228,11 +228,11 @@ def windows_kernel(context: Context, dtype: str, last: bool) -> CompiledKernel:
     write = []
     for i, j in _square(side):
         to = f"to + {i} * out_h_step + {j} * out_w_step + c * out_c_step"
-        one = f"vstore{lanes}(y{i}{j}, 0, {to});"
+        window_store = f"vstore{lanes}(y{i}{j}, 0, {to});"
         if not last:
-            each = f"for (int v = 0; v < {lanes}; ++v) ({to})[v * out_c_step] = e{i}{j}[v];"
-            one = f"{kind} e{i}{j}[{lanes}]; vstore{lanes}(y{i}{j}, 0, e{i}{j}); {each}"
-        write.append(f"if ({_window_exists(i, j)}) {{ {one} }}")
+            element_stores = f"for (int v = 0; v < {lanes}; ++v) ({to})[v * out_c_step] = e{i}{j}[v];"
+            window_store = f"{kind} e{i}{j}[{lanes}]; vstore{lanes}(y{i}{j}, 0, e{i}{j}); {element_stores}"
+        write.append(f"if ({_window_exists(i, j)}) {{ {window_store} }}")
     words = {"T": kind, "V": vector, "lanes": str(lanes), "read": "\n      ".join(read), "transform": transform}
     words["write"] = "\n      ".join(write)
     numbers = [
@@ -275,10 +275,10 @@ def spread_kernel(context: Context, dtype: str, last: bool) -> CompiledKernel:
     read = []
     for i, j in _square(2):
         address = f"from + {i} * h_step + {j} * w_step + c * c_step"
-        one = f"vload{lanes}(0, {address})"
+        window_load = f"vload{lanes}(0, {address})"
         if not last:
-            one = f"({vector})({', '.join(f'({address})[{v} * c_step]' for v in range(lanes))})"
-        read.append(f"{vector} y{i}{j} = ({vector})(0); if ({_window_exists(i, j)}) y{i}{j} = {one};")
+            window_load = f"({vector})({', '.join(f'({address})[{v} * c_step]' for v in range(lanes))})"
+        read.append(f"{vector} y{i}{j} = ({vector})(0); if ({_window_exists(i, j)}) y{i}{j} = {window_load};")
     transform, side = _transform_square(vector, _to_windows, "y", 2, "u")
     write = [f"vstore{lanes}(u{i}{j}, 0, to + {i * side + j} * filters + c);" for i, j in _square(side)]
     words = {"T": kind, "lanes": str(lanes), "spots": str(SPOTS), "read": "\n    ".join(read), "transform": transform}

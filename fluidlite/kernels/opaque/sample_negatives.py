@@ -45,9 +45,7 @@ def sample_negatives(call: Call, context: Context) -> Any:
         if io.has("Samples"):
             io.array("Samples")[...] = samples
         if io.has("Probabilities"):
-            probabilities = np.log1p(1 / (samples + 1.0)) / np.log(classes + 1.0)
-            io.array("Probabilities")[...] = (
-                probabilities * count if draws == count else -np.expm1(draws * np.log1p(-probabilities))
-            )
+            probs = np.log1p(1 / (samples + 1.0)) / np.log(classes + 1.0)
+            io.array("Probabilities")[...] = probs * count if draws == count else -np.expm1(draws * np.log1p(-probs))
 
     return run

@@ -164,17 +164,17 @@ def _refusing(change: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-_BOTH = ("__setitem__", "__delitem__", "clear", "pop")
-_TAKING = ("__setitem__", "__iadd__", "append", "extend", "insert")
-_OF_LISTS = (*_BOTH, "__iadd__", "__imul__", "append", "extend", "insert", "remove", "reverse", "sort")
-_OF_DICTS = (*_BOTH, "__ior__", "popitem", "setdefault", "update")
+_COMMON_METHODS = ("__setitem__", "__delitem__", "clear", "pop")
+_INSERTING_METHODS = ("__setitem__", "__iadd__", "append", "extend", "insert")
+_LIST_METHODS = (*_COMMON_METHODS, "__iadd__", "__imul__", "append", "extend", "insert", "remove", "reverse", "sort")
+_DICT_METHODS = (*_COMMON_METHODS, "__ior__", "popitem", "setdefault", "update")
 
 for _kind, _names, _wrap in (
-    (Operators, set(_OF_LISTS) - set(_TAKING), _touching),
-    (Operators, _TAKING, _checking),
-    (Names, _OF_LISTS, _refusing),
-    (Slots, _OF_DICTS, _refusing),
-    (Attributes, _OF_DICTS, _refusing),
+    (Operators, set(_LIST_METHODS) - set(_INSERTING_METHODS), _touching),
+    (Operators, _INSERTING_METHODS, _checking),
+    (Names, _LIST_METHODS, _refusing),
+    (Slots, _DICT_METHODS, _refusing),
+    (Attributes, _DICT_METHODS, _refusing),
 ):
     for _name in _names:
         setattr(_kind, _name, _wrap(getattr(_kind, _name)))

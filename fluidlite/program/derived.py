@@ -15,7 +15,7 @@ from fluidlite.program.registry import ops
 from fluidlite.program.rules import GradRule
 
 Derived = tuple[GradRule, OpDef]
-NEXT, ALL = "_grad", "_grad_of_all"
+NEXT_ORDER, ALL_OUTPUTS = "_grad", "_grad_of_all"  # suffixes of the types of derived operators
 
 
 def derive(op: OpDef, type: str) -> Derived | None:
@@ -28,12 +28,12 @@ _lock = new_rlock()
 
 def gradient_rule(op: OpDef) -> GradRule | Callable[..., Any] | None:
     """Return the declared gradient rule of an operator, or the derived one of a gradient operator without a rule."""
-    return op.grad if op.grad is not None else _rule(op, NEXT)
+    return op.grad if op.grad is not None else _rule(op, NEXT_ORDER)
 
 
 def whole_rule(op: OpDef) -> GradRule | None:
     """Return the rule that reads the gradients of all outputs of an operator; None if it cannot be derived."""
-    return _rule(op, ALL)
+    return _rule(op, ALL_OUTPUTS)
 
 
 def _rule(op: OpDef, suffix: str) -> GradRule | None:
@@ -43,7 +43,7 @@ def _rule(op: OpDef, suffix: str) -> GradRule | None:
 
 def _derived(op: OpDef, suffix: str) -> Derived | None:
     computes_gradients = any(GRAD in slot.name for slot in op.outputs)
-    if (op.grad is not None or not computes_gradients) if suffix == NEXT else op.grad is None:
+    if (op.grad is not None or not computes_gradients) if suffix == NEXT_ORDER else op.grad is None:
         return None
     with _lock:
         if suffix not in op.derived:
@@ -54,7 +54,7 @@ def _derived(op: OpDef, suffix: str) -> Derived | None:
 
 def find_derived(type: str) -> OpDef | None:
     """Return the derived operator of that type, or None."""
-    for suffix in (ALL, NEXT):
+    for suffix in (ALL_OUTPUTS, NEXT_ORDER):
         base = ops.find(type.removesuffix(suffix)) if type.endswith(suffix) else None
         derived = _derived(base, suffix) if base is not None else None
         if derived is not None:

@@ -24,8 +24,8 @@ from fluidlite.program.variable_metadata import SelectedRowsOf
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, dims_problem
 
 FORMAT = "fluidlite.program"
-_MAX_BLOCKS, _MAX_DEPTH = 10_000, 64
-_MAX_ID = 2**31 - 1
+_MAX_BLOCKS, _MAX_DEPTH = 10_000, 64  # blocks of a program, and their nesting: larger files are refused
+_MAX_ID = 2**31 - 1  # of an operator
 _ROLES = ("forward", *TRAINING_ROLES)
 _HINTS_OF_NAMES = ("op_device", "op_library")
 

@@ -15,7 +15,7 @@ from fluidlite.program.fluid_methods import FluidProgram
 from fluidlite.program.reader import ProgramReader
 from fluidlite.program.variable import Parameter, Variable
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 1  # of saved programs
 TRAINING_ROLES = ("backward", "optimize", "lr_sched")
 _serials = itertools.count()
 

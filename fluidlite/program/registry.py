@@ -27,10 +27,10 @@ from fluidlite.program.operator_options import (
 )
 from fluidlite.program.rules import GradRule
 
-_TYPE = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*\Z")
+_TYPE_PATTERN = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*\Z")
 
-_OF_DERIVED = ("reads", "dispensable", "only_for", "doc", "memory")
-_OF_EXPRESSIONS = ("library", "gradient_library", "stored", "decomposed")
+_DERIVED_FIELDS = ("reads", "dispensable", "only_for", "doc", "memory")
+_EXPRESSION_FIELDS = ("library", "gradient_library", "stored", "decomposed")
 
 HINTS = frozenset(
     {
@@ -177,13 +177,13 @@ def register_op(
     RegistryError
         If the type is malformed or registered already, or the declaration contradicts itself.
     """
-    if not isinstance(type, str) or not _TYPE.match(type):
+    if not isinstance(type, str) or not _TYPE_PATTERN.match(type):
         raise RegistryError(f"{type!r} is not an operator type; use lower-case words, such as 'elementwise_add'")
     opts = Options(f"operator {type!r}", options)
     inference, aliasing, differentiation = opts.get(Inference), opts.get(Aliasing), opts.get(Differentiation)
     execution, lowering, registration = opts.get(Execution), opts.get(Lowering), opts.get(Registration)
-    opts.refuse(Differentiation, _OF_DERIVED, "declare it with @operator, or its gradient with @gradient")
-    opts.refuse(Lowering, _OF_EXPRESSIONS, "declare it with @operator, or its gradient with @gradient")
+    opts.refuse(Differentiation, _DERIVED_FIELDS, "declare it with @operator, or its gradient with @gradient")
+    opts.refuse(Lowering, _EXPRESSION_FIELDS, "declare it with @operator, or its gradient with @gradient")
     op = OpDef(
         type=type,
         inputs=_slots(inputs),

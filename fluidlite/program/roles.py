@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-_NUMBERS = {"forward": 0, "backward": 1, "optimize": 2, "lr_sched": 16}
-ROLES = {number: role for role, number in _NUMBERS.items()}
+_ROLE_NUMBERS = {"forward": 0, "backward": 1, "optimize": 2, "lr_sched": 16}
+ROLES = {number: role for role, number in _ROLE_NUMBERS.items()}
 """``Operator.role`` by Fluid's number."""
 
 
@@ -17,7 +17,7 @@ class OpRole(IntEnum):
 
 def role_number(role: str) -> int:
     """Return Fluid's number of ``Operator.role``."""
-    return _NUMBERS[role]
+    return _ROLE_NUMBERS[role]
 
 
 class op_proto_and_checker_maker:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fluidlite.program.program import Program
 
 
-_MAX_ITEMS = 8
+_MAX_ITEMS = 8  # items of a list that are printed
 
 
 def _value(value: Any) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 # Prefix and suffix of the symbols, and their integer type, for each kind of NumPy build.
 _SPELLINGS = (("scipy_cblas_", "64_", ctypes.c_int64), ("cblas_", "64_", ctypes.c_int64), ("cblas_", "", ctypes.c_int))
-ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
+ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112  # CBLAS_LAYOUT, CBLAS_TRANSPOSE
 FLOATS = ("float32", "float64")
 _MAX_ONE_THREAD = 1 << 22
 """Multiply-adds up to which a product runs on one thread: OpenBLAS's other threads spin for some milliseconds after a

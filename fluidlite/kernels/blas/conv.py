@@ -25,7 +25,7 @@ MAX_JOINED_COLUMNS = 4096
 """Columns of a GEMM up to which images are joined: wider products are no faster."""
 MIN_CHANNELS = 8
 """Minimum channels and filters of a group; with fewer, GEMMs take longer than kernels in the kernel language."""
-_UNIT_LINE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
+_UNIT_LINE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)  # a missing dim: one window of one tap
 
 Array = Any
 Step = Callable[[Context, IO], None]

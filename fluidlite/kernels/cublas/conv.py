@@ -31,7 +31,7 @@ MAX_COLUMNS_BYTES = 256 << 20
 """Maximum bytes of the columns in the workspace; those of one image may take more."""
 MAX_GROUPS = 16
 """Maximum groups: each group is one GEMM, so with more groups generated loops are faster."""
-_UNIT_LINE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
+_UNIT_LINE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)  # a missing dim: one window of one tap
 
 # im2col: a work-item writes, for one position in one channel of one image, the elements that all taps read.
 _IM2COL = """

@@ -19,7 +19,7 @@ INT32_LIMIT = 1 << 31
 """Upper bound of dims and counts, exclusive: cuBLAS takes them as int32."""
 _COMPUTE_32F, _COMPUTE_64F = 68, 70
 """``cublasComputeType_t``."""
-_PLAIN, _TRANSPOSED = 0, 1
+_PLAIN, _TRANSPOSED = 0, 1  # cublasOperation_t
 _DEFAULT = -1
 """``cublasGemmAlgo_t``: cuBLAS chooses."""
 

@@ -48,7 +48,7 @@ MAX_FOLDED_IMAGES = 64
 """Maximum images that are folded at a time."""
 DEPTHWISE_LANES, MAX_DEPTHWISE_CHANNELS = 8, 64
 """Contiguous channels of depthwise convolutions: for multiples of the one, or above the other, loops are faster."""
-_UNIT_LINE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
+_UNIT_LINE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)  # a missing dim: one window of one tap
 _Order = tuple[int, int, int]
 """A permutation: for each dim of a plane, the outermost first, the dim of the image."""
 
@@ -128,11 +128,11 @@ def _order(counts: Sequence[int], lengths: Sequence[int]) -> _Order:
     def positions(order: _Order) -> int:
         return _positions([counts[k] for k in order], [lengths[k] for k in order])
 
-    best = min(_ORDERS, key=positions)
-    return best if 2 * positions(best) < positions(_ORDERS[0]) else _ORDERS[0]
+    best = min(_DIM_ORDERS, key=positions)
+    return best if 2 * positions(best) < positions(_DIM_ORDERS[0]) else _DIM_ORDERS[0]
 
 
-_ORDERS: tuple[_Order, ...] = tuple((a, b, 3 - a - b) for a, b in permutations(range(3), 2))
+_DIM_ORDERS: tuple[_Order, ...] = tuple((a, b, 3 - a - b) for a, b in permutations(range(3), 2))
 
 
 class _Planes:

@@ -12,8 +12,8 @@ from .source import Buffer, build, ctype
 
 MAX_PARTS = 64
 MIN_PART_ROWS = 4096
-"""Maximum parts, and minimum rows of a part, which also has at least as many rows as bins: summing the parts must not
-cost more than counting."""
+"""Minimum rows of a part, which also has at least as many rows as bins: summing parts must not cost more than counting.
+``MAX_PARTS``: the maximum number of parts, each a work-item."""
 
 _COUNT = """
   const index_t mine = gid * bins, from = gid * length, to = from + length < rows ? from + length : rows;

@@ -234,6 +234,6 @@ def _backward(call: Call, context: Context) -> Any:
     return run
 
 
-CORES = KernelOptions(written_for="cores")
-layer_norm_grad = register_kernel("layer_norm_grad", "language", options=CORES)(_backward)
-group_norm_grad = register_kernel("group_norm_grad", "language", options=CORES)(_backward)
+OPTIONS = KernelOptions(written_for="cores")
+layer_norm_grad = register_kernel("layer_norm_grad", "language", options=OPTIONS)(_backward)
+group_norm_grad = register_kernel("group_norm_grad", "language", options=OPTIONS)(_backward)

@@ -11,14 +11,14 @@ from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, registe
 from .counting import counter
 from .source import PER_ITEM, STATUS, Buffer, build, ctype, scratch
 
-_KNOWN = """
+_CHECK_CLASSES = """
     const index_t p = found[i], l = label[i];
     if (p < 0 || p >= classes) bad_index(status, op_id, p, classes);
     else if (l < 0 || l >= classes) bad_index(status, op_id, l, classes);
 """
 
 _IOU_ROW = (
-    _KNOWN
+    _CHECK_CLASSES
     + """
     else if (p == l) counts[mine + p] += 1;
     else { counts[mine + classes + p] += 1; counts[mine + classes + l] += 1; }
@@ -93,7 +93,7 @@ def mean_iou(call: Call, context: Context) -> Any:
 
 
 _PRECISION_ROW = (
-    _KNOWN
+    _CHECK_CLASSES
     + """
     else if (p == l) counts[mine + p] += $weight;
     else { counts[mine + classes + p] += $weight; counts[mine + 2 * classes + l] += $weight; }

@@ -45,7 +45,7 @@ _BANDS = """
 """
 
 # Windows side by side, without padding: elements are compared from the last to the first, so the first maximum remains.
-_ABREAST = """if (q >= low && q < high) {
+_PARALLEL_WINDOWS = """if (q >= low && q < high) {
         const int count = high - q < $run ? (int)(high - q) : $run;
         const index_t shift = q * $stride - pl, base = ((x0 * nb + y0) * nc + z0) * nl + shift;
         $T best[$run];
@@ -71,7 +71,7 @@ _ABREAST = """if (q >= low && q < high) {
       }"""
 
 # A single window: its rows are searched from the first on, $lanes elements at a time.
-_SINGLY = """const $T best = $one_best;
+_SINGLE_WINDOW = """const $T best = $one_best;
       $lane_window
       int open = 1;
       for (index_t x = x0; x < x1 && open; ++x)
@@ -174,7 +174,7 @@ def _max_pool_grad(call: Call, context: Context) -> Any:
         "x_one": load(dtype, "x_in[first + w]"),
         "result": f"for (index_t i = plane + from; i < plane + to; ++i) {{ {result} }}" if half else "",
     }
-    text = _BANDS.replace("$abreast", _ABREAST if side_by_side else "").replace("$singly", _SINGLY)
+    text = _BANDS.replace("$abreast", _PARALLEL_WINDOWS if side_by_side else "").replace("$singly", _SINGLE_WINDOW)
     buffers = [Buffer("x_in", dtype), Buffer("out", dtype), Buffer("dout", dtype), Buffer("sum", wide, True)]
     variant = f"{name}_{stride}_{kernel}" if side_by_side else name
     entry = f"pool_grad_max{'' if frame.spans else '_last'}_{variant}"

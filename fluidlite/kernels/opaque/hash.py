@@ -6,9 +6,9 @@ from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, register_kernel
 
-P1, P2, P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
+P1, P2, P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9  # the primes of XXH64
 P4, P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
-WORD_MASK = 2**64 - 1
+WORD_MASK = 2**64 - 1  # arithmetic is modulo 2**64
 
 
 @register_kernel("hash", "array")

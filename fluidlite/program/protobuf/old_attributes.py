@@ -47,7 +47,7 @@ def _empty(value: Any) -> bool:
     return not value
 
 
-_ONES = _is(1.0, (1.0,), ())
+_IS_ONE = _is(1.0, (1.0,), ())
 
 NEUTRAL: dict[str, Callable[[Any], bool]] = {
     # tuned or fused forms with the same results
@@ -63,14 +63,14 @@ NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "use_addto": lambda value: True,
     "fuse_eltwise": _empty,
     # scales of quantised data
-    "Scale_in": _ONES,
-    "Scale_out": _ONES,
-    "Scale_in_eltwise": _ONES,
-    "Scale_weights": _ONES,
-    "Scale_x": _ONES,
-    "Scale_y": _ONES,
-    "Scale_data": _ONES,
-    "Scale": _ONES,
+    "Scale_in": _IS_ONE,
+    "Scale_out": _IS_ONE,
+    "Scale_in_eltwise": _IS_ONE,
+    "Scale_weights": _IS_ONE,
+    "Scale_x": _IS_ONE,
+    "Scale_y": _IS_ONE,
+    "Scale_data": _IS_ONE,
+    "Scale": _IS_ONE,
     "Shift": _is(0.0),
     "Shift_data": _is(0.0),
     "force_fp32_output": _empty,

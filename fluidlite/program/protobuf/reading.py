@@ -16,9 +16,9 @@ from fluidlite.program.registry import ops
 from fluidlite.program.renamed_attributes import renamed
 from fluidlite.tensor.var_type import VarType, dtype_of
 
-MAX_BYTES = 16 << 20
-_MAX_OPERATORS = _MAX_VARIABLES = 100_000
-_BATCH, _FETCHES = 9, 10
+MAX_BYTES = 16 << 20  # of a ProgramDesc
+_MAX_OPERATORS = _MAX_VARIABLES = 100_000  # of all blocks together
+_FEED_MINIBATCH, _FETCH_LIST = 9, 10  # Paddle's kinds of the variables of feeds and fetches
 KINDS = {
     7: VarType.LOD_TENSOR,
     11: VarType.STEP_SCOPES,
@@ -42,7 +42,7 @@ _ATTRIBUTES = {
     11: "longs",
 }
 """The field with an attribute's value, by the number of its type."""
-_WITH_NAMES = {"while": ("X", "Condition", "StepScopes"), "conditional_block": ("Input", "", "Scope")}
+_BLOCK_OPERATOR_SLOTS = {"while": ("X", "Condition", "StepScopes"), "conditional_block": ("Input", "", "Scope")}
 """Operators that run a block: the slots of its inputs, of its condition, and of its step scopes."""
 
 
@@ -132,7 +132,7 @@ class _RecordConverter:
         return {
             "idx": index,
             "parent": block.parent_idx if block.HasField("parent_idx") else -1,
-            "vars": [self._variable(var) for var in block.vars if var.type.type not in (_BATCH, _FETCHES)],
+            "vars": [self._variable(var) for var in block.vars if var.type.type not in (_FEED_MINIBATCH, _FETCH_LIST)],
             "ops": self._operators(block),
         }
 
@@ -185,7 +185,7 @@ class _RecordConverter:
                 unknown.append(slot)
         if unknown:
             raise SavedModelError(f"operator {op.type!r} has slots that fluidlite does not know: {_listing(unknown)}")
-        if op.type in _WITH_NAMES:
+        if op.type in _BLOCK_OPERATOR_SLOTS:
             _name_values(op.type, values, inputs, outputs, written)
         self.ids += 1
         return {
@@ -268,7 +268,7 @@ def _name_values(
     type: str, values: dict[str, Any], inputs: dict[str, list[str]], outputs: dict[str, list[str]], written: set[str]
 ) -> None:
     """Add the names that an operator's values have in its block: in Paddle they are the outer names."""
-    reads, condition, steps = _WITH_NAMES[type]
+    reads, condition, steps = _BLOCK_OPERATOR_SLOTS[type]
     outputs.pop(steps, None)  # only a gradient would read it
     names = list(dict.fromkeys(inputs.get(reads, [])))
     names += [name for name in outputs.get("Out", []) if name in written and name not in names]

@@ -16,7 +16,7 @@ from fluidlite.program.roles import role_number
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.var_type import dtype_number
 
-_VERSION = 1_008_000
+_VERSION = 1_008_000  # the version of Paddle that the file states: 1.8.0
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
 _OURS = {"while": ("inside", "written", "condition", "max_iterations"), "conditional_block": ("inside", "written")}
 """fluidlite's attributes of operators with blocks, which Paddle derives from the names in slots."""

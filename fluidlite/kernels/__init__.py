@@ -1,1 +1,1 @@
-"""HOW operators compute: one folder per library or capability, each a plugin like any third party's."""
+"""Kernels of operators: one package for each library or capability, each a plugin like a third party's."""

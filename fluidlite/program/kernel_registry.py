@@ -1,4 +1,4 @@
-"""The global map of kernels: operator -> place kind or capability -> library, dtypes, layouts, kinds.
+"""The registry of kernels, by operator, place kind or capability, library, dtypes, layouts and kinds of tensor.
 
 A kernel is ``prepare(call, context) -> run``, and ``run(context, io)`` computes.
 """

@@ -169,12 +169,12 @@ class Operator:
 
     @property
     def input_arg_names(self) -> list[str]:
-        """All variables that it reads."""
+        """The names of all variables that it reads."""
         return [name for names in self.inputs.values() for name in names]
 
     @property
     def output_arg_names(self) -> list[str]:
-        """All variables that it writes."""
+        """The names of all variables that it writes."""
         return [name for names in self.outputs.values() for name in names]
 
     def attr(self, name: str) -> Any:
@@ -275,12 +275,12 @@ class Operator:
     _set_attr = set_attr
 
     def rename_input(self, old: str | Variable, new: str | Variable) -> None:
-        """Read another variable."""
+        """Replace a variable in all input slots."""
         self._inputs = self._renamed(self.inputs, old, new)
         self.block.program.touch()
 
     def rename_output(self, old: str | Variable, new: str | Variable) -> None:
-        """Write another variable."""
+        """Replace a variable in all output slots."""
         old_outputs, self._outputs = self._outputs, self._renamed(self.outputs, old, new)
         try:
             self.check_outputs()

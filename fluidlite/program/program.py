@@ -231,7 +231,7 @@ def switch_startup_program(program: Program) -> Program:
 
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """Layers inside append to these programs."""
+    """Layers inside the ``with`` block append to these programs."""
     for program in (main_program, startup_program):
         if program is not None and not isinstance(program, Program):
             raise ProgramError(f"program_guard takes Programs, got {type(program).__name__}")

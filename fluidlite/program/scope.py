@@ -20,7 +20,7 @@ from fluidlite.tensor.tensor_array import TensorArray
 
 
 class ScopeVariable:
-    """A named holder of a tensor."""
+    """A variable of a scope: a name and its tensor."""
 
     __slots__ = ("__weakref__", "_scope", "name", "number", "tensor")
 

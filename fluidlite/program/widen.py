@@ -75,7 +75,7 @@ def widen(call: Call, wide: str) -> list[Part] | None:
 
 
 def cast_bytes(parts: tuple[Part, ...]) -> int:
-    """The bytes that the casts of a widened call read and write; -1 where dims are not known."""
+    """Return the bytes that the casts of a widened call read and write; -1 if dims are unknown."""
     specs = [value.spec for part in parts if part.call.op.type == "cast" for value in (*part.ins, *part.outs)]
     if any(spec is None or not spec.known for spec in specs):
         return -1

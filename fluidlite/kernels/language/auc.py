@@ -54,7 +54,7 @@ _STATE = {
 
 @register_kernel("auc", "language", options=KernelOptions(indexes=True, written_for="cores"), inplace=True)
 def auc(call: Call, context: Context) -> Any:
-    """StatPosOut, StatNegOut: rows of both kinds in each bucket; AUC: the area, from the highest bucket down."""
+    """StatPosOut, StatNegOut: counts of positive and negative rows by bucket; AUC: the area under the ROC curve."""
     dtype, (rows, width) = call.dtype("Predict"), call.dims("Predict")
     thresholds, steps = call.attr("num_thresholds"), call.attr("slide_steps")
     score = load(dtype, f"predict[i * {width} + {width - 1}]")

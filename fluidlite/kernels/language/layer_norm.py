@@ -187,7 +187,7 @@ class _KernelWriter:
         return self._channel_sums("channel_sums", outputs, _CHANNELS, words)
 
     def columns(self, outputs: tuple[str, ...], lanes: int, single: bool) -> CompiledKernel:
-        """That of channels that are last: ``lanes`` an item, with a ``single`` mean and variance or their own."""
+        """Return the kernel for channels in the last dim, ``lanes`` a work-item; ``single``: with one group."""
         inverse = self._inverse("row")
         words = {"T": self.kind, "dy": self._element("dy", "at + v"), "x": self._element("x", "at + v")}
         words |= {"block": str(SUM_BLOCK), "join": _JOIN}

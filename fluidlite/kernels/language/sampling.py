@@ -29,7 +29,7 @@ _SAMPLE = """
 
 @register_kernel("sampling_id", "language")
 def sampling_id(call: Call, context: Context) -> Any:
-    """The first class at which the running sum exceeds the row's random number, else the last."""
+    """Out = the first class at which the cumulative sum exceeds the row's random number, else the last class."""
     dtype, (rows, classes) = call.dtype("X"), call.dims("X")
     wide, types = compute_dtype(dtype), context.language.types
     low, span = call.attr("min"), call.attr("max") - call.attr("min")

@@ -13,7 +13,7 @@ from .common import is_numpy_style, view
 
 @register_kernel("sampling_id", "array")
 def sampling_id(call: Call, context: Context) -> Any:
-    """The first class at which the running sum exceeds the row's random number, else the last."""
+    """Out = the first class at which the cumulative sum exceeds the row's random number, else the last class."""
     xp, (rows, classes) = context.xp, call.dims("X")
     dtype = getattr(xp, compute_dtype(call.dtype("X")))
     low, span = call.attr("min"), call.attr("max") - call.attr("min")

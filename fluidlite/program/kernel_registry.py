@@ -219,7 +219,7 @@ class KernelRegistry:
         ensure_loaded()
         return list(self._libraries.values())
 
-    def knows(self, identity: str) -> bool:
+    def has_identity(self, identity: str) -> bool:
         """Whether the function of that module and name is already registered."""
         return any(kernel.identity == identity for kernels in self._kernels.values() for kernel in kernels)
 
@@ -318,7 +318,7 @@ def register_kernel(
         plugin = plugin_modules.declare(kernel, frame)
         if getattr(collecting, "active", False):
             return kernel
-        if plugin is None or kernels.knows(kernel.identity):
+        if plugin is None or kernels.has_identity(kernel.identity):
             kernel.plugin = plugin or ""
             ensure_loaded()  # else a built-in plugin that loads later would clash with this kernel and be dropped
             kernels.add(kernel)

@@ -1,4 +1,4 @@
-"""Memory of a place: alloc, free, used (Fluid's three), and what one wants to know beside them."""
+"""Device memory by place: alloc, free, used (Fluid's three functions), statistics, limits, strategies and arenas."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _lock = new_rlock()
 
 
 def memory_of(place: PlaceLike, context: Context | None = None) -> PlaceMemory:
-    """The memory of a place (made at its first use)."""
+    """The memory manager of a place, which is created at its first use."""
     context = context or get_context(place)
     if context.memory is None:
         with _lock:
-            found = _memories.get(context.unit)
-            if found is None:
-                found = _memories[context.unit] = PlaceMemory(context.unit, context)
-            found.contexts.add(context)
-            context.memory = found
+            place_memory = _memories.get(context.unit)
+            if place_memory is None:
+                place_memory = _memories[context.unit] = PlaceMemory(context.unit, context)
+            place_memory.contexts.add(context)
+            context.memory = place_memory
     memory: PlaceMemory = context.memory
     return memory
 
@@ -66,24 +66,24 @@ def alloc(place: PlaceLike, nbytes: int, context: Context | None = None) -> Allo
     nbytes : int
         0 or more.
     context : Context, optional
-        Whose work will use it; the thread's default context of the place if left out.
+        The context whose work will use it; default: the thread's default context of the place.
 
     Raises
     ------
     OutOfMemoryError
-        Names place, asked, used and reserved; the process can go on.
+        It names place, requested, used and reserved bytes; the process can go on.
     """
     context = context or get_context(place)
     return memory_of(place, context).alloc(nbytes, context)
 
 
 def free(allocation: Allocation, place: PlaceLike | None = None) -> None:
-    """Give an allocation back.
+    """Free an allocation.
 
     Raises
     ------
     AllocationError
-        On a double free, on something that is no allocation, and when ``place`` is another place than its own.
+        On a double free, on an object that is no allocation, and if ``place`` is not the allocation's place.
     """
     if not isinstance(allocation, Allocation):
         raise AllocationError(f"foreign free: {allocation!r} was not made by memory.alloc")
@@ -93,53 +93,53 @@ def free(allocation: Allocation, place: PlaceLike | None = None) -> None:
 
 
 def used(place: PlaceLike) -> int:
-    """Bytes asked for on a place and not yet freed."""
+    """Requested bytes on a place that are not yet freed."""
     return memory_of(place).stats().used
 
 
 def reserved(place: PlaceLike) -> int:
-    """Bytes held from the device: used, padding and cached."""
+    """Bytes reserved on the device: used, padding and cached."""
     return memory_of(place).stats().reserved
 
 
 def peak(place: PlaceLike) -> int:
-    """The highest :func:`used` so far."""
+    """The maximum of :func:`used` so far."""
     return memory_of(place).stats().peak
 
 
 def reset_peak(place: PlaceLike) -> None:
-    """Let :func:`peak` start again from what is used now."""
+    """Reset :func:`peak` to the bytes used now."""
     memory_of(place).reset_peak()
 
 
 def stats(place: PlaceLike) -> MemoryStats:
-    """All numbers of a place."""
+    """All statistics of a place."""
     return memory_of(place).stats()
 
 
 def leaks(place: PlaceLike) -> str:
-    """One line on what is still allocated on a place; "" if nothing is."""
-    now = stats(place)
-    if not now.live:
+    """One line about the live allocations on a place; "" if there are none."""
+    current = stats(place)
+    if not current.live:
         return ""
-    held = f"{now.live} allocations of {now.used:,} bytes are still held"
-    return f"{now.place}: {held} ({now.allocations} made, {now.frees} freed)"
+    live = f"{current.live} allocations of {current.used:,} bytes are still held"
+    return f"{current.place}: {live} ({current.allocations} made, {current.frees} freed)"
 
 
 def trim(place: PlaceLike) -> None:
-    """Give cached blocks back to the device."""
+    """Release cached blocks to the device."""
     memory_of(place).trim()
 
 
 def set_limit(place: PlaceLike, nbytes: int | None) -> None:
-    """Let a place hold at most ``nbytes`` (used and padding); None lifts the limit."""
+    """Limit the used bytes of a place, padding included, to ``nbytes``; None removes the limit."""
     if nbytes is not None and (isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0):
         raise AllocationError(f"the limit is {nbytes!r}; expected a number of bytes, or None")
     memory_of(place).limit = nbytes
 
 
 def set_strategy(place: PlaceLike, name: str, **options: Any) -> None:
-    """Choose how a place allocates.
+    """Choose the allocation strategy of a place.
 
     Parameters
     ----------
@@ -147,28 +147,28 @@ def set_strategy(place: PlaceLike, name: str, **options: Any) -> None:
     name : str
         ``"pool"``, ``"stream"``, ``"direct"``, ``"arena"``, or one that a plugin registered.
     **options
-        What the strategy takes: ``nbytes`` of an arena.
+        Options of the strategy: ``nbytes`` of an arena.
 
     Raises
     ------
     AllocationError
         If there is no such strategy, it does not take the options, or something is allocated on the place.
     OutOfMemoryError
-        If the strategy asks for more than there is. The place keeps the strategy that it had.
+        If the device has less memory than the strategy requests. The place keeps its previous strategy.
     """
     context = get_context(place)
     memory_of(place, context).use_strategy(name, context, options)
 
 
 def reset(place: PlaceLike) -> None:
-    """Take back all memory of a place whose strategy is ``"arena"``: what had some raises when it is used.
+    """Invalidate all allocations of a place whose strategy is ``"arena"``; later uses of them raise.
 
-    Runs of other threads end first; another context's work waits, on the device, for what was under way.
+    Runs of other threads end first; later work of other contexts waits, on the device, for work in flight.
 
     Raises
     ------
     AllocationError
-        If the strategy is another, or this thread is in the middle of a run.
+        If the place has another strategy, or this thread is in the middle of a run.
     """
     memory_of(place).reset()
 

@@ -1,4 +1,4 @@
-"""Block and Allocation: a piece of raw memory, and the one who holds it."""
+"""Block and Allocation: a range of raw device memory, and its owner."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 MAX_BLOCK_ARRAYS = 8
-"""Finished arrays that a block keeps, one a spec."""
+"""Array objects that a block caches, one per spec."""
 
 
 class Block:
     """One raw handle of a device, reused by one allocation after another.
 
-    ``views`` keeps finished arrays of it by ``Spec.uid``: making one costs more than a small operator.
-    ``offset`` is where it begins in the handle. ``home`` is the pool's list that it goes back to; None if it is not
+    ``views`` caches array objects of it by ``Spec.uid``: creating one costs more than a small operator.
+    ``offset`` is its first byte in the handle. ``free_list`` is the pool's list that it returns to; None if it is not
     pooled.
     """
 
-    __slots__ = ("address", "allocator", "context", "handle", "home", "offset", "size", "views")
+    __slots__ = ("address", "allocator", "context", "free_list", "handle", "offset", "size", "views")
 
     def __init__(self, handle: Any, size: int, allocator: Any, context: Context | None, offset: int = 0) -> None:
         self.handle = handle
@@ -39,29 +39,29 @@ class Block:
         self.allocator = allocator
         self.context = context
         self.views: dict[int, Any] = {}
-        self.home: list[Block] | None = None
+        self.free_list: list[Block] | None = None
         find = getattr(allocator, "address", None)
         self.address: int | None = find(handle) if find is not None else None
 
 
 class Sharing(NamedTuple):
-    """Which context wrote memory last, and which others have read it since."""
+    """The context that wrote memory last, and the other contexts that have read it since."""
 
     writer: Context
     readers: frozenset[Context]
 
 
 NOTHING: Callable[[], object] = int
-"""What is called at the end of an allocation that is not owned."""
-NOBODY: frozenset[Context] = frozenset()
-_first = new_lock()
+"""The finalizer of an allocation that is not owned: it does nothing."""
+NO_CONTEXTS: frozenset[Context] = frozenset()
+_outside_lock = new_lock()
 
 
 class Outside:
-    """Who may write memory without saying so: arrays that were handed out.
+    """Exported arrays, which may write memory without raising its version.
 
-    ``live``: one entry for each array that still lives; what is never taken back has one for good.
-    ``ended``: another one after each that ended.
+    ``live``: one entry for each live array; an export without an end has one forever.
+    ``ended``: a new object after the end of each array.
     """
 
     __slots__ = ("ended", "live")
@@ -70,34 +70,34 @@ class Outside:
         self.live: set[int] = set()
         self.ended: object = None
 
-    def end(self, one: int) -> None:
-        """Note that an array is gone; it may have been written. Called by finalisers: it takes no lock."""
-        self.ended = object()  # before it counts as gone
-        self.live.discard(one)
+    def end(self, array_id: int) -> None:
+        """Record the end of an array, which may have written. Finalizers call it, so it takes no lock."""
+        self.ended = object()  # before the array is removed from live
+        self.live.discard(array_id)
 
 
 class Allocation:
-    """Memory that somebody holds: opaque (a handle need not be an address), freed once.
+    """Owned memory of a place: opaque (a handle need not be an address), freed once.
 
     Attributes
     ----------
     place : Place
     nbytes : int
-        What was asked for.
+        The requested bytes.
     offset : int
         Byte offset inside the block.
     context : Context
-        The context it belongs to; another one that uses it says so with :meth:`used_by`.
+        The owning context; the work of another one is recorded by :meth:`used_by`.
     sharing : Sharing or None
-        Who has used it. None: nobody but the context it belongs to, and nobody counts on being told of others.
+        The contexts that used it. None: only the owning one did, and no cache depends on that.
     version : int
-        Rises at each write, through whichever tensor.
+        Rises at each write through any tensor.
     outside : Outside or None
-        Who may write it without raising the version; None: nobody ever could.
+        Exported arrays, which may write it without raising the version; None: there never were any.
     at_end : callable
-        Called with its end. Only what is written in C: Python swallows an interrupt that arrives in a finaliser's own
-        code, and leaves out the rest of that. It is called anywhere, locks held or not, so that it only queues; the
-        next alloc, free or used takes it from there.
+        The finalizer, implemented in C: Python drops an interrupt that arrives in a finalizer's Python code, and skips
+        the rest of that code. It is called anywhere, with or without locks, so it only queues an entry, which the next
+        alloc, free or used processes.
     """
 
     __slots__ = (
@@ -115,9 +115,9 @@ class Allocation:
         "version",
     )
     lasting = True
-    """Whether it stays until it is freed: an arena's does not, so that NumPy gets copies of it."""
+    """Whether it stays valid until it is freed; an arena's does not, so NumPy gets copies of it."""
     recyclable = True
-    """Whether runs may keep a tensor of it for their next operators."""
+    """Whether runs may reuse a tensor of it for later operators."""
 
     def __init__(
         self, memory: PlaceMemory, block: Block, nbytes: int, context: Context, offset: int = 0, owned: bool = True
@@ -149,7 +149,7 @@ class Allocation:
         return Span(self.live_block().handle, self.offset, self.nbytes)
 
     def kept_arrays(self, uid: int) -> tuple[dict[Any, Any], Any, int] | None:
-        """Where a finished array of the whole allocation is kept: a dict, the key there, how many it keeps at most.
+        """The cache of array objects of the whole allocation: a dict, the key in it, and its maximum length.
 
         Parameters
         ----------
@@ -159,12 +159,12 @@ class Allocation:
         return (self.live_block().views, uid, MAX_BLOCK_ARRAYS) if not self.offset else None
 
     def kept_array(self, uid: int) -> Any:
-        """The finished array of the whole allocation that an earlier use has left, or None."""
-        kept = self.kept_arrays(uid)
-        return kept[0].get(kept[1]) if kept is not None else None
+        """The cached array object of the whole allocation, or None."""
+        cached = self.kept_arrays(uid)
+        return cached[0].get(cached[1]) if cached is not None else None
 
     def address(self) -> int:
-        """Its address, where the place's allocator gives addresses."""
+        """The address, if the allocator of the place has addresses."""
         address = self.live_block().address
         if address is None:
             raise AllocationError(f"memory of {self.place} has no address; use span()")
@@ -173,23 +173,23 @@ class Allocation:
     place: Place = forwarded("memory.place", "")
 
     def hand_out(self) -> Outside:
-        """Begin to count who may write it without saying so."""
-        with _first:
+        """The record of exported arrays, created at its first use."""
+        with _outside_lock:
             if self.outside is None:
                 self.outside = Outside()
             return self.outside
 
     def open_for_good(self) -> None:
-        """Note that somebody has what can write it at any time, and that nobody will hear of the end of that."""
+        """Record an export that may write it at any time from now on, without an end."""
         self.hand_out().live.add(-1)
 
     @property
     def contents(self) -> object:
-        """What stands for the bytes: equal as long as nobody wrote; None where somebody may at any time, unheard."""
+        """A key for the bytes: equal keys mean equal contents; None if exported arrays may write at any time."""
         outside = self.outside
         if outside is None:
             return (self.version, None) if self.owned else None
-        ended = outside.ended  # before the look
+        ended = outside.ended  # read it before live
         return (self.version, ended) if self.owned and not outside.live else None
 
     @property
@@ -198,7 +198,7 @@ class Allocation:
         return self.recyclable and self.users is None and (self.outside is None or not self.outside.live)
 
     def used_by(self, context: Context) -> None:
-        """Say that another context has work in flight on it, so that its block waits for that before reuse."""
+        """Record that another context has work in flight on it; its block is reused only after that work."""
         if context is not self.context:
             if self.users is None:
                 self.users = set()
@@ -217,4 +217,4 @@ class Allocation:
 
 
 DeadEntry = tuple[Block, int, "set[Context] | None", Context]
-"""What was freed and is not yet counted."""
+"""A freed block that is not yet counted: block, bytes, other contexts that used it, owning context."""

@@ -1,4 +1,4 @@
-"""Arena: a bump pointer over one block, rewound as a whole (what Ginn calls a preallocated device)."""
+"""Arena: a bump allocator over one block, reset as a whole (what Ginn calls a preallocated device)."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from fluidlite.memory.strategies import NamedStrategy, RawMemory, Strategy, stra
 from fluidlite.platform.context import Context
 
 MAX_ARENA_ARRAYS = 16384
-"""Finished arrays that an arena keeps."""
+"""Array objects that an arena caches."""
 _using = threading.local()
 _open_lock = new_lock()
 _open = 0
 
 
 class ArenaPiece(Piece):
-    """Memory of an :class:`Arena`, which holds the block.
+    """Memory of an :class:`Arena`, which owns the block.
 
     Attributes
     ----------
     arena : Arena
     """
 
-    __slots__ = ("_whole", "arena")
+    __slots__ = ("_arena_block", "arena")
     arena: Arena
 
     def __init__(self, arena: Arena, generation: int, nbytes: int, context: Context, offset: int) -> None:
-        # Allocation.__init__ spelled out: this is made for each value of each graph
+        # Allocation.__init__ inlined: one is created for each value of each graph
         self.arena = arena
         self.memory = arena.memory
         self.bump = arena.bump
         self.generation = generation
-        self._whole = arena.block
+        self._arena_block = arena.block
         self.nbytes = nbytes
         self.offset = offset
         self.context = context
@@ -53,30 +53,30 @@ class ArenaPiece(Piece):
         self.at_end = NOTHING
 
     @property
-    def block(self) -> Block | None:  # type: ignore[override]  # the arena's, until that is reset: nobody is told
+    def block(self) -> Block | None:  # type: ignore[override]  # a reset invalidates it without a callback
         """The arena's block; None once that was reset or closed."""
-        return self._whole if self.generation == self.bump.generation else None
+        return self._arena_block if self.generation == self.bump.generation else None
 
     def part(self, at: int, nbytes: int) -> ArenaPiece:
-        """A part of it, from a byte on: it is stale when this is."""
+        """A part of it that begins at a byte; it becomes stale together with this."""
         return ArenaPiece(self.arena, self.generation, nbytes, self.context, self.offset + at)
 
     def kept_array(self, uid: int) -> Any:
-        """The finished array that lay here before, or None."""
+        """The cached array object at this offset, or None."""
         return self.arena.arrays.get((self.offset, uid))
 
     def kept_arrays(self, uid: int) -> tuple[dict[Any, Any], Any, int] | None:
-        """Arrays by offset and spec: what comes after a reset often lies as what was before."""
+        """The cache by offset and spec: allocations after a reset often repeat those before it."""
         self.live_block()
         return self.arena.arrays, (self.offset, uid), MAX_ARENA_ARRAYS
 
 
 class Arena:
-    """Preallocated memory of one place, cut off piece by piece.
+    """Preallocated memory of one place with a bump pointer.
 
-    A piece costs a pointer increment and starts at a multiple of the device's alignment; a piece that
-    fits exactly is given; one that does not leaves the arena as it was. Freeing a piece does nothing;
-    :meth:`reset` gives all back, and tensors that outlive it raise when they are used.
+    An allocation costs a pointer increment, and is aligned as the device requires. One that does not fit leaves the
+    arena unchanged. Freeing it does nothing; :meth:`reset` frees all, and tensors that outlive it raise when they are
+    used.
 
     Parameters
     ----------
@@ -89,11 +89,11 @@ class Arena:
     Attributes
     ----------
     used, size : int
-        Bytes given away, with what alignment put between the pieces, and all.
+        Allocated bytes with alignment padding, and all bytes.
     payload : int
-        Bytes that were asked for.
+        Requested bytes.
     generation : int
-        How often it was reset.
+        The number of resets.
     """
 
     def __init__(self, memory: PlaceMemory, nbytes: int, context: Context) -> None:
@@ -103,36 +103,36 @@ class Arena:
         self.allocation = memory.alloc(nbytes, context)
         self.block = self.allocation.live_block()
         self.arrays: dict[tuple[int, int], Any] = {}
-        """Finished arrays of its memory, by offset and spec."""
+        """Cached array objects by offset and spec."""
         self._offset = self.allocation.offset
         self.bump = Bump(nbytes, memory.alignment)
-        if isinstance(self.allocation, Piece):  # of a place that is an arena itself
+        if isinstance(self.allocation, Piece):  # the place itself uses an arena
             self.allocation.bump.holders.add(self)
 
     size: int = forwarded("bump.size", "Its bytes.")
-    used: int = forwarded("bump.used", "Bytes given away, with what alignment put between the pieces.")
-    payload: int = forwarded("bump.payload", "Bytes that were asked for.")
-    generation: int = forwarded("bump.generation", "How often it was reset.")
+    used: int = forwarded("bump.used", "Allocated bytes with alignment padding.")
+    payload: int = forwarded("bump.payload", "Requested bytes.")
+    generation: int = forwarded("bump.generation", "The number of resets.")
 
     def fits(self, nbytes: int) -> bool:
-        """Whether so many bytes are left, behind what alignment takes."""
+        """Whether ``nbytes`` are left after alignment."""
         used, alignment = self.bump.used, self.bump.alignment
         return -(-used // alignment) * alignment + nbytes <= self.bump.size
 
     def alloc(self, nbytes: int, context: Context | None = None, payload: int | None = None) -> ArenaPiece:
-        """Cut off ``nbytes`` for the work of a context; default: the arena's own.
+        """Allocate ``nbytes`` for the work of a context; default: the arena's own.
 
-        ``payload`` counts what was asked for of a piece that is cut into parts; default: all of it.
+        ``payload``: the requested bytes of an allocation that holds several with padding; default: ``nbytes``.
 
         Raises
         ------
         OutOfMemoryError
-            If that is more than is left; the arena is unchanged.
+            If fewer bytes are left; the arena is unchanged.
         """
         if type(nbytes) is not int or nbytes < 0:
             raise AllocationError(f"cannot allocate {nbytes!r} bytes of an arena on {self.place}")
         context = context or self.context
-        generation = self.bump.generation  # first: what another thread's reset takes back meanwhile is stale
+        generation = self.bump.generation  # read it first, so that a concurrent reset makes the result stale
         offset = self.bump.cut(nbytes, context, payload)
         if offset is None:
             raise OutOfMemoryError(
@@ -142,9 +142,9 @@ class Arena:
         return ArenaPiece(self, generation, nbytes, context, self._offset + offset)
 
     def reset(self) -> None:
-        """Give everything back at once. What was allocated before raises when it is used.
+        """Free everything at once; later uses of previous allocations raise.
 
-        Programs that were bound to it are bound again by their next call.
+        Executables that are linked to its memory are relinked at their next call.
 
         Raises
         ------
@@ -154,13 +154,13 @@ class Arena:
         self.bump.reset()
 
     def release(self) -> None:
-        """Its own memory is taken back, and with that what was cut off it."""
+        """Invalidate all allocations, since the arena's own memory was invalidated by a reset."""
         self.bump.take_back()
         self.bump.size = 0
         self.arrays.clear()
 
     def close(self) -> None:
-        """Reset, and give the block itself back."""
+        """Reset, and free the block itself."""
         self.reset()
         self.bump.size = 0
         self.arrays.clear()
@@ -169,7 +169,7 @@ class Arena:
 
     @contextmanager
     def __call__(self) -> Iterator[Arena]:
-        """``with arena():`` what this thread allocates on the arena's place comes from it, runs included."""
+        """``with arena():`` this thread allocates from the arena on its place, also in runs."""
         global _open
         stack: list[Arena] = _using.__dict__.setdefault("stack", [])
         stack.append(self)
@@ -189,24 +189,24 @@ class Arena:
 
 
 def arenas_in_use() -> bool:
-    """Whether any thread is inside ``with arena():`` (cheap, for the hot path)."""
+    """Whether any thread is inside ``with arena():`` (cheap, for the fast path)."""
     return _open > 0
 
 
 def current_arena(memory: PlaceMemory) -> Arena | None:
-    """The innermost arena in use by this thread for a place, or None."""
+    """The innermost arena that this thread uses for a place, or None."""
     for arena in reversed(getattr(_using, "stack", ())):
         if arena.memory is memory:
-            found: Arena = arena
-            return found
+            innermost: Arena = arena
+            return innermost
     return None
 
 
 class StrategyPiece(Piece):
-    """Memory of a place that is an arena."""
+    """Memory of a place with the arena strategy."""
 
     __slots__ = ()
-    recyclable = True  # a reset drops what runs keep
+    recyclable = True  # a reset drops the tensors that runs reuse
 
     def __init__(self, memory: PlaceMemory, block: Block, nbytes: int, context: Context, offset: int) -> None:
         super().__init__(memory, block, nbytes, context, offset)
@@ -215,13 +215,13 @@ class StrategyPiece(Piece):
 
 
 class ArenaStrategy(Strategy):
-    """All memory of a place is one arena: allocating is a pointer increment, and ``memory.reset`` takes all back.
+    """All memory of a place is one arena: an allocation is a pointer increment, and ``memory.reset`` frees all.
 
     Parameters
     ----------
     raw : RawMemory
     nbytes : int
-        Its size.
+        The size of the arena.
     """
 
     name = "arena"
@@ -243,21 +243,21 @@ class ArenaStrategy(Strategy):
         return nbytes
 
     def take(self, nbytes: int, context: Context) -> Block:
-        before = self.bump.used
+        used_before = self.bump.used
         offset = self.bump.cut(nbytes, context)
         if offset is None:
             raise MemoryError(
                 f"the arena is full: used {self.bump.used:,} of {self.bump.size:,}; memory.reset() takes all back"
             )
-        whole = self._block
-        padded = offset + nbytes - before  # what alignment put before it counts as its padding
-        return Block(whole.handle, padded, whole.allocator, context, offset)
+        block = self._block
+        padded = offset + nbytes - used_before  # alignment padding before it counts as its own
+        return Block(block.handle, padded, block.allocator, context, offset)
 
     def give(self, block: Block) -> None:
-        """Nothing: it comes back with the next reset."""
+        """Does nothing: the next reset frees it."""
 
     def trim(self) -> None:
-        """Nothing: the block is the arena."""
+        """Does nothing: the block is the arena."""
 
     def close(self) -> None:
         self.raw.give(self._block)

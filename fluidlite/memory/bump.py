@@ -1,4 +1,4 @@
-"""Bump: a pointer into one block that only rises, and that a reset takes back to the beginning."""
+"""Bump allocation: a pointer into one block that only rises, until a reset moves it back to the beginning."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fluidlite.platform.device_context import Event
 
 
 class Piece(Allocation):
-    """Memory of an arena; it is stale once that was reset, and says so when it is used.
+    """Memory of an arena. It is stale after a reset of the arena; using it then raises.
 
     Attributes
     ----------
     bump : Bump
     generation : int
-        Of that when it was cut off.
+        The generation of ``bump`` at the allocation.
     """
 
     __slots__ = ("bump", "generation")
@@ -33,11 +33,11 @@ class Piece(Allocation):
 
     @property
     def stale(self) -> bool:
-        """Whether the arena was reset or closed since."""
+        """Whether the arena was reset or closed since the allocation."""
         return self.generation != self.bump.generation
 
     def live_block(self) -> Block:
-        """The block, or AllocationError if the arena was reset or closed since."""
+        """The block, or AllocationError if the memory is stale."""
         if self.stale:
             raise AllocationError(
                 f"stale arena memory: {self.nbytes} bytes on {self.place} were allocated before the arena's reset"
@@ -47,12 +47,12 @@ class Piece(Allocation):
 
 
 class Bump:
-    """Cuts pieces off one block, and knows who has some.
+    """A bump allocator over one block that records its users.
 
-    ``size``, ``used``: bytes of the block, and up to which it is given away.
-    ``payload``: bytes that were asked for: ``used`` without what alignment put between the pieces.
-    ``generation``: how often it was reset.
-    ``holders``: what lets go of pieces when they are taken back: they have an ``allocation`` and ``release()``.
+    ``size``, ``used``: bytes of the block, and allocated bytes with alignment padding.
+    ``payload``: requested bytes, without padding.
+    ``generation``: the number of resets.
+    ``holders``: objects with an ``allocation`` and ``release()``, which is called if a reset makes that stale.
     """
 
     def __init__(self, size: int, alignment: int) -> None:
@@ -64,17 +64,17 @@ class Bump:
         self.holders: WeakObjects[Any] = WeakObjects()
         self._pieces: WeakObjects[Piece] = WeakObjects()
         self._users: WeakObjects[Context] = WeakObjects()
-        self._before: list[tuple[Context, Event]] = []
+        self._pending_events: list[tuple[Context, Event]] = []
         self._ordered: WeakObjects[Context] = WeakObjects()
-        self._last: Context | None = None
-        """Who took a piece last since the last reset: nothing is left to do for it."""
+        self._last_context: Context | None = None
+        """The last context that allocated since the reset; its queue is ordered already."""
         self._lock = new_lock()
 
     def cut(self, nbytes: int, context: Context, payload: int | None = None) -> int | None:
-        """Cut off ``nbytes`` for the work of a context; return the offset, or None if there is less: nothing changes.
+        """Allocate ``nbytes`` for the work of a context; return the offset, or None if they do not fit.
 
-        The context's queue waits for what others had to do with the memory before it was taken back. ``payload`` is
-        what was asked for of a piece that is several, with what lies between them; default: all of it.
+        The context's queue waits for the work of other contexts on the memory before the last reset. ``payload``: the
+        requested bytes of an allocation that holds several with padding; default: ``nbytes``.
         """
         with self._lock:
             offset = -(-self.used // self.alignment) * self.alignment
@@ -82,11 +82,11 @@ class Bump:
                 return None
             self.used = offset + nbytes
             self.payload += nbytes if payload is None else payload
-            if context is self._last:
+            if context is self._last_context:
                 return offset
-            self._last = context
+            self._last_context = context
             self._users.add(context)
-            waits = [event for owner, event in self._before if owner is not context]
+            waits = [event for owner, event in self._pending_events if owner is not context]
             if waits and context not in self._ordered:
                 self._ordered.add(context)
             else:
@@ -100,56 +100,56 @@ class Bump:
         self._pieces.add(piece)
 
     def reset(self, contexts: Iterable[Context] = ()) -> list[tuple[Piece, Block]]:
-        """Take all pieces back, and return those that somebody still had; they raise when they are used.
+        """Invalidate all allocations, and return the live ones with their blocks; later uses of them raise.
 
         Runs of other threads end first.
 
-        Raises AllocationError if this thread is in the middle of a run, as what it computes on would be taken away.
+        Raises AllocationError if this thread is in the middle of a run, whose memory would become invalid.
         """
-        others = [context for context in contexts if not context.closed]
+        open_contexts = [context for context in contexts if not context.closed]
         while True:
-            everyone = {id(context): context for context in (*others, *self.users())}
-            if any(holds(context.lock) for context in everyone.values()):
+            contexts_by_id = {id(context): context for context in (*open_contexts, *self.users())}
+            if any(holds(context.lock) for context in contexts_by_id.values()):
                 raise AllocationError(
                     "an arena cannot be reset in the middle of a run, which uses it\n  Do: reset() between two runs"
                 )
             with ExitStack() as stack:
-                for key in sorted(everyone):
-                    stack.enter_context(everyone[key].lock)
-                for context in everyone.values():
+                for key in sorted(contexts_by_id):
+                    stack.enter_context(contexts_by_id[key].lock)
+                for context in contexts_by_id.values():
                     context.drop_idle()
-                taken = self.take_back(everyone)
-            if taken is not None:
+                invalidated = self.take_back(contexts_by_id)
+            if invalidated is not None:
                 cache_version.invalidate()
-                return taken
+                return invalidated
 
     def users(self) -> list[Context]:
-        """The open contexts that have pieces, or pieces of these."""
-        found = [context for context in self._users if not context.closed]
+        """The open contexts with allocations here, or in arenas whose memory is allocated here."""
+        users = [context for context in self._users if not context.closed]
         for holder in self.holders:
             bump = getattr(holder, "bump", None)
             if bump is not None:
-                found += bump.users()
-        return found
+                users += bump.users()
+        return users
 
-    def take_back(self, held: Mapping[int, Context] | None = None) -> list[tuple[Piece, Block]] | None:
-        """Do what :meth:`reset` does, while some contexts are held, by their ids; default: all that have pieces.
+    def take_back(self, locked: Mapping[int, Context] | None = None) -> list[tuple[Piece, Block]] | None:
+        """Do the work of :meth:`reset`, while the caller holds the locks of ``locked`` contexts, by id.
 
-        None, and nothing is done, if another has taken a piece meanwhile.
+        Default: of all that have allocations. None, without any change, if another context has allocated meanwhile.
         """
         with self._lock:
-            if held is not None and any(id(context) not in held for context in self._users if not context.closed):
+            if locked is not None and any(id(context) not in locked for context in self._users if not context.closed):
                 return None
-            self._before = [(context, context.record()) for context in self._users if not context.closed]
-            self._ordered, self._users, self._last = WeakObjects(), WeakObjects(), None
-            taken = [(piece, piece.block) for piece in self._pieces if piece.block is not None]
-            for piece, _ in taken:
+            self._pending_events = [(context, context.record()) for context in self._users if not context.closed]
+            self._ordered, self._users, self._last_context = WeakObjects(), WeakObjects(), None
+            invalidated = [(piece, piece.block) for piece in self._pieces if piece.block is not None]
+            for piece, _ in invalidated:
                 piece.block = None
                 piece.at_end = NOTHING
             self._pieces = WeakObjects()
             self.used = self.payload = 0
             self.generation += 1
         for holder in self.holders:
-            if isinstance(holder.allocation, Piece) and holder.allocation.stale:  # not what was cut off since
+            if isinstance(holder.allocation, Piece) and holder.allocation.stale:  # not allocations after the reset
                 holder.release()
-        return taken
+        return invalidated

@@ -1,4 +1,4 @@
-"""The memory of one place: one strategy, one lock, one set of counts."""
+"""The memory manager of one place: a strategy, a lock, and statistics."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fluidlite.platform.context import Context
 from fluidlite.platform.device_registry import Unit
 from fluidlite.platform.place import Place
 
-MOST_SIZES = 4096
-"""Numbers of bytes of which the rounded size is kept."""
-KEPT = 64 << 20
-"""Bytes that a strategy may keep for later, or as many as were used at once, if that is more."""
+MAX_CACHED_SIZES = 4096
+"""Requested sizes whose rounded size is cached."""
+MAX_CACHED_BYTES = 64 << 20
+"""Free bytes that a strategy may cache, or the peak of used bytes, if that is more."""
 
 
 @dataclass(frozen=True)
 class MemoryStats:
-    """Numbers of one place, in bytes where they are sizes.
+    """Statistics of one place; sizes are in bytes.
 
-    ``used`` is what was asked for and not yet freed, ``padding`` what rounding adds to it, ``reserved`` what is
-    held from the device (used + padding + cached), ``peak`` the highest ``used`` so far (see ``reset_peak``).
+    ``used``: requested and not yet freed. ``padding``: added to it by rounding. ``reserved``: allocated from the device
+    (used + padding + cached). ``peak``: the maximum of ``used`` so far (see ``reset_peak``).
     """
 
     place: Place
@@ -51,12 +51,12 @@ class PlaceMemory:
         self.place = unit.place
         self.alignment = unit.info.alignment
         self.strategy: Strategy = default_strategy(unit, context)
-        self._hold = self.strategy.allocation
+        self._allocation_type = self.strategy.allocation
         self.lock = new_rlock()
         self.dead: deque[DeadEntry] = deque()
         self.limit: int | None = None
         self.arena_source: Callable[[int], Any] | None = None
-        """Makes the handles of arenas of compiled programs, where others are to see them."""
+        """Allocates the arenas of compiled programs that other processes map."""
         self.contexts: WeakObjects[Context] = WeakObjects()
         self._waiting: list[tuple[Block, list[Any]]] = []
         self._sizes: dict[int, int] = {}
@@ -69,42 +69,42 @@ class PlaceMemory:
     def alloc(self, nbytes: int, context: Context) -> Allocation:
         """Return memory for ``nbytes`` (0 is fine) that belongs to ``context``.
 
-        Raises OutOfMemoryError after the pool was emptied and the device asked once more.
+        Raises OutOfMemoryError after the pool was emptied and the device allocation retried.
         """
         size = self._sizes.get(nbytes)
         if size is None:
             if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
                 raise AllocationError(f"cannot allocate {nbytes!r} bytes on {self.place}")
             size = self.strategy.size_of(nbytes)
-            if len(self._sizes) < MOST_SIZES:
+            if len(self._sizes) < MAX_CACHED_SIZES:
                 self._sizes[nbytes] = size
         with self.lock:
             dead = self.dead
-            while dead:  # _settle, spelled out for the common case
+            while dead:  # _settle, inlined for the common case
                 block, freed, users, owner = entry = dead.popleft()
-                home = block.home
-                if home is None or users is not None or owner.closed:
+                free_list = block.free_list
+                if free_list is None or users is not None or owner.closed:
                     self._settle(entry)
                     continue
                 self.used_bytes -= freed
                 self.held_bytes -= block.size
                 self.frees += 1
-                home.append(block)
+                free_list.append(block)
             if self._waiting:
-                self._look_again()
+                self._poll_waiting()
             if self.limit is not None and self.held_bytes + size > self.limit:
                 self._reclaim(context)
                 if self.held_bytes + size > self.limit:
                     raise self._out_of_memory(nbytes, f"its limit is {self.limit:,}")
-            ready = context.spare_blocks.get(size)
-            if not ready and context.idle_count:
+            spare_blocks = context.spare_blocks.get(size)
+            if not spare_blocks and context.idle_count:
                 self._reclaim(context)
-                ready = context.spare_blocks.get(size)
-            if ready:
-                block = ready.pop()
+                spare_blocks = context.spare_blocks.get(size)
+            if spare_blocks:
+                block = spare_blocks.pop()
             else:
-                if self.strategy.caches and self.strategy.reserved - self.held_bytes > max(KEPT, self.peak):
-                    self.strategy.trim()  # a storm of sizes, most of which do not come again
+                if self.strategy.caches and self.strategy.reserved - self.held_bytes > max(MAX_CACHED_BYTES, self.peak):
+                    self.strategy.trim()  # many sizes, most of which do not recur
                 try:
                     block = self.strategy.take(size, context)
                 except MemoryError:
@@ -114,15 +114,15 @@ class PlaceMemory:
             self.allocations += 1
             if self.used_bytes - context.idle_bytes > self.peak:
                 self.raise_peak()
-            return self._hold(self, block, nbytes, context, block.offset)
+            return self._allocation_type(self, block, nbytes, context, block.offset)
 
     def _reclaim(self, context: Context) -> None:
-        """Take back what the context's runs keep for later."""
+        """Reclaim the idle tensors of a context's runs."""
         context.drop_idle()
         self._drain()
 
     def _reclaim_all(self) -> None:
-        """Take back what runs keep for later on every context that is not running now."""
+        """Reclaim the idle tensors of all contexts that are not running now."""
         for context in self.contexts:
             if context.idle_count and context.lock.acquire(blocking=False):
                 try:
@@ -148,7 +148,7 @@ class PlaceMemory:
         )
 
     def adopt(self, handle: Any, nbytes: int, context: Context, counted: bool = True) -> Allocation:
-        """Hold memory that somebody else allocated; with ``counted`` it counts as used until it is dropped."""
+        """Wrap memory that was allocated elsewhere; with ``counted`` it counts as used until it is dropped."""
         block = Block(handle, nbytes, _Foreign(self.strategy), context)
         if counted:
             with self.lock:
@@ -159,7 +159,7 @@ class PlaceMemory:
         return Allocation(self, block, nbytes, context, owned=counted)
 
     def alloc_arena(self, nbytes: int, context: Context) -> Allocation:
-        """Return memory for the arena of a compiled program; from ``arena_source``, where there is one that has it.
+        """Return memory for the arena of a compiled program, from ``arena_source`` if that has enough.
 
         Raises OutOfMemoryError.
         """
@@ -170,12 +170,12 @@ class PlaceMemory:
         return self.alloc(nbytes, context)
 
     def free(self, allocation: Allocation) -> None:
-        """Give an allocation back, once."""
+        """Free an allocation, once."""
         with self.lock:
             block = allocation.block
             if block is None:
                 if isinstance(allocation, Piece) and allocation.stale:
-                    allocation.live_block()  # says so
+                    allocation.live_block()  # raises
                 raise AllocationError(
                     f"double free: these {allocation.nbytes} bytes on {self.place} were freed before"
                     "\n  Do: free an allocation once; one that a tensor holds is freed with it"
@@ -192,23 +192,23 @@ class PlaceMemory:
     def _drain(self) -> None:
         while self.dead:
             self._settle(self.dead.popleft())
-        self._look_again()
+        self._poll_waiting()
 
     def _settle(self, entry: DeadEntry) -> None:
-        """Count a freed block, and give it back now, or once the other contexts that used it are done."""
+        """Count a freed block, and return it to the strategy, now or after the work of other contexts on it."""
         block, nbytes, users, _ = entry
         self.used_bytes -= nbytes
         self.held_bytes -= block.size
         self.frees += 1
         if type(block.allocator) is _Foreign:
-            return  # somebody else's memory: dropping the handle is all
+            return  # foreign memory: dropping the handle suffices
         events = [] if self.unit.lost else [user.record() for user in users or () if not user.closed]
         if all(event.done() for event in events):
             self.strategy.give(block)
         else:
             self._waiting.append((block, events))
 
-    def _look_again(self) -> None:
+    def _poll_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for block, events in waiting:
             if self.unit.lost or all(event.done() for event in events):
@@ -217,13 +217,13 @@ class PlaceMemory:
                 self._waiting.append((block, events))
 
     def leave_to_parent(self) -> None:
-        """In a forked child: nothing that belongs to the parent's device is given back here, now or later."""
+        """In a forked child: never release memory of the parent's device."""
         keep_for_ever(self)
-        keep_for_ever(self.dead)  # what the allocations go into
+        keep_for_ever(self.dead)  # finalizers append to it
         self.dead = deque()
 
     def use_strategy(self, name: str, context: Context, options: dict[str, Any]) -> None:
-        """Change the strategy, while nothing is allocated; on an error the present one stays."""
+        """Change the strategy, while nothing is allocated; on an error the current one stays."""
         with self.lock:
             self._reclaim_all()
             if self.live:
@@ -231,22 +231,22 @@ class PlaceMemory:
                     f"{self.place} has {self.live} live allocations; change the strategy before there are any"
                 )
             self.strategy.trim()
-            made = strategies.make(name, RawMemory(self.unit, context), options)
+            strategy = strategies.make(name, RawMemory(self.unit, context), options)
             self.strategy.close()
-            self.strategy, self._hold = made, made.allocation
+            self.strategy, self._allocation_type = strategy, strategy.allocation
             self._sizes.clear()
 
     def reset(self) -> None:
-        """Take back all memory at once; what still had some raises when it is used."""
+        """Invalidate all allocations at once; later uses of them raise."""
         bump = self.strategy.bump
         if bump is None:
             raise AllocationError(
                 f"{self.place} uses the strategy {self.strategy.name!r}, which cannot be reset"
                 f'\n  Do: memory.set_strategy("{self.place}", "arena", nbytes=...) before anything is allocated'
             )
-        taken = bump.reset(self.contexts)  # without our lock: runs of other threads end first, and may want it
+        invalidated = bump.reset(self.contexts)  # without the lock, which runs of other threads may need to end
         with self.lock:
-            for piece, block in taken:
+            for piece, block in invalidated:
                 self.used_bytes -= piece.nbytes
                 self.held_bytes -= block.size
                 self.frees += 1
@@ -273,16 +273,16 @@ class PlaceMemory:
 
     @property
     def live(self) -> int:
-        """Allocations that somebody holds."""
+        """The number of live allocations."""
         return self.allocations - self.frees - sum(context.idle_count for context in self.contexts)
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes of tensors that runs keep for their next operators."""
+        """Bytes of idle tensors, which runs reuse for later operators."""
         return sum(context.idle_bytes for context in self.contexts)
 
     def raise_peak(self) -> None:
-        """Let ``peak`` be at least what is used now; what any context keeps for later is not used."""
+        """Raise ``peak`` to the bytes used now; idle tensors do not count."""
         self.peak = max(self.peak, self.used_bytes - self.idle_bytes)
 
     def reset_peak(self) -> None:
@@ -292,12 +292,12 @@ class PlaceMemory:
 
 
 class _Foreign:
-    """Stands for the allocator of memory that is not ours."""
+    """The allocator of foreign memory: it only resolves addresses."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
 
     def address(self, handle: Any) -> int | None:
         find = getattr(self._strategy.raw.allocator(None), "address", None)
-        found: int | None = find(handle) if find is not None else None
-        return found
+        address: int | None = find(handle) if find is not None else None
+        return address

@@ -1,9 +1,9 @@
-"""Sharing: which context wrote memory last, which have read it since, and how another one takes its turn.
+"""Synchronization of contexts that share memory: each allocation records its last writer and the readers since.
 
-Whoever is the last writer with no other reader may write, and whoever is the last writer or a known reader may read,
-without asking anybody: all of that work is in its own queue. Everybody else takes a turn first: the queues of those
-that are concerned are held for a moment, so that no run of theirs is under way, and later work of the new one waits on
-the device for what they have enqueued. Those that were concerned see at their next run that it is no longer their turn.
+The last writer may write without synchronization if there are no other readers. The last writer and the recorded
+readers may read without it: all of their work is in their own queues. Any other context takes the turn first. It locks
+the conflicting contexts for a moment, so that none of them runs, and its later work waits, on the device, for the work
+that they have enqueued. These contexts find out at their next run that they must take the turn again.
 """
 
 from __future__ import annotations
@@ -13,101 +13,104 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from fluidlite.base.invalidation import cache_version
-from fluidlite.memory.allocation import NOBODY, Allocation, Sharing
+from fluidlite.memory.allocation import NO_CONTEXTS, Allocation, Sharing
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_context import ContextBase
 
 
 class Use(NamedTuple):
-    """That a context reads memory, or writes it."""
+    """A read or a write of memory by a context."""
 
     allocation: Allocation
     context: Context
     writes: bool
 
     def sharing(self) -> Sharing:
-        """Who has used the memory so far; to begin with, its owner has written it."""
-        return self.allocation.sharing or Sharing(self.allocation.context, NOBODY)
+        """The last writer and the readers so far; at first the owning context is the writer."""
+        return self.allocation.sharing or Sharing(self.allocation.context, NO_CONTEXTS)
 
     def concerned(self) -> set[Context]:
-        """The contexts whose work has to come before; nobody, if it is the context's turn."""
+        """The conflicting contexts, whose work must come first; empty if it is the context's turn."""
         writer, readers = self.sharing()
         if self.writes:
             return {writer, *readers} - {self.context}
         return set() if writer is self.context or self.context in readers else {writer}
 
     def take(self) -> None:
-        """Take the turn; the queues of all that are concerned are held, and the context's own."""
+        """Take the turn; the caller holds the locks of all conflicting contexts and of its own."""
         concerned = self.concerned()
         if not concerned:
             return
         context, allocation = self.context, self.allocation
         writer, readers = self.sharing()
-        for other in concerned:
-            if not other.closed:  # else its work is done
-                context.wait_for(other.record())
+        for conflicting in concerned:
+            if not conflicting.closed:  # else its work is done
+                context.wait_for(conflicting.record())
         allocation.used_by(context)
-        noted = allocation.sharing is not None
+        is_recorded = allocation.sharing is not None
         if self.writes:
-            allocation.sharing = Sharing(context, NOBODY)
+            allocation.sharing = Sharing(context, NO_CONTEXTS)
         else:
             allocation.sharing = Sharing(writer, frozenset(each for each in readers if not each.closed) | {context})
-        if noted:
+        if is_recorded:
             cache_version.invalidate()
 
     def note(self) -> bool:
-        """Whether it is the context's turn; if so, whoever takes it away invalidates caches. Its queue is held."""
+        """Whether it is the context's turn; if so, the next context to take it invalidates caches.
+
+        The caller holds the context's lock.
+        """
         if self.allocation.sharing is None and self.allocation.context is self.context:
-            self.allocation.sharing = Sharing(self.context, NOBODY)
+            self.allocation.sharing = Sharing(self.context, NO_CONTEXTS)
             return True
         return not self.concerned()
 
 
 def hold(contexts: Collection[Context], uses: Callable[[], Iterable[Use]]) -> None:
-    """Hold queues, as a run does, and have the turn of all that is used; other queues are held meanwhile only.
+    """Lock contexts, as a run does, and take the turn of all uses; other contexts are locked only meanwhile.
 
-    The caller lets go of the locks of ``contexts``.
+    The caller releases the locks of ``contexts``.
 
-    ``uses``: asked again once the queues are held: memory may have been replaced before.
+    ``uses``: is called anew after locking, since memory may have been replaced before.
     """
-    mine = set(contexts)
-    others: set[Context] = set()
+    own = set(contexts)
+    conflicting: set[Context] = set()
     while True:
-        hold_all(mine | others)
-        done = False
+        hold_all(own | conflicting)
+        is_done = False
         try:
-            wanted = list(uses())
-            concerned = {other for use in wanted for other in use.concerned()} - mine
-            if concerned <= others:
-                for use in wanted:
+            requested = list(uses())
+            new_conflicts = {other for use in requested for other in use.concerned()} - own
+            if new_conflicts <= conflicting:
+                for use in requested:
                     use.take()
-                done = True
+                is_done = True
         finally:
-            for context in others if done else mine | others:
+            for context in conflicting if is_done else own | conflicting:
                 context.lock.release()
-        if done:
+        if is_done:
             return
-        others = concerned
+        conflicting = new_conflicts
 
 
 def hold_all(contexts: Iterable[Context]) -> None:
-    """Hold several queues; while one of them is waited for, none is held, so that nobody waits for ever."""
-    wanted = list(contexts)
-    while wanted:
-        taken: list[Context] = []
-        for context in wanted:
-            if not context.lock.acquire(blocking=not taken):
+    """Lock several contexts without deadlock: no lock is held while waiting for another."""
+    pending = list(contexts)
+    while pending:
+        locked: list[Context] = []
+        for context in pending:
+            if not context.lock.acquire(blocking=not locked):
                 break
-            taken.append(context)
-        if len(taken) == len(wanted):
+            locked.append(context)
+        if len(locked) == len(pending):
             return
-        for context in taken:
+        for context in locked:
             context.lock.release()
-        wanted = wanted[len(taken) :] + wanted[: len(taken)]
+        pending = pending[len(locked) :] + pending[: len(locked)]
 
 
 class turn:
-    """Hold queues, and have the turn of all that is used, inside the block: see :func:`hold`."""
+    """A context manager that locks contexts and takes the turn of all uses: see :func:`hold`."""
 
     __slots__ = "_contexts", "_uses"
 
@@ -124,7 +127,7 @@ class turn:
 
 @contextmanager
 def held(contexts: Collection[Context], uses: Callable[[], Iterable[Use]] = lambda: ()) -> Iterator[None]:
-    """Hold queues, as a run does, and have the turn of what is used; they are the current ones of their libraries."""
+    """Lock contexts and take the turn of all uses, as a run does; the contexts are activated in their libraries."""
     with ExitStack() as stack:
         stack.enter_context(turn(contexts, uses))
         for context in contexts:

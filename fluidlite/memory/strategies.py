@@ -1,4 +1,4 @@
-"""Strategies over a device's raw memory: direct, a caching pool, one that is ordered by streams, and plugins' own."""
+"""Allocation strategies over a device's raw memory: direct, caching pool, stream-ordered pool, and those of plugins."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from fluidlite.platform.device_context import Event
 from fluidlite.platform.device_registry import Unit, returned
 
 PATIENCE = 500e-6
-"""Seconds for which a context waits for another's queue, which may be idle and only slow to say so."""
+"""Seconds that a context waits for the event of another one's queue, which may be idle already."""
 
 
 class RawMemory:
-    """A device's own memory: what strategies take blocks from and give them back to.
+    """The raw memory of a device, from which strategies allocate blocks.
 
-    Where the device's library pools by itself (``allocator.pooled``), it serves one allocator a
-    context, so that a block is reused only in the order of its own queue.
+    If the device's library has a pool (``allocator.pooled``), each context has an allocator of its own, so that a
+    block is reused only in the order of its queue.
 
     Attributes
     ----------
     context : Context
-        Of the thread that chose the strategy.
+        The context of the thread that chose the strategy.
     alignment : int
-        Every block begins at a multiple of it.
+        The alignment of every block, in bytes.
     reserved : int
-        Bytes held from the device.
+        Bytes allocated from the device.
     """
 
     def __init__(self, unit: Unit, context: Context) -> None:
@@ -47,19 +47,19 @@ class RawMemory:
         shared = self._allocators.get(None)
         if shared is not None:
             return shared
-        found = self._allocators.get(context)
-        if found is None:
-            for other in [known for known in self._allocators if known is not None and known.closed]:
-                del self._allocators[other]
+        allocator = self._allocators.get(context)
+        if allocator is None:
+            for closed in [owner for owner in self._allocators if owner is not None and owner.closed]:
+                del self._allocators[closed]
             index = self.unit.place.index
-            made = self.unit.device.allocator(index)
-            found = returned(f"allocator({index})", made, "allocate", "release")
-            self._allocators[context if getattr(found, "pooled", False) else None] = found
-        return found
+            created = self.unit.device.allocator(index)
+            allocator = returned(f"allocator({index})", created, "allocate", "release")
+            self._allocators[context if getattr(allocator, "pooled", False) else None] = allocator
+        return allocator
 
     @property
     def pooled(self) -> bool:
-        """Whether the device's library pools by itself."""
+        """Whether the device's library has a pool."""
         return bool(getattr(self.allocator(self.context), "pooled", False))
 
     def take(self, nbytes: int, context: Context) -> Block:
@@ -74,14 +74,14 @@ class RawMemory:
         return block
 
     def give(self, block: Block) -> None:
-        """Give a block back to the device, once the device has finished with it."""
+        """Release a block to the device, which has finished all work on it."""
         self.reserved -= block.size
         block.views.clear()
         if self.unit.lost is None:
             block.allocator.release(block.handle)
 
     def trim(self) -> None:
-        """Let the library's pools give back what they keep."""
+        """Trim the library's pools."""
         for allocator in self._allocators.values():
             trim = getattr(allocator, "trim", None)
             if trim is not None:
@@ -89,26 +89,26 @@ class RawMemory:
 
 
 class Strategy:
-    """How a place gets blocks and gives them back. A subclass defines :meth:`take` and :meth:`give`.
+    """An allocation strategy of a place. A subclass defines :meth:`take` and :meth:`give`.
 
-    Its methods are called by one thread at a time. The framework counts, waits for other contexts' events before it
-    gives a block back, retries after :meth:`trim`, and reports what is out of memory.
+    Its methods are called by one thread at a time. The framework keeps statistics, waits for other contexts' events
+    before it gives a block back, retries after :meth:`trim`, and reports out-of-memory errors.
 
     Parameters
     ----------
     raw : RawMemory
-        Blocks come from ``raw.take(nbytes, context)`` and go back with ``raw.give(block)``.
+        Blocks are allocated with ``raw.take(nbytes, context)`` and released with ``raw.give(block)``.
 
     Attributes
     ----------
     name : str
-        Under which it was chosen.
+        The name under which it was chosen.
     allocation : type
-        Of what its blocks are held by.
+        The class of its allocations.
     bump : Bump or None
-        What :func:`fluidlite.memory.reset` takes back, where that can be.
+        The bump allocator that :func:`fluidlite.memory.reset` resets, if there is one.
     caches : bool
-        Whether it keeps blocks that were given back: what that may be is bounded, and :meth:`trim` lets go of it.
+        Whether it caches free blocks; their bytes are bounded, and :meth:`trim` releases them.
     """
 
     name = ""
@@ -121,33 +121,33 @@ class Strategy:
 
     @property
     def reserved(self) -> int:
-        """Bytes held from the device."""
+        """Bytes allocated from the device."""
         return self.raw.reserved
 
     def size_of(self, nbytes: int) -> int:
-        """What ``nbytes`` are rounded up to, a multiple of the alignment above 0: an eighth is lost at most."""
+        """Round ``nbytes`` up to a positive multiple of the alignment; at most an eighth is padding."""
         return size_class(nbytes, self.raw.alignment)
 
     def take(self, nbytes: int, context: Context) -> Block:
-        """Return a block of ``nbytes``, as :meth:`size_of` gave them, for the work of a context.
+        """Return a block of ``nbytes``, as :meth:`size_of` returned them, for the work of a context.
 
         Raises
         ------
         MemoryError
-            Then what is kept is trimmed, and it is asked once more.
+            The framework then calls :meth:`trim`, and tries once more.
         """
         raise NotImplementedError(f"{type(self).__name__} must define take")
 
     def give(self, block: Block) -> None:
-        """Take a block back; the device has finished with it, or will before its own context's next work."""
+        """Take a free block back. The device has finished with it, except for earlier work of its context."""
         raise NotImplementedError(f"{type(self).__name__} must define give")
 
     def trim(self) -> None:
-        """Give what is kept back to the device."""
+        """Release cached blocks to the device."""
         self.raw.trim()
 
     def close(self) -> None:
-        """Give all back: another strategy follows, and nothing is allocated."""
+        """Release all memory: the place changes its strategy, and nothing is allocated."""
         self.trim()
 
 
@@ -164,23 +164,23 @@ class Direct(Strategy):
 
 
 def size_class(nbytes: int, alignment: int) -> int:
-    """Round up so that at most an eighth is lost: to ``alignment``, or to an eighth of the power of two below."""
+    """Round up to a multiple of ``alignment``, or of an eighth of a power of two: at most an eighth is padding."""
     step = max(alignment, 1 << max(nbytes.bit_length() - 4, 0))
     step = -(-step // alignment) * alignment
     return -(-max(nbytes, 1) // step) * step
 
 
 class CachingPool(Strategy):
-    """Keeps freed blocks by context and size class; reuse on the same context costs a list operation.
+    """Caches free blocks by context and size class; reuse by the same context costs a list operation.
 
-    Another context gets a block once its owner's queue has done what it had to do when it was asked for. The lists
-    hang on the contexts (``context.spare_blocks``), which the place's memory looks at first.
+    Another context gets a block after the queue of the owning context has finished its work on it. The free lists are
+    in the contexts (``context.spare_blocks``), where the place's memory looks first.
     """
 
     name = "pool"
     caches = True
     waits = False
-    """Whether a context waits on its device for another's queue, to have its block."""
+    """Whether a context that takes another's block waits for its queue on the device, instead of on the host."""
 
     def __init__(self, raw: RawMemory) -> None:
         super().__init__(raw)
@@ -191,21 +191,21 @@ class CachingPool(Strategy):
         if context not in self._contexts:
             self._adopt_orphans()
             self._contexts.append(context)
-        mine: list[Block] = context.spare_blocks.setdefault(nbytes, [])
-        if mine:
-            return mine.pop()
+        free_list: list[Block] = context.spare_blocks.setdefault(nbytes, [])
+        if free_list:
+            return free_list.pop()
         if any(other.closed for other in self._contexts):
             self._adopt_orphans()
         orphans = self._orphans.get(nbytes)
-        block = orphans.pop() if orphans else self._of_others(nbytes, context) or self.raw.take(nbytes, context)
-        block.context, block.home = context, mine
+        block = orphans.pop() if orphans else self._take_from_others(nbytes, context) or self.raw.take(nbytes, context)
+        block.context, block.free_list = context, free_list
         return block
 
-    def _of_others(self, nbytes: int, context: Context) -> Block | None:
-        """Take over a block that another context does not use, in the order of their queues."""
+    def _take_from_others(self, nbytes: int, context: Context) -> Block | None:
+        """Take over a free block of another context, ordered after the work in that context's queue."""
         for other in self._contexts:
             spare = other.spare_blocks.get(nbytes) if other is not context else None
-            if not spare or not other.lock.acquire(blocking=False):  # its thread is in a run, and may want our lock
+            if not spare or not other.lock.acquire(blocking=False):  # its thread is in a run, and may wait for our lock
                 continue
             try:
                 event = other.record()
@@ -220,8 +220,8 @@ class CachingPool(Strategy):
         return None
 
     def _adopt_orphans(self) -> None:
-        """Take over the blocks of contexts that have closed: their work is done, anybody may have them."""
-        for context in [known for known in self._contexts if known.closed]:
+        """Take over the blocks of closed contexts: their work is done, so any context may use them."""
+        for context in [owner for owner in self._contexts if owner.closed]:
             for size, blocks in context.spare_blocks.items():
                 self._orphans.setdefault(size, []).extend(blocks)
                 blocks.clear()
@@ -229,9 +229,9 @@ class CachingPool(Strategy):
 
     def give(self, block: Block) -> None:
         if block.context is not None and block.context.closed:
-            block.home = self._orphans.setdefault(block.size, [])
-        assert block.home is not None
-        block.home.append(block)
+            block.free_list = self._orphans.setdefault(block.size, [])
+        assert block.free_list is not None
+        block.free_list.append(block)
 
     def trim(self) -> None:
         self._adopt_orphans()
@@ -250,24 +250,24 @@ class CachingPool(Strategy):
 
 
 def _done_soon(event: Event) -> bool:
-    """Whether an event is done, or will be before a device would have found new memory."""
+    """Whether an event is done, or becomes so sooner than a device would allocate new memory."""
     end = perf_counter() + PATIENCE
     while not event.done():
         if perf_counter() > end:
             return False
-        sleep(PATIENCE / 20)  # who tells of it may be a thread of this process
+        sleep(PATIENCE / 20)  # a thread of this process may complete it
     return True
 
 
 class StreamOrdered(CachingPool):
-    """The pool, but that a context takes another's block at once, and its queue waits for the other's on the device."""
+    """A caching pool whose contexts take each other's blocks at once: the queues wait for each other on the device."""
 
     name = "stream"
     waits = True
 
 
 def default_strategy(unit: Unit, context: Context) -> Strategy:
-    """The library's own pool where it has one, else ours."""
+    """The library's own pool if it has one, else :class:`CachingPool`."""
     raw = RawMemory(unit, context)
     return Direct(raw) if raw.pooled else CachingPool(raw)
 
@@ -283,11 +283,11 @@ class NamedStrategy(NamedTuple):
 
 class StrategyRegistry:
     def __init__(self) -> None:
-        self._known: dict[str, NamedStrategy] = {}
+        self._by_name: dict[str, NamedStrategy] = {}
 
     def add(self, strategy: NamedStrategy) -> None:
         """Register a strategy; the same name twice is an error."""
-        other = self._known.setdefault(strategy.name, strategy)
+        other = self._by_name.setdefault(strategy.name, strategy)
         if other is not strategy:
             raise RegistryError(
                 f"the allocation strategy {strategy.name!r} is registered twice: at {other.origin} and at "
@@ -295,35 +295,37 @@ class StrategyRegistry:
             )
 
     def remove(self, strategy: NamedStrategy) -> None:
-        """Take it out again; places that use it go on."""
-        if self._known.get(strategy.name) is strategy:
-            del self._known[strategy.name]
+        """Unregister a strategy; places that use it keep it."""
+        if self._by_name.get(strategy.name) is strategy:
+            del self._by_name[strategy.name]
 
     def make(self, name: str, raw: RawMemory, options: dict[str, Any]) -> Strategy:
-        """Make the strategy of that name for a place.
+        """Create the strategy of a name for a place.
 
-        Raises AllocationError if there is none, or it does not take these options.
+        Raises AllocationError if there is none, or it does not accept the options.
         """
-        known = self._known.get(name)
-        if known is None:
-            raise AllocationError(f"{name!r} is not an allocation strategy; use one of {', '.join(self._known)}")
+        registered = self._by_name.get(name)
+        if registered is None:
+            raise AllocationError(f"{name!r} is not an allocation strategy; use one of {', '.join(self._by_name)}")
         try:
-            made = known.make(raw, **options)
+            strategy = registered.make(raw, **options)
         except TypeError as exc:
             raise AllocationError(f"the allocation strategy {name!r} cannot be made so: {exc}") from exc
-        if not isinstance(made, Strategy):
-            raise AllocationError(f"the allocation strategy {name!r} ({known.origin}) made {made!r}, no Strategy")
-        made.name = name
-        return made
+        if not isinstance(strategy, Strategy):
+            raise AllocationError(
+                f"the allocation strategy {name!r} ({registered.origin}) made {strategy!r}, no Strategy"
+            )
+        strategy.name = name
+        return strategy
 
 
 strategies = StrategyRegistry()
 
 
 def register_strategy(name: str) -> Callable[[Factory], Factory]:
-    """Register a class of :class:`Strategy`, or what makes one, under a name for ``memory.set_strategy``.
+    """Register a subclass of :class:`Strategy`, or a factory, under a name for ``memory.set_strategy``.
 
-    It is called with a :class:`RawMemory`, and with the options that ``set_strategy`` was given.
+    It is called with a :class:`RawMemory` and the options of ``set_strategy``.
 
     Raises
     ------
@@ -337,7 +339,7 @@ def register_strategy(name: str) -> Callable[[Factory], Factory]:
         frame = sys._getframe(1)
         named = NamedStrategy(name, make, f"{frame.f_code.co_filename}:{frame.f_lineno}")
         plugin = plugin_modules.declare(named, frame)
-        if plugin is None or plugin in plugin_modules.loaded:  # else the plugin brings it when it is loaded
+        if plugin is None or plugin in plugin_modules.loaded:  # else loading the plugin registers it
             strategies.add(named)
         return make
 

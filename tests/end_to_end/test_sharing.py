@@ -17,7 +17,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite.base.invalidation import cache_version
 from fluidlite.compiler.executable.executable import Executable
-from fluidlite.memory.allocation import NOBODY, Sharing
+from fluidlite.memory.allocation import NO_CONTEXTS, Sharing
 from fluidlite.memory.sharing import Use
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context, new_context, using
@@ -262,7 +262,7 @@ def test_the_tests_see_a_context_that_waits_for_the_owner_alone(monkeypatch: pyt
         allocation = self.allocation
         self.context.wait_for(allocation.context.record())
         allocation.used_by(self.context)
-        allocation.sharing = Sharing(self.context, NOBODY)
+        allocation.sharing = Sharing(self.context, NO_CONTEXTS)
         cache_version.invalidate()
 
     monkeypatch.setattr(Use, "take", take)

@@ -352,7 +352,7 @@ def test_a_block_of_a_context_that_runs_is_left_to_it(device: FakeDevice) -> Non
 
 
 def test_a_storm_of_sizes_is_trimmed(device: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place_memory, "KEPT", 4096)
+    monkeypatch.setattr(place_memory, "MAX_CACHED_BYTES", 4096)
     for nbytes in range(64, 40_000, 512):
         memory.free(memory.alloc(device.kind, nbytes))
         assert memory.reserved(device.kind) <= 2 * max(4096, nbytes) + nbytes

@@ -1,4 +1,4 @@
-"""What hand-written kernels of several libraries ask of a call: windows, products, convolutions, in numbers."""
+"""Geometry of calls for hand-written kernels of all libraries: windows, GEMMs and convolutions in numbers."""
 
 from fluidlite.base.exports import export as _export
 from fluidlite.geometry.convolving import (

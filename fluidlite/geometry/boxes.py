@@ -1,4 +1,4 @@
-"""Where a part lies in a whole: what ``slice`` and ``strided_slice`` take, on metadata alone."""
+"""The box that ``slice`` and ``strided_slice`` read, from metadata alone."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from fluidlite.program.op_call import Call
 
 Window = tuple[Sequence[Number], Sequence[int], Sequence[int]]
-"""Starts, sizes and steps; None and -1 where they are not known yet."""
+"""Starts, sizes and steps; None and -1 stand for unknown ones."""
 
 
-def taken(n: int, start: int, end: int, step: int) -> tuple[int, int]:
-    """Return the first index and the number of those from ``start`` to ``end`` of ``n``, by ``step``.
+def slice_of_range(n: int, start: int, end: int, step: int) -> tuple[int, int]:
+    """Return the first index and the length of the slice ``start:end:step`` of ``n`` elements.
 
-    Negative bounds count from the end, and bounds outside are moved to the nearest, as in Python; but with a
-    negative step, an end of -1 means in front of the first element.
+    Negative bounds count from the end, and bounds out of range are clamped, as in Python; but with a negative step, an
+    end of -1 means before the first element.
     """
-    found = range(n)[start : (-n - 1 if step < 0 and end == -1 else end) : step]
-    return (found.start if found else 0), len(found)
+    indices = range(n)[start : (-n - 1 if step < 0 and end == -1 else end) : step]
+    return (indices.start if indices else 0), len(indices)
 
 
 def slice_window(call: Call) -> Window:
-    """Return what ``slice`` and ``strided_slice`` take of Input; the definition has checked axes and counts."""
+    """Return the box of Input that ``slice`` and ``strided_slice`` read; the definition has checked axes and counts."""
     dims, axes, flags = call.dims("Input"), call.attr("axes"), call.attr("infer_flags")
     firsts: list[Number] = [0] * len(dims)
     sizes, steps = list(dims), [1] * len(dims)
@@ -43,6 +43,6 @@ def slice_window(call: Call) -> Window:
         if n < 0 or start is None or end is None or step is None:
             firsts[axis], sizes[axis] = None, -1
         else:
-            firsts[axis], sizes[axis] = taken(n, start, end, step)
+            firsts[axis], sizes[axis] = slice_of_range(n, start, end, step)
             steps[axis] = step
     return firsts, sizes, steps

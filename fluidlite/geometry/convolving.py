@@ -1,9 +1,9 @@
-"""The geometry of convolutions, shared by the kernels of all libraries.
+"""Geometry of convolutions for the kernels of all libraries.
 
 Convolution, transposed convolution and their gradients are three computations on an image X, a filter W and the
-windows Y that W makes of X: Y from X and W, X from Y and W (which sends each window back to where it was read), and
-W from X and Y. The first two are one: a **correlation**, in which outputs that lie ``step`` apart read inputs that
-lie ``stride`` apart. Going back through a stride of s is s correlations a dim, each with a part of the filter.
+windows Y = X * W: Y from X and W, X from Y and W (which adds each window where it was read), and W from X and Y. The
+first two are one computation, a **correlation**: outputs with a distance of ``step`` read inputs with a distance of
+``stride``. The image from windows of stride s needs s correlations per dim, each with a part of the filter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fluidlite.program.opdef import GRAD
 from fluidlite.tensor.tensor_spec import Dims
 
 EPILOGUE = {"relu": "", "relu6": "threshold", "leaky_relu": "alpha", "swish": "beta"}
-"""Activations that Fluid's passes fuse into a convolution, and the attribute that ``fuse_alpha`` is of each."""
+"""Activations that Fluid's passes fuse into a convolution, with the attribute that ``fuse_alpha`` holds."""
 
 
 ACTIVATIONS = ("fuse_relu", "fuse_brelu", "fuse_activation")
@@ -29,7 +29,7 @@ RELU_BEFORE = "fuse_relu_before_depthwise_conv"
 
 
 def nothing_fused(call: Call) -> str | None:
-    """Return why kernels of a bare convolution refuse a call; None if they take it."""
+    """Return why kernels without fused operators refuse a convolution; None if they accept it."""
     slots = [slot for slot in ("Bias", "ResidualData") if call.has(slot)]
     before = (RELU_BEFORE,) if call.op.type.startswith("depthwise") else ()
     fused = [name for name in (*before, *ACTIVATIONS) if call.attrs.get(name)]
@@ -37,7 +37,7 @@ def nothing_fused(call: Call) -> str | None:
 
 
 def unknown_dims(call: Call) -> bool:
-    """Whether channels, or sizes of images or filters, are not known yet: they decide who takes a call."""
+    """Whether channels or sizes of images or filters are unknown, on which kernel selection depends."""
     return any(-1 in spec.dims[1:] for specs in call.ins.values() for spec in specs)
 
 
@@ -61,15 +61,15 @@ class Line:
 
     @property
     def least(self) -> int:
-        """The first input that is read; it may lie outside."""
+        """The minimum input index that the first output reads; it may be out of range."""
         return self.start + min(0, self.reach * (self.taps - 1))
 
     def offset(self, t: int) -> int:
-        """How far after ``least`` tap ``t`` of the first output lies."""
+        """The distance from ``least`` to tap ``t`` of the first output."""
         return self.start + self.reach * t - self.least
 
     def inside(self, t: int, size: int, low: int = 0, high: int | None = None) -> tuple[int, int]:
-        """The outputs in [low, high) whose tap ``t`` lies inside an input of ``size``, as [first, end)."""
+        """The outputs in [low, high) whose tap ``t`` is in an input of ``size`` elements, as [first, end)."""
         at = self.start + self.reach * t
         high = self.count if high is None else high
         first = min(max(low, -(at // self.stride)), high)
@@ -82,7 +82,7 @@ class Convolution(NamedTuple):
     Attributes
     ----------
     kind : str
-        What is computed: ``"windows"``, ``"image"`` or ``"filter"``.
+        The computed one of ``"windows"``, ``"image"`` and ``"filter"``.
     image, filter, windows : str
         The slots; that of ``kind`` is an output.
     images, groups : int
@@ -111,22 +111,22 @@ class Convolution(NamedTuple):
 
     @property
     def out(self) -> str:
-        """The slot that is computed."""
+        """The computed slot."""
         return {"windows": self.windows, "image": self.image, "filter": self.filter}[self.kind]
 
     @property
     def taps(self) -> int:
-        """Elements of the filter for a channel."""
+        """Filter elements per channel."""
         return prod(self.shape.kernel)
 
     def flattened(self) -> Convolution:
-        """Return the same with an image that one window covers as one place of many channels: a product of matrices."""
+        """Treat an image that one window covers as one pixel with many channels: the convolution is a matmul then."""
         kernel, _, pads, _ = self.shape
         if self.last or set(self.counts) != {1} or self.sizes != kernel or any(map(any, pads)):
             return self
-        one = (1,) * len(kernel)
-        shape = Windows(one, one, ((0, 0),) * len(kernel), one)
-        return self._replace(channels=self.channels * self.taps, sizes=one, shape=shape)
+        ones = (1,) * len(kernel)
+        shape = Windows(ones, ones, ((0, 0),) * len(kernel), ones)
+        return self._replace(channels=self.channels * self.taps, sizes=ones, shape=shape)
 
     def image_dims(self) -> Dims:
         return join_dims(self.images, self.groups * self.channels, self.sizes, self.last)
@@ -143,25 +143,25 @@ class Convolution(NamedTuple):
         )
 
     def correlations(self) -> list[tuple[Line, ...]]:
-        """The correlations that compute the windows, or the image; one without taps is zero."""
+        """The correlations that compute the windows, or the image; one without taps gives zeros."""
         if self.kind == "windows":
             return [self.lines()]
         kernel, strides, pads, dilations = self.shape
-        # where there is one window no stride leads to another: with one that leads past it each place has one tap
+        # the stride of a single window is unused: one larger than the window gives each output one tap
         strides = tuple(
             stride if count > 1 else max(stride, (taps - 1) * dilation + 1)
             for stride, count, taps, dilation in zip(strides, self.counts, kernel, dilations, strict=True)
         )
-        return list(product(*map(_back, self.sizes, kernel, strides, (p[0] for p in pads), dilations)))
+        return list(product(*map(_lines_to_image, self.sizes, kernel, strides, (p[0] for p in pads), dilations)))
 
 
-def _back(size: int, kernel: int, stride: int, pad: int, dilation: int) -> list[Line]:
-    """Return the lines from windows back to an image: one for each place modulo the stride.
+def _lines_to_image(size: int, kernel: int, stride: int, pad: int, dilation: int) -> list[Line]:
+    """Return the correlations from windows to an image along one dim: one for each index modulo the stride.
 
-    Place i = first + stride * o was read by tap k of window (i + pad - k * dilation) / stride, where that is whole:
-    by every ``tap_step``-th tap from the first that fits on.
+    Tap k of window (i + pad - k * dilation) / stride reads index i = first + stride * o if the quotient is an integer:
+    that holds for every ``tap_step``-th tap, beginning with the first one that fits.
     """
-    found = []
+    lines = []
     common = gcd(dilation, stride)
     tap_step = stride // common
     for first in range(min(stride, size)):
@@ -170,16 +170,16 @@ def _back(size: int, kernel: int, stride: int, pad: int, dilation: int) -> list[
         if fits:
             tap = fits[0]
             taps, start = (kernel - tap - 1) // tap_step + 1, (first + pad - tap * dilation) // stride
-            found.append(Line(count, first, stride, start, 1, -(dilation // common), taps, tap, tap_step))
+            lines.append(Line(count, first, stride, start, 1, -(dilation // common), taps, tap, tap_step))
         else:
-            found.append(Line(count, first, stride, 0, 1, 1, 0, 0, 1))
-    return found
+            lines.append(Line(count, first, stride, 0, 1, 1, 0, 0, 1))
+    return lines
 
 
 def convolutions_of(call: Call) -> tuple[Convolution, ...]:
     """Return the computations of a call of a convolution, a transposed convolution, or a gradient of one.
 
-    One for each wanted output. Dims must be known.
+    One for each requested output. Dims must be known.
     """
     transposed, last = "transpose" in call.op.type, channels_last(call)
     backward = call.op.type.endswith("_grad")
@@ -190,7 +190,7 @@ def convolutions_of(call: Call) -> tuple[Convolution, ...]:
     groups = call.attr("groups")
     shape = shape_of(call, split_dims(call.dims("Input"), last)[2])
 
-    def one(kind: str, image: str, filter: str, windows: str) -> Convolution:
+    def convolution(kind: str, image: str, filter: str, windows: str) -> Convolution:
         return Convolution(
             kind,
             image,
@@ -207,19 +207,19 @@ def convolutions_of(call: Call) -> tuple[Convolution, ...]:
         )
 
     if not backward:
-        return (one("image" if transposed else "windows", image, "Filter", windows),)
-    found = []
+        return (convolution("image" if transposed else "windows", image, "Filter", windows),)
+    gradients = []
     if call.has("Input" + GRAD):
-        found.append(
-            one("windows", image, "Filter", "Input" + GRAD)
+        gradients.append(
+            convolution("windows", image, "Filter", "Input" + GRAD)
             if transposed
-            else one("image", "Input" + GRAD, "Filter", windows)
+            else convolution("image", "Input" + GRAD, "Filter", windows)
         )
     if call.has("Filter" + GRAD):
-        found.append(one("filter", image, "Filter" + GRAD, windows))
-    return tuple(found)
+        gradients.append(convolution("filter", image, "Filter" + GRAD, windows))
+    return tuple(gradients)
 
 
 def shape_of(call: Call, sizes: Sequence[int]) -> Windows:
-    """Return the windows of a call; ``sizes`` are the spatial dims of Input, which SAME pads."""
+    """Return the windows of a call; ``sizes``: the spatial dims of Input, for SAME padding."""
     return windows_of(call, sizes, call.dims("Filter")[2:], call.attr("dilations"))

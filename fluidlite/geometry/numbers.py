@@ -1,4 +1,4 @@
-"""Numbers that an operator takes as tensors or as an attribute: ``reshape2``'s dims, ``slice``'s bounds."""
+"""Numbers that an operator takes as an attribute or as tensors: dims of ``reshape2``, bounds of ``slice``."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from fluidlite.program.op_call import Call
 
 Number = int | None
-"""None: not known before the run."""
+"""None: unknown before the run."""
 
 
 def numbers_of(call: Call, attr: str) -> tuple[Number, ...] | None:
-    """Return the numbers that an attribute says, or tensors in its place.
+    """Return the numbers of an attribute, or of the tensors that replace it.
 
-    None stands for a number that is not known yet, and for all of them if even their count is not.
+    None stands for an unknown number, and for all of them if even their count is unknown.
     """
     name = standing_for(call, attr)
     if name is None:
-        found = call.attr(attr)
-        return tuple(found) if isinstance(found, tuple) else (found,)
+        value = call.attr(attr)
+        return tuple(value) if isinstance(value, tuple) else (value,)
     specs = call.specs(name)
     declared = call.op.input(name)
     if declared is not None and declared.duplicable:
@@ -38,10 +38,10 @@ def numbers_of(call: Call, attr: str) -> tuple[Number, ...] | None:
 
 
 def number_of(call: Call, attr: str) -> Number:
-    """Return the one number that an attribute says, or a tensor in its place; None if it is not known yet."""
-    found = numbers_of(call, attr)
-    if found is None:
+    """Return the number of an attribute, or of the tensor that replaces it; None if it is unknown."""
+    numbers = numbers_of(call, attr)
+    if numbers is None:
         return None
-    if len(found) != 1:
+    if len(numbers) != 1:
         call.fail_attr(attr, "one number")
-    return found[0]
+    return numbers[0]

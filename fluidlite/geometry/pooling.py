@@ -1,4 +1,4 @@
-"""The geometry of pooling that kernels of several libraries share: windows along each spatial dim."""
+"""Geometry of pooling for the kernels of all libraries: windows along each spatial dim."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class PoolAxis(NamedTuple):
     Attributes
     ----------
     size, outs : int
-        Elements of X, and of Out (how many windows there are).
+        Elements of X, and of Out: the number of windows.
     kernel, stride, before : int
-        Size of a window, the distance between two, and how far the first begins before X.
+        Size of a window, distance between two windows, and padding before X.
     adaptive : bool
-        Windows divide X as evenly as they can, and touch or overlap by one; kernel, stride and before say nothing.
+        Windows divide X as evenly as possible, and touch or overlap by one; kernel, stride and before are unused.
     """
 
     size: int
@@ -32,7 +32,7 @@ class PoolAxis(NamedTuple):
 
     @property
     def regular(self) -> PoolAxis:
-        """The same windows said without ``adaptive``, where they divide X exactly; else itself."""
+        """The same windows without ``adaptive`` if they divide X exactly; else unchanged."""
         if not self.adaptive or self.size % self.outs:
             return self
         step = self.size // self.outs
@@ -42,8 +42,8 @@ class PoolAxis(NamedTuple):
 def pool_axes(call: Call) -> tuple[PoolAxis, ...]:
     """Return the windows along each spatial dim of X, whose dims are known.
 
-    It reads ``ksize``, ``strides``, ``paddings``, ``global_pooling`` and ``adaptive``, and what the operator has of
-    ``ceil_mode``, ``padding_algorithm`` and ``data_format``.
+    It reads ``ksize``, ``strides``, ``paddings``, ``global_pooling`` and ``adaptive``; ``ceil_mode``,
+    ``padding_algorithm`` and ``data_format`` only if the operator has them.
     """
     dims = call.dims("X")
     last = "data_format" in call.attrs and channels_last(call)
@@ -68,7 +68,7 @@ def pool_axes(call: Call) -> tuple[PoolAxis, ...]:
 
 
 def pool_planes(call: Call) -> tuple[int, int]:
-    """Return (outer, inner): how many images stand before the spatial dims of X, and elements behind them."""
+    """Return (outer, inner): the elements of the dims before and after the spatial dims of X."""
     last = "data_format" in call.attrs and channels_last(call)
     images, channels, _ = split_dims(call.dims("X"), last)
     return (images, channels) if last else (images * channels, 1)

@@ -1,14 +1,13 @@
 """Matrix products of operators as plain GEMMs: ``matmul``, ``mul`` and their gradients on metadata alone.
 
-Every library that multiplies matrices needs the same facts: which rows and columns, what is transposed,
-which batches broadcast and which are summed. Here they are worked out once.
+All GEMM libraries need the same facts: rows and columns, transposition, batch axes that broadcast or are summed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise, product as every
+from itertools import pairwise, product as index_product
 from math import prod
 from operator import mul
 from typing import TYPE_CHECKING
@@ -58,40 +57,40 @@ class Gemm:
 
     @property
     def out_dims(self) -> Dims:
-        """Dims under which to view the output: 1 where the batch is summed."""
-        kept = tuple(1 if axis in self.summed else size for axis, size in enumerate(self.batch))
-        return (*kept, self.m, self.n)
+        """Dims under which to view the output: summed batch axes are 1."""
+        batch = tuple(1 if axis in self.summed else size for axis, size in enumerate(self.batch))
+        return (*batch, self.m, self.n)
 
     def steps(self) -> list[list[int]]:
-        """How many matrices of a, of b and of out one step along each batch axis skips."""
+        """The strides of a, b and out along each batch axis, in matrices."""
         return [_steps(dims[:-2], self.batch) for dims in (self.a_dims, self.b_dims, self.out_dims)]
 
     def strided(self) -> tuple[int, int, int] | None:
-        """How many matrices of a, of b and of out lie between two products, if that is the same for all; else None.
+        """The uniform strides of a, b and out between products, in matrices; None if they are not uniform.
 
-        It is worked out axis by axis: a batch whose size is still open stands for very many.
+        It is computed axis by axis, since an unknown batch size is represented by a huge number.
         """
         if any(self.batch[axis] > 1 for axis in self.summed):
             return None
-        found = []
+        strides = []
         for steps in self.steps():
             axes = [(size, step) for size, step in zip(self.batch, steps, strict=True) if size > 1]
             if any(outer != size * inner for (_, outer), (size, inner) in pairwise(axes)):
                 return None
-            found.append(axes[-1][1] if axes else 0)
-        a, b, out = found
+            strides.append(axes[-1][1] if axes else 0)
+        a, b, out = strides
         return a, b, out
 
     def matrices(self) -> Iterator[tuple[int, int, int, bool]]:
-        """Yield (which matrix of a, of b, of out, whether it adds to an earlier one) for each batch."""
+        """Yield (matrix of a, of b, of out, whether it is added to an earlier product) for each batch index."""
         steps = self.steps()
-        for index in every(*map(range, self.batch)):
+        for index in index_product(*map(range, self.batch)):
             a, b, out = [sum(map(mul, index, s)) for s in steps]
             yield a, b, out, any(index[axis] for axis in self.summed)
 
 
 def _steps(dims: Dims, batch: Dims) -> list[int]:
-    """How many matrices one step along each batch axis skips (0 where dims broadcast)."""
+    """The stride along each batch axis, in matrices (0 if the dim broadcasts)."""
     padded = (1,) * (len(batch) - len(dims)) + dims
     steps, step = [0] * len(batch), 1
     for axis in reversed(range(len(batch))):
@@ -102,10 +101,10 @@ def _steps(dims: Dims, batch: Dims) -> list[int]:
 
 @once
 def gemms_of(call: Call) -> tuple[Gemm, ...]:
-    """Return the GEMMs of a call of ``matmul``, ``mul``, ``matmul_grad`` or ``mul_grad``: one for each wanted output.
+    """Return the GEMMs of a ``matmul``, ``mul``, ``matmul_grad`` or ``mul_grad`` call: one per requested output.
 
-    A vector X counts as one row, a vector Y as one column. Where Y has no batch and X is not transposed,
-    X's batch joins its rows: one large product instead of many. A call with an epilogue gives those of its product.
+    A vector X counts as one row, a vector Y as one column. If Y has no batch and X is not transposed, the batch of X is
+    merged into its rows: one large product instead of many. For a call with an epilogue, those of its product.
     """
     if call.op.epilogue is not None:
         call = product_call(call)
@@ -125,26 +124,28 @@ def gemms_of(call: Call) -> tuple[Gemm, ...]:
     dout = "Out" + GRAD
     rows, columns = x[-1] if transposed_x else x[-2], y[-2] if transposed_y else y[-1]
     out = (*_broadcast(x[:-2], y[:-2]), rows, columns)
-    found = []
+    gemms = []
     if call.has("X" + GRAD):
-        if transposed_x:  # (op(Y) @ dOut^T) has the shape that X is stored in
-            found.append(_gemm("Y", y, transposed_y, dout, out, True, "X" + GRAD, x, alpha))
+        if transposed_x:  # op(Y) @ dOut^T has the layout in which X is stored
+            gemms.append(_gemm("Y", y, transposed_y, dout, out, True, "X" + GRAD, x, alpha))
         else:
-            found.append(_gemm(dout, out, False, "Y", y, not transposed_y, "X" + GRAD, x, alpha))
+            gemms.append(_gemm(dout, out, False, "Y", y, not transposed_y, "X" + GRAD, x, alpha))
     if call.has("Y" + GRAD):
         if transposed_y:
-            found.append(_gemm(dout, out, True, "X", x, transposed_x, "Y" + GRAD, y, alpha))
+            gemms.append(_gemm(dout, out, True, "X", x, transposed_x, "Y" + GRAD, y, alpha))
         else:
-            found.append(_gemm("X", x, not transposed_x, dout, out, False, "Y" + GRAD, y, alpha))
-    return tuple(found)
+            gemms.append(_gemm("X", x, not transposed_x, dout, out, False, "Y" + GRAD, y, alpha))
+    return tuple(gemms)
 
 
 def _gemm(
     a: str, a_dims: Dims, a_t: bool, b: str, b_dims: Dims, b_t: bool, out: str, out_dims: Dims | None, alpha: float
 ) -> Gemm:
     batch = _broadcast(a_dims[:-2], b_dims[:-2])
-    kept = batch if out_dims is None else (1,) * (len(batch) + 2 - len(out_dims)) + out_dims[:-2]
-    summed = tuple([axis for axis, (size, keep) in enumerate(zip(batch, kept, strict=True)) if size != keep])
+    kept_sizes = batch if out_dims is None else (1,) * (len(batch) + 2 - len(out_dims)) + out_dims[:-2]
+    summed = tuple(
+        [axis for axis, (size, kept_size) in enumerate(zip(batch, kept_sizes, strict=True)) if size != kept_size]
+    )
     k, m = a_dims[-2:] if a_t else (a_dims[-1], a_dims[-2])
     n = b_dims[-2] if b_t else b_dims[-1]
     return Gemm(a, a_dims, a_t, b, b_dims, b_t, out, m, n, k, batch, summed, alpha)

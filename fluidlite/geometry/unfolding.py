@@ -1,4 +1,4 @@
-"""Images read as sequences of windows."""
+"""Geometry of im2sequence: images as sequences of windows."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ if TYPE_CHECKING:
     from fluidlite.program.op_call import Call
 
 
-_LARGE = 2**31
-"""No image has so many rows or columns."""
+_MAX_SIZE = 2**31
+"""Rows or columns of an image; larger sizes are errors."""
 
 
 class ImageRun(NamedTuple):
-    """Images one behind the other that give sequences of one length.
+    """Consecutive images with equally many windows.
 
-    ``first``, ``images``: the first image, and how many.
-    ``height``, ``width``: windows of each image, row by row.
-    ``row``: the row of Out at which the first image's windows begin.
+    ``first``, ``images``: the first image, and the number of images.
+    ``height``, ``width``: rows and columns of windows of each image.
+    ``row``: the row of Out with the first window of the first image.
     """
 
     first: int
@@ -27,27 +27,27 @@ class ImageRun(NamedTuple):
     row: int
 
 
-def _two(call: Call, name: str) -> tuple[int, int]:
-    """Return an attribute that has a number of 1 or more for rows and for columns."""
-    given = call.attr(name)
-    if len(given) != 2 or min(given) < 1:
+def _pair(call: Call, name: str) -> tuple[int, int]:
+    """Return an attribute with a positive number for rows and one for columns."""
+    pair = call.attr(name)
+    if len(pair) != 2 or min(pair) < 1:
         call.fail_attr(name, "2 numbers of 1 or more, one for each spatial dim")
-    return given[0], given[1]
+    return pair[0], pair[1]
 
 
 def image_runs(call: Call) -> list[ImageRun] | None:
-    """Return the windows of im2sequence, equal images in a row together; None where dims or Y are not known."""
-    x, kernel, strides = call.dims("X"), _two(call, "kernels"), _two(call, "strides")
+    """Return the windows of im2sequence by runs of equal images; None if dims or Y are unknown."""
+    x, kernel, strides = call.dims("X"), _pair(call, "kernels"), _pair(call, "strides")
     pads = call.attr("paddings")
     if len(pads) != 4 or any(p < 0 for p in pads):
         call.fail_attr("paddings", "4 numbers of 0 or more: above, left, below, right")
     sizes = [(x[2], x[3])] * max(x[0], 0)
     if call.has("Y") and x[0] != 1:
-        step = _two(call, "out_stride")
+        step = _pair(call, "out_stride")
         values = call.value("Y")
         if values is None or x[0] < 0:
             return None
-        if not all(0 <= value < _LARGE for value in values):  # so NaN is none
+        if not all(0 <= value < _MAX_SIZE for value in values):  # NaN fails, too
             call.fail("Y", "sizes of images", values)
         pairs = zip(values[::2], values[1::2], strict=True)
         sizes = [(-(-int(h) // step[0]), -(-int(w) // step[1])) for h, w in pairs]

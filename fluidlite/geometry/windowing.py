@@ -1,7 +1,7 @@
-"""Random windows of random_crop: the numbers of Fluid on the CPU, seed by seed.
+"""Random windows of random_crop: the same numbers as Fluid's on the CPU, for each seed.
 
-They come from the "minimal standard" generator of Park, Miller and Stockmeyer (1993), which C++ calls
-``minstd_rand``, in the way that its usual library makes whole numbers below a bound of it.
+They come from the "minimal standard" generator of Park, Miller and Stockmeyer (1993), which is ``minstd_rand`` in C++,
+as libstdc++'s uniform_int_distribution uses it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _FACTOR, _MODULUS = 48271, 2**31 - 1
 
 
 def random_windows(seed: int, count: int, rooms: Sequence[int]) -> tuple[list[list[int]], int]:
-    """Return where each of ``count`` windows begins, from 0 to its room in each dim, and the seed that follows."""
+    """Return the starts of ``count`` windows, from 0 to ``rooms`` (included) in each dim, and the next seed."""
     start = seed % 2**64 % _MODULUS or 1
     windows = []
     for instance in range(count):
@@ -26,7 +26,7 @@ def random_windows(seed: int, count: int, rooms: Sequence[int]) -> tuple[list[li
 
 
 def _below(state: int, bound: int) -> tuple[int, int]:
-    """Return the state after drawing a number below ``bound``, and the number; what would make it uneven is redrawn."""
+    """Return the next state and a uniform number below ``bound``; draws that would bias it are rejected."""
     scale = (_MODULUS - 2) // bound
     while True:
         state = state * _FACTOR % _MODULUS

@@ -1,7 +1,7 @@
-"""Windows that slide over the spatial dims of an image or a volume, as kernels of several libraries see them.
+"""Geometry of windows that slide over the spatial dims of an image or a volume, for the kernels of all libraries.
 
-Layouts are a meaning here: with ``data_format`` "NHWC" the logical dims ARE [N, H, W, C]. Everything below speaks of
-spatial dims in their order (H, W or D, H, W), whatever the layout.
+The layout is part of the meaning: with ``data_format`` "NHWC" the logical dims ARE [N, H, W, C]. Spatial dims are
+always in the order (H, W) or (D, H, W), whatever the layout.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fluidlite.program.op_call import Call
 from fluidlite.tensor.tensor_spec import Dims
 
 Pads = tuple[tuple[int, int], ...]
-"""How far the image is padded (before, after) in each spatial dim."""
+"""Padding (before, after) of each spatial dim."""
 
 
 def channels_last(call: Call, name: str = "data_format") -> bool:
@@ -33,8 +33,8 @@ def join_dims(images: int, channels: int, spatial: Sequence[int], last: bool) ->
 class Windows(NamedTuple):
     """Windows over an image: one entry for each spatial dim.
 
-    ``kernel`` is the size of a window, ``strides`` the distance between two, ``pads`` what the image is padded with,
-    ``dilations`` the distance between two elements of a window.
+    ``kernel``: the size of a window. ``strides``: the distance between two windows. ``pads``: the padding of the image.
+    ``dilations``: the distance between two elements of a window.
     """
 
     kernel: Dims
@@ -44,15 +44,19 @@ class Windows(NamedTuple):
 
 
 def explicit_pads(call: Call, spatial: int) -> Pads:
-    """Return the attribute ``paddings`` as pairs: it has a number, or (before, after), for each spatial dim."""
-    given = call.attr("paddings")
-    return tuple((p, p) for p in given) if len(given) == spatial else tuple(zip(given[::2], given[1::2], strict=True))
+    """Return the attribute ``paddings`` as pairs: it has one number, or (before, after), for each spatial dim."""
+    paddings = call.attr("paddings")
+    return (
+        tuple((p, p) for p in paddings)
+        if len(paddings) == spatial
+        else tuple(zip(paddings[::2], paddings[1::2], strict=True))
+    )
 
 
 def windows_of(call: Call, sizes: Sequence[int], kernel: Sequence[int], dilations: Sequence[int] = ()) -> Windows:
-    """Return the windows that ``strides``, ``paddings`` and ``padding_algorithm`` of the call say.
+    """Return the windows that ``strides``, ``paddings`` and ``padding_algorithm`` of the call describe.
 
-    ``dilations``: empty: 1 each. SAME makes them 1, as Fluid does.
+    ``dilations``: empty stands for 1 each. SAME sets them to 1, as Fluid does.
     """
     spatial, strides, algorithm = len(kernel), call.attr("strides"), call.attr("padding_algorithm")
     steps = tuple(dilations) or (1,) * spatial
@@ -60,12 +64,12 @@ def windows_of(call: Call, sizes: Sequence[int], kernel: Sequence[int], dilation
         pads: Pads = ((0, 0),) * spatial
     elif algorithm == "SAME":
         steps = (1,) * spatial
-        pads = tuple(_same(n, k, s) for n, k, s in zip(sizes, kernel, strides, strict=True))
+        pads = tuple(_same_pads(n, k, s) for n, k, s in zip(sizes, kernel, strides, strict=True))
     else:
         pads = explicit_pads(call, spatial)
     return Windows(tuple(kernel), strides, pads, steps)
 
 
-def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
+def _same_pads(size: int, kernel: int, stride: int) -> tuple[int, int]:
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return (total // 2, total - total // 2)

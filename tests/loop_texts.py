@@ -15,7 +15,7 @@ from fluidlite.expr.calls import leaves
 from fluidlite.expr.number_table import NumberTable
 from fluidlite.program.op_call import Call
 from fluidlite.render.loops import cost, kept_answers, kernels
-from fluidlite.render.loops.launches import decoded, encoded
+from fluidlite.render.loops.launches import decode_texts, encode_texts
 from fluidlite.render.loops.sizes import Guards
 
 OTHERWISE = frozenset({
@@ -38,9 +38,9 @@ QUESTIONS = (kernels._READABLE, kernels._ALIASES, kernels._TEXTS, cost._ESTIMATE
 
 def forget_nests() -> None:
     """Forget what is known of nests, as a process does that begins: what lies on disk stays."""
-    kernels._known.clear()
+    kernels._cache.clear()
     for question in QUESTIONS:
-        question._known.clear()
+        question._caches.clear()
 
 
 def keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     What was written for other sizes, or by another process, and is used again, must be what would be written for these;
     and a file must hold all of it.
     """
-    written, text_of, types = kernels.written, kernels._text, set[str]()
+    written, text_of, types = kernels.nest_codes, kernels._text, set[str]()
     sizes: list[Any] = []
 
     def noted(call: Call, nests: Any, language: Any, values: Any) -> Any:
@@ -68,15 +68,15 @@ def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         types.add(call.op.type)
         dtypes = {spec.dtype for specs in (*call.ins.values(), *call.outs.values()) for spec in specs}
         if sizes[-1:] != [leaves(call)] and not dtypes & OTHER_NAMES:
-            fresh = kernels.write(call, context, kernels.noted(call, Guards()))
+            fresh = kernels.write(call, context, kernels.guarded_sizes(call, Guards()))
             assert fresh is not None
             mine, theirs = ([piece.text.body for piece in pieces] for pieces in (found, fresh))
             assert mine == theirs, "\n=====\n".join([f"{call}, {leaves(call)}", *mine, "instead of", *theirs])
         table = NumberTable()
-        pieces, rows = json.loads(json.dumps([encoded(found, table), table.rows]))
-        assert repr(decoded(pieces, NumberTable(rows))) == repr(found)
+        pieces, rows = json.loads(json.dumps([encode_texts(found, table), table.rows]))
+        assert repr(decode_texts(pieces, NumberTable(rows))) == repr(found)
         return found
 
     monkeypatch.setattr(kernels, "_text", noted)
-    monkeypatch.setattr(kernels, "written", checked)
+    monkeypatch.setattr(kernels, "nest_codes", checked)
     return types

@@ -1,4 +1,4 @@
-"""Expressions as code: array calls here, loops in a kernel language in ``loops``."""
+"""Code generation for tensor expressions: array calls here, loops in a kernel language in ``loops``."""
 
 from fluidlite.render import kernels
 from fluidlite.render.loops import kernels as loop_kernels

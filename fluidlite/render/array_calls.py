@@ -1,4 +1,4 @@
-"""Each primitive as an array call."""
+"""The array call of each tensor primitive."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fluidlite.expr.tensor import Tensor
 from fluidlite.render.array_text import ArrayText
 from fluidlite.render.readers import (
     called_function,
-    computed_by_reader,
+    covers_all_dims,
     gathered_factor,
-    has_all_dims,
-    in_sum,
+    has_out_argument,
+    is_computed_by_reader,
+    is_fused_into_sum,
+    is_sparse_unwindow,
     reduces_windows,
-    takes_array,
-    unspread,
-    unwindows_one,
+    without_broadcast,
 )
 
 
 class ArrayCalls(ArrayText):
-    """The text of each primitive; :data:`ARRAY_CALLS` says which is whose."""
+    """Writes the array call of each primitive; :data:`ARRAY_CALLS` is the table of its methods."""
 
     def _input(self, x: Tensor) -> str:
         self.operands.append(x.params)
@@ -32,42 +32,42 @@ class ArrayCalls(ArrayText):
     def _number(self, x: Tensor) -> str:
         return "None"  # written where it is used
 
-    def operand(self, x: Tensor, of: Tensor, beside: str) -> str:
-        """An operand of a scalar primitive; a number is an array where no other operand is one."""
-        if unspread(x, of).op != "number":
-            return self._reached(x, of)
-        x = unspread(x, of)
+    def operand(self, x: Tensor, reader: Tensor, sibling: str) -> str:
+        """An operand of a scalar primitive; a number is converted to an array unless NumPy accepts it as it is."""
+        if without_broadcast(x, reader).op != "number":
+            return self._broadcastable(x, reader)
+        x = without_broadcast(x, reader)
         text = self.number(x.params[0], x.dtype)
-        if self.buffers is not None and any(each.op != "number" and each.dtype == x.dtype for each in of.args):
+        if self.buffers is not None and any(each.op != "number" and each.dtype == x.dtype for each in reader.args):
             return text  # NumPy takes it as one of the array's dtype
-        return f"H.as_number(xp, {text}, {beside}, {x.dtype!r})"
+        return f"H.as_number(xp, {text}, {sibling}, {x.dtype!r})"
 
     def _map(self, x: Tensor) -> str:
-        if in_sum(x, self.users):
-            return "None"  # multiplied where it is summed
-        whole = self.whole[x] = has_all_dims(x)
-        called, arrays = called_function(x), [arg for arg in x.args if arg.op != "number"]
-        beside, own = self._reached(arrays[0], x), called.startswith("@")
-        given = [
-            f"H.as_number(xp, {self.number(arg.params[0], arg.dtype)}, {beside}, {arg.dtype!r})"
-            if own and arg.op == "number"
-            else self.operand(arg, x, beside)
+        if is_fused_into_sum(x, self.users):
+            return "None"  # fused into the sum
+        has_full_dims = self.whole[x] = covers_all_dims(x)
+        function, arrays = called_function(x), [arg for arg in x.args if arg.op != "number"]
+        sibling, is_own = self._broadcastable(arrays[0], x), function.startswith("@")
+        arguments = [
+            f"H.as_number(xp, {self.number(arg.params[0], arg.dtype)}, {sibling}, {arg.dtype!r})"
+            if is_own and arg.op == "number"
+            else self.operand(arg, x, sibling)
             for arg in x.args
         ]
-        if whole and self.buffers is not None and takes_array(called):
-            given += self._memory(x, given)
-        taken = ", ".join(given)
-        if called == "where":
-            text = f"H.where(context, {taken})"
+        if has_full_dims and self.buffers is not None and has_out_argument(function):
+            arguments += self._memory(x, arguments)
+        argument_text = ", ".join(arguments)
+        if function == "where":
+            text = f"H.where(context, {argument_text})"
         else:
-            text = f"F.{called[1:]}(xp, {taken})" if own else f"xp.{called}({taken})"
-        return text if whole else f"H.broadcast(xp, {text}, {self.sizes(x.dims)})"
+            text = f"F.{function[1:]}(xp, {argument_text})" if is_own else f"xp.{function}({argument_text})"
+        return text if has_full_dims else f"H.broadcast(xp, {text}, {self.sizes(x.dims)})"
 
     def _memory(self, x: Tensor, names: Sequence[str]) -> list[str]:
-        """The argument that says where NumPy writes an elementwise tensor, if there is a place for it."""
-        into = self.into(x)[2:]
-        target = self.targets.get(into) or self.target(into, x) if into else None
-        if not into and self.buffers is not None:
+        """The ``out`` argument of NumPy for an elementwise tensor, if an array is free."""
+        output = self.into(x)[2:]
+        target = self.targets.get(output) or self.target(output, x) if output else None
+        if not output and self.buffers is not None:
             target = self.buffers.take(x, names)
         return [f"out={target}"] if target else []
 
@@ -88,7 +88,7 @@ class ArrayCalls(ArrayText):
     def _broadcast(self, x: Tensor) -> str:
         users = self.users.get(x, ())
         if users and all([user is not None and user.op == "map" and len(user.dims) == len(x.dims) for user in users]):
-            return "None"  # array functions broadcast themselves
+            return "None"  # array functions broadcast implicitly
         return f"H.broadcast(xp, {self.value(x.args[0])}, {self.sizes(x.dims)})"
 
     def _slice(self, x: Tensor) -> str:
@@ -117,9 +117,9 @@ class ArrayCalls(ArrayText):
     def _window(self, x: Tensor) -> str:
         users = self.users.get(x, ())
         if users and all(reduces_windows(user) for user in users):
-            return "None"  # reduced where it lies
-        called = "window" if any(user is not None and user.op == "map" for user in users) else "window_view"
-        return f"H.{called}(xp, {self.value(x.args[0])}, {self._windows(x)})"
+            return "None"  # fused into the reduction
+        function = "window" if any(user is not None and user.op == "map" for user in users) else "window_view"
+        return f"H.{function}(xp, {self.value(x.args[0])}, {self._windows(x)})"
 
     def _windows(self, x: Tensor) -> str:
         axis, stride, dilation = x.params
@@ -128,12 +128,12 @@ class ArrayCalls(ArrayText):
     def _unwindow(self, x: Tensor) -> str:
         axis, stride, dilation = x.params
         (parts,) = x.args
-        if unwindows_one(x):
-            given = ", ".join(self.value(arg) for arg in parts.args)
+        if is_sparse_unwindow(x):
+            arguments = ", ".join(self.value(arg) for arg in parts.args)
             sizes = f"{self.number(parts.dims[axis + 1])}, {self.number(x.dims[axis])}"
-            return f"H.unwindow_one(context, {given}, {axis}, {sizes}, {stride}, {dilation}{self.into(x)})"
-        said = f"{axis}, {self.number(x.dims[axis])}, {stride}, {dilation}"
-        return f"H.unwindow(xp, {self.value(parts)}, {said}{self.into(x)})"
+            return f"H.unwindow_one(context, {arguments}, {axis}, {sizes}, {stride}, {dilation}{self.into(x)})"
+        geometry = f"{axis}, {self.number(x.dims[axis])}, {stride}, {dilation}"
+        return f"H.unwindow(xp, {self.value(parts)}, {geometry}{self.into(x)})"
 
     def _reduce(self, x: Tensor) -> str:
         kind, axes = x.params
@@ -142,8 +142,8 @@ class ArrayCalls(ArrayText):
             source = self.value(windows.args[0])
             return f"H.window_reduce(xp, {kind!r}, {source}, {self._windows(windows)}, {x.dtype!r})"
         (arg,) = x.args
-        if in_sum(arg, self.users):
-            a, b = (self._reached(each, arg) for each in arg.args)
+        if is_fused_into_sum(arg, self.users):
+            a, b = (self._broadcastable(each, arg) for each in arg.args)
             return f"H.product_sum(xp, {a}, {b}, {axes}, {x.dtype!r})"
         return f"H.reduce(xp, {kind!r}, {self.value(arg)}, {axes}, {x.dtype!r})"
 
@@ -169,7 +169,7 @@ class ArrayCalls(ArrayText):
         return f"H.segment_of(xp, {self.value(x.args[0])}, {self.number(x.dims[0])})"
 
     def _table(self, kind: str, flag: bool, offsets: Tensor) -> str:
-        """Rows by step: they are known where those of a LoD are."""
+        """The table of rows by step of a recurrence, computed from the offsets of a LoD."""
         like = "a0" if self.operands else "out0"
         values = f"H.step_table({kind!r}, {flag}, {self.number(offsets.params[2])})"
         return f"H.as_number(xp, {values}, {like}, 'int64')"
@@ -183,9 +183,9 @@ class ArrayCalls(ArrayText):
         return f"H.take(xp, {self.value(x.args[0])}, {table}, None, 0)"
 
     def _indices(self, x: Tensor) -> str:
-        """Indices that can be read, and which of them were out of range (None: none of them counts)."""
-        if x in self.ready:
-            return self.ready[x]
+        """Indices made safe to read, and a mask of those in range (None: all)."""
+        if x in self.safe_indices:
+            return self.safe_indices[x]
         (axis, *mode), index = x.params, x.args[-1]
         size = x.args[0].dims[axis]
         if in_range(index, size):
@@ -193,8 +193,8 @@ class ArrayCalls(ArrayText):
         return f"*H.checked(context, {self.value(index)}, {self.number(size)}, {(mode or ['check'])[0]!r}, io)"
 
     def _take(self, x: Tensor) -> str:
-        if computed_by_reader(x, self.users):
-            return "None"  # made where it is multiplied
+        if is_computed_by_reader(x, self.users):
+            return "None"  # fused into the contraction
         return f"H.take(xp, {self.value(x.args[0])}, {self._indices(x)}, {x.params[0]}{self.into(x)})"
 
     def _pick(self, x: Tensor) -> str:
@@ -205,38 +205,40 @@ class ArrayCalls(ArrayText):
 
     def _add_at(self, x: Tensor) -> str:
         (axis,), (updates, index, *base), bound = x.params, map(self.value, x.args), x.dims[x.params[0]]
-        known = in_range(x.args[1], bound)
+        is_in_range = in_range(x.args[1], bound)
         begin = base[0] if base else None
         product = x.args[0]
-        if computed_by_reader(product, self.users):
+        if is_computed_by_reader(product, self.users):
             a, b = map(self.value, product.args)
             letters = ", ".join(map(repr, product.params))
-            where = f"{index}, {axis}, {self.number(bound)}, {begin}, {known}{self.into(x)}"
-            return f"H.add_contract(context, {a}, {b}, {letters}, {where})"
-        return f"H.add_at(context, {updates}, {index}, {axis}, {self.number(bound)}, {begin}, {known}{self.into(x)})"
+            location = f"{index}, {axis}, {self.number(bound)}, {begin}, {is_in_range}{self.into(x)}"
+            return f"H.add_contract(context, {a}, {b}, {letters}, {location})"
+        return (
+            f"H.add_at(context, {updates}, {index}, {axis}, {self.number(bound)}, {begin}, {is_in_range}{self.into(x)})"
+        )
 
     def _set_at(self, x: Tensor) -> str:
         (axis,), (source, updates, _) = x.params, map(self.value, x.args)
         return f"H.set_at(context, {source}, {updates}, {self._indices(x)}, {axis}{self.into(x)})"
 
     def _put(self, x: Tensor) -> str:
-        if self.users.get(x) and all(map(unwindows_one, self.users[x])):
-            return "None"  # put where windows are added up
+        if self.users.get(x) and all(map(is_sparse_unwindow, self.users[x])):
+            return "None"  # fused into unwindow
         (axis,), (updates, index, *base), bound = x.params, map(self.value, x.args), x.dims[x.params[0]]
-        known, begin = in_range(x.args[1], bound), base[0] if base else None
-        return f"H.put(context, {updates}, {index}, {axis}, {self.number(bound)}, {begin}, {known}{self.into(x)})"
+        is_in_range, begin = in_range(x.args[1], bound), base[0] if base else None
+        return f"H.put(context, {updates}, {index}, {axis}, {self.number(bound)}, {begin}, {is_in_range}{self.into(x)})"
 
     def _contract(self, x: Tensor) -> str:
-        if computed_by_reader(x, self.users):
-            return "None"  # multiplied where it is added
-        mine, theirs, out = x.params
-        at = gathered_factor(x, self.users)
-        if at is not None:
-            taken, other = x.args[at], self.value(x.args[1 - at])
-            source = f"{self.value(taken.args[0])}, {self._indices(taken)}, {taken.params[0]}"
-            letters = (mine, theirs, out) if at == 0 else (theirs, mine, out)
-            said = ", ".join(map(repr, letters))
-            return f"H.take_contract(xp, {source}, {other}, {said}{self.into(x)})"
+        if is_computed_by_reader(x, self.users):
+            return "None"  # fused into the scatter
+        a_letters, b_letters, out = x.params
+        number = gathered_factor(x, self.users)
+        if number is not None:
+            gather, other = x.args[number], self.value(x.args[1 - number])
+            source = f"{self.value(gather.args[0])}, {self._indices(gather)}, {gather.params[0]}"
+            letters = (a_letters, b_letters, out) if number == 0 else (b_letters, a_letters, out)
+            letters_text = ", ".join(map(repr, letters))
+            return f"H.take_contract(xp, {source}, {other}, {letters_text}{self.into(x)})"
         a, b = (self.value(arg) for arg in x.args)
         return f"H.contract(xp, {a}, {b}, {x.params[0]!r}, {x.params[1]!r}, {x.params[2]!r}{self.into(x)})"
 
@@ -244,4 +246,4 @@ class ArrayCalls(ArrayText):
 ARRAY_CALLS: dict[str, Callable[[ArrayCalls, Tensor], str]] = {
     op: getattr(ArrayCalls, f"_{op}") for op in TENSOR_PRIMITIVES if hasattr(ArrayCalls, f"_{op}")
 }
-"""By primitive: the text of its value, of the names of its operands; "None" where its reader writes it."""
+"""By primitive, the function that writes its array call; "None" if the reader computes it."""

@@ -1,4 +1,4 @@
-"""What array calls of an expression are: their source, and what it reads and writes."""
+"""The generated array code of an expression: Python source with its operands, outputs and numbers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from fluidlite.expr.number import Number
 class ArrayCode:
     """The array calls of a traced expression.
 
-    ``operands``: slots, and numbers within them: which arrays ``compute`` reads.
-    ``numbers``: what ``N`` holds, and the dtype: an integer, or the offsets of a LoD, where the dtype is empty, else a
-    number as that dtype stores it.
-    ``outputs``: as ``operands``, which arrays ``compute`` writes.
+    ``operands``: (slot, number) of each array that ``compute`` reads.
+    ``numbers``: the numbers in ``N`` with their dtypes; an empty dtype stands for integers and offsets of a LoD.
+    ``outputs``: (slot, number) of each array that ``compute`` writes.
     """
 
     source: str
@@ -36,28 +35,32 @@ class ArrayCode:
         return namespace["compute"]  # type: ignore[no-any-return]
 
     def values(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """``N`` for a call whose sizes are all known."""
-        found = []
+        """The numbers ``N`` of a call whose sizes are all known."""
+        evaluated = []
         for each, dtype in self.numbers:
             value = each.evaluate(values)
             if value is None:
                 raise ProgramError(f"{each} is not known")
-            found.append(typed_number(value, dtype) if dtype else value if each.op == "offsets" else int(value))
-        return tuple(found)
+            evaluated.append(typed_number(value, dtype) if dtype else value if each.op == "offsets" else int(value))
+        return tuple(evaluated)
 
     def text(self, name: str, numbers: Sequence[Any]) -> str:
-        """A function of NumPy arrays that stands by itself: operands first, then the arrays that it writes.
+        """A standalone function of NumPy arrays: operands first, then the arrays that it writes.
 
-        What it needs beside Python are ``np``, ``functions``, ``array_functions`` and ``host_context``.
+        It imports nothing, and uses ``np``, ``functions``, ``array_functions`` and ``host_context``.
         """
-        said = [f"float({str(n)!r})" if isinstance(n, float) and not math.isfinite(n) else repr(n) for n in numbers]
-        work = _NUMBER.sub(lambda found: said[int(found[1])], dedent(self.source.partition("\n")[2]).rstrip("\n"))
-        for word, full in (("xp", "np"), ("H", "array_functions"), ("F", "functions"), ("io", "None")):
-            work = re.sub(rf"(?<![\w.]){word}(?=\W)", full, work)
-        if "(context," in work:
-            work = f"context = host_context()\n{work}"
+        number_texts = [
+            f"float({str(n)!r})" if isinstance(n, float) and not math.isfinite(n) else repr(n) for n in numbers
+        ]
+        body = _NUMBER.sub(
+            lambda match: number_texts[int(match[1])], dedent(self.source.partition("\n")[2]).rstrip("\n")
+        )
+        for short, name_in_text in (("xp", "np"), ("H", "array_functions"), ("F", "functions"), ("io", "None")):
+            body = re.sub(rf"(?<![\w.]){short}(?=\W)", name_in_text, body)
+        if "(context," in body:
+            body = f"context = host_context()\n{body}"
         arrays = ", ".join([*array_names(self.operands, self.outputs), *(["K=[]"] if "H.keep(" in self.source else [])])
-        return f"def {name}({arrays}):\n    with np.errstate(all='ignore'):\n{indent(work, ' ' * 8)}\n"
+        return f"def {name}({arrays}):\n    with np.errstate(all='ignore'):\n{indent(body, ' ' * 8)}\n"
 
 
 _NUMBER = re.compile(r"(?<!\w)N\[(\d+)\]")

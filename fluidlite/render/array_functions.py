@@ -1,6 +1,6 @@
-"""What array rendering calls beside the namespace's own functions; each takes the namespace first.
+"""The library of generated array code: functions that take the array namespace as their first argument.
 
-A namespace must have the functions of :data:`REQUIRED`. Of :data:`OPTIONAL` each has a fallback, made of those.
+A namespace must have the functions of :data:`REQUIRED`. Those of :data:`OPTIONAL` have fallbacks that use these.
 """
 
 from __future__ import annotations
@@ -139,21 +139,21 @@ OPTIONAL = {
     "lib.stride_tricks.as_strided": "windows are copied",
     "scatter_add": "a product with a matrix that has a 1 in each column; the place brings it, not the namespace",
 }
-"""What is used where it is there, and what stands for it where it is not."""
-KEPT = 1 << 12
-"""Elements that are kept, at most, of what a call computes of its sizes alone."""
+"""Functions that are used if a namespace has them, with their fallbacks."""
+MAX_CACHED_ELEMENTS = 1 << 12
+"""Elements of the arrays computed of sizes alone that calls of equal sizes share."""
 
 
 def lacking(xp: Any, dtypes: Sequence[str]) -> list[str]:
-    """What a namespace must have and lacks: functions of :data:`REQUIRED`, and dtypes, those of its device included."""
-    wanted = dict.fromkeys([*REQUIRED, *REQUIRED_DTYPES, *(dtype for dtype in dtypes if dtype not in HALVES)])
-    return [name for name in wanted if getattr(xp, name, None) is None]
+    """The required functions and dtypes that a namespace lacks, including the dtypes of its device."""
+    required = dict.fromkeys([*REQUIRED, *REQUIRED_DTYPES, *(dtype for dtype in dtypes if dtype not in HALVES)])
+    return [name for name in required if getattr(xp, name, None) is None]
 
 
-def keep(xp: Any, kept: list[Any], arrays: Sequence[Any]) -> None:
-    """Keep what the next calls need not compute again, if it is small and on the host."""
+def keep(xp: Any, cache: list[Any], arrays: Sequence[Any]) -> None:
+    """Cache constant arrays for the next calls, if they are small and on the host."""
     of_numpy = [x for x in arrays if isinstance(x, np.ndarray)]
-    if xp is np and sum(x.size for x in of_numpy) <= KEPT:
+    if xp is np and sum(x.size for x in of_numpy) <= MAX_CACHED_ELEMENTS:
         for x in of_numpy:
             x.flags.writeable = False
-        kept[:] = arrays
+        cache[:] = arrays

@@ -1,4 +1,4 @@
-"""Kernels of expressions by array calls, put where the framework looks for generated ones."""
+"""Kernels of expressions by array calls; registers their generator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fluidlite.render.arrays import array_code
 
 
 class ArrayKernels:
-    """Makes kernels of expressions out of array calls; of scalar expressions another generator does."""
+    """The generator of kernels by array calls; another generator handles scalar expressions."""
 
     def __init__(self, scalars: Generator) -> None:
         self.scalars = scalars
@@ -42,36 +42,36 @@ class ArrayKernels:
         try:
             if has_steps(call):
                 return "its steps are operators of their own"
-        except ProgramError as exc:  # numbers that it reads as values are not known yet
+        except ProgramError as exc:  # operands that it reads as values are not known yet
             return str(exc)
         return unsuitable(call, unit.array_dtypes)
 
     def _code(self, call: Call, context: Any) -> tuple[ArrayCode, Callable[..., Any]]:
-        slots, host = _written(call), _on_host(context)
+        slots, host = _computed_slots(call), _on_host(context)
         stored = {slot: [spec.dtype for spec in call.outs[slot]] for slot in slots}
-        known = self.codes.setdefault(traced_of(call), {})
+        codes = self.codes.setdefault(traced_of(call), {})
         key = host, repr(stored)
-        if key not in known:
-            code = array_code(traced_of(call), slots, host, _shared(call), stored)
-            known[key] = code, code.function()
-        return known[key]
+        if key not in codes:
+            code = array_code(traced_of(call), slots, host, _aliases(call), stored)
+            codes[key] = code, code.function()
+        return codes[key]
 
     def may_lie_on(self, call: Call) -> Mapping[str, str]:
-        """For output slots the input slots on which they may lie; array calls may write a part before they read all."""
+        """By output slot, the input slot that it may alias; array calls may write a part before they read all."""
         return {} if call.of_tensors else self.scalars.may_lie_on(call)
 
     def prepare(self, call: Call, context: Any) -> Prepared:
-        """Return what computes a call."""
+        """Return the prepared kernel of a call."""
         if not call.of_tensors:
             return self.scalars.prepare(call, context)
         code, compute = self._code(call, context)
         xp, values = context.array.xp, leaves(call)
         numbers, arrays = code.values(values), (*code.operands, *code.outputs)
-        whole = list[Any]()
+        cache = list[Any]()
 
         def bind(context: Any, io: Any) -> Callable[[], None]:
-            given = [io.array(slot, i) for slot, i in arrays]
-            return partial(compute, xp, functions, array_functions, context, io, numbers, whole, *given)
+            buffers = [io.array(slot, i) for slot, i in arrays]
+            return partial(compute, xp, functions, array_functions, context, io, numbers, cache, *buffers)
 
         def run(context: Any, io: Any) -> None:
             bind(context, io)()
@@ -82,8 +82,8 @@ class ArrayKernels:
         return Prepared(run, bind=bind if _on_host(context) else None, source=code.source, function=function)
 
 
-def _shared(call: Call) -> dict[str, str]:
-    """For output slots the input slot whose memory they may have."""
+def _aliases(call: Call) -> dict[str, str]:
+    """By output slot, the input slot that it may alias."""
     return {**call.op.may_alias, **call.op.must_alias}
 
 
@@ -92,8 +92,8 @@ def _on_host(context: Any) -> bool:
     return context.array is not None and bool(context.array.out and context.array.eager)
 
 
-def _written(call: Call) -> tuple[str, ...]:
-    """The output slots that are computed: not those that only say by their dims what a gradient needs."""
+def _computed_slots(call: Call) -> tuple[str, ...]:
+    """The output slots that are computed: not empty intermediate ones, which only carry dims for a gradient."""
 
     def computed(slot: str) -> bool:
         declared = call.op.output(slot)
@@ -103,12 +103,12 @@ def _written(call: Call) -> tuple[str, ...]:
 
 
 def _evaluated(traced: Traced, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The results of a trace that reads no operand, by array calls on NumPy."""
+    """Evaluate a trace without operands by array calls on NumPy."""
     code = array_code(traced)
-    found = {slot: np.empty(traced.dims(slot, values), x.dtype) for slot, (x,) in traced.outputs.items()}
+    results = {slot: np.empty(traced.dims(slot, values), x.dtype) for slot, (x,) in traced.outputs.items()}
     with np.errstate(all="ignore"):
-        code.function()(np, functions, array_functions, None, None, code.values(values), [], *found.values())
-    return found
+        code.function()(np, functions, array_functions, None, None, code.values(values), [], *results.values())
+    return results
 
 
 generators["array"], generated.evaluated = ArrayKernels(generators["array"]), _evaluated

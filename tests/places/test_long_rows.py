@@ -11,17 +11,17 @@ import fluidlite as fluid
 from fluidlite.expr.calls import leaves, traced_of
 from fluidlite.program.op_call import Call
 from fluidlite.program.registry import ops
-from fluidlite.render.loops.nests import WORTH, nests_of
+from fluidlite.render.loops.nests import MIN_NEST_ELEMENTS, nests_of
 from fluidlite.tensor.tensor_spec import Spec
 
 L = fluid.layers
 PLACES = [str(place) for place in fluid.places()]
 RNG = np.random.default_rng(4)
 LONG = {
-    "vectors": ([(WORTH,), (3,), (700,)], 0),
-    "rows": ([(5, WORTH // 5 + 1), (5, 1), (5, 40)], 1),
-    "an empty part": ([(2, WORTH), (2, 0), (2, 9)], 1),
-    "columns of 1": ([(WORTH, 1), (7, 1)], 0),
+    "vectors": ([(MIN_NEST_ELEMENTS,), (3,), (700,)], 0),
+    "rows": ([(5, MIN_NEST_ELEMENTS // 5 + 1), (5, 1), (5, 40)], 1),
+    "an empty part": ([(2, MIN_NEST_ELEMENTS), (2, 0), (2, 9)], 1),
+    "columns of 1": ([(MIN_NEST_ELEMENTS, 1), (7, 1)], 0),
 }
 
 
@@ -34,10 +34,10 @@ def nests(shapes: list[tuple[int, ...]], axis: int) -> int:
 
 
 def test_a_long_row_is_a_loop_a_part() -> None:
-    assert nests([(WORTH,), (3,)], 0) == 2
-    assert nests([(4, WORTH), (4, 3), (4, 5)], 1) == 3
+    assert nests([(MIN_NEST_ELEMENTS,), (3,)], 0) == 2
+    assert nests([(4, MIN_NEST_ELEMENTS), (4, 3), (4, 5)], 1) == 3
     assert nests([(4, 3), (4, 5)], 1) == 1  # short: one launch
-    assert nests([(WORTH, 8), (3, 8)], 0) == 1  # whole rows are chosen, not elements
+    assert nests([(MIN_NEST_ELEMENTS, 8), (3, 8)], 0) == 1  # whole rows are chosen, not elements
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -71,7 +71,7 @@ def _terms(x: Any, sizes: list[int], covers: bool) -> Any:
 @pytest.mark.parametrize("covers", [True, False])
 def test_gradients_of_slices(covers: bool, place: str) -> None:
     """Of slices that tile an input, or leave numbers out, whose gradients are 0."""
-    sizes = [WORTH, 5, 300]
+    sizes = [MIN_NEST_ELEMENTS, 5, 300]
     total = sum(sizes) + (0 if covers else 2)
     values = RNG.normal(size=total).astype("float32")
     x = L.data("x", [total], append_batch_size=False)

@@ -25,7 +25,7 @@ from fluidlite.program.registry import ops
 from fluidlite.render.loops import kernels, launches
 from fluidlite.render.loops.merging import merged
 from fluidlite.render.loops.nests import nests_of
-from fluidlite.render.loops.schedule import MANY_ROWS, Schedule, schedule_of
+from fluidlite.render.loops.schedule import MIN_BUSY_ITEMS, Schedule, schedule_of
 from fluidlite.tensor.tensor_spec import Spec
 
 L = fluid.layers
@@ -156,7 +156,7 @@ def call_of(type: str, dims: tuple[int, ...], made: tuple[int, ...], **attrs: An
 
 
 def schedule(call: Call) -> Schedule:
-    (nest,) = map(merged, nests_of(traced_of(call), kernels._wanted(call), leaves(call)))
+    (nest,) = map(merged, nests_of(traced_of(call), kernels._requested(call), leaves(call)))
     return schedule_of(nest, {}, leaves(call), REAL)
 
 
@@ -166,7 +166,7 @@ def test_the_schedule_follows_sizes() -> None:
     assert schedule(call_of("softmax", (100_000, 100), (100_000, 100))).members == 64
     assert schedule(call_of("softmax", (100_000, 20), (100_000, 20))).members == 1
     columns = {"dim": (0,), "keep_dim": False, "reduce_all": False}
-    assert schedule(call_of("reduce_sum", (512, MANY_ROWS), (MANY_ROWS,), **columns)).members == 1
+    assert schedule(call_of("reduce_sum", (512, MIN_BUSY_ITEMS), (MIN_BUSY_ITEMS,), **columns)).members == 1
     assert schedule(call_of("reduce_sum", (512, 64), (64,), **columns)).members == 256
     assert schedule(call_of("transpose", (640, 512), (512, 640), axis=(1, 0))).members == 1
 
@@ -250,9 +250,9 @@ def test_updates_are_sorted_or_added_up_by_chunks(rows: int, count: int, nests: 
     specs = {"X": Spec.of((rows, 7), "float32"), "Index": Spec.of((count, 1), "int64")}
     specs["Updates"] = Spec.of((count, 7), "float32")
     call = Call(ops.get("scatter_nd_add"), {k: (v,) for k, v in specs.items()}, {"Out": (specs["X"],)}, {})
-    found = nests_of(traced_of(call), kernels._wanted(call), leaves(call), side_by_side=True)
+    found = nests_of(traced_of(call), kernels._requested(call), leaves(call), lockstep=True)
     assert len(found) == nests
-    assert len(nests_of(traced_of(call), kernels._wanted(call), leaves(call))) == 1
+    assert len(nests_of(traced_of(call), kernels._requested(call), leaves(call))) == 1
 
 
 @pytest.mark.opencl

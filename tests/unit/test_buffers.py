@@ -123,7 +123,7 @@ def test_what_is_in_an_operand_s_memory_is_written_when_that_has_been_read(
     first: str, second: str, host: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One result in the memory of X, one that reads X; then the other in the memory of Y, which the first one reads."""
-    monkeypatch.setattr(array_moves, "TINY", 1)  # short axes are copied one element after the other
+    monkeypatch.setattr(array_moves, "MIN_ANALYZED_ELEMENTS", 1)  # short axes are copied one element after the other
 
     def function(given: Any, _: Any) -> dict[str, e.Tensor]:
         x, y = given["X"][0], given["Y"][0]

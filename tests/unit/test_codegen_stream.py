@@ -64,7 +64,7 @@ def test_values_are_the_same(
     keep_nothing(monkeypatch)
     plain = execute(context, op, inputs)
     assert "stream" not in source_of(context, op, inputs)
-    monkeypatch.setattr(past_caches, "LARGE", 1)
+    monkeypatch.setattr(past_caches, "MIN_NONTEMPORAL_BYTES", 1)
     assert "llvm_stream(" in source_of(context, op, inputs)
     large = execute(context, op, inputs)
     for slot, expected in plain.items():
@@ -79,7 +79,7 @@ def test_outputs_may_begin_anywhere(context: Any, monkeypatch: pytest.MonkeyPatc
     op, rng = OPERATORS["one"], np.random.default_rng(2)
     inputs = {slot: rng.standard_normal(10 * BLOCK + 3, "f4") for slot in "XY"}
     expected = execute(context, op, inputs)["Out"]
-    monkeypatch.setattr(past_caches, "LARGE", 1)
+    monkeypatch.setattr(past_caches, "MIN_NONTEMPORAL_BYTES", 1)
     run = generators["language"].prepare(call_of(op, inputs, {}), context)
     raw = np.zeros(expected.nbytes + 256, "u1")
     begin = -raw.ctypes.data % 64 + offset
@@ -93,9 +93,9 @@ def test_outputs_may_begin_anywhere(context: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_only_large_outputs_are(context: Any) -> None:
     """What a cache holds stays there for its next reader."""
-    op = OPERATORS["one"]
+    op, bound = OPERATORS["one"], past_caches.MIN_NONTEMPORAL_BYTES
     below, from_it = ({slot: np.broadcast_to(np.float32(1), (n,)) for slot in "XY"}
-                      for n in (past_caches.LARGE // 4 - 1, past_caches.LARGE // 4))  # fmt: skip
+                      for n in (bound // 4 - 1, bound // 4))  # fmt: skip
     assert "stream" not in source_of(context, op, below)
     assert "llvm_stream(" in source_of(context, op, from_it)
     half = operator(lambda x, y: (x < y, x), "XY", Less="bool", Same="")
@@ -106,13 +106,13 @@ def test_other_languages_keep_their_kernels(context: Any, monkeypatch: pytest.Mo
     """Loops compute elementwise operators for the sake of these stores alone."""
     words = {name: word for name, word in context.language.keywords.items() if name != "stream"}
     monkeypatch.setattr(context.language, "keywords", words)
-    monkeypatch.setattr(past_caches, "LARGE", 1)
+    monkeypatch.setattr(past_caches, "MIN_NONTEMPORAL_BYTES", 1)
     assert " fl_tested(" in source_of(context, OPERATORS["one"], {slot: np.ones(8 * BLOCK, "f4") for slot in "XY"})
 
 
 def test_lines_are_stored_past_the_caches(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_nothing(monkeypatch)
-    monkeypatch.setattr(past_caches, "LARGE", 1)
+    monkeypatch.setattr(past_caches, "MIN_NONTEMPORAL_BYTES", 1)
     inputs = {slot: np.ones(8 * BLOCK, "f4") for slot in "XY"}
     text, _ = c_to_llvm(source_of(context, OPERATORS["one"], inputs), "loops_tested_0")
     assert text.count("store <16 x float>") == text.count("align 64, !nontemporal !7") == BLOCK // 16
@@ -140,7 +140,7 @@ def test_loops_store_past_the_caches_too(
     keep_nothing(monkeypatch)
     plain = execute(context, loops_of({}), inputs)["Out"]
     assert "stream" not in source_of(context, loops_of({}), inputs)
-    monkeypatch.setattr(past_caches, "LARGE", 1)
+    monkeypatch.setattr(past_caches, "MIN_NONTEMPORAL_BYTES", 1)
     assert "llvm_stream(" in source_of(context, loops_of({}), inputs)
     large = execute(context, loops_of({}), inputs)["Out"]
     np.testing.assert_array_equal(large.view("u1"), plain.view("u1"))

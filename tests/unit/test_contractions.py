@@ -29,8 +29,8 @@ LETTERS = (
 @pytest.mark.parametrize(("copied", "enough"), [(4 << 20, 1 << 15), (4 << 20, 1), (64, 1), (1, 1 << 30), (1, 1)])
 @pytest.mark.parametrize("letters", LETTERS)
 def test_products_in_parts(letters: str, copied: int, enough: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contractions, "COPIED", copied)
-    monkeypatch.setattr(contractions, "ENOUGH", enough)
+    monkeypatch.setattr(contractions, "MAX_COPIED_BYTES", copied)
+    monkeypatch.setattr(contractions, "MIN_MATMUL_PRODUCTS", enough)
     rng = np.random.default_rng(len(letters))
     operands, out = letters.split("->")
     mine, theirs = operands.split(",")
@@ -67,7 +67,7 @@ def test_lines_are_read_where_they_are(letters: str, in_order: int, monkeypatch:
             return getattr(np, name)
 
     contractions._plans.clear()
-    monkeypatch.setattr(contractions, "IN_ORDER", in_order)
+    monkeypatch.setattr(contractions, "MAX_SEQUENTIAL_TERMS", in_order)
     monkeypatch.setattr(np, "einsum", watching)
     rng, sizes = np.random.default_rng(0), {"n": 2, "t": 5, "w": 3, "d": 20}
     names, out = letters.split("->")
@@ -86,7 +86,7 @@ def test_lines_are_read_where_they_are(letters: str, in_order: int, monkeypatch:
 
 def test_windows_are_copied_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A contraction of windows takes memory for some of them at a time, in a sum and in a result."""
-    monkeypatch.setattr(contractions, "COPIED", 1 << 14)
+    monkeypatch.setattr(contractions, "MAX_COPIED_BYTES", 1 << 14)
     largest = 0
     reshape = np.reshape
 

@@ -68,7 +68,8 @@ def values(
 
 @pytest.mark.parametrize(
     ("type", "x", "w", "attrs", "library", "bound"),
-    [(*case, "blas", "MAX_UNROLLED_BYTES") for case in LARGER] + [(*case, "plain", "COPIED") for case in SMALL],
+    [(*case, "blas", "MAX_UNROLLED_BYTES") for case in LARGER]
+    + [(*case, "plain", "MAX_COPIED_BYTES") for case in SMALL],
 )
 def test_rows_at_a_time(
     type: str, x: Any, w: Any, attrs: dict[str, Any], library: str, bound: str, monkeypatch: pytest.MonkeyPatch

@@ -47,7 +47,7 @@ def _close(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("letters", ["amkb,mk->amb", "amkb,km->amb", "akmb,mk->amb", "amk,mk->am", "mkb,mk->mb"])
 def test_lines(index: Any, letters: str, monkeypatch: Any) -> None:
     """Elements along an axis, mixed: by a matrix where indices are near, else gathered."""
-    monkeypatch.setattr(gathered, "LEAST", 0)
+    monkeypatch.setattr(gathered, "MIN_RESULTS", 0)
     mine, _, rest = letters.partition(",")
     theirs, _, out = rest.partition("->")
     axis = min(mine.index("m"), mine.index("k"))
@@ -111,7 +111,7 @@ def test_rows(letters: str) -> None:
 def test_near_indices_are_a_matrix_and_far_ones_are_not() -> None:
     """The fast way is taken where it should be."""
     x, ones = _normal(20, SIZE, 16), np.ones(NEAR.shape, "float32")
-    assert gathered.sums_along(x, gathered.Lines(NEAR, None, ones, False, False), 1, None) is not None
+    assert gathered.sums_along(x, gathered.SparseMatrix(NEAR, None, ones, False, False), 1, None) is not None
     far = NUMBERS.integers(0, 10_000, (900, 3))
-    lines = gathered.Lines(far, None, np.ones(far.shape, "float32"), False, False)
+    lines = gathered.SparseMatrix(far, None, np.ones(far.shape, "float32"), False, False)
     assert gathered.sums_along(_normal(2, 10_000, 16), lines, 1, None) is None

@@ -18,7 +18,7 @@ from fluidlite.program.op_call import Call
 from fluidlite.program.registry import ops
 from fluidlite.render.loops import kernels
 from fluidlite.render.loops.elements import equal_products
-from fluidlite.render.loops.sizes import Guards, Noted, alike
+from fluidlite.render.loops.sizes import GuardedSizes, Guards, is_equal_size
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 
 A, B, C, D = (size(name) for name in "abcd")
@@ -60,18 +60,20 @@ def test_what_is_computed_of_anything_else_is_not_known(n: Number) -> None:
 
 def test_sizes_that_are_equal_by_chance_are_not_alike_and_nothing_is_noted() -> None:
     guards = Guards()
-    sizes = Noted({"a": 8, "b": 8, "c": 8, "d": 9}, guards, generic=generic_sizes(NAMES, [equal(A, C)]))
-    assert not alike(A, B, sizes)
-    assert not guards.asked
-    assert alike(A, C, sizes)
+    sizes = GuardedSizes({"a": 8, "b": 8, "c": 8, "d": 9}, guards, generic=generic_sizes(NAMES, [equal(A, C)]))
+    assert not is_equal_size(A, B, sizes)
+    assert not guards.comparisons
+    assert is_equal_size(A, C, sizes)
     assert guards.hold({"a": 5, "b": 8, "c": 5, "d": 9})
     assert not guards.hold({"a": 5, "b": 8, "c": 6, "d": 9})
 
 
 def test_what_is_taken_to_be_equal_and_is_not_in_the_call_is_not_alike() -> None:
-    sizes = Noted({"a": 2, "b": 6, "c": 3, "d": 4}, Guards(), generic=generic_sizes(NAMES, [equal(A * B, C * D)]))
-    assert not alike(A, C, sizes)
-    assert alike(A * B, C * D, sizes)
+    sizes = GuardedSizes(
+        {"a": 2, "b": 6, "c": 3, "d": 4}, Guards(), generic=generic_sizes(NAMES, [equal(A * B, C * D)])
+    )
+    assert not is_equal_size(A, C, sizes)
+    assert is_equal_size(A * B, C * D, sizes)
 
 
 def test_dims_fall_into_groups_of_equal_products() -> None:
@@ -95,7 +97,7 @@ def call_of(type: str, inputs: dict[str, tuple[int, ...]], attrs: dict[str, Any]
 def texts(type: str, inputs: dict[str, tuple[int, ...]], attrs: dict[str, Any], *outputs: str) -> list[str]:
     call = call_of(type, inputs, attrs, *outputs)
     language = get_context(fluid.CPUPlace()).language
-    pieces = kernels.write(call, SimpleNamespace(language=language), kernels.noted(call, Guards()))
+    pieces = kernels.write(call, SimpleNamespace(language=language), kernels.guarded_sizes(call, Guards()))
     assert pieces is not None
     return [piece.text.body for piece in pieces]
 
@@ -151,8 +153,8 @@ def test_another_batch_of_a_convolutional_network_compiles_nothing(place: str) -
 
 def test_how_long_a_vector_is_is_not_asked() -> None:
     guards = Guards()
-    sizes = kernels.noted(call_of("cumsum", {"X": (5,)}, {"axis": 0}, "Out"), guards)
-    assert not guards.asked
-    kernels.noted(call_of("cumsum", {"X": (9, 5)}, {"axis": 0}, "Out"), guards)
+    sizes = kernels.guarded_sizes(call_of("cumsum", {"X": (5,)}, {"axis": 0}, "Out"), guards)
+    assert not guards.comparisons
+    kernels.guarded_sizes(call_of("cumsum", {"X": (9, 5)}, {"axis": 0}, "Out"), guards)
     assert guards.hold({**sizes.values, "X.0.0": 7, "X.0.1": 5})
     assert not guards.hold({**sizes.values, "X.0.0": 7, "X.0.1": 9})

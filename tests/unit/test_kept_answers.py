@@ -35,13 +35,13 @@ from fluidlite.tensor.tensor_spec import Spec
 def laid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A folder of its own; the types of operators whose loops are laid out."""
     types: list[str] = []
-    init = kernels._Laid.__init__
+    init = kernels._CallNests.__init__
 
     def noted(self: Any, call: Any) -> None:
         types.append(call.op.type)
         init(self, call)
 
-    monkeypatch.setattr(kernels._Laid, "__init__", noted)
+    monkeypatch.setattr(kernels._CallNests, "__init__", noted)
     monkeypatch.setattr(kept_answers, "_disk", DiskCache(tmp_path))
     another_process()
     yield types
@@ -186,7 +186,7 @@ TESTED = {
 
 
 def texts(call: Call, language: Any) -> list[str]:
-    return [piece.text.body for piece in kernels.written(call, SimpleNamespace(language=language))]
+    return [piece.text.body for piece in kernels.nest_codes(call, SimpleNamespace(language=language))]
 
 
 def other(name: str, value: Any) -> Any:
@@ -206,7 +206,7 @@ def test_every_language_has_texts_of_its_own(laid: list[str], name: str, value: 
     call, mine, theirs = call_of(), get_context("cpu").language, other(name, value)
     for language in (mine, theirs, mine, theirs):
         another_process()
-        fresh = kernels.write(call, SimpleNamespace(language=language), kernels.noted(call, Guards()))
+        fresh = kernels.write(call, SimpleNamespace(language=language), kernels.guarded_sizes(call, Guards()))
         assert texts(call, language) == [piece.text.body for piece in fresh]
     laid.clear()
     another_process()
@@ -235,7 +235,7 @@ def test_guards_are_asked(laid: list[str]) -> None:
             texts(call_of(rows=before), language)
             another_process()
             call = call_of(rows=mine)
-            fresh = kernels.write(call, context, kernels.noted(call, Guards()))
+            fresh = kernels.write(call, context, kernels.guarded_sizes(call, Guards()))
             assert texts(call, language) == [piece.text.body for piece in fresh], (before, mine)
 
 

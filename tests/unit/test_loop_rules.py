@@ -41,7 +41,7 @@ def nests(call: Call) -> tuple[Nest, ...]:
 def texts(call: Call, **keywords: str) -> list[str]:
     language = copy(get_context(fluid.CPUPlace()).language)
     language.keywords = {**language.keywords, **keywords}
-    pieces = kernels.write(call, SimpleNamespace(language=language), kernels.noted(call, Guards()))
+    pieces = kernels.write(call, SimpleNamespace(language=language), kernels.guarded_sizes(call, Guards()))
     assert pieces is not None
     return [piece.text.body for piece in pieces]
 
@@ -282,7 +282,7 @@ def test_a_text_is_of_its_own_sizes_whoever_asked_before(
         return call_of(type, dims, attrs, *outputs)
 
     def written(call: Call) -> list[str]:
-        return [piece.text.body for piece in kernels.written(call, context)]
+        return [piece.text.body for piece in kernels.nest_codes(call, context)]
 
     keep_nothing(monkeypatch)
     sizes = [(2, 2), (2, 64), (8, 2), (16, 3), (64, 64), (600, 40), (4096, 4), (4, 4096), (300, 512)]
@@ -291,7 +291,7 @@ def test_a_text_is_of_its_own_sizes_whoever_asked_before(
             forget_nests()
             alone = written(at(*mine))
             forget_nests()
-            kernels._laid(at(*before))
+            kernels._call_nests(at(*before))
             assert written(at(*mine)) == alone, (before, mine)
             written(at(*before))
             assert written(at(*mine)) == alone, (before, mine)

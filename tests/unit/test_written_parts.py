@@ -112,7 +112,7 @@ def test_turned_and_flat_beside_others(axis: int) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 def test_short_axes_are_copied_an_element_after_the_other(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever lies where: all elements are there, once, and rounded once."""
-    monkeypatch.setattr(array_moves, "TINY", 1)
+    monkeypatch.setattr(array_moves, "MIN_ANALYZED_ELEMENTS", 1)
     rng, ways = np.random.default_rng(0), set[int]()
     for turn in range(60):
         dims = [int(n) for n in rng.choice([1, 2, 3, 4, 7, 20], rng.integers(1, 6))]

@@ -1,1 +1,1 @@
-"""Expressions as loops: what is computed for each element of a result, and of which loops that is the body."""
+"""Lowering of tensor expressions to loop nests, and of these to kernel-language source."""

@@ -1,4 +1,4 @@
-"""What a loop goes through, and one number that it computes."""
+"""Axes of loops, and the elements that loops compute."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fluidlite.render.loops.indices import axis_leaf
 class Axis:
     """An axis of a loop.
 
-    It counts from 0 to ``size``, but only from ``begin`` on and to ``end``, which are computed of axes around it, and
-    lie within 0 and the size.
+    It runs from ``begin`` (default 0) to ``end`` (default ``size``, excluded). These may depend on enclosing axes, and
+    are in [0, size].
     """
 
     name: str
@@ -25,7 +25,7 @@ class Axis:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Equal keys are equal axes."""
+        """Axes with equal keys are equal."""
         begin, end = self.bounds
         return self.name, begin.key, end.key
 
@@ -37,25 +37,25 @@ class Axis:
 
     @property
     def leaf(self) -> Number:
-        """Its number."""
+        """The index along the axis."""
         return axis_leaf(self.name)
 
     @property
     def bounds(self) -> tuple[Number, Number]:
-        """Where it begins, and where it ends."""
+        """The first index, and the end, which is excluded."""
         return number(0) if self.begin is None else self.begin, self.size if self.end is None else self.end
 
 
 @dataclass(frozen=True, eq=False)
 class Element:
-    """One number that a loop computes.
+    """A scalar expression that a loop computes.
 
-    ``op``: ``load`` (params: source, place among its elements, conditions under which that is there), ``number``
-    (params: a Number of the call), ``index`` (params: a Number of axes), ``random`` (params: kind, sub-stream, place
-    among all elements), ``map`` (params: a scalar primitive), ``cast``, ``select`` (params: conditions; the first
-    operand where all hold, else the second), ``checked`` (params: size, conditions), ``reduce`` or ``arg`` (params:
-    kind, axes) or ``running`` (params: kind, the axis in whose order, whether without the element itself).
-    ``dtype``: float16 and bfloat16 only of what is moved.
+    ``op``: ``load`` (params: source, offset, conditions that predicate it), ``number`` (params: a Number of the call),
+    ``index`` (params: a Number of axes), ``random`` (params: kind, sub-stream, linear index), ``map`` (params: a scalar
+    primitive), ``cast``, ``select`` (params: conditions; the first operand where all hold, else the second),
+    ``checked`` (params: size, conditions), ``reduce`` or ``arg`` (params: kind, axes) or ``running``, a scan (params:
+    kind, axis, whether it is exclusive).
+    ``dtype``: float16 and bfloat16 only of values that are moved, not computed.
     """
 
     op: str
@@ -65,7 +65,7 @@ class Element:
 
 
 def numbers_in(x: Element) -> Iterator[Number]:
-    """The numbers that an element is computed of by itself."""
+    """The numbers in the params of an element."""
     for each in x.params:
         if isinstance(each, Number):
             yield each

@@ -1,4 +1,4 @@
-"""Elements and numbers as text of a kernel language."""
+"""Code generation: the kernel-language text of elements and numbers."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ from fluidlite.codegen.language_primitives import converted, held, primitive
 from fluidlite.codegen.language_text import literal
 from fluidlite.codegen.typed import number as typed_number
 from fluidlite.expr.number import Condition, Number, number
-from fluidlite.render.loops.affine import step_is_one, step_of, with_axes
-from fluidlite.render.loops.elements import Element, Source, numbers_in
-from fluidlite.render.loops.functions import costly
+from fluidlite.render.loops.affine import is_contiguous, stride_of, with_axes
+from fluidlite.render.loops.elements import BufferKey, Element, numbers_in
+from fluidlite.render.loops.functions import is_expensive
 from fluidlite.render.loops.indices import Conditions, leaves_of
 from fluidlite.render.loops.merging import elements_of
 from fluidlite.render.loops.nest import TILE, Nest, Store
-from fluidlite.render.loops.schedule import NEAR, Schedule
+from fluidlite.render.loops.schedule import MAX_VECTOR_STRIDE, Schedule
 from fluidlite.render.loops.sizes import size_of
 
 _SIGNS = {"equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
 _TURNED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
-STATUS: Source = ("status",)
+STATUS: BufferKey = ("status",)
 LONG_TILE = 4 * TILE
-"""Neighbours of which few are left behind the last whole vector."""
+"""Elements of a tile from which the remainder after the last full vector is negligible."""
 
 
 @dataclass
-class Scope:
-    """The text within loops: what it defines stands for all numbers of the axes around it.
+class LoopScope:
+    """The text of a loop body with the variables that it defines.
 
-    ``tile`` holds statements for each element of a tile: they are one loop, until a loop over something else comes
-    between. ``checks`` are the indices that it checks: the variable that keeps the worst one, and the bound.
+    ``axes``: the axes of the enclosing loops.
+    ``names``: the defined variables by element or number.
+    ``tile``: the pending statements for each element of a tile; :meth:`ElementWriter._flush` wraps them in one loop.
+    ``tile_names``: the variables that these define.
+    ``checks``: the indices that they check: the variable with the worst one, and the bound.
     """
 
     axes: frozenset[str]
@@ -44,20 +47,20 @@ class Scope:
     tile: list[str] = field(default_factory=list)
     tile_names: dict[Any, str] = field(default_factory=dict)
     neighbours: str = ""
-    """The axis of a reduction along which the loop goes through several neighbours at a time."""
+    """The axis of a reduction along which the loop takes TILE elements at a time, for partial results."""
     head: list[str] = field(default_factory=list)
-    """What is done before each of these."""
-    apart: bool = False
-    """Whether neighbours of the tile read what lies apart."""
+    """Statements before each of these inner loops."""
+    strided: bool = False
+    """Whether the tile has strided loads."""
     checks: list[tuple[str, str]] = field(default_factory=list)
 
 
 class ElementWriter:
-    """Writes the text of elements: each is defined in the outermost loop in which all that it is computed of is known.
+    """Writes the text of elements. Each is hoisted to the outermost loop in which its operands are available.
 
-    ``dtypes``: as what is loaded and stored lies in memory.
-    ``late``: outputs that lie on operands, or may: they are written when all else is done.
-    ``updated``: those of them that are state, and stay what they were behind an error.
+    ``dtypes``: the dtypes of buffers in memory.
+    ``aliased``: outputs that alias, or may alias, operands; they are written last.
+    ``updated``: aliasing outputs that are state, which must stay unchanged after an error.
     """
 
     def __init__(
@@ -65,30 +68,30 @@ class ElementWriter:
         nest: Nest,
         schedule: Schedule,
         language: Any,
-        dtypes: Mapping[Source, str],
-        late: Mapping[Source, Source],
-        updated: Container[Source],
+        dtypes: Mapping[BufferKey, str],
+        aliased: Mapping[BufferKey, BufferKey],
+        updated: Container[BufferKey],
     ) -> None:
         self.nest, self.schedule, self.dtypes, self.elements = nest, schedule, dtypes, nest.elements
-        self.late, self.updated = late, updated
+        self.aliased, self.updated = aliased, updated
         self.types, self.math = language.types, language.math
-        words = [str(language.keywords.get(name, "")) for name in ("independent", "apart", "stream", "unroll")]
-        self.independent, self.apart, self.stream, self.unroll = words
-        self.ranks = _ranks(nest)
-        if not self.apart or any(map(costly, self.ranks)):  # functions gain more by vectors
-            self.apart = self.independent
+        keywords = [str(language.keywords.get(name, "")) for name in ("independent", "apart", "stream", "unroll")]
+        self.independent, self.strided, self.stream, self.unroll = keywords
+        self.ranks = _reduction_ranks(nest)
+        if not self.strided or any(map(is_expensive, self.ranks)):  # vectorized functions gain more
+            self.strided = self.independent
         self.crossing: set[Any] = set()
         self._begin()
 
     def _begin(self) -> None:
-        self.buffers: dict[Source, tuple[str, str, bool]] = {}
+        self.buffers: dict[BufferKey, tuple[str, str, bool]] = {}
         self.numbers: dict[tuple[str, str], tuple[str, str, Number]] = {}
         items = frozenset(axis.name for axis in self.nest.items)
-        self.scopes = [Scope(items - {self.schedule.lane})]
-        self.waiting = sorted(self.nest.stores, key=lambda store: store.target in self.late)
+        self.scopes = [LoopScope(items - {self.schedule.lane})]
+        self.waiting = sorted(self.nest.stores, key=lambda store: store.target in self.aliased)
         self.saved: dict[Element, Store] = {}
         self.staged: dict[Element, str] = {}
-        self.past: list[tuple[Store, str]] = []
+        self.nontemporal: list[tuple[Store, str]] = []
         self.staging = False
         self.rows: list[tuple[str, str]] = []
         self.draws = False
@@ -99,7 +102,7 @@ class ElementWriter:
     # Scopes
 
     def _level(self, needs: frozenset[str]) -> int:
-        """The outermost scope in which something can be defined."""
+        """The outermost scope in which all of these axes are available."""
         free = frozenset() if self.staging else {self.schedule.lane}
         return next(k for k, scope in enumerate(self.scopes) if needs <= scope.axes | free)
 
@@ -113,21 +116,21 @@ class ElementWriter:
         self.flushes += bool(scope.tile)
         if scope.tile:
             lane = self.schedule.lane
-            word = self.apart if scope.apart else self.independent
-            begin = f"{word} for (int v = 0; v < @W@; ++v) {{ const index_t {lane} = first + v;"
+            pragma = self.strided if scope.strided else self.independent
+            begin = f"{pragma} for (int v = 0; v < @W@; ++v) {{ const index_t {lane} = first + v;"
             unsigned = self.types["uint64"]
             scope.lines += [f"{unsigned} {worst} = 0;" for worst, _ in scope.checks]
             scope.lines += [begin, *scope.tile, "}"]
             scope.lines += [
-                self._reported(f"{worst} >= ({unsigned}){bound}", worst, bound) for worst, bound in scope.checks
+                self._report(f"{worst} >= ({unsigned}){bound}", worst, bound) for worst, bound in scope.checks
             ]
-        scope.tile, scope.tile_names, scope.checks, scope.apart = [], {}, [], False
+        scope.tile, scope.tile_names, scope.checks, scope.strided = [], {}, [], False
 
-    def _tiled(self, needs: frozenset[str]) -> bool:
+    def _in_tile(self, needs: frozenset[str]) -> bool:
         return bool(self.schedule.lane) and self.schedule.lane in needs and not self.staging
 
-    def _named(self, key: Any, level: int, into: int) -> str | None:
-        """The name of what was defined already, as it is read in the scope ``into``."""
+    def _defined_name(self, key: Any, level: int, into: int) -> str | None:
+        """The variable that is defined already, as it is read in the scope ``into``; or None."""
         for scope in self.scopes[: level + 1]:
             if key in scope.names:
                 return scope.names[key]
@@ -165,41 +168,45 @@ class ElementWriter:
         return self.numbers[key][0]
 
     def _number(self, n: Number, into: int) -> str:
-        """An index, a size, or what is computed of both, as it is read in the scope ``into``."""
+        """The text of a number of indices and sizes, as it is read in the scope ``into``."""
         if not leaves_of(n):
             return self._parameter(n, "int64")
         if n.op == "axis":
             return str(n.value)
         if n.op == "element":
             return self.value(self.elements.computed[n.value], into)
-        needs = self.elements.needs_of([n])
-        tile = self._tiled(needs)
+        needs = self.elements.number_axes([n])
+        tile = self._in_tile(needs)
         level = into if tile else self._level(needs)
         if tile:
-            known = self.scopes[into].tile_names.get(n.key)
+            defined = self.scopes[into].tile_names.get(n.key)
         else:
-            known = next((scope.names[n.key] for scope in self.scopes[: level + 1] if n.key in scope.names), None)
-        if known is not None:
-            return known
+            defined = next((scope.names[n.key] for scope in self.scopes[: level + 1] if n.key in scope.names), None)
+        if defined is not None:
+            return defined
         names = [self._number(arg, level) for arg in n.args]
-        return self._define(n.key, level, "index_t", _arithmetic(n.op, names), "x", tile)
+        return self._define(n.key, level, "index_t", _index_operation(n.op, names), "x", tile)
 
-    def _place(self, n: Number, into: int, there: Conditions = ()) -> str:
-        """Where something is loaded or stored. What lies apart in a long tile is said by steps from the tile's first
-        element: compilers see the step then, and read whole vectors, where else they gather.
+    def _offset(self, n: Number, into: int, conditions: Conditions = ()) -> str:
+        """The text of an offset. A strided offset in a long tile is the offset of the tile's first element plus a
+        multiple of the stride: compilers recognize the stride then, and emit vector loads instead of gathers.
 
-        They compute one by one what is left behind the last whole vector: that is much of a short tile. And they gather
-        what is read only where conditions hold that differ within a tile.
+        It does not pay off in short tiles, whose scalar remainder is large, nor for loads with conditions that differ
+        within the tile, which are gathers anyway.
         """
-        lane, needs = self.schedule.lane, self.elements.needs_of
-        step, rest = (step_of(n, lane), with_axes(n, {lane: number(0)})) if self._tiled(needs([n])) else (None, n)
-        if step is None or step.key in ("1", "-1") or lane in needs([step, rest]) | self.elements.needs_of_all(there):
+        lane, needs = self.schedule.lane, self.elements.number_axes
+        step, rest = (stride_of(n, lane), with_axes(n, {lane: number(0)})) if self._in_tile(needs([n])) else (None, n)
+        if (
+            step is None
+            or step.key in ("1", "-1")
+            or lane in needs([step, rest]) | self.elements.condition_axes(conditions)
+        ):
             return self._number(n, into)
         if self.schedule.lanes < LONG_TILE:
             return self._number(n, into)
         key = "by steps", n.key
-        if (known := self.scopes[into].tile_names.get(key)) is not None:
-            return known
+        if (defined := self.scopes[into].tile_names.get(key)) is not None:
+            return defined
         level = self._level(needs([step, rest]))
         begin = next((scope.names[key] for scope in self.scopes[: level + 1] if key in scope.names), None)
         by = self._number(step, level)
@@ -212,20 +219,20 @@ class ElementWriter:
 
     def _condition(self, c: Condition, into: int) -> str:
         lane = self.schedule.lane
-        if self._tiled(self.elements.needs_of_all((c,))):
+        if self._in_tile(self.elements.condition_axes((c,))):
             difference = c.a - c.b
-            step = step_of(difference, lane)
-            if step is not None and step.key in ("1", "-1"):  # the number of a neighbour is compared, which is short
+            step = stride_of(difference, lane)
+            if step is not None and step.key in ("1", "-1"):  # compare the 32-bit index in the tile
                 rest = with_axes(difference, {lane: number(0)})
-                if lane not in self.elements.needs_of([rest]):
+                if lane not in self.elements.number_axes([rest]):
                     limit = -rest if step.key == "1" else rest
                     sign = _SIGNS[c.op] if step.key == "1" else _SIGNS[_TURNED.get(c.op, c.op)]
                     return f"v {sign} {self._neighbour(limit)}"
         return f"{self._number(c.a, into)} {_SIGNS[c.op]} {self._number(c.b, into)}"
 
     def _neighbour(self, n: Number) -> str:
-        """Which neighbour of a tile an index along its axis is; of those outside, one before, or one behind."""
-        level, key = self._level(self.elements.needs_of([n])), ("neighbour", n.key)
+        """An index along the tiled axis as an index in the tile, clamped to one before or after it."""
+        level, key = self._level(self.elements.number_axes([n])), ("neighbour", n.key)
         for scope in self.scopes[: level + 1]:
             if key in scope.names:
                 return scope.names[key]
@@ -236,66 +243,64 @@ class ElementWriter:
     # Elements
 
     def value(self, x: Element, into: int) -> str:
-        """The name of an element's value, as it is read in the scope ``into``; it is defined in the outermost that it
-        can be.
-        """
+        """The text of an element's value, as it is read in the scope ``into``; it is hoisted as far as possible."""
         if x.op == "number":
             return self._constant(x)
-        needs = self.elements.needs(x)
-        level, tile = self._level(needs), self._tiled(needs)
-        if tile and (_plain(x) or self._lies_along(x)):  # it costs less than to be kept for each of a tile
+        needs = self.elements.free_axes(x)
+        level, tile = self._level(needs), self._in_tile(needs)
+        if tile and (_is_index(x) or self._is_contiguous_load(x)):  # cheaper to recompute than to keep in an array
             level = into
-        known = self._named(x, level, into)
-        if known is not None:
-            return known
+        defined = self._defined_name(x, level, into)
+        if defined is not None:
+            return defined
         if x.op in ("reduce", "arg"):
             inner, self.scopes = self.scopes, self.scopes[: level + 1]
-            self._reduced(x, level)
+            self._write_reduction(x, level)
             self.scopes = inner
             return self.scopes[level].names[x]
         if x in self.staged:
             return self._define(x, level, self._kind(x.dtype), self.staged[x], "v", tile)
         if x in self.saved:
-            text = f"{self.buffers[self.saved[x].target][0]}[{self._number(self.saved[x].place, level)}]"
+            text = f"{self.buffers[self.saved[x].target][0]}[{self._number(self.saved[x].offset, level)}]"
             return self._define(x, level, self._kind(x.dtype), text, "v", tile)
         if x.op == "checked":
             self._check(x, level, tile)
         if x.op == "running":
-            return self._run(x, level, tile)
+            return self._running(x, level, tile)
         name = self._define(x, level, self._kind(x.dtype), self._text(x, level), "v", tile)
         if tile and level != into and x not in self.crossing:
             self.crossing.add(x)
         return name
 
-    def _lies_along(self, x: Element) -> bool:
-        """Whether an element is loaded as it is from where nothing is written, side by side along the tile."""
+    def _is_contiguous_load(self, x: Element) -> bool:
+        """Whether an element is an unpredicated load of an unaliased operand, contiguous along the tile."""
         if x.op != "load" or x in self.staged or x in self.saved:
             return False
-        source, place, guard = x.params
-        if guard or source[0] != "in" or source in self.late.values() or self.dtypes[source] == "bool":
+        source, offset, guard = x.params
+        if guard or source[0] != "in" or source in self.aliased.values() or self.dtypes[source] == "bool":
             return False
-        return step_is_one(place, self.schedule.lane)
+        return is_contiguous(offset, self.schedule.lane)
 
-    def _lies_apart(self, place: Number) -> bool:
-        """Whether neighbours of a tile are read by equal steps, and no two of them in a vector."""
-        step = step_of(place, self.schedule.lane) if self._tiled(self.elements.needs_of([place])) else None
-        return step is not None and (step.op != "const" or abs(int(step.value)) > NEAR)
+    def _is_strided(self, offset: Number) -> bool:
+        """Whether the stride of a load along the tile is constant and too large for vector loads."""
+        step = stride_of(offset, self.schedule.lane) if self._in_tile(self.elements.number_axes([offset])) else None
+        return step is not None and (step.op != "const" or abs(int(step.value)) > MAX_VECTOR_STRIDE)
 
     def _check(self, x: Element, level: int, tile: bool) -> None:
         """Record an index that is out of range."""
         (size, guard), at = x.params, self.value(x.args[0], level)
         bound = self._number(size, level)
-        there = f" && {self._holds(guard, level)}" if guard else ""
+        predicate = f" && {self._holds(guard, level)}" if guard else ""
         if not tile:
-            self._emit(self._reported(f"({at} < 0 || {at} >= {bound}){there}", at, bound), level, False)
+            self._emit(self._report(f"({at} < 0 || {at} >= {bound}){predicate}", at, bound), level, False)
             return
-        # of a tile the worst is kept, negative ones being the worst, and looked at behind the loop, which has no branch
+        # a tile keeps its worst index, as unsigned so that negative ones are worst; it is tested after the loop
         self.count += 1
         worst, unsigned = f"w{self.count}", self.types["uint64"]
         self.scopes[level].checks.append((worst, bound))
-        self._emit(f"{worst} = ({unsigned}){at} > {worst}{there} ? ({unsigned}){at} : {worst};", level, True)
+        self._emit(f"{worst} = ({unsigned}){at} > {worst}{predicate} ? ({unsigned}){at} : {worst};", level, True)
 
-    def _reported(self, wrong: str, at: str, bound: str) -> str:
+    def _report(self, wrong: str, at: str, bound: str) -> str:
         return f"if ({wrong}) bad_index({self._buffer(STATUS, 'int64', True)}, op_id, {at}, {bound});"
 
     def _stored(self, dtype: str) -> str:
@@ -314,10 +319,10 @@ class ElementWriter:
 
     def _text(self, x: Element, level: int) -> str:
         if x.op == "load":
-            source, place, guard = x.params
+            source, offset, guard = x.params
             dtype = "int64" if source[0] == "offsets" else self.dtypes[source]
-            self.scopes[level].apart |= self._lies_apart(place)
-            text = f"{self._buffer(source, dtype, False)}[{self._place(place, level, guard)}]"
+            self.scopes[level].strided |= self._is_strided(offset)
+            text = f"{self._buffer(source, dtype, False)}[{self._offset(offset, level, guard)}]"
             text = f"({text} != 0)" if dtype == "bool" else text
             return f"({self._holds(guard, level)}) ? {text} : 0" if guard else text
         if x.op == "index":
@@ -331,84 +336,84 @@ class ElementWriter:
             return f"{none}{at} < {size} ? {at} < 0 ? 0 : {at} : {size} - 1"
         if x.op == "select":
             a, b = self._operands(x, level)
-            if _is_there(x):
+            if _is_redundant(x):
                 return a
             return f"({self._holds(x.params[0], level)}) ? {a} : {b}"
         names = self._operands(x, level)
-        given = x.args[0].dtype
+        dtype_in = x.args[0].dtype
         if x.op == "cast":
-            if x.args[0].op == "index" and self._short(x.args[0].params[0], level):
-                return f"({self._kind(x.dtype)})({self._short(x.args[0].params[0], level)})"
-            if given in HALVES:
-                wide = f"fl_load_{given}({names[0]})"
+            if x.args[0].op == "index" and self._int32_index(x.args[0].params[0], level):
+                return f"({self._kind(x.dtype)})({self._int32_index(x.args[0].params[0], level)})"
+            if dtype_in in HALVES:
+                wide = f"fl_load_{dtype_in}({names[0]})"
                 return wide if x.dtype == "float32" else converted(wide, "float32", x.dtype, self.types)
             if x.dtype in HALVES:
-                name = names[0] if given == "float32" else converted(names[0], given, "float32", self.types)
+                name = names[0] if dtype_in == "float32" else converted(names[0], dtype_in, "float32", self.types)
                 return f"fl_store_{x.dtype}({name})"
-            return converted(names[0], given, x.dtype, self.types)
+            return converted(names[0], dtype_in, x.dtype, self.types)
         (op,) = x.params
-        if op in ("maximum", "minimum") and given in FLOATS and _is_number(x.args[1]):  # one comparison keeps a NaN
+        if op in ("maximum", "minimum") and dtype_in in FLOATS and _is_number(x.args[1]):  # one comparison keeps a NaN
             return f"{names[0]} {'<' if op == 'maximum' else '>'} {names[1]} ? {names[1]} : {names[0]}"
-        if op == "exp" and _moderate(x.args[0]):
+        if op == "exp" and _is_moderate_exponent(x.args[0]):
             return f"({self._kind(x.dtype)}){math_call('expnear', x.dtype, self.math)}({names[0]})"
-        return primitive(op, names, x.dtype if op == "where" else given, self.types, self.math)
+        return primitive(op, names, x.dtype if op == "where" else dtype_in, self.types, self.math)
 
     def _operands(self, x: Element, level: int) -> list[str]:
-        """The names of operands; where one is a reduction, loops came between, and what was named before them is not
-        known any more.
+        """The texts of operands. An operand that is a reduction flushes the tile loop, which invalidates the names of
+        earlier operands, so all are looked up anew.
         """
         before = self.flushes
         names = [self.value(arg, level) for arg in x.args]
         return names if self.flushes == before else [self.value(arg, level) for arg in x.args]
 
     def _random(self, x: Element, level: int) -> str:
-        """A random number of the operator: by its place among all elements, so that it is the same in any loop."""
-        kind, stream, place = x.params
+        """A random number, determined by the linear index of its element, so that it is the same in any loop."""
+        kind, stream, index = x.params
         self.draws = True
-        word = self._word(place, stream, level)
+        word = self._word(index, stream, level)
         if kind == "gaussian":
             return f"fl_gaussian_float32({word})"
         return f"({self._kind('float32')})({word} >> 8) * {literal(2.0**-24, 'float32')}"
 
-    def _word(self, place: Number, stream: int, level: int) -> str:
-        """A random word; those of neighbours, four of which are drawn at once, are drawn before the loop over them."""
-        scope, tile = self.scopes[level], self._tiled(self.elements.needs_of([place]))
+    def _word(self, index: Number, stream: int, level: int) -> str:
+        """A random word. Philox draws four at once, so those of a tile are drawn before its loop."""
+        scope, tile = self.scopes[level], self._in_tile(self.elements.number_axes([index]))
         axis = self.schedule.lane if tile else scope.neighbours
-        kind, long, key = self.types["uint32"], self.types["uint64"], f"r0, r1, r2, r3 + {stream}u"
+        kind, uint64, key = self.types["uint32"], self.types["uint64"], f"r0, r1, r2, r3 + {stream}u"
         self.count += 1
         name = f"w{self.count}"
-        if not axis or not step_is_one(place, axis):
-            at = self._number(place, level)
-            self._emit(f"{kind} {name}[4]; fl_philox_any(({long})({at}) >> 2, {key}, {name});", level, tile)
+        if not axis or not is_contiguous(index, axis):
+            at = self._number(index, level)
+            self._emit(f"{kind} {name}[4]; fl_philox_any(({uint64})({at}) >> 2, {key}, {name});", level, tile)
             return f"{name}[({at}) & 3]"
-        rest = self._number(with_axes(place, {axis: number(0)}), level)
+        rest = self._number(with_axes(index, {axis: number(0)}), level)
         begin, count = ("first", self.schedule.lanes) if tile else (f"{axis}_at", TILE)
-        most = blocks_of(count)
-        lines, blocks = (scope.lines, str(most)) if tile else (scope.head, "@B@")
+        max_blocks = blocks_of(count)
+        lines, blocks = (scope.lines, str(max_blocks)) if tile else (scope.head, "@B@")
         lines += [
             f"const index_t {name}_at = {rest} + {begin};",
-            f"{kind} {name}[{4 * most}]; fl_words_any({name}_at, {blocks}, {key}, {name});",
+            f"{kind} {name}[{4 * max_blocks}]; fl_words_any({name}_at, {blocks}, {key}, {name});",
         ]
         return f"{name}[(int)({name}_at & 3) + {'v' if tile else '@'}]"
 
-    def _short(self, n: Number, level: int) -> str:
-        """An index along a tile as a sum of 32 bits; "" if it is none, or may be larger."""
+    def _int32_index(self, n: Number, level: int) -> str:
+        """An index along a tile as a 32-bit sum; "" if it is not affine, or may overflow."""
         lane, values = self.schedule.lane, self.elements.values
-        step = step_of(n, lane) if lane else None
+        step = stride_of(n, lane) if lane else None
         if step is None or step.op != "const" or not int(step.value):
             return ""
         rest = with_axes(n, {lane: number(0)})
         axes = {axis.name: axis for axis in self.nest.items}
-        if lane in self.elements.needs_of([rest]) or leaves_of(rest):
+        if lane in self.elements.number_axes([rest]) or leaves_of(rest):
             return ""
-        whole = size_of(axes[lane].size, values) * int(step.value)
-        if max(abs(size_of(rest, values)), abs(size_of(rest, values) + whole)) >= 2**31:
+        extent = size_of(axes[lane].size, values) * int(step.value)
+        if max(abs(size_of(rest, values)), abs(size_of(rest, values) + extent)) >= 2**31:
             return ""
         return f"(int)({self._number(rest, level)} + first * {int(step.value)}) + v * {int(step.value)}"
 
     # Memory
 
-    def _buffer(self, source: Source, dtype: str, written: bool) -> str:
+    def _buffer(self, source: BufferKey, dtype: str, written: bool) -> str:
         if source not in self.buffers:
             self.buffers[source] = re.sub(r"\W", "_", "_".join(map(str, source))), dtype, written
         elif written:
@@ -417,69 +422,69 @@ class ElementWriter:
 
     # What loops compute
 
-    def _reduced(self, x: Element, level: int) -> None:
+    def _write_reduction(self, x: Element, level: int) -> None:
         raise NotImplementedError
 
-    def _run(self, x: Element, level: int, tile: bool) -> str:
+    def _running(self, x: Element, level: int, tile: bool) -> str:
         raise NotImplementedError
 
 
 def blocks_of(count: int) -> int:
-    """How many blocks of four random words neighbours may lie in, the first of which is any of its block."""
+    """The maximum number of aligned blocks of four random words that ``count`` consecutive words overlap."""
     return (3 + count + 3) // 4
 
 
-def _ranks(nest: Nest) -> dict[Element, int]:
-    """Of each element, how many reductions there are one in another: of equal ones none needs the other."""
-    found: dict[Element, int] = {}
+def _reduction_ranks(nest: Nest) -> dict[Element, int]:
+    """By element, the nesting depth of its reductions: elements of equal rank do not depend on each other's."""
+    ranks: dict[Element, int] = {}
 
     def of_numbers(numbers: Sequence[Number]) -> int:
         leaves = [leaf for n in numbers for leaf in leaves_of(n) if leaf.op == "element"]
-        return max((found[nest.elements.computed[leaf.value]] for leaf in leaves), default=0)
+        return max((ranks[nest.elements.computed[leaf.value]] for leaf in leaves), default=0)
 
     for x in elements_of(nest):
-        rank = max((found[arg] for arg in x.args), default=0)
-        found[x] = max(rank, of_numbers(list(numbers_in(x)))) + (x.op in ("reduce", "arg"))
-    return found
+        rank = max((ranks[arg] for arg in x.args), default=0)
+        ranks[x] = max(rank, of_numbers(list(numbers_in(x)))) + (x.op in ("reduce", "arg"))
+    return ranks
 
 
-def _is_there(x: Element) -> bool:
-    """Whether what is selected is 0 by itself where the conditions do not hold."""
-    (one, other), (conditions,) = x.args, x.params
-    if one.op != "load" or other.op != "number" or other.params[0].key not in ("0", "0.0"):
+def _is_redundant(x: Element) -> bool:
+    """Whether a selection is redundant: a load predicated by the same conditions is 0 where they do not hold."""
+    (value, alternative), (conditions,) = x.args, x.params
+    if value.op != "load" or alternative.op != "number" or alternative.params[0].key not in ("0", "0.0"):
         return False
-    return {c.key for c in conditions} <= {c.key for c in one.params[2]}
+    return {c.key for c in conditions} <= {c.key for c in value.params[2]}
 
 
-def _plain(x: Element) -> bool:
-    """Whether an element is the number of an index."""
-    return x.op == "index" or (x.op == "cast" and _plain(x.args[0]))
+def _is_index(x: Element) -> bool:
+    """Whether an element is an index, perhaps converted."""
+    return x.op == "index" or (x.op == "cast" and _is_index(x.args[0]))
 
 
 def _is_number(x: Element) -> bool:
-    """Whether an element is a number that is known, and neither NaN nor of two signs."""
+    """Whether an element is a constant other than NaN and zero, whose sign is ambiguous."""
     return x.op == "number" and x.params[0].op == "const" and bool(x.params[0].value == x.params[0].value != 0)
 
 
-def _moderate(x: Element) -> bool:
-    """Whether a number is NaN or not far below 0, and not above: the difference to a maximum, with a least value."""
+def _is_moderate_exponent(x: Element) -> bool:
+    """Whether an argument of exp is NaN or in [-EXP_LIMIT, 0]: a difference to a maximum, clipped from below."""
     if x.op != "map" or x.params != ("maximum",) or x.args[1].op != "number":
         return False
-    least, difference = x.args[1].params[0], x.args[0]
-    if least.op != "const" or least.value < -EXP_LIMIT or difference.op != "map" or difference.params != ("sub",):
+    minimum, difference = x.args[1].params[0], x.args[0]
+    if minimum.op != "const" or minimum.value < -EXP_LIMIT or difference.op != "map" or difference.params != ("sub",):
         return False
-    one, most = difference.args
-    return most.op == "reduce" and most.params[0] == "max" and most.args[0] is one
+    value, maximum = difference.args
+    return maximum.op == "reduce" and maximum.params[0] == "max" and maximum.args[0] is value
 
 
-def _arithmetic(op: str, names: Sequence[str]) -> str:
-    """An operation on indices, none of which is negative where it is divided."""
+def _index_operation(op: str, names: Sequence[str]) -> str:
+    """An operation on indices; dividends are not negative."""
     if op in ("minimum", "maximum"):
         a, b = names
         return f"{a} {'<' if op == 'minimum' else '>'} {b} ? {a} : {b}"
     if op == "neg":
         return f"-{names[0]}"
     signs = {"add": "+", "sub": "-", "mul": "*", "floordiv": "/", "mod": "%"}
-    if op in ("floordiv", "mod") and not names[1][0].isdigit():  # by 0 it is 0, as numbers are: of what is not there
+    if op in ("floordiv", "mod") and not names[1][0].isdigit():  # division by 0 gives 0, as for numbers
         return f"{names[1]} == 0 ? 0 : {names[0]} {signs[op]} {names[1]}"
     return f"{names[0]} {signs[op]} {names[1]}"

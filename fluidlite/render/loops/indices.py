@@ -1,4 +1,4 @@
-"""Index arithmetic: the axes of loops are numbers, as sizes are, and where an element lies is computed of both."""
+"""Index arithmetic: axes of loops and computed indices are leaves of numbers, as sizes are."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ Conditions = tuple[Condition, ...]
 
 
 def axis_leaf(name: str) -> Number:
-    """The number that an axis of a loop is: an integer of 0 or more, and less than the size of the axis."""
+    """The index along an axis of a loop, an integer in [0, size of the axis)."""
     return Number("axis", (), name)
 
 
 def element_leaf(name: str) -> Number:
-    """An integer that an element of a tensor holds: an index that was computed."""
+    """A computed index: the integer value of an element."""
     return Number("element", (), name)
 
 
 def leaves_of(n: Number) -> list[Number]:
-    """The axes and elements that a number is computed of; found once for each number."""
+    """The axes and elements that a number depends on; cached in the number."""
     if n.leaves is not None:
         return n.leaves
-    found: dict[str, Number] = {}
+    leaves: dict[str, Number] = {}
     pending = [n]
     while pending:
-        one = pending.pop()
-        if one.op in ("axis", "element"):
-            found[one.key] = one
-        pending.extend(one.args)
-    n.leaves = list(found.values())
+        current = pending.pop()
+        if current.op in ("axis", "element"):
+            leaves[current.key] = current
+        pending.extend(current.args)
+    n.leaves = list(leaves.values())
     return n.leaves
 
 
 def linear(index: Sequence[Number], dims: Sequence[Number]) -> Number:
-    """Where an element lies among all, the last axis first."""
+    """The row-major linear index."""
     total = number(0)
     for i, d in zip(index, dims, strict=True):
         total = total * d + i

@@ -1,7 +1,8 @@
-"""What was asked of the nests of calls, kept on disk: a process that asks the same again lays nothing out.
+"""Caches facts about the nests of calls (texts, estimates, aliases) in memory and on disk, so that a cache hit lowers
+nothing.
 
-An answer serves all calls of a trace whose sizes answer alike what was asked to find it. On disk it lies under all on
-which it depends: what the trace computes, what the question says, and the source files that lay out and write.
+An answer is valid for all calls of a trace whose sizes satisfy its guards. Its key on disk is a digest of everything
+that it depends on: the trace, the question, and the source files of the code generator.
 """
 
 from __future__ import annotations
@@ -28,138 +29,140 @@ from fluidlite.render.loops.sizes import Guards
 
 Answer = TypeVar("Answer")
 
-_MOST = 16
-"""So many answers are kept of a question, for sizes of which different things hold; so many questions of a trace."""
+_MAX_ANSWERS = 16
+"""Answers of a question for other sizes, and questions of a trace."""
 _PACKAGES = ("base", "codegen", "expr", "platform", "program", "render")
-"""Those whose source files say what the answers are."""
+"""Packages whose source files determine the answers."""
 _IMPORTED = time()
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 _UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
-"""What a file may raise that says something else than was written."""
+"""Exceptions that reading a damaged file may raise."""
 
 _disk = DiskCache(name="loops")
 
 
-class _Kept(Generic[Answer]):
-    """An answer, or what a file says of it, and the comparisons of sizes that were asked to find it."""
+class _CachedAnswer(Generic[Answer]):
+    """A cached answer, decoded or as read from a file, with its guards.
 
-    def __init__(self, table: NumberTable, asked: Sequence[tuple[str, int, int, bool]]) -> None:
+    ``comparisons``: (function, index, index, result) of each guard, with indices into the table of numbers.
+    """
+
+    def __init__(self, table: NumberTable, comparisons: Sequence[tuple[str, int, int, bool]]) -> None:
         self.table = table
-        self.asked = asked
-        """What compares, the places of what is compared, and the result."""
+        self.comparisons = comparisons
         self.encoded: Any = None
         self.answer: Answer | None = None
-        self.made = False
+        self.is_decoded = False
 
     def serves(self, numbers: Sequence[Any]) -> bool:
-        """Whether comparisons give the same where the numbers of the table are these."""
-        for op, a, b, truth in self.asked:
-            one, other = numbers[a], numbers[b]
-            if one is None or other is None or FUNCTIONS[op](one, other) != truth:
+        """Whether all guards hold for these values of the table's numbers."""
+        for op, a, b, result in self.comparisons:
+            x, y = numbers[a], numbers[b]
+            if x is None or y is None or FUNCTIONS[op](x, y) != result:
                 return False
         return True
 
 
-class Question(Generic[Answer]):
-    """One kind of question, and how its answers are written as plain values.
+class GuardedCache(Generic[Answer]):
+    """A cache of answers of one kind.
 
-    ``encode(answer, table)`` gives what JSON holds, with numbers as their places in a table; ``decode(value, table)``
-    makes the answer of that.
+    ``encode(answer, table)`` converts an answer to JSON values, with numbers as indices into a table;
+    ``decode(value, table)`` is its inverse.
     """
 
     def __init__(
-        self,
-        name: str,
-        encode: Callable[[Answer, NumberTable], Any],
-        decode: Callable[[Any, NumberTable], Answer],
+        self, name: str, encode: Callable[[Answer, NumberTable], Any], decode: Callable[[Any, NumberTable], Answer]
     ) -> None:
         self.name, self._encode, self._decode = name, encode, decode
-        self._known: WeakKeyDictionary[Traced, LRUCache[list[_Kept[Answer]]]] = WeakKeyDictionary()
+        self._caches: WeakKeyDictionary[Traced, LRUCache[list[_CachedAnswer[Answer]]]] = WeakKeyDictionary()
 
-    def ask(self, call: Call, about: str, find: Callable[[], tuple[Guards, Answer]]) -> Answer:
-        """The answer for a call.
+    def get(self, call: Call, about: str, compute: Callable[[], tuple[Guards, Answer]]) -> Answer:
+        """The cached answer for a call, or a new one.
 
-        ``about``: all on which the answer depends beside the trace and the sizes of the call.
-        ``find``: answers it, and gives what was asked of sizes for that.
+        ``about``: all facts that the answer depends on, besides the trace and the sizes of the call.
+        ``find``: computes the guards and the answer on a cache miss.
         """
         traced, values = traced_of(call), leaves(call)
-        known = self._known.get(traced)
-        if known is None:
-            known = self._known.setdefault(traced, LRUCache(_MOST, "answers about loops"))
-        answers = known.get(about, lambda: self._read(traced, about, values))
+        cache = self._caches.get(traced)
+        if cache is None:
+            cache = self._caches.setdefault(traced, LRUCache(_MAX_ANSWERS, "answers about loops"))
+        answers = cache.get(about, lambda: self._read(traced, about, values))
         evaluated: dict[NumberTable, list[Any]] = {}
-        for kept in [*answers]:
-            numbers = evaluated.get(kept.table)
+        for cached in [*answers]:
+            numbers = evaluated.get(cached.table)
             if numbers is None:
-                numbers = evaluated[kept.table] = kept.table.evaluate(values)
-            if kept.serves(numbers):
+                numbers = evaluated[cached.table] = cached.table.evaluate(values)
+            if cached.serves(numbers):
                 with suppress(*_UNREADABLE):
-                    return self._answer(kept)
-        guards, answer = find()
-        answers.append(_kept(guards, answer))
-        del answers[:-_MOST]
+                    return self._answer(cached)
+        guards, answer = compute()
+        answers.append(_cached_answer(guards, answer))
+        del answers[:-_MAX_ANSWERS]
         self._write(traced, about, answers)
         return answer
 
-    def _answer(self, kept: _Kept[Answer]) -> Answer:
-        if not kept.made:
-            kept.answer, kept.made = self._decode(kept.encoded, kept.table), True
-        return cast(Answer, kept.answer)
+    def _answer(self, cached: _CachedAnswer[Answer]) -> Answer:
+        if not cached.is_decoded:
+            cached.answer, cached.is_decoded = self._decode(cached.encoded, cached.table), True
+        return cast(Answer, cached.answer)
 
-    def _read(self, traced: Traced, about: str, values: Values) -> list[_Kept[Answer]]:
+    def _read(self, traced: Traced, about: str, values: Values) -> list[_CachedAnswer[Answer]]:
         text, sources = _text_of(traced), _sources()
         content = _disk.get(self.name, sources, text, about) if sources and text else None
         try:
             return [] if content is None else _read(json.loads(content), values)
-        except _UNREADABLE:  # as good as none
+        except _UNREADABLE:  # a cache miss
             return []
 
-    def _write(self, traced: Traced, about: str, answers: Sequence[_Kept[Answer]]) -> None:
+    def _write(self, traced: Traced, about: str, answers: Sequence[_CachedAnswer[Answer]]) -> None:
         text, sources = _text_of(traced), _sources()
         if not sources or not text:
             return
-        table, found = NumberTable(), []
-        for kept in answers:
+        table, entries = NumberTable(), []
+        for cached in answers:
             with suppress(*_UNREADABLE):
-                answer, number = self._answer(kept), kept.table.number
-                asked = [(op, table.place(number(a)), table.place(number(b)), truth) for op, a, b, truth in kept.asked]
-                found.append((asked, self._encode(answer, table)))
-        _disk.put(json.dumps([table.rows, found]).encode(), self.name, sources, text, about)
+                answer, number = self._answer(cached), cached.table.number
+                comparisons = [
+                    (op, table.place(number(a)), table.place(number(b)), result)
+                    for op, a, b, result in cached.comparisons
+                ]
+                entries.append((comparisons, self._encode(answer, table)))
+        _disk.put(json.dumps([table.rows, entries]).encode(), self.name, sources, text, about)
 
 
-def _kept(guards: Guards, answer: Answer) -> _Kept[Answer]:
-    """An answer with what was asked so far: more may be asked later, for another question."""
+def _cached_answer(guards: Guards, answer: Answer) -> _CachedAnswer[Answer]:
+    """A cached answer with a copy of the guards, which later questions may extend."""
     table = NumberTable()
-    asked = [(c, truth) for c, truth in guards.asked.values() if c.a.key != c.b.key or not c.a.whole]
-    kept = _Kept[Answer](table, [(*table.comparison(c), truth) for c, truth in asked])
-    kept.answer, kept.made = answer, True
-    return kept
+    conditions = [(c, result) for c, result in guards.comparisons.values() if c.a.key != c.b.key or not c.a.whole]
+    cached = _CachedAnswer[Answer](table, [(*table.comparison(c), result) for c, result in conditions])
+    cached.answer, cached.is_decoded = answer, True
+    return cached
 
 
-def _read(content: Any, values: Values) -> list[_Kept[Any]]:
+def _read(content: Any, values: Values) -> list[_CachedAnswer[Any]]:
     rows, every = content
     table = NumberTable(rows)
     table.check(values)
-    found = []
-    for asked, encoded in every:
-        table.check_comparisons(asked)
-        found.append(_Kept[Any](table, [(op, a, b, truth is True) for op, a, b, truth in asked]))
-        found[-1].encoded = encoded
-    return found
+    answers = []
+    for comparisons, encoded in every:
+        table.check_comparisons(comparisons)
+        answers.append(_CachedAnswer[Any](table, [(op, a, b, result is True) for op, a, b, result in comparisons]))
+        answers[-1].encoded = encoded
+    return answers
 
 
 def cache_info() -> CacheInfo:
-    """What the folder of answers tells; its misses are what was laid out, or is asked for the first time."""
+    """The statistics of the cache on disk."""
     return _disk.info()
 
 
 @cache
 def _sources() -> str:
-    """What tells the source files from others: all that they say; ``""`` where there are none.
+    """A digest of the source files; ``""`` if there are none.
 
-    It is ``""``, too, where one was written since they were imported: it is not what runs.
+    It is ``""``, too, if a file was modified after this process imported it: another version runs.
     """
-    root, found = Path(__file__).parents[2], []
+    root, files = Path(__file__).parents[2], []
     pending = [os.path.join(root, package) for package in _PACKAGES]
     try:
         for at in pending:
@@ -170,38 +173,35 @@ def _sources() -> str:
                     elif entry.name.endswith(".py"):
                         if entry.stat().st_mtime > _IMPORTED:
                             return ""
-                        found.append((os.path.relpath(entry.path, root), Path(entry.path).read_bytes()))
+                        files.append((os.path.relpath(entry.path, root), Path(entry.path).read_bytes()))
     except OSError:
         return ""
-    return sha256(repr(sorted(found)).encode()).hexdigest() if found else ""
+    return sha256(repr(sorted(files)).encode()).hexdigest() if files else ""
 
 
 _texts: WeakKeyDictionary[Traced, str] = WeakKeyDictionary()
 
 
 def _text_of(traced: Traced) -> str:
-    """What stands for all that a trace computes, and for the sizes that are equal in all of its calls.
-
-    ``""`` if text cannot say it all.
-    """
-    found = _texts.get(traced)
-    if found is None:
+    """A digest of a trace and its generic sizes; ``""`` if a parameter of a primitive has no plain value."""
+    digest = _texts.get(traced)
+    if digest is None:
         try:
-            found = sha256(repr(list(_facts(traced))).encode()).hexdigest()
+            digest = sha256(repr(list(_facts(traced))).encode()).hexdigest()
         except TypeError:
-            found = ""
-        _texts[traced] = found
-    return found
+            digest = ""
+        _texts[traced] = digest
+    return digest
 
 
 def _facts(traced: Traced) -> Iterator[Any]:
     places = {x: k for k, x in enumerate(traced.every)}
     for x in traced.every:
         yield x.op, [places[arg] for arg in x.args], [_plain(param) for param in x.params], x.sizes, x.dtype
-    for slot, found in traced.outputs.items():
-        yield slot, [places[x] for x in found]
-    for slot, found in traced.inputs.items():
-        yield slot, [(x.sizes, x.dtype) for x in found]
+    for slot, tensors in traced.outputs.items():
+        yield slot, [places[x] for x in tensors]
+    for slot, tensors in traced.inputs.items():
+        yield slot, [(x.sizes, x.dtype) for x in tensors]
     yield sorted(traced.generic_sizes.items())
 
 

@@ -1,4 +1,4 @@
-"""Nests that are written, compiled and launched one after the other."""
+"""Compiles the texts of nests, and launches them one after the other."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from fluidlite.platform.device_memory import Span, aligned
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
 from fluidlite.render.loops.element_text import STATUS
-from fluidlite.render.loops.elements import Source
+from fluidlite.render.loops.elements import BufferKey
 from fluidlite.render.loops.sizes import size_of
 from fluidlite.render.loops.text import NestText
 
-_MANY, _SOME = 256, 16
-"""Of so many items, which are short, a thread takes some at a time."""
+_MIN_GRAINED_ITEMS, _GRAIN_ITEMS = 256, 16
+"""With so many short work-items, a thread takes _GRAIN_ITEMS of them at a time: the grain size."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """The text of one nest, and what it writes.
+class NestCode:
+    """The text of one nest, and the facts that its launch needs.
 
-    ``items``: sizes of its axes of items.
-    ``targets``: what is stored, each with its dims and dtype.
-    ``heavy``: whether an item is worth a turn of its own.
+    ``items``: the lengths of its work-item axes.
+    ``targets``: the stored buffers, each with dims and dtype.
+    ``heavy``: whether the grain size is 1.
     """
 
     text: NestText
     items: tuple[Number, ...]
-    targets: tuple[tuple[Source, tuple[Number, ...], str], ...]
+    targets: tuple[tuple[BufferKey, tuple[Number, ...], str], ...]
     heavy: bool
 
 
-_PLAIN = tuple(each.name for each in fields(NestText))
+_FIELDS = tuple(each.name for each in fields(NestText))
 
 
-def encoded(pieces: Sequence[Piece] | None, table: NumberTable) -> list[Any] | None:
-    """Texts as plain values, with numbers as their places in a table."""
+def encode_texts(pieces: Sequence[NestCode] | None, table: NumberTable) -> list[Any] | None:
+    """Convert texts to JSON values; numbers become indices into a table."""
     if pieces is None:
         return None
     return [
         [
-            {name: getattr(piece.text, name) for name in _PLAIN}
+            {name: getattr(piece.text, name) for name in _FIELDS}
             | {"buffers": [*piece.text.buffers.items()], "items": table.place(piece.text.items)}
             | {"numbers": [[name, dtype, table.place(n)] for name, dtype, n in piece.text.numbers]},
             [table.place(n) for n in piece.items],
@@ -62,111 +62,114 @@ def encoded(pieces: Sequence[Piece] | None, table: NumberTable) -> list[Any] | N
     ]
 
 
-def decoded(value: Any, table: NumberTable) -> tuple[Piece, ...] | None:
-    """The texts that such values say."""
+def decode_texts(value: Any, table: NumberTable) -> tuple[NestCode, ...] | None:
+    """The inverse of :func:`encode_texts`."""
     if value is None:
         return None
-    found = []
+    pieces = []
     for text, items, targets, heavy in value:
-        facts = {
+        fields = {
             **text,
             "buffers": {tuple(source): tuple(each) for source, each in text["buffers"]},
             "numbers": tuple((name, dtype, table.number(k)) for name, dtype, k in text["numbers"]),
             "items": table.number(text["items"]),
         }
-        stored = tuple((tuple(source), tuple(map(table.number, dims)), dtype) for source, dims, dtype in targets)
-        found.append(Piece(NestText(**facts), tuple(map(table.number, items)), stored, heavy))
-    return tuple(found)
+        written = tuple((tuple(source), tuple(map(table.number, dims)), dtype) for source, dims, dtype in targets)
+        pieces.append(NestCode(NestText(**fields), tuple(map(table.number, items)), written, heavy))
+    return tuple(pieces)
 
 
 @dataclass(frozen=True)
 class _Launch:
-    """One nest, ready to be launched."""
+    """The compiled kernel of a nest with the arguments that are the same for every run."""
 
     kernel: Any
     text: str
     items: int
-    sources: tuple[Source, ...]
+    sources: tuple[BufferKey, ...]
     numbers: tuple[Any, ...]
     group: int | None
     draws: bool
     checks: bool
 
 
-def group_of(language: Any) -> tuple[int, int] | None:
-    """How many work-items share memory, where a device names it.
+def group_size(language: Any) -> tuple[int, int] | None:
+    """The minimum and maximum work-group size of a kernel language, or None.
 
-    Raises RegistryError if the language names a group, and has no words for one.
+    Raises RegistryError if the language names a group size, and lacks the keywords for groups.
     """
-    found: tuple[int, int] | None = getattr(language, "group", None)
+    sizes: tuple[int, int] | None = getattr(language, "group", None)
     missing = [word for word in ("local", "barrier", "member") if word not in language.keywords]
-    if found is not None and missing:
+    if sizes is not None and missing:
         raise RegistryError(
-            f"a kernel language has groups of {found[0]} to {found[1]} work-items, and no keyword {', '.join(missing)}"
+            f"a kernel language has groups of {sizes[0]} to {sizes[1]} work-items, and no keyword {', '.join(missing)}"
             "\n  Do: name it in keywords, or leave group out"
         )
-    return found
+    return sizes
 
 
-def launched(call: Call, context: Any, written: Iterable[Piece], aliased: bool) -> Prepared:
-    """Return what launches the nests of a call one after the other; ``aliased``: some write over operands, or may."""
+def prepare_launches(call: Call, context: Any, codes: Iterable[NestCode], aliased: bool) -> Prepared:
+    """Compile the nests of a call, and return what launches them in order.
+
+    ``aliased``: whether outputs may alias operands.
+    """
     values = leaves(call)
-    room: dict[Source, tuple[int, int]] = {}
-    tables: dict[Source, memoryview] = {}
-    pieces = enumerate(written)
-    launches = [_launch(call, context, f"{k}", piece, values, room, tables, aliased) for k, piece in pieces]
-    need = sum(aligned(nbytes) for _, nbytes in room.values())
+    ranges: dict[BufferKey, tuple[int, int]] = {}
+    tables: dict[BufferKey, memoryview] = {}
+    pieces = enumerate(codes)
+    launches = [_launch(call, context, f"{k}", piece, values, ranges, tables, aliased) for k, piece in pieces]
+    need = sum(aligned(nbytes) for _, nbytes in ranges.values())
 
-    ready = [one for one in launches if one is not None]
+    active = [launch for launch in launches if launch is not None]
 
     def arguments(context: Any, io: Any) -> list[Launch]:
-        spans: dict[Source, Span] = {}
+        spans: dict[BufferKey, Span] = {}
         if need:
             base = io.workspace.span()
-            spans = {source: Span(base.handle, base.offset + at, size) for source, (at, size) in room.items()}
+            spans = {source: Span(base.handle, base.offset + begin, size) for source, (begin, size) in ranges.items()}
         for source, table in tables.items():
             context.copy_in(spans[source], table)
-        found = []
-        for one in ready:
-            given: list[Any] = []
-            for source in one.sources:
+        launches_now = []
+        for launch in active:
+            parameters: list[Any] = []
+            for source in launch.sources:
                 if source in spans:
-                    given += spans[source][:2]
+                    parameters += spans[source][:2]
                 else:
-                    given += io.span(*source[1:])[:2] if source != STATUS else context.status_args()
-            given += one.numbers
-            given += (io.op_id,) if one.checks else ()
-            given += io.random if one.draws else ()
-            given.append(one.items)
-            found.append((one.kernel, one.items, given, one.group))
-        return found
+                    parameters += io.span(*source[1:])[:2] if source != STATUS else context.status_args()
+            parameters += launch.numbers
+            parameters += (io.op_id,) if launch.checks else ()
+            parameters += io.random if launch.draws else ()
+            parameters.append(launch.items)
+            launches_now.append((launch.kernel, launch.items, parameters, launch.group))
+        return launches_now
 
-    same = not tables and not any(one.draws or STATUS in one.sources for one in ready)
-    return launching(arguments, same, need, "\n".join(one.text for one in ready))
+    is_constant = not tables and not any(launch.draws or STATUS in launch.sources for launch in active)
+    return launching(arguments, is_constant, need, "\n".join(launch.text for launch in active))
 
 
 def _launch(
     call: Call,
     context: Any,
     name: str,
-    piece: Piece,
+    piece: NestCode,
     values: Mapping[str, Any],
-    room: dict[Source, tuple[int, int]],
-    tables: dict[Source, memoryview],
+    workspace: dict[BufferKey, tuple[int, int]],
+    tables: dict[BufferKey, memoryview],
     aliased: bool,
 ) -> _Launch | None:
-    """Compile a nest; None if there is nothing to do."""
+    """Compile a nest; None if it has no work-items."""
     for target, dims, dtype in piece.targets:
         if target[0] == "made":
-            _reserve(room, target, prod(size_of(d, values) for d in dims) * ITEMSIZE[dtype])
+            _reserve(workspace, target, prod(size_of(d, values) for d in dims) * ITEMSIZE[dtype])
     if 0 in [size_of(each, values) for each in piece.items]:
         return None
     text = piece.text
     for source in text.buffers:
-        if source[0] == "offsets" and source not in room:
+        if source[0] == "offsets" and source not in workspace:
             table = values[source[1]]
             tables[source] = memoryview(struct.pack(f"={len(table)}q", *table))
-            _reserve(room, source, tables[source].nbytes)
+            _reserve(workspace, source, tables[source].nbytes)
     buffers = [Buffer(*facts) for facts in text.buffers.values()]
     numbers: list[str | tuple[str, str]] = [(each, dtype) for each, dtype, _ in text.numbers]
     checks = "op_id" in text.body
@@ -178,16 +181,16 @@ def _launch(
     )
     form = text.form, tuple([each[1:] for each in buffers]), aliased
     kernel = context.compile(source_text, entry, parameters, form)
-    found = tuple(typed_number(n.evaluate(values), dtype) for _, dtype, n in text.numbers)
+    number_values = tuple(typed_number(n.evaluate(values), dtype) for _, dtype, n in text.numbers)
     items = size_of(text.items, values)
-    group: int | None = 1 if items < _MANY or piece.heavy else _SOME
-    if group_of(context.language) is not None:  # None: as many as the device likes
-        group = text.members if text.members > 1 else None
-    return _Launch(kernel, source_text, items, tuple(text.buffers), found, group, text.draws, checks)
+    grain: int | None = 1 if items < _MIN_GRAINED_ITEMS or piece.heavy else _GRAIN_ITEMS
+    if group_size(context.language) is not None:  # None: the device chooses the work-group size
+        grain = text.members if text.members > 1 else None
+    return _Launch(kernel, source_text, items, tuple(text.buffers), number_values, grain, text.draws, checks)
 
 
-def _reserve(room: dict[Source, tuple[int, int]], source: Source, nbytes: int) -> None:
-    """Give a part of the workspace."""
-    if source not in room:
-        at = sum(aligned(size) for _, size in room.values())
-        room[source] = at, max(nbytes, 1)  # of nothing there is a place, too
+def _reserve(workspace: dict[BufferKey, tuple[int, int]], source: BufferKey, nbytes: int) -> None:
+    """Reserve a range of the workspace for a buffer."""
+    if source not in workspace:
+        begin = sum(aligned(size) for _, size in workspace.values())
+        workspace[source] = begin, max(nbytes, 1)  # an empty buffer needs an address, too

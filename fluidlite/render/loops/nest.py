@@ -1,4 +1,4 @@
-"""Nests: loops that compute elements, and store them."""
+"""Loop nests: a grid of work-items, each of which computes elements and stores them."""
 
 from __future__ import annotations
 
@@ -6,35 +6,37 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fluidlite.expr.number import Number
-from fluidlite.render.loops.elements import Axis, Element, Elements, Source
-from fluidlite.render.loops.functions import functions_behind
+from fluidlite.render.loops.elements import Axis, BufferKey, Element, Elements
+from fluidlite.render.loops.functions import expensive_dependencies
 from fluidlite.render.loops.indices import Conditions
 
-FEW = 8
-"""So few items do not share much work."""
+MIN_ITEMS = 8
+"""Work-items of a nest: fewer do not keep all threads busy."""
+MAX_UNROLLED = 8
+"""Iterations: a loop of no more is unrolled."""
 TILE = 16
-"""Neighbours along an axis that one item computes side by side."""
+"""Elements along one axis that a work-item computes together, as vectors."""
 
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """What is stored of a tensor, for all elements of an item.
+    """A store of a work-item: one value for each iteration of its loops.
 
-    ``target``: in what: ``("out", slot, number)`` or ``("made", number)``.
-    ``dims``: those of the target.
-    ``place``: where it is stored.
-    ``there``: under which conditions it is stored.
-    ``combine``: ``""``: every place is written once. ``"add"``: what is there already is added to. ``"set"``: the last
-    in order stays.
-    ``loops``: those over the elements of an item.
-    ``ordered``: whether loops are gone through in order.
+    ``target``: an output ``("out", slot, number)`` or a workspace ``("made", number)``.
+    ``dims``: the dims of the target.
+    ``offset``: the linear index in the target.
+    ``conditions``: nothing is stored unless all of them hold.
+    ``combine``: ``""``: each element is written once. ``"add"``: the value is added to the element. ``"set"``: the last
+    write in order stays.
+    ``loops``: the loops of the work-item.
+    ``ordered``: whether the loops run sequentially, in order.
     """
 
-    target: Source
+    target: BufferKey
     dims: tuple[Number, ...]
     value: Element
-    place: Number
-    there: Conditions
+    offset: Number
+    conditions: Conditions
     combine: str
     dtype: str
     loops: tuple[Axis, ...]
@@ -43,12 +45,12 @@ class Store:
 
 @dataclass(frozen=True)
 class Nest:
-    """Loops that compute elements, and store them.
+    """A loop nest.
 
-    ``items``: may be gone through in any order, and at once.
-    ``stores``: each for all items.
-    ``elements``: of what they are computed.
-    ``square``: whether an item goes through a square, where what is read and what is written lie across.
+    ``items``: the axes of the work-items, which run in any order and in parallel.
+    ``stores``: the stores of each work-item.
+    ``elements``: the elements that the stores are computed of.
+    ``square``: whether a work-item computes a square tile, since loads are contiguous along another axis than stores.
     """
 
     items: tuple[Axis, ...]
@@ -57,10 +59,10 @@ class Nest:
     square: bool = False
 
 
-def later_at_less(store: Store, waiting: Iterable[Store], now: Iterable[Element], e: Elements) -> bool:
-    """Whether a store is to wait: its functions are computed for a later one of the same loops, and not ``now``."""
-    mine = functions_behind([store.value], e)
-    if not mine or mine <= functions_behind(now, e):
+def is_cheaper_later(store: Store, pending: Iterable[Store], current: Iterable[Element], e: Elements) -> bool:
+    """Whether a store had better wait: a later store of the same loops computes its functions, ``current`` does not."""
+    own = expensive_dependencies([store.value], e)
+    if not own or own <= expensive_dependencies(current, e):
         return False
-    others = [each.value for each in waiting if each is not store and each.loops == store.loops]
-    return any(mine & functions_behind([x], e) and x not in now for x in others if e.reduced(x))
+    later = [each.value for each in pending if each is not store and each.loops == store.loops]
+    return any(own & expensive_dependencies([x], e) and x not in current for x in later if e.has_reduction(x))

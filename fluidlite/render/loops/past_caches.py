@@ -1,4 +1,4 @@
-"""Stores past the caches: which nests have them, and what a tile is then."""
+"""Nontemporal stores, which bypass the caches: when they are used, and their text."""
 
 from __future__ import annotations
 
@@ -7,61 +7,63 @@ from math import prod
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.program.op_call import Call
-from fluidlite.render.loops.affine import step_is_one
+from fluidlite.render.loops.affine import is_contiguous
 from fluidlite.render.loops.merging import elements_of
 from fluidlite.render.loops.nest import Nest
 from fluidlite.render.loops.schedule import Schedule
 from fluidlite.render.loops.sizes import Sizes, size_of
 
-LARGE = 32 << 20
-"""Bytes of an output that no cache holds till its next reader comes."""
+MIN_NONTEMPORAL_BYTES = 32 << 20
+"""Bytes of an output from which no cache holds it until its next reader."""
 BLOCK = 128
-"""Elements of an item: whole lines of every dtype."""
-LINE = 64
-"""Bytes; one that is overwritten whole need not be read first."""
+"""Elements of a tile: a multiple of the cache line for every dtype."""
+LINE_BYTES = 64
+"""Bytes of a cache line; a nontemporal store of a whole line does not read it first."""
 
 
-def beyond_caches(call: Call) -> bool:
+def exceeds_caches(call: Call) -> bool:
     """Whether all results of a call, of equal dims, are larger than the caches."""
-    if call.largest * 8 < LARGE or call.op.random:
+    if call.largest * 8 < MIN_NONTEMPORAL_BYTES or call.op.random:
         return False
-    made = [spec for specs in call.outs.values() for spec in specs]
-    return len({spec.dims for spec in made}) == 1 and min([spec.nbytes for spec in made]) >= LARGE
+    specs = [spec for specs in call.outs.values() for spec in specs]
+    return len({spec.dims for spec in specs}) == 1 and min([spec.nbytes for spec in specs]) >= MIN_NONTEMPORAL_BYTES
 
 
-def past_caches(nest: Nest, schedule: Schedule, dtypes: dict[tuple[object, ...], str], values: Sizes) -> Schedule:
-    """The schedule with stores past the caches, where all outputs are larger than these, and lie along the tile."""
+def nontemporal(nest: Nest, schedule: Schedule, dtypes: dict[tuple[object, ...], str], values: Sizes) -> Schedule:
+    """The schedule with nontemporal stores, if all outputs exceed the caches and are contiguous along the tile."""
     reduces = any(x.op in ("reduce", "arg", "running") for x in elements_of(nest))
     if not schedule.lane or schedule.whole or schedule.square or reduces:
         return schedule
     for store in nest.stores:
-        if store.loops or store.there or store.combine or not step_is_one(store.place, schedule.lane):
+        if store.loops or store.conditions or store.combine or not is_contiguous(store.offset, schedule.lane):
             return schedule
     count = prod(size_of(axis.size, values) for axis in nest.items)
-    if count * min(ITEMSIZE[dtypes[store.target]] for store in nest.stores) < LARGE:
+    if count * min(ITEMSIZE[dtypes[store.target]] for store in nest.stores) < MIN_NONTEMPORAL_BYTES:
         return schedule
-    return replace(schedule, lanes=BLOCK, past=True)
+    return replace(schedule, lanes=BLOCK, nontemporal=True)
 
 
-def tile_past_caches(
-    array: str, target: tuple[str, str], place: str, given: str, language: tuple[str, str]
+def nontemporal_tile_store(
+    array: str, target: tuple[str, str], offset: str, operand: str, language: tuple[str, str]
 ) -> list[str]:
-    """Write a tile past the caches: whole lines that begin where lines do, and on no operand, which is in them.
+    """The text that stores a tile by nontemporal stores, if it is aligned to cache lines and overwrites no operand.
 
-    ``array``: the item's own array, which holds the tile.
-    ``target``: its name and dtype.
-    ``place``: where the first tile would be stored.
-    ``given``: the operand on which the target may lie; ``""``: none.
-    ``language``: (stream, word), the words that store a line, and that an address fits in.
+    An operand that the target aliases is in the caches already.
+
+    ``array``: the name of the work-item's array with the tile.
+    ``target``: the name and dtype of the target buffer.
+    ``offset``: the offset of the first tile in the target.
+    ``operand``: the name of the operand that the target may alias; ``""``: none.
+    ``language``: (stream, word), the keyword of the store, and the integer type of an address.
     """
-    (name, dtype), (stream, word) = target, language
-    at = f"{name} + {place} + first"
-    tests = [f"@W@ == {BLOCK}", f"(({word})({at}) & {LINE - 1}) == 0"]
-    tests += [f"({word}){name} != ({word}){given}"] if given else []
+    (name, dtype), (stream, address_type) = target, language
+    address = f"{name} + {offset} + first"
+    conditions = [f"@W@ == {BLOCK}", f"(({address_type})({address}) & {LINE_BYTES - 1}) == 0"]
+    conditions += [f"({address_type}){name} != ({address_type}){operand}"] if operand else []
     return [
-        f"if ({' && '.join(tests)}) {{",
-        *(f"{stream}({at} + {k}, {array} + {k});" for k in range(0, BLOCK, LINE // ITEMSIZE[dtype])),
+        f"if ({' && '.join(conditions)}) {{",
+        *(f"{stream}({address} + {k}, {array} + {k});" for k in range(0, BLOCK, LINE_BYTES // ITEMSIZE[dtype])),
         "} else {",
-        f"for (int v = 0; v < @W@; ++v) {name}[{place} + first + v] = {array}[v];",
+        f"for (int v = 0; v < @W@; ++v) {name}[{offset} + first + v] = {array}[v];",
         "}",
     ]

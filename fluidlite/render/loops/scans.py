@@ -1,6 +1,4 @@
-"""Scans in the nests that read them: what was reduced so far is read where it is computed, and a row that another scan
-left is read while it is near.
-"""
+"""Fuses scans into the nests that read them."""
 
 from __future__ import annotations
 
@@ -9,8 +7,8 @@ from dataclasses import replace
 
 from fluidlite.base.dtypes import HALVES
 from fluidlite.expr.number import Number, number
-from fluidlite.render.loops.affine import same, step_of, with_axes
-from fluidlite.render.loops.elements import Axis, Element, Elements, elements_behind, numbers_in
+from fluidlite.render.loops.affine import is_equal_number, stride_of, with_axes
+from fluidlite.render.loops.elements import Axis, Element, Elements, dependencies, numbers_in
 from fluidlite.render.loops.functions import costs_functions
 from fluidlite.render.loops.indices import leaves_of
 from fluidlite.render.loops.merging import elements_of, rewritten
@@ -18,100 +16,104 @@ from fluidlite.render.loops.nest import Nest, Store
 from fluidlite.render.loops.sizes import size_of
 
 
-def with_scans(nests: Sequence[Nest]) -> list[Nest]:
-    """The nests; a scan that one other reads, element by element, is in that.
+def with_fused_scans(nests: Sequence[Nest]) -> list[Nest]:
+    """Fuse each scan that a single other nest reads into that nest.
 
-    Going through elements in order, nothing is computed side by side along a row: what costs functions stays apart.
+    A sequential loop is not vectorized along the row, so readers that compute functions are not fused.
     """
-    found = list(nests)
-    for join in (_read_at_once, _read_behind):
-        for scan in [nest for nest in found if _is_scan(nest)]:
-            readers = [nest for nest in found if nest is not scan and _loads(nest, scan.stores[0])]
-            joined = join(scan, readers[0]) if len(readers) == 1 else None
-            if joined is not None:
-                found = [joined if nest is readers[0] else nest for nest in found if nest is not scan]
-    return found
+    fused = list(nests)
+    for fuse in (_fuse_elementwise, _fuse_sequential):
+        for scan in [nest for nest in fused if _is_scan(nest)]:
+            readers = [nest for nest in fused if nest is not scan and _loads(nest, scan.stores[0])]
+            replacement = fuse(scan, readers[0]) if len(readers) == 1 else None
+            if replacement is not None:
+                fused = [replacement if nest is readers[0] else nest for nest in fused if nest is not scan]
+    return fused
 
 
 def _is_scan(nest: Nest) -> bool:
-    (store, *others) = nest.stores
-    if others or store.value.op != "running" or store.target[0] != "made" or store.dtype in HALVES:
+    (store, *more_stores) = nest.stores
+    if more_stores or store.value.op != "running" or store.target[0] != "made" or store.dtype in HALVES:
         return False
-    every = elements_of(nest)
-    if any(leaf.op == "element" for x in every for n in numbers_in(x) for leaf in leaves_of(n)):
+    elements = elements_of(nest)
+    if any(leaf.op == "element" for x in elements for n in numbers_in(x) for leaf in leaves_of(n)):
         return False
-    return not any(x is not store.value and x.op in ("running", "reduce", "arg") for x in every)
+    return not any(x is not store.value and x.op in ("running", "reduce", "arg") for x in elements)
 
 
 def _loads(nest: Nest, store: Store) -> list[Element]:
     return [x for x in elements_of(nest) if x.op == "load" and x.params[0] == store.target]
 
 
-def _read_at_once(scan: Nest, reader: Nest) -> Nest | None:
-    """The reader, which computes element by element, in the scan's order; None if it reads other elements."""
-    (mine,), (theirs, *others) = scan.stores, reader.stores
-    if others or theirs.combine or theirs.there or (theirs.ordered and theirs.loops != mine.loops):
+def _fuse_elementwise(scan: Nest, reader: Nest) -> Nest | None:
+    """Fuse an elementwise reader into the loop of the scan; None if it reads other elements."""
+    (written,), (target, *rest) = scan.stores, reader.stores
+    if rest or target.combine or target.conditions or (target.ordered and target.loops != written.loops):
         return None
-    axes, values = (*scan.items, *mine.loops), reader.elements.values
-    if not _are_alike(axes, (*reader.items, *theirs.loops), reader) or costs_functions(theirs.value, reader.elements):
+    axes, values = (*scan.items, *written.loops), reader.elements.values
+    if not _match_by_name(axes, (*reader.items, *target.loops), reader) or costs_functions(
+        target.value, reader.elements
+    ):
         return None
     if any(x.op in ("reduce", "arg", "checked") for x in elements_of(reader)):
         return None
-    loads = _loads(reader, mine)
-    if any(x.params[2] or not same(x.params[1], mine.place, values) for x in loads):
+    loads = _loads(reader, written)
+    if any(x.params[2] or not is_equal_number(x.params[1], written.offset, values) for x in loads):
         return None
-    value = _moved(mine.value, scan.elements, reader.elements)
-    stores = (replace(theirs, loops=mine.loops, ordered=True),)
+    value = _copied(written.value, scan.elements, reader.elements)
+    stores = (replace(target, loops=written.loops, ordered=True),)
     return _rewritten(Nest(scan.items, stores, reader.elements), {x: value for x in loads})
 
 
-def _read_behind(scan: Nest, reader: Nest) -> Nest | None:
-    """A nest whose items scan their elements first, and then compute what reads them in an order."""
-    (mine,), last = scan.stores, reader.stores[-1]
-    if not last.ordered or last.combine or len(mine.loops) != len(last.loops) or last.value.op == "running":
+def _fuse_sequential(scan: Nest, reader: Nest) -> Nest | None:
+    """Fuse a scan and a sequential reader: each work-item scans its elements first, while the caches hold them."""
+    (written,), last = scan.stores, reader.stores[-1]
+    if not last.ordered or last.combine or len(written.loops) != len(last.loops) or last.value.op == "running":
         return None
-    if not _are_alike(scan.items, reader.items, reader) or not _are_alike(mine.loops, last.loops, reader):
+    if not _match_by_name(scan.items, reader.items, reader) or not _match_by_name(written.loops, last.loops, reader):
         return None
-    if any(x.params[2] or not _is_of_item(x.params[1], mine, scan.items, reader) for x in _loads(reader, mine)):
+    if any(
+        x.params[2] or not _is_of_same_item(x.params[1], written, scan.items, reader) for x in _loads(reader, written)
+    ):
         return None
-    value = _moved(mine.value, scan.elements, reader.elements)
-    return _rewritten(replace(reader, stores=(replace(mine, value=value), *reader.stores)), {})
+    value = _copied(written.value, scan.elements, reader.elements)
+    return _rewritten(replace(reader, stores=(replace(written, value=value), *reader.stores)), {})
 
 
-def _are_alike(axes: Sequence[Axis], others: Sequence[Axis], nest: Nest) -> bool:
-    """Whether axes have the same names and lengths, in any order."""
+def _match_by_name(axes: Sequence[Axis], other_axes: Sequence[Axis], nest: Nest) -> bool:
+    """Whether two lists of axes have the same names and lengths, in any order."""
     values = nest.elements.values
-    if any(axis.begin is not None or axis.end is not None for axis in (*axes, *others)):
+    if any(axis.begin is not None or axis.end is not None for axis in (*axes, *other_axes)):
         return False
-    mine, theirs = ({axis.name: size_of(axis.size, values) for axis in each} for each in (axes, others))
-    return mine.keys() == theirs.keys() and all(mine[name] == theirs[name] for name in mine)
+    mine, other = ({axis.name: size_of(axis.size, values) for axis in each} for each in (axes, other_axes))
+    return mine.keys() == other.keys() and all(mine[name] == other[name] for name in mine)
 
 
-def _is_of_item(place: Number, store: Store, items: Sequence[Axis], nest: Nest) -> bool:
-    """Whether what lies at a place was stored by the item itself: along its loop, in one direction or the other."""
+def _is_of_same_item(offset: Number, store: Store, items: Sequence[Axis], nest: Nest) -> bool:
+    """Whether the work-item itself stored the element at an offset: along its loop, forward or reversed."""
     (loop,), values = store.loops, nest.elements.values
     ends = (loop.leaf, loop.size - 1 - loop.leaf)
-    known = frozenset(axis.name for axis in items) | {loop.name}
-    if not nest.elements.needs_of([place]) <= known or step_of(place, loop.name) is None:
+    item_axes = frozenset(axis.name for axis in items) | {loop.name}
+    if not nest.elements.number_axes([offset]) <= item_axes or stride_of(offset, loop.name) is None:
         return False
-    steps = {axis.name: number(0) for axis in (*items, loop)}
+    zeros = {axis.name: number(0) for axis in (*items, loop)}
     for end in ends:
-        other = with_axes(store.place, {loop.name: end})
-        pairs = [(step_of(place, axis.name), step_of(other, axis.name)) for axis in (*items, loop)]
-        if any(a is None or b is None or not same(a, b, values) for a, b in pairs):
+        reversed_offset = with_axes(store.offset, {loop.name: end})
+        pairs = [(stride_of(offset, axis.name), stride_of(reversed_offset, axis.name)) for axis in (*items, loop)]
+        if any(a is None or b is None or not is_equal_number(a, b, values) for a, b in pairs):
             continue
-        if same(with_axes(place, steps), with_axes(other, steps), values):
+        if is_equal_number(with_axes(offset, zeros), with_axes(reversed_offset, zeros), values):
             return True
     return False
 
 
-def _moved(x: Element, source: Elements, target: Elements) -> Element:
-    """An element among others."""
-    known: dict[Element, Element] = {}
-    for y in elements_behind(x, source):
-        known[y] = target.made(y.op, [known[arg] for arg in y.args], y.params, y.dtype)
-    return known[x]
+def _copied(x: Element, source: Elements, target: Elements) -> Element:
+    """Copy an element and its dependencies to other elements."""
+    copies: dict[Element, Element] = {}
+    for y in dependencies(x, source):
+        copies[y] = target.intern(y.op, [copies[arg] for arg in y.args], y.params, y.dtype)
+    return copies[x]
 
 
-def _rewritten(nest: Nest, joined: dict[Element, Element]) -> Nest:
-    return rewritten(nest, lambda n: n, lambda axes: axes, joined)
+def _rewritten(nest: Nest, replacements: dict[Element, Element]) -> Nest:
+    return rewritten(nest, lambda n: n, lambda axes: axes, replacements)

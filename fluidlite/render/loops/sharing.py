@@ -1,51 +1,51 @@
-"""Outputs that lie on operands: in which order nests read all of an operand before they write over it."""
+"""Aliasing: a launch order in which nests read all of an operand before an output overwrites it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fluidlite.render.loops.elements import Source
+from fluidlite.render.loops.elements import BufferKey
 from fluidlite.render.loops.merging import elements_of
 from fluidlite.render.loops.nest import Nest
 
 
-def in_turn(nests: Sequence[Nest], shared: Mapping[Source, Source]) -> tuple[Nest, ...] | None:
-    """The nests in an order in which none reads what one before it wrote over; None if there is none.
+def alias_safe_order(nests: Sequence[Nest], shared: Mapping[BufferKey, BufferKey]) -> tuple[Nest, ...] | None:
+    """Order nests so that none reads an operand that an earlier one has overwritten; None if that is impossible.
 
-    ``nests``: those that others read first.
-    ``shared``: by output, the operand on which it lies.
+    ``nests``: in topological order.
+    ``shared``: by output, the operand that it aliases.
     """
     if not shared:
         return tuple(nests)
     reads = {id(nest): {x.params[0] for x in elements_of(nest) if x.op == "load"} for nest in nests}
-    waiting, found = list(nests), list[Nest]()
+    waiting, order = list(nests), list[Nest]()
     while waiting:
-        made = {store.target for nest in waiting for store in nest.stores if store.target[0] == "made"}
-        ready = next((nest for nest in waiting if _may_run(nest, waiting, made, reads, shared)), None)
+        unwritten = {store.target for nest in waiting for store in nest.stores if store.target[0] == "made"}
+        ready = next((nest for nest in waiting if _can_run(nest, waiting, unwritten, reads, shared)), None)
         if ready is None:
             return None
         waiting.remove(ready)
-        found.append(ready)
-    return tuple(found)
+        order.append(ready)
+    return tuple(order)
 
 
-def _may_run(
+def _can_run(
     nest: Nest,
     waiting: Sequence[Nest],
-    made: set[Source],
-    reads: Mapping[int, set[Source]],
-    shared: Mapping[Source, Source],
+    unwritten: set[BufferKey],
+    reads: Mapping[int, set[BufferKey]],
+    shared: Mapping[BufferKey, BufferKey],
 ) -> bool:
-    mine = {store.target for store in nest.stores}
-    if (reads[id(nest)] & made) - mine:
+    targets = {store.target for store in nest.stores}
+    if (reads[id(nest)] & unwritten) - targets:
         return False
-    over = {shared[target] for target in mine if target in shared}
-    if any(over & reads[id(other)] for other in waiting if other is not nest):
+    overwritten = {shared[target] for target in targets if target in shared}
+    if any(overwritten & reads[id(later)] for later in waiting if later is not nest):
         return False
-    # within the nest, each element is read at the place where it is written, by the item that writes it
+    # within the nest, only the work-item that overwrites an element may read it
     for store in nest.stores:
-        given = shared.get(store.target)
-        for x in elements_of(nest) if given is not None else ():
-            if x.op == "load" and x.params[0] == given and x.params[1].key != store.place.key:
+        operand = shared.get(store.target)
+        for x in elements_of(nest) if operand is not None else ():
+            if x.op == "load" and x.params[0] == operand and x.params[1].key != store.offset.key:
                 return False
     return True

@@ -1,19 +1,19 @@
-"""Nests as text for people."""
+"""Prints nests as readable pseudocode."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from fluidlite.expr.number import Condition, Number
-from fluidlite.render.loops.elements import Axis, Element, Source
+from fluidlite.render.loops.elements import Axis, BufferKey, Element
 from fluidlite.render.loops.nest import Nest
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%"}
 _COMPARED = {"equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
 
 
-def shown(nest: Nest) -> str:
-    """What a nest computes: its items, and for each store the loops and the expression."""
+def nest_text(nest: Nest) -> str:
+    """The work-items of a nest, and for each store the loops and the expression."""
     items = " and ".join(_axis(axis) for axis in nest.items) or "one item"
     lines = [f"for each {items}:"]
     for store in nest.stores:
@@ -22,9 +22,9 @@ def shown(nest: Nest) -> str:
             lines.append(f"{indent}{'in order ' if store.ordered else ''}for each {_axis(axis)}:")
             indent += "  "
         sign = "+=" if store.combine == "add" else "="
-        where = f" where {_holds(store.there)}" if store.there else ""
+        where = f" where {_holds(store.conditions)}" if store.conditions else ""
         value = _element(store.value, nest)
-        lines.append(f"{indent}{_source(store.target)}[{_number(store.place, nest)}] {sign} {value}{where}")
+        lines.append(f"{indent}{_source(store.target)}[{_number(store.offset, nest)}] {sign} {value}{where}")
     return "\n".join(lines)
 
 
@@ -33,7 +33,7 @@ def _axis(axis: Axis) -> str:
     return f"{axis.name} from {_number(begin)} to {_number(end)}"
 
 
-def _source(source: Source) -> str:
+def _source(source: BufferKey) -> str:
     kind, *which = source
     if kind == "made":
         return f"made{which[0]}"

@@ -1,4 +1,7 @@
-"""Sizes that note what is asked of them: what was made for some serves all of which the answers are the same."""
+"""Guarded sizes: integers that record every comparison as a guard.
+
+Code that was specialized for some sizes serves all sizes for which the guards hold.
+"""
 
 from __future__ import annotations
 
@@ -13,61 +16,61 @@ from fluidlite.expr.number import FUNCTIONS, Condition, Number, Values, apply as
 
 @dataclass
 class Guards:
-    """What was asked of sizes, and what the answers were.
+    """Recorded comparisons of sizes.
 
     Attributes
     ----------
-    asked : dict of (function, key, key) to (Condition, bool)
-        Comparisons, and their answers.
+    comparisons : dict of (function, key, key) to (Condition, bool)
+        Comparisons with their results.
     """
 
-    asked: dict[tuple[str, str, str], tuple[Condition, bool]] = field(default_factory=dict)
+    comparisons: dict[tuple[str, str, str], tuple[Condition, bool]] = field(default_factory=dict)
     _answers: tuple[int, Answers] | None = None
 
-    def note(self, function: str, a: Number, b: Number, answer: bool) -> bool:
-        """Keep an answer, and return it."""
+    def record(self, function: str, a: Number, b: Number, answer: bool) -> bool:
+        """Record the result of a comparison, and return it."""
         key = function, a.key, b.key
-        if key not in self.asked and (a.op != "const" or b.op != "const"):
-            self.asked[key] = Condition(function, a, b), answer
+        if key not in self.comparisons and (a.op != "const" or b.op != "const"):
+            self.comparisons[key] = Condition(function, a, b), answer
         return answer
 
     def hold(self, values: Values) -> bool:
-        """Whether the answers are the same of other sizes."""
-        answers = self._answers
-        if answers is None or answers[0] != len(self.asked):
-            answers = self._answers = len(self.asked), Answers(list(self.asked.values()))
-        return answers[1].first_other(values, lambda k: True) < 0
+        """Whether all comparisons have the same results for other sizes."""
+        results = self._answers
+        if results is None or results[0] != len(self.comparisons):
+            results = self._answers = len(self.comparisons), Answers(list(self.comparisons.values()))
+        return results[1].first_other(values, lambda k: True) < 0
 
 
-def _arithmetic(function: str, turned: bool = False) -> Callable[[Size, Any], Any]:
+def _arithmetic_method(function: str, swapped: bool = False) -> Callable[[Size, Any], Any]:
     apply = FUNCTIONS[function]
 
-    def made(self: Size, other: Any) -> Any:
+    def operate(self: Size, other: Any) -> Any:
         if not isinstance(other, int):
             return NotImplemented
-        a, b = (other, self) if turned else (self, other)
+        a, b = (other, self) if swapped else (self, other)
         plain = apply(_plain(a), _plain(b))
         return Size.of(plain, number_of(function, _as_number(a), _as_number(b)), self.guards)
 
-    return made
+    return operate
 
 
-def _comparison(function: str) -> Callable[[Size, Any], Any]:
+def _comparison_method(function: str) -> Callable[[Size, Any], Any]:
     apply = FUNCTIONS[function]
 
-    def compared(self: Size, other: Any) -> Any:
+    def compare(self: Size, other: Any) -> Any:
         if not isinstance(other, int):
             return NotImplemented
-        known = other.n if isinstance(other, Size) else number(other)
-        return self.guards.note(function, self.n, known, bool(apply(_plain(self), _plain(other))))
+        other_number = other.n if isinstance(other, Size) else number(other)
+        return self.guards.record(function, self.n, other_number, bool(apply(_plain(self), _plain(other))))
 
-    return compared
+    return compare
 
 
 class Size(int):
-    """An integer that is computed of sizes.
+    """An integer computed of sizes.
 
-    Comparing it notes the answer; to take it as Python's integer, or as text, notes all of it.
+    A comparison records its result; a conversion to a Python integer, or to text, records the value.
     """
 
     n: Number
@@ -75,27 +78,27 @@ class Size(int):
 
     @classmethod
     def of(cls, value: int, n: Number, guards: Guards) -> Size | int:
-        """A size of that value, which is ``n``; one that is always the same is a plain integer."""
+        """A size with a value and its formula ``n``; a constant is a plain integer."""
         if n.op == "const":
             return value
-        made = cls(value)
-        made.n, made.guards = n, guards
-        return made
+        size = cls(value)
+        size.n, size.guards = n, guards
+        return size
 
     def exactly(self) -> int:
-        """The integer, on which all that follows depends."""
+        """The Python integer; its value is recorded."""
         plain = _plain(self)
-        self.guards.note("equal", self.n, number(plain), True)
+        self.guards.record("equal", self.n, number(plain), True)
         return plain
 
-    __add__, __radd__ = _arithmetic("add"), _arithmetic("add", True)
-    __sub__, __rsub__ = _arithmetic("sub"), _arithmetic("sub", True)
-    __mul__, __rmul__ = _arithmetic("mul"), _arithmetic("mul", True)
-    __floordiv__, __rfloordiv__ = _arithmetic("floordiv"), _arithmetic("floordiv", True)
-    __mod__, __rmod__ = _arithmetic("mod"), _arithmetic("mod", True)
-    __eq__, __ne__ = _comparison("equal"), _comparison("not_equal")
-    __lt__, __le__ = _comparison("less"), _comparison("less_equal")
-    __gt__, __ge__ = _comparison("greater"), _comparison("greater_equal")
+    __add__, __radd__ = _arithmetic_method("add"), _arithmetic_method("add", True)
+    __sub__, __rsub__ = _arithmetic_method("sub"), _arithmetic_method("sub", True)
+    __mul__, __rmul__ = _arithmetic_method("mul"), _arithmetic_method("mul", True)
+    __floordiv__, __rfloordiv__ = _arithmetic_method("floordiv"), _arithmetic_method("floordiv", True)
+    __mod__, __rmod__ = _arithmetic_method("mod"), _arithmetic_method("mod", True)
+    __eq__, __ne__ = _comparison_method("equal"), _comparison_method("not_equal")
+    __lt__, __le__ = _comparison_method("less"), _comparison_method("less_equal")
+    __gt__, __ge__ = _comparison_method("greater"), _comparison_method("greater_equal")
 
     def __neg__(self) -> Any:
         return 0 - self
@@ -131,62 +134,62 @@ def _as_number(value: int) -> Number:
 
 
 @dataclass(frozen=True)
-class Noted:
-    """The sizes of a call, of which it is noted what is asked.
+class GuardedSizes:
+    """The sizes of a call, with guards that record how they are used.
 
     Attributes
     ----------
     values : mapping
-        What the leaves of numbers are.
-    known : dict of str to int
-        By key, what numbers were found to be.
+        The values of the leaves of numbers.
+    cache : dict of str to int
+        The values of numbers, by key.
     generic : dict of str to int
-        Sizes that are equal only where all calls have equal ones.
-    short : list of Number
-        Sizes of which the text knows how long they are.
+        Sizes that are equal only if they are equal in all calls.
+    constant_dims : list of Number
+        Short dims that are constants of the text.
     """
 
     values: Values
     guards: Guards
-    known: dict[str, int] = field(default_factory=dict)
+    cache: dict[str, int] = field(default_factory=dict)
     generic: dict[str, int] = field(default_factory=dict)
-    short: list[Number] = field(default_factory=list)
-    _generic: dict[str, int | None] = field(default_factory=dict)
+    constant_dims: list[Number] = field(default_factory=list)
+    _generic_values: dict[str, int | None] = field(default_factory=dict)
 
-    def at_generic(self, n: Number) -> int | None:
-        """A number at sizes that are equal only where all calls have equal ones; None if that is not known."""
-        if n.key not in self._generic:
-            self._generic[n.key] = generic(n, self.generic)
-        return self._generic[n.key]
+    def generic_value(self, n: Number) -> int | None:
+        """The value of a number at the generic sizes; None if these do not determine it."""
+        if n.key not in self._generic_values:
+            self._generic_values[n.key] = generic(n, self.generic)
+        return self._generic_values[n.key]
 
 
-Sizes = Values | Noted
+Sizes = Values | GuardedSizes
 
 
 def size_of(n: Number, sizes: Sizes) -> int:
-    """A size in the call at hand; where it is to be noted what is asked, one that notes it."""
-    if not isinstance(sizes, Noted):
-        found: int = n.evaluate(sizes)
-        return found
-    value = sizes.known.get(n.key)
+    """The value of a number in the call: a :class:`Size` if the sizes are guarded."""
+    if not isinstance(sizes, GuardedSizes):
+        result: int = n.evaluate(sizes)
+        return result
+    value = sizes.cache.get(n.key)
     if value is None:
-        value = sizes.known[n.key] = int(n.evaluate(sizes.values))
+        value = sizes.cache[n.key] = int(n.evaluate(sizes.values))
     return Size.of(value, n, sizes.guards)
 
 
-def alike(a: Number, b: Number, sizes: Sizes) -> bool:
-    """Whether two sizes are equal in the call at hand, and not by chance: then what is made is the same without."""
+def is_equal_size(a: Number, b: Number, sizes: Sizes) -> bool:
+    """Whether two sizes are equal in the call, and not only by coincidence, as far as the generic sizes show."""
     if a.key == b.key:
         return True
-    if isinstance(sizes, Noted):
-        one, other = sizes.at_generic(a), sizes.at_generic(b)
+    if isinstance(sizes, GuardedSizes):
+        one, other = sizes.generic_value(a), sizes.generic_value(b)
         if one is not None and other is not None and one != other:
             return False
     return size_of(a, sizes) == size_of(b, sizes)
 
 
 def holds(c: Condition, sizes: Sizes) -> bool:
-    """Whether a condition holds in the call at hand."""
-    if not isinstance(sizes, Noted):
+    """Whether a condition holds in the call."""
+    if not isinstance(sizes, GuardedSizes):
         return bool(c.evaluate(sizes))
-    return sizes.guards.note(c.op, c.a, c.b, bool(c.evaluate(sizes.values)))
+    return sizes.guards.record(c.op, c.a, c.b, bool(c.evaluate(sizes.values)))

@@ -1,4 +1,4 @@
-"""A nest as text of a kernel language: what a work-item does, by a schedule."""
+"""Code generation: the kernel-language text of a nest under a schedule."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fluidlite.expr.generic_sizes import parts_of
 from fluidlite.expr.number import Number, number, product
 from fluidlite.expr.reductions import of_nothing
 from fluidlite.render.loops.accumulators import SUM_BLOCK, Accumulators, stepped
-from fluidlite.render.loops.affine import step_is_one, with_axes
-from fluidlite.render.loops.element_text import STATUS, ElementWriter, Scope, blocks_of
-from fluidlite.render.loops.elements import Axis, Element, Source, elements_behind, numbers_in
-from fluidlite.render.loops.functions import costly, costs_functions
+from fluidlite.render.loops.affine import is_contiguous, with_axes
+from fluidlite.render.loops.element_text import STATUS, ElementWriter, LoopScope, blocks_of
+from fluidlite.render.loops.elements import Axis, BufferKey, Element, dependencies, numbers_in
+from fluidlite.render.loops.functions import costs_functions, is_expensive
 from fluidlite.render.loops.indices import Conditions, leaves_of, linear
-from fluidlite.render.loops.nest import FEW, TILE, Store, later_at_less
-from fluidlite.render.loops.past_caches import tile_past_caches
-from fluidlite.render.loops.schedule import MAX_WIDE_ELEMENTS, lies_across
+from fluidlite.render.loops.nest import MAX_UNROLLED, TILE, Store, is_cheaper_later
+from fluidlite.render.loops.past_caches import nontemporal_tile_store
+from fluidlite.render.loops.schedule import MAX_WIDE_ELEMENTS, is_transposed_load
 from fluidlite.render.loops.sizes import size_of
 
 _BUFFER = re.compile(r"\b(?:in|out|made|offsets)_\w+")
@@ -33,17 +33,17 @@ _BUFFER = re.compile(r"\b(?:in|out|made|offsets)_\w+")
 class NestText:
     """The kernel of a nest.
 
-    ``body``: what a work-item does.
-    ``buffers``: in the order of parameters, (name, dtype, whether it is written).
-    ``numbers``: parameters behind them, (name, dtype, of what it is computed).
-    ``items``: how many work-items there are.
-    ``draws``: whether the key of the operator's random numbers is among the parameters.
-    ``members``: how many work-items of a group go through the loops of one item together.
-    ``local``: what declares the memory that they share.
+    ``body``: the code of a work-item.
+    ``buffers``: by buffer, in the order of parameters, (name, dtype, whether it is written).
+    ``numbers``: the parameters after the buffers, (name, dtype, formula).
+    ``items``: the number of work-items.
+    ``draws``: whether the key of the operator's random numbers is a parameter.
+    ``members``: the work-items of a work-group that cooperate on the loops of one nest item.
+    ``local``: the declarations of their local memory.
     """
 
     body: str
-    buffers: Mapping[Source, tuple[str, str, bool]]
+    buffers: Mapping[BufferKey, tuple[str, str, bool]]
     numbers: tuple[tuple[str, str, Number], ...]
     items: Number
     draws: bool
@@ -52,39 +52,37 @@ class NestText:
 
     @cached_property
     def form(self) -> bytes:
-        """A digest of the text, with buffers by their places among the parameters: of equal forms one kernel is
-        compiled.
-        """
+        """A digest of the text with buffers renamed to their positions: texts of equal forms share a kernel."""
         names = {name: f"@{k}" for k, (name, _, _) in enumerate(self.buffers.values())}
-        body = _BUFFER.sub(lambda found: names.get(found[0], found[0]), self.body)
+        body = _BUFFER.sub(lambda match: names.get(match[0], match[0]), self.body)
         return sha256(f"{self.local}\0{body}".encode()).digest()
 
 
 ROWS = 8
-"""So many rows of a square are written out side by side: compilers make vectors of no more that lie interleaved."""
+"""Rows of a square tile that are unrolled together: compilers vectorize interleaved loads of no more."""
 
-MOST_WAYS = 8
-"""So many choices that are the same for all of a tile are made before its loop: a processor may take long over a load
-that is left out of a vector, if no memory is where it would read."""
+MAX_TILE_CHOICES = 8
+"""Alternatives of a stored value with conditions that are uniform over the tile: with no more, each has a loop of its
+own. The masked loads that a single loop would have are slow where the masked addresses are unmapped."""
 
 _AXES = re.compile(r"\b(?:r\d+_\d+(?:_[ab](?=r\d|_|\b))*)+")
-"""Names of axes, of those that were joined or split too."""
+"""Names of axes, also of merged and split ones."""
 
 
 def _renumbered(text: str) -> str:
-    """The text with axes named in order: kernels of equal structure are equal texts, which are compiled once.
+    """Rename axes by order of occurrence: kernels of equal structure have equal texts, which are compiled once.
 
-    An axis' own name says which others are as long: that depends on sizes.
+    The original name of an axis tells which other axes have its length, which depends on sizes.
     """
     names: dict[str, str] = {}
-    return _AXES.sub(lambda found: names.setdefault(found[0], f"axis{len(names)}"), text)
+    return _AXES.sub(lambda match: names.setdefault(match[0], f"axis{len(names)}"), text)
 
 
 class NestWriter(ElementWriter):
     """Writes the text of one nest in one kernel language."""
 
     def text(self) -> NestText:
-        """Write all of it; a second time, if values of a tile are to be kept from one of its loops to another."""
+        """Write the text; a second time, if values must cross from one loop over a tile to another in arrays."""
         self._write()
         if self.crossing:
             self._begin()
@@ -101,29 +99,29 @@ class NestWriter(ElementWriter):
             tiles = (size + (width - 1)) // width
             items.append(tiles)
             names.append(("tile", self._number(tiles, 0)))
-            whole = self._number(size, 0)
-            after = [
+            full = self._number(size, 0)
+            tile_lines = [
                 f"const index_t first = tile * {width};",
-                f"const int width = {whole} - first < {width} ? (int)({whole} - first) : {width};",
+                f"const int width = {full} - first < {width} ? (int)({full} - first) : {width};",
             ]
             fits = size_of(size % width, self.elements.values) == 0
             if self.schedule.square:
                 (axis,) = self.nest.stores[0].loops
                 fits = fits and size_of(axis.size % width, self.elements.values) == 0
                 begin, rows = f"{axis.name}_block * {width}", self._number(axis.size, 0)
-                after.append(f"const int height = {rows} - {begin} < {width} ? (int)({rows} - {begin}) : {width};")
-                whole, rest = body, body
+                tile_lines.append(f"const int height = {rows} - {begin} < {width} ? (int)({rows} - {begin}) : {width};")
+                full, rest = body, body
                 for k, (written, counted) in enumerate(self.rows):
-                    whole, rest = whole.replace(f"@{k}@", written), rest.replace(f"@{k}@", counted)
-                whole = whole.replace("@W@", str(width)).replace("@H@", str(width)).replace("@U@", f"u + {ROWS}")
+                    full, rest = full.replace(f"@{k}@", written), rest.replace(f"@{k}@", counted)
+                full = full.replace("@W@", str(width)).replace("@H@", str(width)).replace("@U@", f"u + {ROWS}")
                 rest = rest.replace("@H@", "height").replace("@U@", f"(height - u < {ROWS} ? height : u + {ROWS})")
-                both = f"if (width == {width} && height == {width}) {{\n{whole}\n}} else {{\n{rest}\n}}"
-                body = whole if fits else both
-            elif self._often():
-                whole = body.replace("@W@", str(width))
-                body = whole if fits else f"if (width == {width}) {{\n{whole}\n}} else {{\n{body}\n}}"
-            body = "\n".join([*after, body.replace("@W@", "width")])
-        if any(store.target in self.updated for store in self.nest.stores):  # nothing is, behind an error
+                either = f"if (width == {width} && height == {width}) {{\n{full}\n}} else {{\n{rest}\n}}"
+                body = full if fits else either
+            elif self._has_hot_tiles():
+                full = body.replace("@W@", str(width))
+                body = full if fits else f"if (width == {width}) {{\n{full}\n}} else {{\n{body}\n}}"
+            body = "\n".join([*tile_lines, body.replace("@W@", "width")])
+        if any(store.target in self.updated for store in self.nest.stores):  # state is not updated after an error
             body = f"if ({self._buffer(STATUS, 'int64', False)}[0] == 0) {{\n{body}\n}}"
         members = self.schedule.members
         if members > 1:
@@ -140,45 +138,45 @@ class NestWriter(ElementWriter):
             "\n".join(self.local),
         )
 
-    def _often(self) -> bool:
-        """Whether tiles are gone through often: then the text of a whole one knows its length."""
+    def _has_hot_tiles(self) -> bool:
+        """Whether loops over tiles are hot: then the text has a copy with the constant length of a full tile."""
         within = any(x.op in ("reduce", "arg", "running") for x in self.ranks) or self.crossing
-        return bool(within) or self.schedule.past or any(store.ordered for store in self.nest.stores)
+        return bool(within) or self.schedule.nontemporal or any(store.ordered for store in self.nest.stores)
 
     def _write(self) -> None:
-        needed = [x for x in self.ranks if x.op in ("reduce", "arg") and self._inside(self.elements.needs(x))]
+        needed = [x for x in self.ranks if x.op in ("reduce", "arg") and self._available(self.elements.free_axes(x))]
         for x in sorted(needed, key=self.ranks.__getitem__):
             self.value(x, 0)
         if self.schedule.square:
-            self._stage()
+            self._stage_transposed()
         while self.waiting:
             store = self.waiting[0]
             if store.loops:
-                along = [each for each in self.waiting if each.loops == store.loops and not each.ordered]
-                self._pass(store.loops, [], [store] if store.ordered else along, 0)
+                parallel = [each for each in self.waiting if each.loops == store.loops and not each.ordered]
+                self._write_pass(store.loops, [], [store] if store.ordered else parallel, 0)
             else:
-                here = [each for each in self.waiting if not each.loops]
+                unlooped = [each for each in self.waiting if not each.loops]
                 self.waiting = [each for each in self.waiting if each.loops]
-                self._read(here)
-                if self.schedule.members > 1:  # one member stores what others read
+                self._compute_values(unlooped)
+                if self.schedule.members > 1:  # one member stores elements that others read
                     self._emit("$barrier", 0, False)
-                for each in here:
+                for each in unlooped:
                     self._store(each)
         self._flush()
-        for store, name in self.past:
-            place = self._number(with_axes(store.place, {self.schedule.lane: number(0)}), 0)
+        for store, name in self.nontemporal:
+            offset = self._number(with_axes(store.offset, {self.schedule.lane: number(0)}), 0)
             target = self._buffer(store.target, self.dtypes[store.target], True), self.dtypes[store.target]
-            given = self.buffers.get(self.late[store.target], ("",))[0] if store.target in self.late else ""
-            word = self.types["uint64"]
-            self.scopes[0].lines += tile_past_caches(name, target, place, given, (self.stream, word))
+            operand = self.buffers.get(self.aliased[store.target], ("",))[0] if store.target in self.aliased else ""
+            address_type = self.types["uint64"]
+            self.scopes[0].lines += nontemporal_tile_store(name, target, offset, operand, (self.stream, address_type))
 
     # Loops
 
-    def _stage(self) -> None:
-        """Read what lies across a square in the order in which it lies, into an array of the item's own."""
+    def _stage_transposed(self) -> None:
+        """Stage the transposed loads of a square tile in a private array, in the order in which they are contiguous."""
         (axis,), lane = self.nest.stores[0].loops, self.schedule.lane
         for x in self.ranks:
-            if not lies_across(x, axis.name, lane):
+            if not is_transposed_load(x, axis.name, lane):
                 continue
             self._flush()
             self.count += 1
@@ -187,8 +185,8 @@ class NestWriter(ElementWriter):
             at = f"{name}[u * {size} + v * {ROWS} + r - u]"
             self._emit(f"{self._kind(x.dtype)} {name}[{size * size}];", 0, False)
             self.staging = True
-            self.scopes.append(Scope(self.scopes[0].axes | {lane}))
-            self.scopes.append(Scope(self.scopes[0].axes | {lane, axis.name}))
+            self.scopes.append(LoopScope(self.scopes[0].axes | {lane}))
+            self.scopes.append(LoopScope(self.scopes[0].axes | {lane, axis.name}))
             text = f"{at} = {self._text(x, 2)};"
             lines = [*self.scopes.pop().lines, text]
             outer = self.scopes.pop().lines
@@ -204,22 +202,22 @@ class NestWriter(ElementWriter):
             ]
             self.staged[x] = at
 
-    def _reduced(self, x: Element, level: int) -> None:
-        """Compute a reduction, with all that go through the same axes and need no others that are still to come."""
-        tile, mine = self._tiled(self.elements.needs(x)), [x]
+    def _write_reduction(self, x: Element, level: int) -> None:
+        """Compute a reduction in one pass with all others over the same axes that are available at this point."""
+        tile, reductions = self._in_tile(self.elements.free_axes(x)), [x]
         for y in self.ranks:
-            needs = self.elements.needs(y)
+            needs = self.elements.free_axes(y)
             if (
                 y is not x
                 and y.op in ("reduce", "arg")
                 and y.params[1] == x.params[1]
                 and self.ranks[y] == self.ranks[x]
-                and self._tiled(needs) == tile
-                and self._inside(needs)
+                and self._in_tile(needs) == tile
+                and self._available(needs)
                 and self._level(needs) == level
-                and self._named(y, level, level) is None
+                and self._defined_name(y, level, level) is None
             ):
-                mine.append(y)
+                reductions.append(y)
         stores = []
         if level == 0:
             stores = [
@@ -228,145 +226,147 @@ class NestWriter(ElementWriter):
                 if store.loops == x.params[1]
                 and not store.ordered
                 and self.ranks[store.value] < self.ranks[x]
-                and store.target not in self.late
-                and (tile or self._tiled(self.elements.needs(store.value)) == tile)
-                and not later_at_less(store, self.waiting, [y.args[0] for y in mine], self.elements)
+                and store.target not in self.aliased
+                and (tile or self._in_tile(self.elements.free_axes(store.value)) == tile)
+                and not is_cheaper_later(store, self.waiting, [y.args[0] for y in reductions], self.elements)
             ]
-        self._pass(x.params[1], mine, stores, level)
+        self._write_pass(x.params[1], reductions, stores, level)
 
-    def _inside(self, needs: frozenset[str]) -> bool:
+    def _available(self, needs: frozenset[str]) -> bool:
         return needs <= self.scopes[-1].axes | {self.schedule.lane}
 
-    def _pass(self, axes: tuple[Axis, ...], reduces: list[Element], stores: list[Store], level: int) -> None:
-        """Go through axes once, for reductions and for what is stored."""
+    def _write_pass(self, axes: tuple[Axis, ...], reduces: list[Element], stores: list[Store], level: int) -> None:
+        """Write one pass over axes: a loop nest for reductions and stores."""
         for store in stores:
             self.waiting.remove(store)
-        tile = bool(reduces) and self._tiled(self.elements.needs(reduces[0]))
-        partial = not tile and axes[-1].name in self.schedule.partial and (bool(reduces) or self._drawn(stores))
+        tile = bool(reduces) and self._in_tile(self.elements.free_axes(reduces[0]))
+        partial = not tile and axes[-1].name in self.schedule.partial and (bool(reduces) or self._draws_random(stores))
         together = level == 0 and self.schedule.members > 1
-        found = [self._accumulators(x, tile, partial, self.count + k + 1) for k, x in enumerate(reduces)]
-        self.count += len(found)
-        for each in found:
-            for line, tiled in each.declared:
+        accumulators = [self._accumulators(x, tile, partial, self.count + k + 1) for k, x in enumerate(reduces)]
+        self.count += len(accumulators)
+        for each in accumulators:
+            for line, tiled in each.declarations:
                 self._emit(line, level, tiled)
         self._flush(level)
-        summed = [each for each in found if each.summed]
+        blocked = [each for each in accumulators if each.blocked]
         for axis in axes[:-1]:
             self._open(axis)
         last, bounds = axes[-1], self._bounds(axes[-1])
-        self.scopes.append(Scope(self.scopes[-1].axes | {last.name}, neighbours=last.name if partial else ""))
-        inner, flushed = len(self.scopes) - 1, self.flushes
-        for each in found:
-            one = self.value(each.x.args[0], inner)
-            place = (
+        self.scopes.append(LoopScope(self.scopes[-1].axes | {last.name}, neighbours=last.name if partial else ""))
+        inner, flushes_before = len(self.scopes) - 1, self.flushes
+        for each in accumulators:
+            value = self.value(each.x.args[0], inner)
+            position = (
                 linear([axis.leaf for axis in axes], [axis.size for axis in axes]) if each.x.op == "arg" else last.leaf
             )
-            for line in each.step(one, self._number(place, inner)):
+            for line in each.step(value, self._number(position, inner)):
                 self._emit(line, inner, tile)
-        self._read(stores)
+        self._compute_values(stores)
         for index, store in enumerate(stores):
-            self._take_back(store, stores[index:])
+            self._reload(store, stores[index:])
             self._store(store)
-            if not together and self._worth_keeping(store):  # a later pass reads it
+            if not together and self._is_worth_reloading(store):  # a later pass reads it
                 self.saved[store.value] = store
         if reduces and level == 0 and not together:
-            self._save(axes, inner, tile)
+            self._save_for_later(axes, inner, tile)
         square = self.schedule.square
-        blocks = [] if square else self._blocks(last.name, bounds, stores)
-        rows = self._rows(last.name, bounds[0]) if square and self.flushes == flushed else ""
+        blocks = [] if square else self._blocked_scan(last.name, bounds, stores)
+        rows = self._rows(last.name, bounds[0]) if square and self.flushes == flushes_before else ""
         self._flush()
         scope = self.scopes.pop()
         self._flush()
         if square:
             self.scopes[-1].lines.append(self._square(last.name, bounds[0], scope, rows))
         else:
-            self.scopes[-1].lines += blocks or self._loop(last, bounds, scope, partial, summed, together)
+            self.scopes[-1].lines += blocks or self._loop(last, bounds, scope, partial, blocked, together)
         for axis in reversed(axes[:-1]):
             self._close(axis)
         self._flush(level)
-        for each in found:
-            for line, tiled in each.finished:
+        for each in accumulators:
+            for line, tiled in each.final_steps:
                 self._emit(line, level, tiled)
             self._flush(level)
             if together:
-                self.local += each.shared(self.schedule.members)
-                self.scopes[level].lines += each.together(self.schedule.members)
+                self.local += each.local_declarations(self.schedule.members)
+                self.scopes[level].lines += each.combined(self.schedule.members)
             self.scopes[level].names[each.x] = each.result
-        if together:  # what is read here may be written over in a later pass
+        if together:  # a later pass may overwrite elements that this one reads
             self._emit("$barrier", level, False)
 
-    def _save(self, axes: tuple[Axis, ...], level: int, tile: bool) -> None:
-        """Let a costly value wait for a later pass in the output that is computed of it there."""
+    def _save_for_later(self, axes: tuple[Axis, ...], level: int, tile: bool) -> None:
+        """Save an expensive value for a later pass in the output that is computed of it there."""
         scope = self.scopes[level]
         for store in self.waiting:
-            if store.loops != axes or store.ordered or store.there or store.target in self.late:
+            if store.loops != axes or store.ordered or store.conditions or store.target in self.aliased:
                 continue
-            if store in self.saved.values():  # something else waits there
+            if store in self.saved.values():  # the output holds another value
                 continue
-            for x in reversed(elements_behind(store.value, self.elements)):
-                here = x in scope.names or x in scope.tile_names
+            for x in reversed(dependencies(store.value, self.elements)):
+                is_defined = x in scope.names or x in scope.tile_names
                 fits = x.dtype == self.dtypes[store.target] and x.dtype in FLOATS and x not in self.saved
-                alone = all(
-                    x not in self._left(other.value) for other in self.waiting if other.loops != axes or other.ordered
+                is_last_use = all(
+                    x not in self._pending(other.value)
+                    for other in self.waiting
+                    if other.loops != axes or other.ordered
                 )
-                if here and fits and alone and costly(x):
-                    place, value = self._number(store.place, level), self.value(x, level)
-                    self._emit(f"{self._buffer(store.target, x.dtype, True)}[{place}] = {value};", level, tile)
+                if is_defined and fits and is_last_use and is_expensive(x):
+                    offset, value = self._number(store.offset, level), self.value(x, level)
+                    self._emit(f"{self._buffer(store.target, x.dtype, True)}[{offset}] = {value};", level, tile)
                     self.saved[x] = store
                     break
 
-    def _take_back(self, store: Store, stores: Sequence[Store]) -> None:
-        """Read what waits in an output before it is written over: stores of this pass are computed of it."""
+    def _reload(self, store: Store, stores: Sequence[Store]) -> None:
+        """Reload a saved value before its output is overwritten, if stores of this pass depend on it."""
         for x in [x for x, holder in self.saved.items() if holder is store]:
-            if any(x in elements_behind(other.value, self.elements) for other in stores):
+            if any(x in dependencies(other.value, self.elements) for other in stores):
                 self.value(x, len(self.scopes) - 1)
-            del self.saved[x]  # a later pass computes it again
+            del self.saved[x]  # later passes recompute it
 
-    def _drawn(self, stores: Sequence[Store]) -> bool:
-        """Whether random numbers are drawn for what is stored, and nothing of it is a tile."""
-        drawn = any(x.op == "random" for store in stores for x in elements_behind(store.value, self.elements))
-        return drawn and not any(self._tiled(self.elements.needs_of([store.place])) for store in stores)
+    def _draws_random(self, stores: Sequence[Store]) -> bool:
+        """Whether stores without a tile depend on random numbers."""
+        drawn = any(x.op == "random" for store in stores for x in dependencies(store.value, self.elements))
+        return drawn and not any(self._in_tile(self.elements.number_axes([store.offset])) for store in stores)
 
-    def _worth_keeping(self, store: Store) -> bool:
-        """Whether it costs less to read what was stored than to compute it again."""
-        if store.ordered or store.there or store.combine or store.target in self.late:
+    def _is_worth_reloading(self, store: Store) -> bool:
+        """Whether a later pass had better reload a stored value than recompute it."""
+        if store.ordered or store.conditions or store.combine or store.target in self.aliased:
             return False
         return store.value.dtype == self.dtypes[store.target] and costs_functions(store.value, self.elements)
 
-    def _left(self, x: Element) -> set[Element]:
-        """What is behind an element, but for reductions that are computed before anything is stored."""
-        found: set[Element] = set()
+    def _pending(self, x: Element) -> set[Element]:
+        """The dependencies of an element, except for reductions that are computed before all stores."""
+        visited: set[Element] = set()
         pending = [x]
         while pending:
-            one = pending.pop()
-            if one not in found:
-                found.add(one)
-                done = one.op in ("reduce", "arg") and self.elements.needs(one) <= self.scopes[0].axes | {
-                    self.schedule.lane
-                }
+            current = pending.pop()
+            if current not in visited:
+                visited.add(current)
+                is_computed = current.op in ("reduce", "arg") and self.elements.free_axes(current) <= self.scopes[
+                    0
+                ].axes | {self.schedule.lane}
                 pending += (
                     ()
-                    if done
+                    if is_computed
                     else (
-                        *one.args,
+                        *current.args,
                         *(
                             self.elements.computed[leaf.value]
-                            for n in numbers_in(one)
+                            for n in numbers_in(current)
                             for leaf in leaves_of(n)
                             if leaf.op == "element"
                         ),
                     )
                 )
-        return found
+        return visited
 
     def _accumulators(self, x: Element, tile: bool, partial: bool, number: int) -> Accumulators:
         values = self.elements.values
         return Accumulators(x, tile, partial, number, self.schedule, self.types, self.math, values)
 
     def _rows(self, name: str, begin: str) -> str:
-        """The loop over a tile of a whole square with some rows written out in it; ``""`` if there is none.
+        """The loop over a full square tile with ROWS rows unrolled; ``""`` if that is impossible.
 
-        What lies side by side in the item's array is read together then, and parted in registers.
+        The compiler then loads the staged array by vectors, and deinterleaves these in registers.
         """
         scope = self.scopes[-1]
         if not scope.tile or scope.checks or len(self.ranks) > MAX_WIDE_ELEMENTS:
@@ -378,8 +378,8 @@ class NestWriter(ElementWriter):
             lines += [at, *scope.lines, *scope.tile, "}"]
         return "\n".join([*lines, "}"])
 
-    def _square(self, name: str, begin: str, scope: Scope, rows: str) -> str:
-        """The loops over a square: what stands for its text, which differs where the square is whole."""
+    def _square(self, name: str, begin: str, scope: LoopScope, rows: str) -> str:
+        """A placeholder for the loops over a square tile, whose text differs for full and partial tiles."""
         head = f"for (int u = 0; u < @H@; u += {ROWS})"
         row = f"for (int r = u; r < @U@; ++r) {{ const index_t {name} = {begin} + r;"
         counted = "\n".join([head, row, *scope.lines, "}"])
@@ -390,66 +390,66 @@ class NestWriter(ElementWriter):
         self,
         axis: Axis,
         bounds: Sequence[str],
-        scope: Scope,
+        scope: LoopScope,
         partial: bool,
-        summed: list[Accumulators],
+        blocked: list[Accumulators],
         together: bool,
     ) -> list[str]:
-        """The innermost loop of a pass; ``together`` the members of a group go through it."""
+        """The innermost loop of a pass; with ``together`` the members of a work-group share its iterations."""
         (begin, end), lines, name = bounds, scope.lines, axis.name
         if not partial:
-            kept = [line for each in summed for line in each.kept()]
-            counted = [f"if (++{summed[0].name}_count == {SUM_BLOCK}) {{", *kept, "}"] if summed else []
+            block_steps = [line for each in blocked for line in each.block_steps()]
+            counted = [f"if (++{blocked[0].name}_count == {SUM_BLOCK}) {{", *block_steps, "}"] if blocked else []
             step = f"++{name}"
             if together:
                 begin, step = f"{begin} + member", f"{name} += {self.schedule.members}"
             innermost = not any("for (" in line for line in lines)
             may_unroll = self.unroll and innermost and axis.end is None
-            few = may_unroll and size_of(axis.size, self.elements.values) <= FEW
-            unroll = f"{self.unroll} " if few else ""
+            is_short = may_unroll and size_of(axis.size, self.elements.values) <= MAX_UNROLLED
+            unroll = f"{self.unroll} " if is_short else ""
             return [f"{unroll}for (index_t {name} = {begin}; {name} < {end}; {step}) {{", *lines, *counted, "}"]
         start = f"{name}_at"
         main = [line.replace("@]", "v]") for line in lines]
         rest = [line.replace("@]", "0]") for line in lines]
         branches = any(line.startswith(("for ", "if ", "{")) for line in lines)
-        side_by_side = "" if branches else f"{self.independent} "
-        before, alone = ([line.replace("@B@", count) for line in scope.head] for count in (str(blocks_of(TILE)), "1"))
+        lockstep = "" if branches else f"{self.independent} "
+        before, single = ([line.replace("@B@", count) for line in scope.head] for count in (str(blocks_of(TILE)), "1"))
 
         def both(begin: str, end: str) -> list[str]:
             return [
                 f"index_t {start} = {begin};",
                 f"for (; {start} + {TILE} <= {end}; {start} += {TILE}) {{",
                 *before,
-                f"{side_by_side}for (int v = 0; v < {TILE}; ++v) {{ const index_t {name} = {start} + v;",
+                f"{lockstep}for (int v = 0; v < {TILE}; ++v) {{ const index_t {name} = {start} + v;",
                 *main,
                 "}",
                 "}",
                 f"for (; {start} < {end}; ++{start}) {{",
-                *alone,
+                *single,
                 f"const index_t {name} = {start};",
                 *rest,
                 "}",
             ]
 
-        if not summed:
+        if not blocked:
             return ["{", *both(begin, end), "}"]
-        kept = [line for each in summed for line in each.kept()]
+        block_steps = [line for each in blocked for line in each.block_steps()]
         stop, block = f"{name}_stop", f"{name}_block"
         return [
             f"for (index_t {block} = {begin}; {block} < {end}; {block} += {SUM_BLOCK * TILE}) {{",
             f"const index_t {stop} = {end} - {block} < {SUM_BLOCK * TILE} ? {end} : {block} + {SUM_BLOCK * TILE};",
             *both(block, stop),
-            *kept,
+            *block_steps,
             "}",
         ]
 
-    def _blocks(self, name: str, bounds: tuple[str, str], stores: Sequence[Store]) -> list[str]:
-        """The loop of scans along lines that lie apart, a block of each at a time: what is near is read and written at
-        once, however many lines there are. No lines for another loop.
+    def _blocked_scan(self, name: str, bounds: tuple[str, str], stores: Sequence[Store]) -> list[str]:
+        """The blocked loop of scans over strided rows: a block of each row at a time, so that cache lines are reused.
+        Empty for other loops.
         """
         scope, lane = self.scopes[-1], self.schedule.lane
-        scans = any(x.op == "running" for store in stores for x in elements_behind(store.value, self.elements))
-        apart = not any(step_is_one(store.place, lane) for store in stores)
+        scans = any(x.op == "running" for store in stores for x in dependencies(store.value, self.elements))
+        apart = not any(is_contiguous(store.offset, lane) for store in stores)
         loops = any(line.endswith("{") for line in scope.lines)
         if not (lane and scans and apart and scope.tile) or scope.checks or loops:
             return []
@@ -467,10 +467,10 @@ class NestWriter(ElementWriter):
         ]
 
     def _bounds(self, axis: Axis) -> tuple[str, str]:
-        """Where a loop begins and ends; the text knows the length of a short one, so that a compiler unrolls it.
+        """The bounds of a loop; a short length is a constant of the text, so that the compiler unrolls the loop.
 
-        Not of dims such as a batch's, which differ from call to call, around loops over neighbours; nor where there is
-        one item.
+        It is no constant around vectorized loops, unless the axis is a part of a dim, since a batch size differs from
+        call to call; nor if there is a single work-item.
         """
         begin, end = (self._number(n, len(self.scopes) - 1) for n in axis.bounds)
         around = bool(self.schedule.lane or self.schedule.partial) and axis.name not in self.schedule.partial
@@ -482,68 +482,71 @@ class NestWriter(ElementWriter):
 
     def _open(self, axis: Axis) -> None:
         begin, end = self._bounds(axis)
-        scope = Scope(self.scopes[-1].axes | {axis.name})
+        scope = LoopScope(self.scopes[-1].axes | {axis.name})
         self.scopes[-1].names[axis] = f"for (index_t {axis.name} = {begin}; {axis.name} < {end}; ++{axis.name}) {{"
         self.scopes.append(scope)
 
     def _close(self, axis: Axis) -> None:
         self._flush()
-        done = self.scopes.pop()
+        scope = self.scopes.pop()
         self._flush()
-        self.scopes[-1].lines += [self.scopes[-1].names.pop(axis), *done.lines, "}"]
+        self.scopes[-1].lines += [self.scopes[-1].names.pop(axis), *scope.lines, "}"]
 
-    def _run(self, x: Element, level: int, tile: bool) -> str:
-        """What was reduced so far, in the order of an axis."""
+    def _running(self, x: Element, level: int, tile: bool) -> str:
+        """The running reduction of a scan along its axis."""
         kind, axis, exclusive = x.params
         self.count += 1
         name, text = f"a{self.count}", self._kind(x.dtype)
-        around = next(k for k, scope in enumerate(self.scopes) if axis.name in scope.axes) - 1
+        outer = next(k for k, scope in enumerate(self.scopes) if axis.name in scope.axes) - 1
         at, begin = (f"{name}[v]" if tile else name), literal(of_nothing(kind, x.dtype), x.dtype)
         if tile:
-            self.scopes[around].lines += [
+            self.scopes[outer].lines += [
                 f"{text} {name}[{self.schedule.lanes}];",
                 f"for (int v = 0; v < @W@; ++v) {name}[v] = {begin};",
             ]
         else:
-            self.scopes[around].lines.append(f"{text} {name} = {begin};")
-        one = self.value(x.args[0], level)
-        step = f"{at} = {stepped(kind, at, one, x.dtype, self.types, self.math)};"
+            self.scopes[outer].lines.append(f"{text} {name} = {begin};")
+        value = self.value(x.args[0], level)
+        step = f"{at} = {stepped(kind, at, value, x.dtype, self.types, self.math)};"
         if not exclusive:
             self._emit(step, level, tile)
-        found = self._define(x, level, text, at, "v", tile)
+        name_before = self._define(x, level, text, at, "v", tile)
         if exclusive:
             self._emit(step, level, tile)
-        return found
+        return name_before
 
-    def _read(self, stores: Sequence[Store]) -> None:
-        """Compute what is stored before any of it is: an output may lie on what another one is computed of."""
-        if any(store.target in self.late for store in stores):
+    def _compute_values(self, stores: Sequence[Store]) -> None:
+        """Compute all values before any is stored: an output may alias an operand of another one."""
+        if any(store.target in self.aliased for store in stores):
             for store in stores:
                 self.value(store.value, len(self.scopes) - 1)
 
     def _store(self, store: Store) -> None:
         level = len(self.scopes) - 1
-        dtype, needs = self.dtypes[store.target], self.elements.needs_of([store.place])
-        tile = self._tiled(needs | self.elements.needs_of_all(store.there))
+        dtype, needs = self.dtypes[store.target], self.elements.number_axes([store.offset])
+        tile = self._in_tile(needs | self.elements.condition_axes(store.conditions))
         uniform = (
-            bool(store.there) and store.ordered and tile and not self._tiled(self.elements.needs_of_all(store.there))
+            bool(store.conditions)
+            and store.ordered
+            and tile
+            and not self._in_tile(self.elements.condition_axes(store.conditions))
         )
         if uniform:  # the same for all of a tile
             self._flush()
-            self._emit(f"if ({self._holds(store.there, level)}) {{", level, False)
-        alone = tile and not store.ordered and len(self.nest.stores) == 1
-        if alone and 1 < len(ways := self._ways(store.value)) <= MOST_WAYS:
-            self._store_one_of(store, ways, level)
+            self._emit(f"if ({self._holds(store.conditions, level)}) {{", level, False)
+        is_single = tile and not store.ordered and len(self.nest.stores) == 1
+        if is_single and 1 < len(alternatives := self._alternatives(store.value)) <= MAX_TILE_CHOICES:
+            self._store_one_of(store, alternatives, level)
             return
-        value, place = self.value(store.value, level), self._place(store.place, level, store.there)
-        target = f"{self._buffer(store.target, dtype, True)}[{place}]"
+        value, offset = self.value(store.value, level), self._offset(store.offset, level, store.conditions)
+        target = f"{self._buffer(store.target, dtype, True)}[{offset}]"
         if store.combine == "add":
             value = primitive("add", [target, value], store.dtype, self.types, self.math)
         if dtype in HALVES and store.value.dtype not in HALVES:
             value = f"fl_store_{dtype}({value})"
-        if self.schedule.past:
+        if self.schedule.nontemporal:
             self.count += 1
-            self.past.append((store, f"past{self.count}"))
+            self.nontemporal.append((store, f"past{self.count}"))
             self._emit(f"{self._stored(dtype)} past{self.count}[{self.schedule.lanes}];", level, False)
             target = f"past{self.count}[v]"
         text = f"{target} = {value};"
@@ -554,50 +557,53 @@ class NestWriter(ElementWriter):
             self._flush()
             self._emit("}", level, False)
         else:
-            self._emit(f"if ({self._holds(store.there, level)}) {text}" if store.there else text, level, tile)
+            self._emit(f"if ({self._holds(store.conditions, level)}) {text}" if store.conditions else text, level, tile)
 
-    def _ways(self, x: Element) -> list[tuple[Conditions, Element]]:
-        """What an element is where conditions hold that are the same for all of a tile: the first of which they do.
+    def _alternatives(self, x: Element) -> list[tuple[Conditions, Element]]:
+        """The alternatives of an element: conditions uniform over the tile, and its value under them; the first match
+        counts.
 
-        No conditions are left at the last. Nothing is found unless all are loaded side by side, or numbers.
+        The last alternative has no conditions. Empty unless all values are contiguous loads or numbers.
         """
-        if self.schedule.square or self.schedule.past:
+        if self.schedule.square or self.schedule.nontemporal:
             return []
-        if x.op == "select" and not self._tiled(self.elements.needs_of_all(x.params[0])):
-            found, others = self._ways(x.args[0]), self._ways(x.args[1])
-            if not found or not others:
+        if x.op == "select" and not self._in_tile(self.elements.condition_axes(x.params[0])):
+            first, second = self._alternatives(x.args[0]), self._alternatives(x.args[1])
+            if not first or not second:
                 return []
-            found = [(tuple({c.key: c for c in (*x.params[0], *there)}.values()), y) for there, y in found] + others
-            return [way for way, after in pairwise(found) if way[1] is not after[1]] + found[-1:]
-        if x.op == "load" and x.params[2] and not self._tiled(self.elements.needs_of_all(x.params[2])):
-            loaded = self.elements.made("load", (), (*x.params[:2], ()), x.dtype)
-            nothing = self.elements.number(number(0), x.dtype)
-            return [(x.params[2], loaded), ((), nothing)] if self._lies_along(loaded) else []
-        return [((), x)] if x.op == "number" or self._lies_along(x) else []
+            first = [
+                (tuple({c.key: c for c in (*x.params[0], *conditions)}.values()), y) for conditions, y in first
+            ] + second
+            return [choice for choice, after in pairwise(first) if choice[1] is not after[1]] + first[-1:]
+        if x.op == "load" and x.params[2] and not self._in_tile(self.elements.condition_axes(x.params[2])):
+            loaded = self.elements.intern("load", (), (*x.params[:2], ()), x.dtype)
+            zero = self.elements.number(number(0), x.dtype)
+            return [(x.params[2], loaded), ((), zero)] if self._is_contiguous_load(loaded) else []
+        return [((), x)] if x.op == "number" or self._is_contiguous_load(x) else []
 
-    def _store_one_of(self, store: Store, ways: Sequence[tuple[Conditions, Element]], level: int) -> None:
-        """Store what holds for a tile in a loop of its own, which has no conditions."""
+    def _store_one_of(self, store: Store, alternatives: Sequence[tuple[Conditions, Element]], level: int) -> None:
+        """Store each alternative of a tile in a loop of its own, which has no conditions."""
         self._flush()
         scope = self.scopes[level]
-        for _, x in ways:  # what they need beside the loop is defined before all of them
+        for _, x in alternatives:  # define loop-invariant values before all alternatives
             self.value(x, level)
-            self._place(store.place, level, store.there)
+            self._offset(store.offset, level, store.conditions)
             scope.tile, scope.tile_names = [], {}
-        heads = [f"if ({self._holds(there, level)}) {{" if there else "{" for there, _ in ways]
-        for k, ((_, x), head) in enumerate(zip(ways, heads, strict=True)):
+        heads = [f"if ({self._holds(conditions, level)}) {{" if conditions else "{" for conditions, _ in alternatives]
+        for k, ((_, x), head) in enumerate(zip(alternatives, heads, strict=True)):
             self._emit(f"}} else {head}" if k else head, level, False)
             self._store(replace(store, value=x))
             self._flush()
         self._emit("}", level, False)
 
 
-def _decode(axes: Sequence[tuple[str, str]], lines: list[str], left: str) -> None:
-    """Split the number of an item into those of axes."""
+def _decode(axes: Sequence[tuple[str, str]], lines: list[str], index: str) -> None:
+    """Split the linear index of a work-item into indices of axes."""
     for k, (name, size) in reversed(list(enumerate(axes))):
         if not k:
-            lines.append(f"const index_t {name} = {left};")
+            lines.append(f"const index_t {name} = {index};")
             continue
-        rest = f"left{k}"
-        lines.append(f"const index_t {rest} = {left} / {size};")
-        lines.append(f"const index_t {name} = {left} - {rest} * {size};")
-        left = rest
+        quotient = f"left{k}"
+        lines.append(f"const index_t {quotient} = {index} / {size};")
+        lines.append(f"const index_t {name} = {index} - {quotient} * {size};")
+        index = quotient

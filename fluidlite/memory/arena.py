@@ -133,7 +133,7 @@ class Arena:
             raise AllocationError(f"cannot allocate {nbytes!r} bytes of an arena on {self.place}")
         context = context or self.context
         generation = self.bump.generation  # read it first, so that a concurrent reset makes the result stale
-        offset = self.bump.cut(nbytes, context, payload)
+        offset = self.bump.allocate(nbytes, context, payload)
         if offset is None:
             raise OutOfMemoryError(
                 f"arena on {self.place} is full: asked for {nbytes:,} bytes, used {self.used:,} of {self.size:,}"
@@ -155,7 +155,7 @@ class Arena:
 
     def release(self) -> None:
         """Invalidate all allocations, since the arena's own memory was invalidated by a reset."""
-        self.bump.take_back()
+        self.bump.invalidate()
         self.bump.size = 0
         self.arrays.clear()
 
@@ -211,7 +211,7 @@ class StrategyPiece(Piece):
     def __init__(self, memory: PlaceMemory, block: Block, nbytes: int, context: Context, offset: int) -> None:
         super().__init__(memory, block, nbytes, context, offset)
         assert memory.strategy.bump is not None
-        memory.strategy.bump.hand_out(self)
+        memory.strategy.bump.register(self)
 
 
 class ArenaStrategy(Strategy):
@@ -244,7 +244,7 @@ class ArenaStrategy(Strategy):
 
     def take(self, nbytes: int, context: Context) -> Block:
         used_before = self.bump.used
-        offset = self.bump.cut(nbytes, context)
+        offset = self.bump.allocate(nbytes, context)
         if offset is None:
             raise MemoryError(
                 f"the arena is full: used {self.bump.used:,} of {self.bump.size:,}; memory.reset() takes all back"

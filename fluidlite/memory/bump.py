@@ -70,7 +70,7 @@ class Bump:
         """The last context that allocated since the reset; its queue is ordered already."""
         self._lock = new_lock()
 
-    def cut(self, nbytes: int, context: Context, payload: int | None = None) -> int | None:
+    def allocate(self, nbytes: int, context: Context, payload: int | None = None) -> int | None:
         """Allocate ``nbytes`` for the work of a context; return the offset, or None if they do not fit.
 
         The context's queue waits for the work of other contexts on the memory before the last reset. ``payload``: the
@@ -95,7 +95,7 @@ class Bump:
             context.wait_for(event)
         return offset
 
-    def hand_out(self, piece: Piece) -> None:
+    def register(self, piece: Piece) -> None:
         piece.bump, piece.generation = self, self.generation
         self._pieces.add(piece)
 
@@ -118,7 +118,7 @@ class Bump:
                     stack.enter_context(contexts_by_id[key].lock)
                 for context in contexts_by_id.values():
                     context.drop_idle()
-                invalidated = self.take_back(contexts_by_id)
+                invalidated = self.invalidate(contexts_by_id)
             if invalidated is not None:
                 cache_version.invalidate()
                 return invalidated
@@ -132,7 +132,7 @@ class Bump:
                 users += bump.users()
         return users
 
-    def take_back(self, locked: Mapping[int, Context] | None = None) -> list[tuple[Piece, Block]] | None:
+    def invalidate(self, locked: Mapping[int, Context] | None = None) -> list[tuple[Piece, Block]] | None:
         """Do the work of :meth:`reset`, while the caller holds the locks of ``locked`` contexts, by id.
 
         Default: of all that have allocations. None, without any change, if another context has allocated meanwhile.

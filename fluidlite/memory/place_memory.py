@@ -58,7 +58,7 @@ class PlaceMemory:
         self.arena_source: Callable[[int], Any] | None = None
         """Allocates the arenas of compiled programs that other processes map."""
         self.contexts: WeakObjects[Context] = WeakObjects()
-        self._waiting: list[tuple[Block, list[Any]]] = []
+        self._deferred: list[tuple[Block, list[Any]]] = []
         self._sizes: dict[int, int] = {}
         self.used_bytes = 0
         self.held_bytes = 0
@@ -90,8 +90,8 @@ class PlaceMemory:
                 self.held_bytes -= block.size
                 self.frees += 1
                 free_list.append(block)
-            if self._waiting:
-                self._poll_waiting()
+            if self._deferred:
+                self._poll_deferred()
             if self.limit is not None and self.held_bytes + size > self.limit:
                 self._reclaim(context)
                 if self.held_bytes + size > self.limit:
@@ -192,7 +192,7 @@ class PlaceMemory:
     def _drain(self) -> None:
         while self.dead:
             self._settle(self.dead.popleft())
-        self._poll_waiting()
+        self._poll_deferred()
 
     def _settle(self, entry: DeadEntry) -> None:
         """Count a freed block, and return it to the strategy, now or after the work of other contexts on it."""
@@ -206,15 +206,15 @@ class PlaceMemory:
         if all(event.done() for event in events):
             self.strategy.give(block)
         else:
-            self._waiting.append((block, events))
+            self._deferred.append((block, events))
 
-    def _poll_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for block, events in waiting:
+    def _poll_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        for block, events in deferred:
             if self.unit.lost or all(event.done() for event in events):
                 self.strategy.give(block)
             else:
-                self._waiting.append((block, events))
+                self._deferred.append((block, events))
 
     def leave_to_parent(self) -> None:
         """In a forked child: never release memory of the parent's device."""

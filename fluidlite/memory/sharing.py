@@ -76,7 +76,7 @@ def hold(contexts: Collection[Context], uses: Callable[[], Iterable[Use]]) -> No
     own = set(contexts)
     conflicting: set[Context] = set()
     while True:
-        hold_all(own | conflicting)
+        lock_all(own | conflicting)
         is_done = False
         try:
             requested = list(uses())
@@ -93,7 +93,7 @@ def hold(contexts: Collection[Context], uses: Callable[[], Iterable[Use]]) -> No
         conflicting = new_conflicts
 
 
-def hold_all(contexts: Iterable[Context]) -> None:
+def lock_all(contexts: Iterable[Context]) -> None:
     """Lock several contexts without deadlock: no lock is held while waiting for another."""
     pending = list(contexts)
     while pending:

@@ -17,8 +17,8 @@ from fluidlite.codegen.register import generators
 from fluidlite.platform.device_memory import Span
 from fluidlite.program.opdef import OpDef, Slot
 from fluidlite.program.rules import ExpressionRule, ScalarRule
-from fluidlite.render.loops import past_caches
-from fluidlite.render.loops.past_caches import BLOCK
+from fluidlite.render.loops import nontemporal
+from fluidlite.render.loops.nontemporal import NONTEMPORAL_LANES
 from fluidlite.tensor.tensor_spec import Spec
 
 pytest.importorskip("llvmlite")
@@ -55,7 +55,7 @@ def source_of(context: Any, op: OpDef, inputs: Any) -> str:
 
 @pytest.mark.parametrize("name", list(OPERATORS))
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, 5 * BLOCK, 300 * BLOCK + 77])
+@pytest.mark.parametrize("size", [NONTEMPORAL_LANES - 1, NONTEMPORAL_LANES, 5 * NONTEMPORAL_LANES, 300 * NONTEMPORAL_LANES + 77])
 def test_values_are_the_same(
     context: Any, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str, size: int
 ) -> None:  # fmt: skip
@@ -64,7 +64,7 @@ def test_values_are_the_same(
     keep_nothing(monkeypatch)
     plain = execute(context, op, inputs)
     assert "stream" not in source_of(context, op, inputs)
-    monkeypatch.setattr(past_caches, "MIN_NONTEMPORAL_BYTES", 1)
+    monkeypatch.setattr(nontemporal, "MIN_NONTEMPORAL_BYTES", 1)
     assert "llvm_stream(" in source_of(context, op, inputs)
     large = execute(context, op, inputs)
     for slot, expected in plain.items():
@@ -77,9 +77,9 @@ def test_values_are_the_same(
 @pytest.mark.parametrize("offset", [0, 4, 60, 64])
 def test_outputs_may_begin_anywhere(context: Any, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
     op, rng = OPERATORS["one"], np.random.default_rng(2)
-    inputs = {slot: rng.standard_normal(10 * BLOCK + 3, "f4") for slot in "XY"}
+    inputs = {slot: rng.standard_normal(10 * NONTEMPORAL_LANES + 3, "f4") for slot in "XY"}
     expected = execute(context, op, inputs)["Out"]
-    monkeypatch.setattr(past_caches, "MIN_NONTEMPORAL_BYTES", 1)
+    monkeypatch.setattr(nontemporal, "MIN_NONTEMPORAL_BYTES", 1)
     run = generators["language"].prepare(call_of(op, inputs, {}), context)
     raw = np.zeros(expected.nbytes + 256, "u1")
     begin = -raw.ctypes.data % 64 + offset
@@ -93,7 +93,7 @@ def test_outputs_may_begin_anywhere(context: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_only_large_outputs_are(context: Any) -> None:
     """What a cache holds stays there for its next reader."""
-    op, bound = OPERATORS["one"], past_caches.MIN_NONTEMPORAL_BYTES
+    op, bound = OPERATORS["one"], nontemporal.MIN_NONTEMPORAL_BYTES
     below, from_it = ({slot: np.broadcast_to(np.float32(1), (n,)) for slot in "XY"}
                       for n in (bound // 4 - 1, bound // 4))  # fmt: skip
     assert "stream" not in source_of(context, op, below)
@@ -106,16 +106,16 @@ def test_other_languages_keep_their_kernels(context: Any, monkeypatch: pytest.Mo
     """Loops compute elementwise operators for the sake of these stores alone."""
     words = {name: word for name, word in context.language.keywords.items() if name != "stream"}
     monkeypatch.setattr(context.language, "keywords", words)
-    monkeypatch.setattr(past_caches, "MIN_NONTEMPORAL_BYTES", 1)
-    assert " fl_tested(" in source_of(context, OPERATORS["one"], {slot: np.ones(8 * BLOCK, "f4") for slot in "XY"})
+    monkeypatch.setattr(nontemporal, "MIN_NONTEMPORAL_BYTES", 1)
+    assert " fl_tested(" in source_of(context, OPERATORS["one"], {slot: np.ones(8 * NONTEMPORAL_LANES, "f4") for slot in "XY"})
 
 
 def test_lines_are_stored_past_the_caches(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_nothing(monkeypatch)
-    monkeypatch.setattr(past_caches, "MIN_NONTEMPORAL_BYTES", 1)
-    inputs = {slot: np.ones(8 * BLOCK, "f4") for slot in "XY"}
+    monkeypatch.setattr(nontemporal, "MIN_NONTEMPORAL_BYTES", 1)
+    inputs = {slot: np.ones(8 * NONTEMPORAL_LANES, "f4") for slot in "XY"}
     text, _ = c_to_llvm(source_of(context, OPERATORS["one"], inputs), "loops_tested_0")
-    assert text.count("store <16 x float>") == text.count("align 64, !nontemporal !7") == BLOCK // 16
+    assert text.count("store <16 x float>") == text.count("align 64, !nontemporal !7") == NONTEMPORAL_LANES // 16
     assert "!7 = !{i32 1}" in text
 
 
@@ -131,7 +131,7 @@ def loops_of(may_alias: dict[str, str]) -> OpDef:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, 5 * BLOCK, 300 * BLOCK + 77])
+@pytest.mark.parametrize("size", [NONTEMPORAL_LANES - 1, NONTEMPORAL_LANES, 5 * NONTEMPORAL_LANES, 300 * NONTEMPORAL_LANES + 77])
 def test_loops_store_past_the_caches_too(
     context: Any, monkeypatch: pytest.MonkeyPatch, dtype: str, size: int
 ) -> None:  # fmt: skip
@@ -140,7 +140,7 @@ def test_loops_store_past_the_caches_too(
     keep_nothing(monkeypatch)
     plain = execute(context, loops_of({}), inputs)["Out"]
     assert "stream" not in source_of(context, loops_of({}), inputs)
-    monkeypatch.setattr(past_caches, "MIN_NONTEMPORAL_BYTES", 1)
+    monkeypatch.setattr(nontemporal, "MIN_NONTEMPORAL_BYTES", 1)
     assert "llvm_stream(" in source_of(context, loops_of({}), inputs)
     large = execute(context, loops_of({}), inputs)["Out"]
     np.testing.assert_array_equal(large.view("u1"), plain.view("u1"))

@@ -91,7 +91,7 @@ class ElementWriter:
         self.waiting = sorted(self.nest.stores, key=lambda store: store.target in self.aliased)
         self.saved: dict[Element, Store] = {}
         self.staged: dict[Element, str] = {}
-        self.nontemporal: list[tuple[Store, str]] = []
+        self.nontemporal_stores: list[tuple[Store, str]] = []
         self.staging = False
         self.rows: list[tuple[str, str]] = []
         self.draws = False

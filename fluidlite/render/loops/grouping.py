@@ -12,10 +12,10 @@ from fluidlite.expr.number import Number, number
 from fluidlite.expr.tensor import Tensor, ordered
 from fluidlite.render.loops.affine import with_axes
 from fluidlite.render.loops.elements import Axis, BufferKey, Element, dependencies
-from fluidlite.render.loops.in_order import is_sequential
 from fluidlite.render.loops.indices import Index
 from fluidlite.render.loops.nest import MAX_UNROLLED, MIN_ITEMS, TILE, Nest, Store
 from fluidlite.render.loops.rules import elements
+from fluidlite.render.loops.sequential import is_sequential
 from fluidlite.render.loops.sizes import Sizes, is_equal_size, size_of
 
 MAX_COMPARED, MAX_ROOTS = 4, 8

@@ -23,19 +23,19 @@ from fluidlite.program.opdef import GRAD
 from fluidlite.program.prepared import Prepared
 from fluidlite.render.loops.collapse import collapsed
 from fluidlite.render.loops.elements import MAX_CONSTANT_DIM, BufferKey
-from fluidlite.render.loops.in_order import SCATTERING
 from fluidlite.render.loops.kept_answers import Answer, GuardedCache
+from fluidlite.render.loops.launch_order import alias_safe_order
 from fluidlite.render.loops.launches import NestCode, decode_texts, encode_texts, group_size, prepare_launches
 from fluidlite.render.loops.merging import elements_of, merged
 from fluidlite.render.loops.nest import Nest
 from fluidlite.render.loops.nests import contracted_axes, free_workspace, nests_of
-from fluidlite.render.loops.parts import split_reductions
-from fluidlite.render.loops.past_caches import exceeds_caches, nontemporal
+from fluidlite.render.loops.nontemporal import exceeds_caches, with_nontemporal
 from fluidlite.render.loops.rules import ELEMENTS
 from fluidlite.render.loops.scans import with_fused_scans
 from fluidlite.render.loops.schedule import has_heavy_items, schedule_of, tiled
-from fluidlite.render.loops.sharing import alias_safe_order
+from fluidlite.render.loops.sequential import SCATTERING
 from fluidlite.render.loops.sizes import GuardedSizes, Guards, Sizes, size_of
+from fluidlite.render.loops.split_reductions import split_reductions
 from fluidlite.render.loops.text import NestWriter
 
 _ORDERED = frozenset({"reduce", "arg", "running"})
@@ -150,7 +150,7 @@ def dims_fit(call: Call) -> dict[str, bool]:
 def _reads_before_overwriting(call: Call) -> bool:
     """Whether nests read each operand before an output that aliases it overwrites it."""
     about = repr((_requested(call), _aliases(call)))
-    return _READABLE.get(call, about, lambda: _guarded_answer(call, lambda nests: nests.in_order(call) is not None))
+    return _READABLE.get(call, about, lambda: _guarded_answer(call, lambda nests: nests.launch_order(call) is not None))
 
 
 def _nests(call: Call, values: Sizes, lockstep: bool = False) -> list[Nest]:
@@ -192,7 +192,7 @@ class _CallNests:
         """Whether the nests are valid for these outputs and sizes."""
         return self.requested == requested and self.guards.hold(values)
 
-    def in_order(self, call: Call, lockstep: bool = False) -> tuple[Nest, ...] | None:
+    def launch_order(self, call: Call, lockstep: bool = False) -> tuple[Nest, ...] | None:
         """The nests in launch order; None if they would overwrite an operand before all of it is read.
 
         They are not tiled for devices that run work-items in ``lockstep``.
@@ -270,7 +270,7 @@ def nest_codes(call: Call, context: Any) -> tuple[NestCode, ...]:
     about = repr((_language_digest(language), inputs, _requested(call), _aliases(call), call.op.must_alias))
 
     def write(call_nests: _CallNests) -> tuple[NestCode, ...] | None:
-        return _text(call, call_nests.in_order(call, lockstep), language, call_nests.values)
+        return _text(call, call_nests.launch_order(call, lockstep), language, call_nests.values)
 
     codes = _TEXTS.get(call, about, lambda: _guarded_answer(call, write))
     if codes is None:
@@ -299,7 +299,7 @@ def _text(call: Call, nests: Sequence[Nest] | None, language: Any, values: Sizes
     for nest in nests:
         schedule = schedule_of(nest, dtypes, values, group_size(language))
         if "stream" in language.keywords:
-            schedule = nontemporal(nest, schedule, dtypes, values)
+            schedule = with_nontemporal(nest, schedule, dtypes, values)
         text = NestWriter(nest, schedule, language, dtypes, aliases, updated).text()
         targets = tuple((store.target, store.dims, dtypes[store.target]) for store in nest.stores)
         items = tuple(axis.size for axis in nest.items)

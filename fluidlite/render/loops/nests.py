@@ -28,7 +28,10 @@ from fluidlite.render.loops.grouping import (
     nest_of,
     root_key,
 )
-from fluidlite.render.loops.in_order import (
+from fluidlite.render.loops.indices import Index
+from fluidlite.render.loops.nest import MIN_ITEMS, TILE, Nest
+from fluidlite.render.loops.rules import elements
+from fluidlite.render.loops.sequential import (
     SCATTERING,
     is_sequential,
     scan_nest,
@@ -36,9 +39,6 @@ from fluidlite.render.loops.in_order import (
     scatter_chain,
     scatter_nests,
 )
-from fluidlite.render.loops.indices import Index
-from fluidlite.render.loops.nest import MIN_ITEMS, TILE, Nest
-from fluidlite.render.loops.rules import elements
 from fluidlite.render.loops.sizes import Sizes, size_of
 
 REDUCING = frozenset({"reduce", "arg", "contract", "unwindow", "scan", "segment", "segment_of"})

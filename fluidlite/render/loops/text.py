@@ -22,7 +22,7 @@ from fluidlite.render.loops.elements import Axis, BufferKey, Element, dependenci
 from fluidlite.render.loops.functions import costs_functions, is_expensive
 from fluidlite.render.loops.indices import Conditions, leaves_of, linear
 from fluidlite.render.loops.nest import MAX_UNROLLED, TILE, Store, is_cheaper_later
-from fluidlite.render.loops.past_caches import nontemporal_tile_store
+from fluidlite.render.loops.nontemporal import nontemporal_tile_store
 from fluidlite.render.loops.schedule import MAX_WIDE_ELEMENTS, is_transposed_load
 from fluidlite.render.loops.sizes import size_of
 
@@ -163,7 +163,7 @@ class NestWriter(ElementWriter):
                 for each in unlooped:
                     self._store(each)
         self._flush()
-        for store, name in self.nontemporal:
+        for store, name in self.nontemporal_stores:
             offset = self._number(with_axes(store.offset, {self.schedule.lane: number(0)}), 0)
             target = self._buffer(store.target, self.dtypes[store.target], True), self.dtypes[store.target]
             operand = self.buffers.get(self.aliased[store.target], ("",))[0] if store.target in self.aliased else ""
@@ -546,7 +546,7 @@ class NestWriter(ElementWriter):
             value = f"fl_store_{dtype}({value})"
         if self.schedule.nontemporal:
             self.count += 1
-            self.nontemporal.append((store, f"past{self.count}"))
+            self.nontemporal_stores.append((store, f"past{self.count}"))
             self._emit(f"{self._stored(dtype)} past{self.count}[{self.schedule.lanes}];", level, False)
             target = f"past{self.count}[v]"
         text = f"{target} = {value};"

@@ -15,7 +15,7 @@ from fluidlite.render.loops.sizes import Sizes, size_of
 
 MIN_NONTEMPORAL_BYTES = 32 << 20
 """Bytes of an output from which no cache holds it until its next reader."""
-BLOCK = 128
+NONTEMPORAL_LANES = 128
 """Elements of a tile: a multiple of the cache line for every dtype."""
 LINE_BYTES = 64
 """Bytes of a cache line; a nontemporal store of a whole line does not read it first."""
@@ -29,7 +29,7 @@ def exceeds_caches(call: Call) -> bool:
     return len({spec.dims for spec in specs}) == 1 and min([spec.nbytes for spec in specs]) >= MIN_NONTEMPORAL_BYTES
 
 
-def nontemporal(nest: Nest, schedule: Schedule, dtypes: dict[tuple[object, ...], str], values: Sizes) -> Schedule:
+def with_nontemporal(nest: Nest, schedule: Schedule, dtypes: dict[tuple[object, ...], str], values: Sizes) -> Schedule:
     """The schedule with nontemporal stores, if all outputs exceed the caches and are contiguous along the tile."""
     reduces = any(x.op in ("reduce", "arg", "running") for x in elements_of(nest))
     if not schedule.lane or schedule.whole or schedule.square or reduces:
@@ -40,7 +40,7 @@ def nontemporal(nest: Nest, schedule: Schedule, dtypes: dict[tuple[object, ...],
     count = prod(size_of(axis.size, values) for axis in nest.items)
     if count * min(ITEMSIZE[dtypes[store.target]] for store in nest.stores) < MIN_NONTEMPORAL_BYTES:
         return schedule
-    return replace(schedule, lanes=BLOCK, nontemporal=True)
+    return replace(schedule, lanes=NONTEMPORAL_LANES, nontemporal=True)
 
 
 def nontemporal_tile_store(
@@ -58,11 +58,14 @@ def nontemporal_tile_store(
     """
     (name, dtype), (stream, address_type) = target, language
     address = f"{name} + {offset} + first"
-    conditions = [f"@W@ == {BLOCK}", f"(({address_type})({address}) & {LINE_BYTES - 1}) == 0"]
+    conditions = [f"@W@ == {NONTEMPORAL_LANES}", f"(({address_type})({address}) & {LINE_BYTES - 1}) == 0"]
     conditions += [f"({address_type}){name} != ({address_type}){operand}"] if operand else []
     return [
         f"if ({' && '.join(conditions)}) {{",
-        *(f"{stream}({address} + {k}, {array} + {k});" for k in range(0, BLOCK, LINE_BYTES // ITEMSIZE[dtype])),
+        *(
+            f"{stream}({address} + {k}, {array} + {k});"
+            for k in range(0, NONTEMPORAL_LANES, LINE_BYTES // ITEMSIZE[dtype])
+        ),
         "} else {",
         f"for (int v = 0; v < @W@; ++v) {name}[{offset} + first + v] = {array}[v];",
         "}",

@@ -45,7 +45,7 @@ class ArrayCalls(ArrayText):
     def _map(self, x: Tensor) -> str:
         if is_fused_into_sum(x, self.users):
             return "None"  # fused into the sum
-        has_full_dims = self.whole[x] = covers_all_dims(x)
+        has_full_dims = self.has_full_dims[x] = covers_all_dims(x)
         function, arrays = called_function(x), [arg for arg in x.args if arg.op != "number"]
         sibling, is_own = self._broadcastable(arrays[0], x), function.startswith("@")
         arguments = [

@@ -208,13 +208,10 @@ def put(
         out[...] = result
         return out
     if context.array.extra("scatter_add") is None:  # compare along an additional axis
-        wide_dims = (*updates.shape[: axis + 1], size, *updates.shape[axis + 1 :])
+        wide = (*updates.shape[: axis + 1], size, *updates.shape[axis + 1 :])
         line = iota(xp, (*(1,) * (axis + 1), size, *(1,) * (updates.ndim - axis - 1)), axis + 1, "int64", index)
-        thin_dims = (*updates.shape[: axis + 1], 1, *updates.shape[axis + 1 :])
-        selected, values = (
-            xp.reshape(index, thin_dims) == line,
-            xp.broadcast_to(xp.reshape(updates, thin_dims), wide_dims),
-        )
+        thin = (*updates.shape[: axis + 1], 1, *updates.shape[axis + 1 :])
+        selected, values = (xp.reshape(index, thin) == line, xp.broadcast_to(xp.reshape(updates, thin), wide))
         result = xp.sum(xp.where(selected, values, xp.zeros_like(values)), axis=axis, dtype=updates.dtype)
         return result if base is None else base + result
     if not in_range:

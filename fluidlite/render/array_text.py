@@ -36,7 +36,7 @@ class ArrayText:
         self.constant: Mapping[Tensor, None] = {}
         self.safe_indices: dict[Tensor, str] = {}
         self.targets: dict[str, str] = {}
-        self.whole: dict[Tensor, bool] = {}
+        self.has_full_dims: dict[Tensor, bool] = {}
 
     def into(self, x: Tensor) -> str:
         """The argument with the output array of a tensor, for functions that can write to it; else ``""``."""

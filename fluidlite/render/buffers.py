@@ -35,7 +35,7 @@ class Buffers:
         self._end: dict[Tensor, int] = {}
         self._free: dict[tuple[tuple[str, ...], str], list[_Free]] = {}
         self._borrowed: dict[Tensor, _Free] = {}
-        self._own: dict[Tensor, str] = {}
+        self._own_output: dict[Tensor, str] = {}
         self._final = len(order) + len(results)
         self._start = {x: len(order) + late[x] if x in late else k for k, x in enumerate(order)}
         stored = {x: len(order) + k for k, x in enumerate(results)}
@@ -51,7 +51,7 @@ class Buffers:
         """Offer the memory of an elementwise result to other tensors until the result is computed."""
         self._free.setdefault((result.sizes, result.dtype), []).append(_Free(name, 0, self._start[result], name))
         if not late:
-            self._own[result] = name
+            self._own_output[result] = name
 
     def take(self, x: Tensor, names: Collection[str]) -> str | None:
         """Take a free array with the dims and the dtype of a tensor; return its name, or None.
@@ -59,12 +59,12 @@ class Buffers:
         A result prefers its own output, other tensors the array of an operand.
         """
         free = self._free.get((x.sizes, x.dtype), [])
-        if x in self._own:
-            own_array = next((each for each in free if each.lent == self._own[x]), None)
+        if x in self._own_output:
+            own_array = next((each for each in free if each.lender == self._own_output[x]), None)
             if own_array is not None and own_array.since <= self._start[x]:
                 free.remove(own_array)
                 return own_array.name
-            del self._own[x]
+            del self._own_output[x]
         candidates = [each for each in free if each.since <= self._start[x] and self._end[x] <= each.until]
         if not candidates:
             return None
@@ -75,7 +75,7 @@ class Buffers:
 
     def assign(self, x: Tensor, name: str) -> None:
         """Record that a tensor has an array of its own of that name."""
-        if x not in self._own:  # else it is a result
+        if x not in self._own_output:  # else it is a result
             array = self._borrowed.pop(x, _Free(name, 0, self._final))
             self._free.setdefault((x.sizes, x.dtype), []).append(array._replace(name=name, since=self._end[x]))
 
@@ -86,7 +86,7 @@ class _Free(NamedTuple):
     name: str
     since: int
     until: int
-    lent: str = ""
+    lender: str = ""
 
 
 def operands_below(tensors: Collection[Tensor], within: Collection[Tensor] = ()) -> set[str]:

@@ -16,7 +16,7 @@ MAX_COPIED_BYTES = 4 << 20
 """Bytes of an operand that are copied to matrices at a time; windows contain each element several times."""
 MIN_MATMUL_PRODUCTS = 1 << 15
 """Multiplications of a matrix product from which a batch is computed one by one with larger matrices."""
-MIN_CONTIGUOUS_ELEMENTS = 16
+MIN_CONTIGUOUS = 16
 """Contiguous elements from which einsum's inner loop is efficient."""
 MAX_SEQUENTIAL_TERMS = 1 << 10
 """Terms that are summed sequentially, without a library's blocking: more lose accuracy."""
@@ -51,9 +51,8 @@ def _contract(xp: Any, a: Any, b: Any, a_letters: str, b_letters: str, out: str,
     if plan.cut is not None:
         return _contract_in_parts(xp, a, b, a_letters, b_letters, out, into, plan.cut)
     if plan.in_place:
-        result = (
-            into if into is not None else xp.empty(plan.shape, dtype=a.dtype)
-        )  # a new array of einsum has the operands' axis order
+        # a new array of einsum would have the operands' axis order
+        result = into if into is not None else xp.empty(plan.shape, dtype=a.dtype)
         return np.einsum(f"{a_letters},{b_letters}->{out}", a, b, out=result)
     left, right = (b, a) if plan.swapped else (a, b)
     matrices = plan.left.of(xp, left), plan.right.of(xp, right)
@@ -66,8 +65,8 @@ def _contract(xp: Any, a: Any, b: Any, a_letters: str, b_letters: str, out: str,
     return result if plan.dims is None else xp.reshape(result, plan.dims)
 
 
-class _ArrayLayout(NamedTuple):
-    """The memory layout of an array, with a letter for each axis; ``strides`` is None if they are unknown."""
+class _Operand(NamedTuple):
+    """The memory layout of an operand, with a letter for each axis; ``strides`` is None if they are unknown."""
 
     names: str
     shape: tuple[int, ...]
@@ -85,13 +84,11 @@ class _ArrayLayout(NamedTuple):
     def stride(self, name: str) -> int:
         return self.strides[self.names.index(name)] if self.strides is not None and name in self.names else 0
 
-    def squeezed_layout(self) -> _ArrayLayout:
+    def squeezed_layout(self) -> _Operand:
         """The layout without axes of length 1."""
         axes = [k for k, size in enumerate(self.shape) if size != 1]
         strides = None if self.strides is None else tuple(self.strides[k] for k in axes)
-        return _ArrayLayout(
-            "".join(self.names[k] for k in axes), tuple(self.shape[k] for k in axes), strides, self.item
-        )
+        return _Operand("".join(self.names[k] for k in axes), tuple(self.shape[k] for k in axes), strides, self.item)
 
     def is_view(self, *groups: Sequence[str]) -> bool:
         """Whether a reshape to matrices needs no copy, and BLAS accepts these: one axis is contiguous."""
@@ -112,10 +109,10 @@ class _ArrayLayout(NamedTuple):
         return min(axes, key=lambda n: (abs(self.stride(n)), -self.size(n)), default="")
 
 
-def _layout(names: str, x: Any) -> _ArrayLayout:
+def _layout(names: str, x: Any) -> _Operand:
     if strided(x):
-        return _ArrayLayout(names, x.shape, x.strides, x.itemsize)
-    return _ArrayLayout(names, tuple(x.shape), None, 0)
+        return _Operand(names, x.shape, x.strides, x.itemsize)
+    return _Operand(names, tuple(x.shape), None, 0)
 
 
 class _Matrices(NamedTuple):
@@ -142,7 +139,7 @@ class _Matrices(NamedTuple):
         return x if self.transposed is None else xp.permute_dims(x, self.transposed)
 
 
-def _matrices(layout: _ArrayLayout, lead: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> _Matrices:
+def _matrices(layout: _Operand, lead: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> _Matrices:
     x = layout.squeezed_layout()
     copied = x.strides is not None and not x.is_view(rows, columns)
     transposed = copied and x.dense() in rows
@@ -168,7 +165,7 @@ class _Split(NamedTuple):
     step: int
 
 
-class _ContractionPlan(NamedTuple):
+class _MatmulPlan(NamedTuple):
     """How a contraction of arrays with some layouts is computed.
 
     ``cut``: the axis to split, if it is computed in parts; all other fields are unused then.
@@ -190,12 +187,12 @@ class _ContractionPlan(NamedTuple):
     dims: tuple[int, ...] | None
 
 
-_plans: LRUCache[_ContractionPlan] = LRUCache(4096, "plans of contractions", 8 << 20)
+_plans: LRUCache[_MatmulPlan] = LRUCache(4096, "plans of contractions", 8 << 20)
 
 
 def _make_plan(
-    a: _ArrayLayout, b: _ArrayLayout, into: _ArrayLayout | None, letters: str, max_bytes: int, min_products: int
-) -> _ContractionPlan:
+    a: _Operand, b: _Operand, into: _Operand | None, letters: str, max_bytes: int, min_products: int
+) -> _MatmulPlan:
     sizes = a.sizes | b.sizes
     dims = tuple(sizes[n] for n in letters)
     out = "".join(n for n in letters if sizes[n] != 1)
@@ -215,7 +212,7 @@ def _make_plan(
         cut, shape = _cut_sum(sizes, inner), dims
     else:
         cut = _cut_of_copy(left, right, copied, out, max_bytes)
-    return _ContractionPlan(
+    return _MatmulPlan(
         cut,
         in_place,
         swapped,
@@ -229,7 +226,7 @@ def _make_plan(
 
 
 def _groups(
-    left: _ArrayLayout, right: _ArrayLayout, out: str, min_products: int
+    left: _Operand, right: _Operand, out: str, min_products: int
 ) -> tuple[list[str], list[str], list[str], list[str]]:
     """The axes of the batch, of rows, of columns, and the summed axes."""
     sizes = left.sizes | right.sizes
@@ -256,8 +253,8 @@ def _free_run(out: str, end: int, names: str, batch: Sequence[str]) -> list[str]
 
 
 def _largest_copy(
-    left: _ArrayLayout, right: _ArrayLayout, left_groups: Sequence[Sequence[str]], right_groups: Sequence[Sequence[str]]
-) -> _ArrayLayout | None:
+    left: _Operand, right: _Operand, left_groups: Sequence[Sequence[str]], right_groups: Sequence[Sequence[str]]
+) -> _Operand | None:
     """The largest operand that must be copied to become matrices; None if there is none, or strides are unknown."""
     if left.strides is None or right.strides is None:
         return None
@@ -265,7 +262,7 @@ def _largest_copy(
     return max(copied, key=lambda x: prod(x.shape), default=None)
 
 
-def _reads_once(left: _ArrayLayout, right: _ArrayLayout, rows: Sequence[str], columns: Sequence[str], out: str) -> bool:
+def _reads_once(left: _Operand, right: _Operand, rows: Sequence[str], columns: Sequence[str], out: str) -> bool:
     """Whether each element is multiplied only once, along contiguous lines, so that copies do not pay off.
 
     Example: a matrix-vector product for each channel, with contiguous channels in both operands.
@@ -273,7 +270,7 @@ def _reads_once(left: _ArrayLayout, right: _ArrayLayout, rows: Sequence[str], co
     if not out or 1 not in (prod(map(left.size, rows)), prod(map(right.size, columns))):
         return False
     return (
-        left.size(out[-1]) >= MIN_CONTIGUOUS_ELEMENTS
+        left.size(out[-1]) >= MIN_CONTIGUOUS
         and left.stride(out[-1]) == left.item
         and right.stride(out[-1]) == right.item
     )
@@ -288,9 +285,7 @@ def _cut_sum(sizes: Mapping[str, int], inner: Sequence[str]) -> _Split | None:
     return _Split(name, max(1, sizes[name] * MAX_SEQUENTIAL_TERMS // summed))
 
 
-def _cut_of_copy(
-    left: _ArrayLayout, right: _ArrayLayout, copied: _ArrayLayout | None, out: str, max_bytes: int
-) -> _Split | None:
+def _cut_of_copy(left: _Operand, right: _Operand, copied: _Operand | None, out: str, max_bytes: int) -> _Split | None:
     """Split the outermost axis of a large copied operand; a summed axis only if adding the parts is cheap."""
     if copied is None:
         return None
@@ -303,18 +298,16 @@ def _cut_of_copy(
     return _Split(name, max(1, sizes[name] * max_bytes // nbytes)) if name else None
 
 
-def _contract_in_parts(
-    xp: Any, a: Any, b: Any, a_letters: str, b_letters: str, out: str, into: Any, cut: _Split
-) -> Any:
-    sizes = _layout(a_letters, a).sizes | _layout(b_letters, b).sizes
+def _contract_in_parts(xp: Any, a: Any, b: Any, a_axes: str, b_axes: str, out: str, into: Any, cut: _Split) -> Any:
+    sizes = _layout(a_axes, a).sizes | _layout(b_axes, b).sizes
     if into is None and cut.name in out:
         into = xp.empty(tuple(sizes[n] for n in out), dtype=a.dtype)
     total = None
     for begin in range(0, sizes[cut.name], cut.step):
         part = slice(begin, begin + cut.step)
-        x, y = _part(a, a_letters, cut.name, part), _part(b, b_letters, cut.name, part)
+        x, y = _part(a, a_axes, cut.name, part), _part(b, b_axes, cut.name, part)
         target = _part(into, out, cut.name, part) if cut.name in out else None
-        value = _contract(xp, x, y, a_letters, b_letters, out, target)
+        value = _contract(xp, x, y, a_axes, b_axes, out, target)
         if target is None:
             total = value if total is None else xp.add(total, value, out=total)
         elif value is not target:

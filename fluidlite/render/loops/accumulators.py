@@ -42,11 +42,11 @@ class Accumulators:
         self.c_type = types["uint8"] if loaded else held(x.dtype, types)  # as many per vector as loads
         self.size = schedule.lanes if tile else TILE if partial else 0
         self.tile, self.partial = tile, partial
-        self.at = f"{self.name}[v]" if tile else f"{self.name}[@]" if partial else self.name
-        long = x.params[1][-1].name in schedule.blocked
+        self.variable = f"{self.name}[v]" if tile else f"{self.name}[@]" if partial else self.name
+        is_blocked = x.params[1][-1].name in schedule.blocked
         size = prod(size_of(axis.size, values) for axis in x.params[1])
         self.index = "int" if size < 2**31 else "index_t"  # 32-bit indices fill vectors as wide as those of float32
-        self.blocked = self.kind == "sum" and x.op == "reduce" and x.dtype in FLOATS and long
+        self.blocked = self.kind == "sum" and x.op == "reduce" and x.dtype in FLOATS and is_blocked
 
     def _declared_array(self, text: str, begin: str) -> list[tuple[str, bool]]:
         """Declare a variable for each partial result."""
@@ -74,7 +74,7 @@ class Accumulators:
 
     def step(self, value: str, axis: str) -> list[str]:
         """Accumulate one element."""
-        at = self.at
+        at = self.variable
         if self.x.op == "arg":
             best = at.replace(self.name, f"{self.name}_best")
             sign, takes = "<=" if self.kind == "max" else ">=", f"{self.name}_take"

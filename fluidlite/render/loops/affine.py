@@ -198,8 +198,8 @@ def bound_of(condition: Condition, axis: str) -> tuple[Number, bool] | None:
         return None
     rest, slope, op = with_axes(condition.a - condition.b, {axis: number(0)}), int(step.value), condition.op
     if slope < 0:
-        turned = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
-        rest, slope, op = -rest, -slope, turned.get(op, op)
+        mirrored = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
+        rest, slope, op = -rest, -slope, mirrored.get(op, op)
     if op in ("less", "greater_equal"):
         return (-rest + (slope - 1)) // slope, op == "less"
     if op in ("less_equal", "greater"):

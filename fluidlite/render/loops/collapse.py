@@ -66,7 +66,7 @@ class _Collapse:
 
     def collapsed(self) -> Traced | None:
         """The collapsed trace; None if no axes collapse."""
-        if not any(self._joined(x, k) for x in self.traced.every for k in range(x.rank - 1)):
+        if not any(self._is_collapsed(x, k) for x in self.traced.every for k in range(x.rank - 1)):
             return None
         rebuilt: dict[Tensor, Tensor] = {}
         with tracing({}):
@@ -98,7 +98,7 @@ class _Collapse:
             pair = self._parent[pair]
         return pair
 
-    def _joined(self, x: Tensor, k: int) -> bool:
+    def _is_collapsed(self, x: Tensor, k: int) -> bool:
         return self._representative((id(x), k)) not in self._uncollapsible
 
     def axes(self, x: Tensor) -> list[int]:
@@ -106,7 +106,7 @@ class _Collapse:
         if x not in self._axes:
             axes = list(range(min(x.rank, 1)))
             for k in range(x.rank - 1):
-                axes.append(axes[-1] + (not self._joined(x, k)))
+                axes.append(axes[-1] + (not self._is_collapsed(x, k)))
             self._axes[x] = axes
         return self._axes[x]
 

@@ -109,8 +109,8 @@ def _nest_ns(nest: Nest, values: Sizes) -> float:
     nanoseconds += BYTE_NS * sum(read_bytes.values())
     items = [axis.name for axis in nest.items]
     for store in nest.stores:  # at most the target: blocks of an axis times a block may exceed it
-        elements = count_of({*items, *(axis.name for axis in store.loops)})
-        nanoseconds += BYTE_NS * min(elements, prod(size_of(d, values) for d in store.dims)) * ITEMSIZE[store.dtype]
+        count_stored = count_of({*items, *(axis.name for axis in store.loops)})
+        nanoseconds += BYTE_NS * min(count_stored, prod(size_of(d, values) for d in store.dims)) * ITEMSIZE[store.dtype]
     cached: set[Element] = set()
     for roots, stored in _passes(nest):
         for x in _pass_elements(roots, cached, nest):

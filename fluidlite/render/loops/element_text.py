@@ -88,7 +88,7 @@ class ElementWriter:
         self.numbers: dict[tuple[str, str], tuple[str, str, Number]] = {}
         items = frozenset(axis.name for axis in self.nest.items)
         self.scopes = [LoopScope(items - {self.schedule.lane})]
-        self.waiting = sorted(self.nest.stores, key=lambda store: store.target in self.aliased)
+        self.pending_stores = sorted(self.nest.stores, key=lambda store: store.target in self.aliased)
         self.saved: dict[Element, Store] = {}
         self.staged: dict[Element, str] = {}
         self.nontemporal_stores: list[tuple[Store, str]] = []
@@ -101,10 +101,10 @@ class ElementWriter:
 
     # Scopes
 
-    def _level(self, needs: frozenset[str]) -> int:
+    def _level(self, axes: frozenset[str]) -> int:
         """The outermost scope in which all of these axes are available."""
         free = frozenset() if self.staging else {self.schedule.lane}
-        return next(k for k, scope in enumerate(self.scopes) if needs <= scope.axes | free)
+        return next(k for k, scope in enumerate(self.scopes) if axes <= scope.axes | free)
 
     def _emit(self, line: str, level: int, tile: bool) -> None:
         scope = self.scopes[level]
@@ -126,8 +126,8 @@ class ElementWriter:
             ]
         scope.tile, scope.tile_names, scope.checks, scope.strided = [], {}, [], False
 
-    def _in_tile(self, needs: frozenset[str]) -> bool:
-        return bool(self.schedule.lane) and self.schedule.lane in needs and not self.staging
+    def _is_tiled(self, axes: frozenset[str]) -> bool:
+        return bool(self.schedule.lane) and self.schedule.lane in axes and not self.staging
 
     def _defined_name(self, key: Any, level: int, into: int) -> str | None:
         """The variable that is defined already, as it is read in the scope ``into``; or None."""
@@ -175,9 +175,9 @@ class ElementWriter:
             return str(n.value)
         if n.op == "element":
             return self.value(self.elements.computed[n.value], into)
-        needs = self.elements.number_axes([n])
-        tile = self._in_tile(needs)
-        level = into if tile else self._level(needs)
+        axes = self.elements.number_axes([n])
+        tile = self._is_tiled(axes)
+        level = into if tile else self._level(axes)
         if tile:
             defined = self.scopes[into].tile_names.get(n.key)
         else:
@@ -187,27 +187,23 @@ class ElementWriter:
         names = [self._number(arg, level) for arg in n.args]
         return self._define(n.key, level, "index_t", _index_operation(n.op, names), "x", tile)
 
-    def _offset(self, n: Number, into: int, conditions: Conditions = ()) -> str:
+    def _offset(self, n: Number, into: int, guard: Conditions = ()) -> str:
         """The text of an offset. A strided offset in a long tile is the offset of the tile's first element plus a
         multiple of the stride: compilers recognize the stride then, and emit vector loads instead of gathers.
 
         It does not pay off in short tiles, whose scalar remainder is large, nor for loads with conditions that differ
         within the tile, which are gathers anyway.
         """
-        lane, needs = self.schedule.lane, self.elements.number_axes
-        step, rest = (stride_of(n, lane), with_axes(n, {lane: number(0)})) if self._in_tile(needs([n])) else (None, n)
-        if (
-            step is None
-            or step.key in ("1", "-1")
-            or lane in needs([step, rest]) | self.elements.condition_axes(conditions)
-        ):
+        lane, axes = self.schedule.lane, self.elements.number_axes
+        step, rest = (stride_of(n, lane), with_axes(n, {lane: number(0)})) if self._is_tiled(axes([n])) else (None, n)
+        if step is None or step.key in ("1", "-1") or lane in axes([step, rest]) | self.elements.condition_axes(guard):
             return self._number(n, into)
         if self.schedule.lanes < LONG_TILE:
             return self._number(n, into)
         key = "by steps", n.key
         if (defined := self.scopes[into].tile_names.get(key)) is not None:
             return defined
-        level = self._level(needs([step, rest]))
+        level = self._level(axes([step, rest]))
         begin = next((scope.names[key] for scope in self.scopes[: level + 1] if key in scope.names), None)
         by = self._number(step, level)
         if begin is None:
@@ -219,7 +215,7 @@ class ElementWriter:
 
     def _condition(self, c: Condition, into: int) -> str:
         lane = self.schedule.lane
-        if self._in_tile(self.elements.condition_axes((c,))):
+        if self._is_tiled(self.elements.condition_axes((c,))):
             difference = c.a - c.b
             step = stride_of(difference, lane)
             if step is not None and step.key in ("1", "-1"):  # compare the 32-bit index in the tile
@@ -246,8 +242,8 @@ class ElementWriter:
         """The text of an element's value, as it is read in the scope ``into``; it is hoisted as far as possible."""
         if x.op == "number":
             return self._constant(x)
-        needs = self.elements.free_axes(x)
-        level, tile = self._level(needs), self._in_tile(needs)
+        axes = self.elements.free_axes(x)
+        level, tile = self._level(axes), self._is_tiled(axes)
         if tile and (_is_index(x) or self._is_contiguous_load(x)):  # cheaper to recompute than to keep in an array
             level = into
         defined = self._defined_name(x, level, into)
@@ -259,15 +255,15 @@ class ElementWriter:
             self.scopes = inner
             return self.scopes[level].names[x]
         if x in self.staged:
-            return self._define(x, level, self._kind(x.dtype), self.staged[x], "v", tile)
+            return self._define(x, level, self._type(x.dtype), self.staged[x], "v", tile)
         if x in self.saved:
             text = f"{self.buffers[self.saved[x].target][0]}[{self._number(self.saved[x].offset, level)}]"
-            return self._define(x, level, self._kind(x.dtype), text, "v", tile)
+            return self._define(x, level, self._type(x.dtype), text, "v", tile)
         if x.op == "checked":
             self._check(x, level, tile)
         if x.op == "running":
             return self._running(x, level, tile)
-        name = self._define(x, level, self._kind(x.dtype), self._text(x, level), "v", tile)
+        name = self._define(x, level, self._type(x.dtype), self._expression(x, level), "v", tile)
         if tile and level != into and x not in self.crossing:
             self.crossing.add(x)
         return name
@@ -283,7 +279,7 @@ class ElementWriter:
 
     def _is_strided(self, offset: Number) -> bool:
         """Whether the stride of a load along the tile is constant and too large for vector loads."""
-        step = stride_of(offset, self.schedule.lane) if self._in_tile(self.elements.number_axes([offset])) else None
+        step = stride_of(offset, self.schedule.lane) if self._is_tiled(self.elements.number_axes([offset])) else None
         return step is not None and (step.op != "const" or abs(int(step.value)) > MAX_VECTOR_STRIDE)
 
     def _check(self, x: Element, level: int, tile: bool) -> None:
@@ -300,13 +296,13 @@ class ElementWriter:
         self.scopes[level].checks.append((worst, bound))
         self._emit(f"{worst} = ({unsigned}){at} > {worst}{predicate} ? ({unsigned}){at} : {worst};", level, True)
 
-    def _report(self, wrong: str, at: str, bound: str) -> str:
-        return f"if ({wrong}) bad_index({self._buffer(STATUS, 'int64', True)}, op_id, {at}, {bound});"
+    def _report(self, condition: str, at: str, bound: str) -> str:
+        return f"if ({condition}) bad_index({self._buffer(STATUS, 'int64', True)}, op_id, {at}, {bound});"
 
-    def _stored(self, dtype: str) -> str:
+    def _stored_type(self, dtype: str) -> str:
         return str(self.types["int16" if dtype in HALVES else dtype])
 
-    def _kind(self, dtype: str) -> str:
+    def _type(self, dtype: str) -> str:
         return str(self.types["int16"]) if dtype in HALVES else held(dtype, self.types)
 
     def _constant(self, x: Element) -> str:
@@ -317,7 +313,7 @@ class ElementWriter:
             text = self._parameter(n, "int32" if wide == "bool" else wide)
         return f"fl_store_{x.dtype}({text})" if x.dtype in HALVES else text
 
-    def _text(self, x: Element, level: int) -> str:
+    def _expression(self, x: Element, level: int) -> str:
         if x.op == "load":
             source, offset, guard = x.params
             dtype = "int64" if source[0] == "offsets" else self.dtypes[source]
@@ -343,7 +339,7 @@ class ElementWriter:
         dtype_in = x.args[0].dtype
         if x.op == "cast":
             if x.args[0].op == "index" and self._int32_index(x.args[0].params[0], level):
-                return f"({self._kind(x.dtype)})({self._int32_index(x.args[0].params[0], level)})"
+                return f"({self._type(x.dtype)})({self._int32_index(x.args[0].params[0], level)})"
             if dtype_in in HALVES:
                 wide = f"fl_load_{dtype_in}({names[0]})"
                 return wide if x.dtype == "float32" else converted(wide, "float32", x.dtype, self.types)
@@ -355,7 +351,7 @@ class ElementWriter:
         if op in ("maximum", "minimum") and dtype_in in FLOATS and _is_number(x.args[1]):  # one comparison keeps a NaN
             return f"{names[0]} {'<' if op == 'maximum' else '>'} {names[1]} ? {names[1]} : {names[0]}"
         if op == "exp" and _is_moderate_exponent(x.args[0]):
-            return f"({self._kind(x.dtype)}){math_call('expnear', x.dtype, self.math)}({names[0]})"
+            return f"({self._type(x.dtype)}){math_call('expnear', x.dtype, self.math)}({names[0]})"
         return primitive(op, names, x.dtype if op == "where" else dtype_in, self.types, self.math)
 
     def _operands(self, x: Element, level: int) -> list[str]:
@@ -370,14 +366,14 @@ class ElementWriter:
         """A random number, determined by the linear index of its element, so that it is the same in any loop."""
         kind, stream, index = x.params
         self.draws = True
-        word = self._word(index, stream, level)
+        word = self._random_word(index, stream, level)
         if kind == "gaussian":
             return f"fl_gaussian_float32({word})"
-        return f"({self._kind('float32')})({word} >> 8) * {literal(2.0**-24, 'float32')}"
+        return f"({self._type('float32')})({word} >> 8) * {literal(2.0**-24, 'float32')}"
 
-    def _word(self, index: Number, stream: int, level: int) -> str:
+    def _random_word(self, index: Number, stream: int, level: int) -> str:
         """A random word. Philox draws four at once, so those of a tile are drawn before its loop."""
-        scope, tile = self.scopes[level], self._in_tile(self.elements.number_axes([index]))
+        scope, tile = self.scopes[level], self._is_tiled(self.elements.number_axes([index]))
         axis = self.schedule.lane if tile else scope.neighbours
         kind, uint64, key = self.types["uint32"], self.types["uint64"], f"r0, r1, r2, r3 + {stream}u"
         self.count += 1

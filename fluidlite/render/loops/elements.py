@@ -128,7 +128,7 @@ class Elements:
         """
         dims, source_dims = (tuple(map(self.canonical, each.dims)) for each in (x, source))
         groups = self._equal_products(dims, source_dims)
-        return tuple(i for mine, other in groups for i in self._unravel(index[mine], dims[mine], source_dims[other]))
+        return tuple(i for own, other in groups for i in self._unravel(index[own], dims[own], source_dims[other]))
 
     def _equal_products(self, dims: Sequence[Number], other_dims: Sequence[Number]) -> list[tuple[slice, slice]]:
         """Group dims by equal products; by products that are equal in all calls, if the generic sizes show them."""
@@ -272,9 +272,9 @@ class Elements:
 
     def index_of(self, x: Element) -> Number:
         """Use an integer element in index arithmetic: a leaf that stands for it."""
-        whole = self.cast(x, "int64")
-        name = self.names.setdefault(whole, f"e{len(self.names)}")
-        self.computed[name] = whole
+        as_int64 = self.cast(x, "int64")
+        name = self.names.setdefault(as_int64, f"e{len(self.names)}")
+        self.computed[name] = as_int64
         return element_leaf(name)
 
     def checked_index(self, x: Element, size: Number, guard: Conditions) -> Element:
@@ -288,8 +288,8 @@ class Elements:
 
     def is_in_range(self, x: Element, size: Number) -> bool:
         """Whether an element is in [0, size) since it is computed of checked indices only."""
-        span = self._span(x)
-        return span is not None and span[0] >= 0 and span[1] < size_of(size, self.values)
+        bounds = self._span(x)
+        return bounds is not None and bounds[0] >= 0 and bounds[1] < size_of(size, self.values)
 
     def _span(self, x: Element) -> tuple[int, int] | None:
         """The range (minimum, maximum) of an integer computed of checked indices and constants; else None."""

@@ -1,8 +1,7 @@
-"""Caches facts about the nests of calls (texts, estimates, aliases) in memory and on disk, so that a cache hit lowers
-nothing.
+"""Guarded cache of answers about nests (texts, estimates, aliases), in memory and on disk: a cache hit lowers nothing.
 
 An answer is valid for all calls of a trace whose sizes satisfy its guards. Its key on disk is a digest of everything
-that it depends on: the trace, the question, and the source files of the code generator.
+that it depends on: the trace, the facts of the call, and the source files of the code generator.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from fluidlite.render.loops.sizes import Guards
 Answer = TypeVar("Answer")
 
 _MAX_ANSWERS = 16
-"""Answers of a question for other sizes, and questions of a trace."""
+"""Cached answers of a key, each valid for other sizes, and keys of a trace."""
 _PACKAGES = ("base", "codegen", "expr", "platform", "program", "render")
 """Packages whose source files determine the answers."""
 _IMPORTED = time()
@@ -54,7 +53,7 @@ class _CachedAnswer(Generic[Answer]):
         self.answer: Answer | None = None
         self.is_decoded = False
 
-    def serves(self, numbers: Sequence[Any]) -> bool:
+    def is_valid_for(self, numbers: Sequence[Any]) -> bool:
         """Whether all guards hold for these values of the table's numbers."""
         for op, a, b, result in self.comparisons:
             x, y = numbers[a], numbers[b]
@@ -76,29 +75,29 @@ class GuardedCache(Generic[Answer]):
         self.name, self._encode, self._decode = name, encode, decode
         self._caches: WeakKeyDictionary[Traced, LRUCache[list[_CachedAnswer[Answer]]]] = WeakKeyDictionary()
 
-    def get(self, call: Call, about: str, compute: Callable[[], tuple[Guards, Answer]]) -> Answer:
+    def get(self, call: Call, facts: str, compute: Callable[[], tuple[Guards, Answer]]) -> Answer:
         """The cached answer for a call, or a new one.
 
-        ``about``: all facts that the answer depends on, besides the trace and the sizes of the call.
-        ``find``: computes the guards and the answer on a cache miss.
+        ``facts``: all facts that the answer depends on, besides the trace and the sizes of the call.
+        ``compute``: computes the guards and the answer on a cache miss.
         """
         traced, values = traced_of(call), leaves(call)
         cache = self._caches.get(traced)
         if cache is None:
             cache = self._caches.setdefault(traced, LRUCache(_MAX_ANSWERS, "answers about loops"))
-        answers = cache.get(about, lambda: self._read(traced, about, values))
+        candidates = cache.get(facts, lambda: self._load(traced, facts, values))
         evaluated: dict[NumberTable, list[Any]] = {}
-        for cached in [*answers]:
+        for cached in [*candidates]:
             numbers = evaluated.get(cached.table)
             if numbers is None:
                 numbers = evaluated[cached.table] = cached.table.evaluate(values)
-            if cached.serves(numbers):
+            if cached.is_valid_for(numbers):
                 with suppress(*_UNREADABLE):
                     return self._answer(cached)
         guards, answer = compute()
-        answers.append(_cached_answer(guards, answer))
-        del answers[:-_MAX_ANSWERS]
-        self._write(traced, about, answers)
+        candidates.append(_cached_answer(guards, answer))
+        del candidates[:-_MAX_ANSWERS]
+        self._save(traced, facts, candidates)
         return answer
 
     def _answer(self, cached: _CachedAnswer[Answer]) -> Answer:
@@ -106,15 +105,15 @@ class GuardedCache(Generic[Answer]):
             cached.answer, cached.is_decoded = self._decode(cached.encoded, cached.table), True
         return cast(Answer, cached.answer)
 
-    def _read(self, traced: Traced, about: str, values: Values) -> list[_CachedAnswer[Answer]]:
+    def _load(self, traced: Traced, facts: str, values: Values) -> list[_CachedAnswer[Answer]]:
         text, sources = _text_of(traced), _sources()
-        content = _disk.get(self.name, sources, text, about) if sources and text else None
+        content = _disk.get(self.name, sources, text, facts) if sources and text else None
         try:
-            return [] if content is None else _read(json.loads(content), values)
+            return [] if content is None else _decoded_answers(json.loads(content), values)
         except _UNREADABLE:  # a cache miss
             return []
 
-    def _write(self, traced: Traced, about: str, answers: Sequence[_CachedAnswer[Answer]]) -> None:
+    def _save(self, traced: Traced, facts: str, answers: Sequence[_CachedAnswer[Answer]]) -> None:
         text, sources = _text_of(traced), _sources()
         if not sources or not text:
             return
@@ -127,11 +126,11 @@ class GuardedCache(Generic[Answer]):
                     for op, a, b, result in cached.comparisons
                 ]
                 entries.append((comparisons, self._encode(answer, table)))
-        _disk.put(json.dumps([table.rows, entries]).encode(), self.name, sources, text, about)
+        _disk.put(json.dumps([table.rows, entries]).encode(), self.name, sources, text, facts)
 
 
 def _cached_answer(guards: Guards, answer: Answer) -> _CachedAnswer[Answer]:
-    """A cached answer with a copy of the guards, which later questions may extend."""
+    """A cached answer with a copy of the guards, which later answers may extend."""
     table = NumberTable()
     conditions = [(c, result) for c, result in guards.comparisons.values() if c.a.key != c.b.key or not c.a.whole]
     cached = _CachedAnswer[Answer](table, [(*table.comparison(c), result) for c, result in conditions])
@@ -139,12 +138,12 @@ def _cached_answer(guards: Guards, answer: Answer) -> _CachedAnswer[Answer]:
     return cached
 
 
-def _read(content: Any, values: Values) -> list[_CachedAnswer[Any]]:
-    rows, every = content
+def _decoded_answers(content: Any, values: Values) -> list[_CachedAnswer[Any]]:
+    rows, entries = content
     table = NumberTable(rows)
     table.check(values)
     answers = []
-    for comparisons, encoded in every:
+    for comparisons, encoded in entries:
         table.check_comparisons(comparisons)
         answers.append(_CachedAnswer[Any](table, [(op, a, b, result is True) for op, a, b, result in comparisons]))
         answers[-1].encoded = encoded
@@ -187,17 +186,17 @@ def _text_of(traced: Traced) -> str:
     digest = _texts.get(traced)
     if digest is None:
         try:
-            digest = sha256(repr(list(_facts(traced))).encode()).hexdigest()
+            digest = sha256(repr(list(_trace_facts(traced))).encode()).hexdigest()
         except TypeError:
             digest = ""
         _texts[traced] = digest
     return digest
 
 
-def _facts(traced: Traced) -> Iterator[Any]:
+def _trace_facts(traced: Traced) -> Iterator[Any]:
     places = {x: k for k, x in enumerate(traced.every)}
     for x in traced.every:
-        yield x.op, [places[arg] for arg in x.args], [_plain(param) for param in x.params], x.sizes, x.dtype
+        yield x.op, [places[arg] for arg in x.args], [_plain_value(param) for param in x.params], x.sizes, x.dtype
     for slot, tensors in traced.outputs.items():
         yield slot, [places[x] for x in tensors]
     for slot, tensors in traced.inputs.items():
@@ -205,7 +204,7 @@ def _facts(traced: Traced) -> Iterator[Any]:
     yield sorted(traced.generic_sizes.items())
 
 
-def _plain(param: Any) -> Any:
+def _plain_value(param: Any) -> Any:
     """A parameter of a primitive as plain values.
 
     Raises TypeError if it is an object, which may be another one under the same text.
@@ -213,7 +212,7 @@ def _plain(param: Any) -> Any:
     if isinstance(param, Number):
         return param.op, param.key, param.whole
     if isinstance(param, tuple):
-        return tuple([_plain(each) for each in param])
+        return tuple([_plain_value(each) for each in param])
     if type(param) not in _PLAIN:
         raise TypeError(f"{type(param).__name__} is no plain value")
     return param

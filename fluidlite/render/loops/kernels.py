@@ -127,12 +127,12 @@ def refusal(call: Call) -> str | None:
     return None
 
 
-def _depth(every: Sequence[Tensor]) -> int:
+def _depth(primitives: Sequence[Tensor]) -> int:
     """The length of the longest path through primitives, which are in topological order."""
-    if len(every) <= MAX_DEPTH:
-        return len(every)
+    if len(primitives) <= MAX_DEPTH:
+        return len(primitives)
     depths: dict[Tensor, int] = {}
-    for x in every:
+    for x in primitives:
         depths[x] = 1 + max((depths[arg] for arg in x.args), default=0)
     return max(depths.values())
 
@@ -149,8 +149,8 @@ def dims_fit(call: Call) -> dict[str, bool]:
 
 def _reads_before_overwriting(call: Call) -> bool:
     """Whether nests read each operand before an output that aliases it overwrites it."""
-    about = repr((_requested(call), _aliases(call)))
-    return _READABLE.get(call, about, lambda: _guarded_answer(call, lambda nests: nests.launch_order(call) is not None))
+    facts = repr((_requested(call), _aliases(call)))
+    return _READABLE.get(call, facts, lambda: _guarded_answer(call, lambda nests: nests.launch_order(call) is not None))
 
 
 def _nests(call: Call, values: Sizes, lockstep: bool = False) -> list[Nest]:
@@ -188,7 +188,7 @@ class _CallNests:
         self.nests = [tiled(each, self.values) for each in _nests(call, self.values)]
         self.orders: dict[tuple[Any, ...], tuple[Nest, ...] | None] = {}
 
-    def serves(self, requested: Mapping[tuple[str, int], str], values: Values) -> bool:
+    def is_valid_for(self, requested: Mapping[tuple[str, int], str], values: Values) -> bool:
         """Whether the nests are valid for these outputs and sizes."""
         return self.requested == requested and self.guards.hold(values)
 
@@ -197,10 +197,10 @@ class _CallNests:
 
         They are not tiled for devices that run work-items in ``lockstep``.
         """
-        shared = _aliases(call)
-        key = lockstep, *shared.items()
+        aliases = _aliases(call)
+        key = lockstep, *aliases.items()
         if key not in self.orders:
-            self.orders[key] = alias_safe_order(_nests(call, self.values, True) if lockstep else self.nests, shared)
+            self.orders[key] = alias_safe_order(_nests(call, self.values, True) if lockstep else self.nests, aliases)
         return self.orders[key]
 
 
@@ -212,7 +212,7 @@ _MAX_VARIANTS = 16
 def _call_nests(call: Call) -> _CallNests:
     requested, values = _requested(call), leaves(call)
     variants = _cache.setdefault(traced_of(call), [])
-    valid = next((each for each in variants if each.serves(requested, values)), None)
+    valid = next((each for each in variants if each.is_valid_for(requested, values)), None)
     return valid if valid is not None else _lower_anew(call)
 
 
@@ -241,17 +241,17 @@ _ALIASES = GuardedCache[Mapping[str, str]]("aliases", lambda aliases, _: {**alia
 _TEXTS = GuardedCache("texts", encode_texts, decode_texts)
 
 
-def at_sizes(question: GuardedCache[Answer], call: Call, about: str, find: Callable[[], Answer]) -> Answer:
+def at_sizes(cache: GuardedCache[Answer], call: Call, facts: str, compute: Callable[[], Answer]) -> Answer:
     """Cache an answer that is valid for exactly the sizes of a call.
 
-    ``about``: all other facts that the answer depends on, besides the trace.
+    ``facts``: all other facts that the answer depends on, besides the trace.
     """
     guards = Guards()
     for name, value in leaves(call).items():
         if not isinstance(value, (int, float)):  # offsets of sequences
-            return find()
+            return compute()
         guards.record("equal", Number("size", (), name), number(value), True)
-    return question.get(call, about, lambda: (guards, find()))
+    return cache.get(call, facts, lambda: (guards, compute()))
 
 
 def tiled_nests(call: Call) -> Sequence[Nest]:
@@ -267,12 +267,12 @@ def nest_codes(call: Call, context: Any) -> tuple[NestCode, ...]:
     language = context.language
     lockstep = runs_side_by_side(language)
     inputs = [[slot, [spec.dtype for spec in specs]] for slot, specs in call.ins.items()]
-    about = repr((_language_digest(language), inputs, _requested(call), _aliases(call), call.op.must_alias))
+    facts = repr((_language_digest(language), inputs, _requested(call), _aliases(call), call.op.must_alias))
 
     def write(call_nests: _CallNests) -> tuple[NestCode, ...] | None:
         return _text(call, call_nests.launch_order(call, lockstep), language, call_nests.values)
 
-    codes = _TEXTS.get(call, about, lambda: _guarded_answer(call, write))
+    codes = _TEXTS.get(call, facts, lambda: _guarded_answer(call, write))
     if codes is None:
         raise KernelNotFoundError(f"{call.op.type} writes over an operand before all of it is read")
     return codes
@@ -311,8 +311,8 @@ def _language_digest(language: Any) -> str:
     """A digest of everything in a kernel language that texts depend on."""
     keywords = [language.keywords.get(name) for name in ("independent", "apart", "stream", "unroll")]
     tables = [sorted(language.types.items()), sorted(language.math.items())]
-    facts = [*tables, keywords, group_size(language), runs_side_by_side(language)]
-    return sha256(repr(facts).encode()).hexdigest()
+    parts = [*tables, keywords, group_size(language), runs_side_by_side(language)]
+    return sha256(repr(parts).encode()).hexdigest()
 
 
 def _requested(call: Call) -> dict[tuple[str, int], str]:
@@ -361,8 +361,8 @@ def aliasable_operands(call: Call) -> Mapping[str, str]:
                 aliases[slot] = operand
         return aliases
 
-    about = repr((_requested(call), matching, call.op.must_alias))
-    aliases = _ALIASES.get(call, about, lambda: _guarded_answer(call, compute)) if matching else {}
+    facts = repr((_requested(call), matching, call.op.must_alias))
+    aliases = _ALIASES.get(call, facts, lambda: _guarded_answer(call, compute)) if matching else {}
     return {slot: operand for slot, operand in aliases.items() if matching.get(slot) == operand}
 
 

@@ -18,20 +18,20 @@ def alias_safe_order(nests: Sequence[Nest], shared: Mapping[BufferKey, BufferKey
     if not shared:
         return tuple(nests)
     reads = {id(nest): {x.params[0] for x in elements_of(nest) if x.op == "load"} for nest in nests}
-    waiting, order = list(nests), list[Nest]()
-    while waiting:
-        unwritten = {store.target for nest in waiting for store in nest.stores if store.target[0] == "made"}
-        ready = next((nest for nest in waiting if _can_run(nest, waiting, unwritten, reads, shared)), None)
-        if ready is None:
+    pending, order = list(nests), list[Nest]()
+    while pending:
+        unwritten = {store.target for nest in pending for store in nest.stores if store.target[0] == "made"}
+        next_nest = next((nest for nest in pending if _can_run(nest, pending, unwritten, reads, shared)), None)
+        if next_nest is None:
             return None
-        waiting.remove(ready)
-        order.append(ready)
+        pending.remove(next_nest)
+        order.append(next_nest)
     return tuple(order)
 
 
 def _can_run(
     nest: Nest,
-    waiting: Sequence[Nest],
+    pending: Sequence[Nest],
     unwritten: set[BufferKey],
     reads: Mapping[int, set[BufferKey]],
     shared: Mapping[BufferKey, BufferKey],
@@ -40,7 +40,7 @@ def _can_run(
     if (reads[id(nest)] & unwritten) - targets:
         return False
     overwritten = {shared[target] for target in targets if target in shared}
-    if any(overwritten & reads[id(later)] for later in waiting if later is not nest):
+    if any(overwritten & reads[id(later)] for later in pending if later is not nest):
         return False
     # within the nest, only the work-item that overwrites an element may read it
     for store in nest.stores:

@@ -18,7 +18,8 @@ COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", 
 MAX_EXACT_NUMBER = 1 << 40
 """Magnitude of a number: sums of a few smaller ones and of indices do not overflow int64."""
 STEP_OPS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "all": "logical_and", "any": "logical_or"}
-MAX_UNROLLED = 9
+"""The scalar primitive that combines two elements of each reduction."""
+MAX_UNROLLED_TERMS = 9
 """Elements of a reduction of constant length: one with no more is unrolled."""
 MAX_UNROLLED_WINDOWS = 4
 """Windows that contain an element: the sum over no more is unrolled."""
@@ -65,8 +66,8 @@ def _as_conditions(e: Elements, x: Element) -> Conditions | None:
     if x.op != "map":
         return None
     if x.params == ("logical_and",):
-        both = [_as_conditions(e, arg) for arg in x.args]
-        return None if both[0] is None or both[1] is None else (*both[0], *both[1])
+        parts = [_as_conditions(e, arg) for arg in x.args]
+        return None if parts[0] is None or parts[1] is None else (*parts[0], *parts[1])
     if x.params[0] not in COMPARISONS:
         return None
     a, b = (_as_number(e, arg) for arg in x.args)
@@ -148,9 +149,9 @@ def _concat(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
         begins.append(begins[-1] + part.dims[axis])
     value: Element | None = None
     for begin, part in reversed(list(zip(begins, x.args, strict=True))):
-        at = index[axis] - begin
-        in_part = e.range_conditions(at, part.dims[axis])
-        part_value = e.at(part, (*index[:axis], at, *index[axis + 1 :]), (*guard, *in_part))
+        part_index = index[axis] - begin
+        in_part = e.range_conditions(part_index, part.dims[axis])
+        part_value = e.at(part, (*index[:axis], part_index, *index[axis + 1 :]), (*guard, *in_part))
         value = part_value if value is None else e.select(in_part, part_value, value)
     assert value is not None
     return value
@@ -174,13 +175,13 @@ def _unwindow(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Elemen
         window = e.axis(parts.dims[axis], index, guard)
         first, end = highest((index[axis] - size + stride) // stride, 0), index[axis] // stride + 1
         windows = Axis(window.name, window.size, first, lowest(end, window.size))
-        at = index[axis] - window.leaf * stride
-        return e.reduce("sum", [windows], e.at(parts, (*index[:axis], window.leaf, at, *index[axis + 1 :]), guard))
+        tap_at = index[axis] - window.leaf * stride
+        return e.reduce("sum", [windows], e.at(parts, (*index[:axis], window.leaf, tap_at, *index[axis + 1 :]), guard))
     tap = e.axis(parts.dims[axis + 1], index, guard)
     begin = index[axis] - tap.leaf * dilation
-    which = begin // stride
-    conditions = (begin >= 0, which < parts.dims[axis], begin == which * stride)
-    term = e.at(parts, (*index[:axis], which, tap.leaf, *index[axis + 1 :]), (*guard, *conditions))
+    window_number = begin // stride
+    conditions = (begin >= 0, window_number < parts.dims[axis], begin == window_number * stride)
+    term = e.at(parts, (*index[:axis], window_number, tap.leaf, *index[axis + 1 :]), (*guard, *conditions))
     return e.reduce("sum", [tap], e.select(conditions, term, e.number(0, term.dtype)))
 
 
@@ -205,10 +206,10 @@ def _unrolled_windows(e: Elements, x: Tensor, index: Index, guard: Conditions, c
 def _reduce(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (source,), (kind, reduced) = x.args, x.params
     dims = [source.dims[axis] for axis in reduced]
-    if prod(map(_static_length, dims)) <= MAX_UNROLLED:
+    if prod(map(_static_length, dims)) <= MAX_UNROLLED_TERMS:
 
-        def element_at(at: Sequence[Number]) -> Element:
-            index_of = dict(zip(reduced, at, strict=True))
+        def element_at(indices: Sequence[Number]) -> Element:
+            index_of = dict(zip(reduced, indices, strict=True))
             return e.at(source, tuple(index_of.get(k, i) for k, i in enumerate(index)), guard)
 
         return _unrolled(e, kind, dims, element_at)
@@ -221,35 +222,35 @@ def _reduce(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
 
 def _static_length(d: Number) -> int:
     """A constant dim; for others a length that is not unrolled."""
-    return int(d.value) if d.op == "const" and d.whole and int(d.value) else MAX_UNROLLED + 1
+    return int(d.value) if d.op == "const" and d.whole and int(d.value) else MAX_UNROLLED_TERMS + 1
 
 
 def _unrolled(e: Elements, kind: str, dims: Sequence[Number], body: Callable[[Sequence[Number]], Element]) -> Element:
     """An unrolled reduction: constant indices need no tests."""
-    first, *rest = (body(tuple(map(number, at))) for at in iproduct(*(range(int(d.value)) for d in dims)))
+    first, *rest = (body(tuple(map(number, indices))) for indices in iproduct(*(range(int(d.value)) for d in dims)))
     return reduce(lambda a, b: e.intern("map", (a, b), (STEP_OPS[kind],), a.dtype), rest, first)
 
 
 def _arg(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (source,), (kind, at) = x.args, x.params
-    if _static_length(source.dims[at]) <= MAX_UNROLLED:
+    (source,), (kind, axis) = x.args, x.params
+    if _static_length(source.dims[axis]) <= MAX_UNROLLED_TERMS:
         return _unrolled_arg(e, x, index, guard)
-    axes, body = _reduction_loop(e, source, {at: (e.axis(source.dims[at], index, guard),)}, (at,), index, guard)
+    axes, body = _reduction_loop(e, source, {axis: (e.axis(source.dims[axis], index, guard),)}, (axis,), index, guard)
     return e.intern("arg", (body,), (kind, tuple(axes)), "int64")
 
 
 def _unrolled_arg(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     """An unrolled argmax or argmin: the first of equal elements, and the first NaN."""
-    (source,), (kind, at) = x.args, x.params
-    options = [
-        e.at(source, (*index[:at], number(k), *index[at + 1 :]), guard) for k in range(int(source.dims[at].value))
+    (source,), (kind, axis) = x.args, x.params
+    values = [
+        e.at(source, (*index[:axis], number(k), *index[axis + 1 :]), guard) for k in range(int(source.dims[axis].value))
     ]
-    best, best_index = options[0], e.number(0, "int32")
+    best, best_index = values[0], e.number(0, "int32")
 
     def test(op: str, *args: Element) -> Element:
         return e.intern("map", args, (op,), "bool")
 
-    for k, option in enumerate(options[1:], 1):
+    for k, option in enumerate(values[1:], 1):
         is_not_better = test("less_equal" if kind == "max" else "greater_equal", option, best)
         replaces = test("logical_and", test("equal", best, best), test("logical_not", is_not_better))
         best = e.intern("map", (replaces, option, best), ("where",), option.dtype)
@@ -293,7 +294,7 @@ def _contract(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Elemen
         x_a, x_b = (e.at(t, tuple(at[n] for n in names), guard) for names, t in ((a_names, a), (b_names, b)))
         return e.intern("map", (x_a, x_b), ("mul",), x.dtype)
 
-    if prod(_static_length(sizes[n]) for n in summed) <= MAX_UNROLLED:
+    if prod(_static_length(sizes[n]) for n in summed) <= MAX_UNROLLED_TERMS:
         return _unrolled(e, "sum", [sizes[n] for n in summed], lambda at: term(dict(zip(summed, at, strict=True))))
     axes = {n: e.axis(sizes[n], index, guard, k) for k, n in enumerate(summed)}
     return e.reduce("sum", list(axes.values()), term({n: axis.leaf for n, axis in axes.items()}))
@@ -330,28 +331,28 @@ def _gathered(
     size = x.dims[axis]
     formula = _as_number(e, at)
     if mode == "zero":
-        place = e.index_of(at) if formula is None else formula
-        conditions: Conditions = (place >= 0, place < size)
-        return e.select(conditions, e.at(x, index(place), (*guard, *conditions)), e.number(0, x.dtype))
+        position = e.index_of(at) if formula is None else formula
+        conditions: Conditions = (position >= 0, position < size)
+        return e.select(conditions, e.at(x, index(position), (*guard, *conditions)), e.number(0, x.dtype))
     if mode == "check":
-        place = e.index_of(e.checked_index(at, size, guard))
+        position = e.index_of(e.checked_index(at, size, guard))
     else:
-        place = lowest(highest(e.index_of(at) if formula is None else formula, 0), size - 1)
+        position = lowest(highest(e.index_of(at) if formula is None else formula, 0), size - 1)
     not_empty = (size > 0,)
-    return e.select(not_empty, e.at(x, index(place), (*guard, *not_empty)), e.number(0, x.dtype))
+    return e.select(not_empty, e.at(x, index(position), (*guard, *not_empty)), e.number(0, x.dtype))
 
 
 def _take(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (source, indices), (axis, mode) = x.args, x.params
-    behind = axis + indices.rank
-    at = e.at(indices, index[axis:behind], guard)
-    return _gathered(e, source, at, axis, mode, lambda place: (*index[:axis], place, *index[behind:]), guard)
+    end = axis + indices.rank
+    at = e.at(indices, index[axis:end], guard)
+    return _gathered(e, source, at, axis, mode, lambda p: (*index[:axis], p, *index[end:]), guard)
 
 
 def _pick(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (source, indices), (axis, mode) = x.args, x.params
     at = e.at(indices, index, guard)
-    return _gathered(e, source, at, axis, mode, lambda place: (*index[:axis], place, *index[axis + 1 :]), guard)
+    return _gathered(e, source, at, axis, mode, lambda p: (*index[:axis], p, *index[axis + 1 :]), guard)
 
 
 def _checked(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:

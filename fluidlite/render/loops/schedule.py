@@ -187,16 +187,16 @@ def schedule_of(
     inner = {axis.name: size_of(axis.size, values) for x in reduces for axis in x.params[1]}
     inner |= {axis.name: size_of(axis.size, values) for store in nest.stores for axis in store.loops}
     lengths = {**sizes, **inner}
-    along: Counter[str] = Counter()  # by axis, the elements accessed contiguously along it
+    contiguous: Counter[str] = Counter()  # by axis, the elements accessed contiguously along it
     for offset, _ in accesses:
         steps = {name: stride_of(offset, name) for name in (*sizes, *inner)}
         count = prod(lengths[name] for name, step in steps.items() if step is None or step.key != "0")
         for name, step in steps.items():
             if step is not None and step.op == "const" and 1 <= step.value <= MAX_VECTOR_STRIDE:
-                along[name] += count // int(step.value)
+                contiguous[name] += count // int(step.value)
     best = max(
         lengths,
-        key=lambda name: (along[name] > 0 and lengths[name] >= MIN_TILED_LENGTH, along[name], name in inner),
+        key=lambda name: (contiguous[name] > 0 and lengths[name] >= MIN_TILED_LENGTH, contiguous[name], name in inner),
         default="",
     )
     partial = frozenset(
@@ -215,7 +215,7 @@ def schedule_of(
         last = nest.items[-1].name
         if sizes[last] >= SCAN_ROWS:
             return Schedule(last, SCAN_ROWS, frozenset(), blocked)
-    if best not in sizes or sizes[best] < MIN_TILED_LENGTH or not along[best] or best in bounds:
+    if best not in sizes or sizes[best] < MIN_TILED_LENGTH or not contiguous[best] or best in bounds:
         return Schedule("", 1, partial, _blocked_sums(reduces, values, partial))
     other_items = prod(size for name, size in sizes.items() if name != best)
     size = sizes[best]

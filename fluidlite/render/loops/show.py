@@ -67,8 +67,8 @@ def _element(x: Element, nest: Nest) -> str:
         return f"({args[0]} if {_holds(x.params[0])} else {args[1]})"
     if x.op in ("reduce", "arg", "running"):
         axes = x.params[1] if x.op != "running" else (x.params[1],)
-        what = x.params[0] if x.op == "reduce" else f"{x.op} {x.params[0]}"
-        return f"{what}({args[0]} for {', '.join(axis.name for axis in axes)})"
+        label = x.params[0] if x.op == "reduce" else f"{x.op} {x.params[0]}"
+        return f"{label}({args[0]} for {', '.join(axis.name for axis in axes)})"
     name = x.params[0] if x.op == "map" else x.dtype if x.op == "cast" else x.op
     if x.op == "map" and name in _SIGNS and len(args) == 2:
         return f"({args[0]} {_SIGNS[name]} {args[1]})"

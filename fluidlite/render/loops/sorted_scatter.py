@@ -95,20 +95,20 @@ class _Scatter:
         raw = self.e.at(self.updates.indices, self.updates.entry(n, self.e))
         if self.updates.combine == "set":
             raw = self.e.checked_index(raw, self.rows, ())
-        at = self.e.index_of(raw)
+        row = self.e.index_of(raw)
         is_always_in_range = size_of(self.rows, self.e.values) > 0 and self.e.is_in_range(raw, self.rows)
-        return at, () if is_always_in_range else (at >= 0, at < self.rows)
+        return row, () if is_always_in_range else (row >= 0, row < self.rows)
 
     def _index_of(self, row: Number) -> Index:
         """The index in the target of a work-item's element in a row."""
-        at = {axis.name: axis.leaf for axis in self.inner}
-        return tuple(row if k == self.axis else at.get(f"i{k}", number(0)) for k in range(self.x.rank))
+        leaf_of = {axis.name: axis.leaf for axis in self.inner}
+        return tuple(row if k == self.axis else leaf_of.get(f"i{k}", number(0)) for k in range(self.x.rank))
 
     def _value(self, n: Number) -> Element:
         """A work-item's element of the ``n``-th update."""
-        here = self._index_of(number(0))
+        index = self._index_of(number(0))
         entry = self.updates.entry(n, self.e)
-        return self.e.at(self.updates.values, (*here[: self.axis], *entry, *here[self.axis + 1 :]))
+        return self.e.at(self.updates.values, (*index[: self.axis], *entry, *index[self.axis + 1 :]))
 
     def _base(self, row: Number) -> Element:
         """The element of a row before the updates."""
@@ -133,11 +133,11 @@ class _Scatter:
             return linear((chunk, row, *(axis.leaf for axis in self.inner)), dims)
 
         each = self._chunk_loop()
-        at, in_range = self._index(each.leaf)
+        to, in_range = self._index(each.leaf)
         dtype, zero = self.x.dtype, e.cast(e.number(0, self.x.dtype), self.x.dtype)
         added = Store(sums, dims, zero, place(self.chunk.leaf, row.leaf), (), "", dtype, (row,))
         adds = Store(
-            sums, dims, self._value(each.leaf), place(self.chunk.leaf, at), in_range, "add", dtype, (each,), True
+            sums, dims, self._value(each.leaf), place(self.chunk.leaf, to), in_range, "add", dtype, (each,), True
         )
         among = e.add_axis(Axis("other", self.chunks))
         total = e.reduce("sum", [among], self._load(0, place(among.leaf, of_row.leaf), dtype))
@@ -149,22 +149,22 @@ class _Scatter:
     # Many rows
 
     def _sorted(self) -> list[Nest]:
-        e, counts, before, totals, begins, order = self.e, *(("made", self.first + k) for k in range(5))
+        e, counts, chunk_ranks, totals, begins, order = self.e, *(("made", self.first + k) for k in range(5))
         parts = number(_power_of_two(size_of(self.rows, e.values), MAX_PARTS))
         step = e.canonical((self.rows + (parts - 1)) // parts)
         part, each, chunk = e.add_axis(Axis("part", parts)), self._chunk_loop(), self.chunk
-        table, here = (self.chunks, parts), chunk.leaf * parts + part.leaf
-        at, in_range = self._index(each.leaf)
+        table, entry = (self.chunks, parts), chunk.leaf * parts + part.leaf
+        to, in_range = self._index(each.leaf)
         none, one = e.number(0, "int32"), e.number(1, "int32")
 
         def store(target: BufferKey, dims: Sequence[Number], value: Element, place: Number, *loops: Axis) -> Store:
             return Store(target, tuple(dims), value, place, (), "", "int32", loops)
 
-        counted = Store(counts, table, one, chunk.leaf * parts + at // step, in_range, "add", "int32", (each,), True)
-        nests = [Nest((chunk,), (store(counts, table, none, here, part), counted), e)]
-        running = e.intern("running", (self._load(0, here, "int32"),), ("sum", chunk, True), "int32")
-        nests.append(Nest((part,), (Store(before, table, running, here, (), "", "int32", (chunk,), True),), e))
-        total = e.reduce("sum", [chunk], self._load(0, here, "int32"))
+        counted = Store(counts, table, one, chunk.leaf * parts + to // step, in_range, "add", "int32", (each,), True)
+        nests = [Nest((chunk,), (store(counts, table, none, entry, part), counted), e)]
+        running = e.intern("running", (self._load(0, entry, "int32"),), ("sum", chunk, True), "int32")
+        nests.append(Nest((part,), (Store(chunk_ranks, table, running, entry, (), "", "int32", (chunk,), True),), e))
+        total = e.reduce("sum", [chunk], self._load(0, entry, "int32"))
         nests.append(Nest((part,), (store(totals, (parts,), total, part.leaf),), e))
         first = e.add_axis(Axis("until", parts + 1))
         lower = e.add_axis(Axis("before", parts, None, first.leaf))
@@ -178,12 +178,12 @@ class _Scatter:
         """Store the number of each update in sorted order: by part, and within a part by number."""
         e, update = self.e, self.e.add_axis(Axis("update", self.count))
         chunk = update.leaf // self.length
-        at, in_range = self._index(update.leaf)
+        target_row, in_range = self._index(update.leaf)
         mate = e.add_axis(Axis("mate", self.count, chunk * self.length, update.leaf))
-        other, mate_conditions = self._index(mate.leaf)
-        mate_is_before = (*mate_conditions, Condition("equal", other // step, at // step))
+        mate_row, mate_conditions = self._index(mate.leaf)
+        mate_is_before = (*mate_conditions, Condition("equal", mate_row // step, target_row // step))
         rank = e.reduce("sum", [mate], e.select(mate_is_before, e.number(1, "int32"), e.number(0, "int32")))
-        begin = (self._load(3, at // step, "int32"), self._load(1, chunk * parts + at // step, "int32"))
+        begin = (self._load(3, target_row // step, "int32"), self._load(1, chunk * parts + target_row // step, "int32"))
         place = sum((e.index_of(x) for x in (*begin, rank)), number(0))
         value = e.cast(e.intern("index", (), (update.leaf,), "int64"), "int32")
         return Nest((update,), (Store(order, (self.count,), value, place, in_range, "", "int32", ()),), e)
@@ -193,14 +193,14 @@ class _Scatter:
         e, x = self.e, self.x
         begin = lowest(part.leaf * step, self.rows)
         row = e.add_axis(Axis("row", self.rows, begin, lowest(begin + step, self.rows)))
-        ends = (e.index_of(self._load(3, at, "int32")) for at in (part.leaf, part.leaf + 1))
+        ends = (e.index_of(self._load(3, target_row, "int32")) for target_row in (part.leaf, part.leaf + 1))
         each = e.add_axis(Axis("at", self.count, *ends))
         n = e.index_of(self._load(4, each.leaf, "int32"))
-        at, _ = self._index(n)
+        target_row, _ = self._index(n)
         fill = Store(
             self.target, x.dims, self._base(row.leaf), e.linear(self._index_of(row.leaf), x), (), "", x.dtype, (row,)
         )
-        place, combine = e.linear(self._index_of(at), x), self.updates.combine
+        place, combine = e.linear(self._index_of(target_row), x), self.updates.combine
         adds = Store(self.target, x.dims, self._value(n), place, (), combine, x.dtype, (each,), True)
         return Nest((part, *self.inner), (fill, adds), e)
 

@@ -140,23 +140,23 @@ class NestWriter(ElementWriter):
 
     def _has_hot_tiles(self) -> bool:
         """Whether loops over tiles are hot: then the text has a copy with the constant length of a full tile."""
-        within = any(x.op in ("reduce", "arg", "running") for x in self.ranks) or self.crossing
-        return bool(within) or self.schedule.nontemporal or any(store.ordered for store in self.nest.stores)
+        has_inner_loops = any(x.op in ("reduce", "arg", "running") for x in self.ranks) or self.crossing
+        return bool(has_inner_loops) or self.schedule.nontemporal or any(store.ordered for store in self.nest.stores)
 
     def _write(self) -> None:
-        needed = [x for x in self.ranks if x.op in ("reduce", "arg") and self._available(self.elements.free_axes(x))]
+        needed = [x for x in self.ranks if x.op in ("reduce", "arg") and self._is_available(self.elements.free_axes(x))]
         for x in sorted(needed, key=self.ranks.__getitem__):
             self.value(x, 0)
         if self.schedule.square:
             self._stage_transposed()
-        while self.waiting:
-            store = self.waiting[0]
+        while self.pending_stores:
+            store = self.pending_stores[0]
             if store.loops:
-                parallel = [each for each in self.waiting if each.loops == store.loops and not each.ordered]
+                parallel = [each for each in self.pending_stores if each.loops == store.loops and not each.ordered]
                 self._write_pass(store.loops, [], [store] if store.ordered else parallel, 0)
             else:
-                unlooped = [each for each in self.waiting if not each.loops]
-                self.waiting = [each for each in self.waiting if each.loops]
+                unlooped = [each for each in self.pending_stores if not each.loops]
+                self.pending_stores = [each for each in self.pending_stores if each.loops]
                 self._compute_values(unlooped)
                 if self.schedule.members > 1:  # one member stores elements that others read
                     self._emit("$barrier", 0, False)
@@ -183,11 +183,11 @@ class NestWriter(ElementWriter):
             name, size = f"s{self.count}", self.schedule.lanes
             begin = self._number(axis.bounds[0], 0)
             at = f"{name}[u * {size} + v * {ROWS} + r - u]"
-            self._emit(f"{self._kind(x.dtype)} {name}[{size * size}];", 0, False)
+            self._emit(f"{self._type(x.dtype)} {name}[{size * size}];", 0, False)
             self.staging = True
             self.scopes.append(LoopScope(self.scopes[0].axes | {lane}))
             self.scopes.append(LoopScope(self.scopes[0].axes | {lane, axis.name}))
-            text = f"{at} = {self._text(x, 2)};"
+            text = f"{at} = {self._expression(x, 2)};"
             lines = [*self.scopes.pop().lines, text]
             outer = self.scopes.pop().lines
             self.staging = False
@@ -204,17 +204,17 @@ class NestWriter(ElementWriter):
 
     def _write_reduction(self, x: Element, level: int) -> None:
         """Compute a reduction in one pass with all others over the same axes that are available at this point."""
-        tile, reductions = self._in_tile(self.elements.free_axes(x)), [x]
+        tile, reductions = self._is_tiled(self.elements.free_axes(x)), [x]
         for y in self.ranks:
-            needs = self.elements.free_axes(y)
+            y_axes = self.elements.free_axes(y)
             if (
                 y is not x
                 and y.op in ("reduce", "arg")
                 and y.params[1] == x.params[1]
                 and self.ranks[y] == self.ranks[x]
-                and self._in_tile(needs) == tile
-                and self._available(needs)
-                and self._level(needs) == level
+                and self._is_tiled(y_axes) == tile
+                and self._is_available(y_axes)
+                and self._level(y_axes) == level
                 and self._defined_name(y, level, level) is None
             ):
                 reductions.append(y)
@@ -222,26 +222,26 @@ class NestWriter(ElementWriter):
         if level == 0:
             stores = [
                 store
-                for store in self.waiting
+                for store in self.pending_stores
                 if store.loops == x.params[1]
                 and not store.ordered
                 and self.ranks[store.value] < self.ranks[x]
                 and store.target not in self.aliased
-                and (tile or self._in_tile(self.elements.free_axes(store.value)) == tile)
-                and not is_cheaper_later(store, self.waiting, [y.args[0] for y in reductions], self.elements)
+                and (tile or self._is_tiled(self.elements.free_axes(store.value)) == tile)
+                and not is_cheaper_later(store, self.pending_stores, [y.args[0] for y in reductions], self.elements)
             ]
         self._write_pass(x.params[1], reductions, stores, level)
 
-    def _available(self, needs: frozenset[str]) -> bool:
-        return needs <= self.scopes[-1].axes | {self.schedule.lane}
+    def _is_available(self, axes: frozenset[str]) -> bool:
+        return axes <= self.scopes[-1].axes | {self.schedule.lane}
 
     def _write_pass(self, axes: tuple[Axis, ...], reduces: list[Element], stores: list[Store], level: int) -> None:
         """Write one pass over axes: a loop nest for reductions and stores."""
         for store in stores:
-            self.waiting.remove(store)
-        tile = bool(reduces) and self._in_tile(self.elements.free_axes(reduces[0]))
+            self.pending_stores.remove(store)
+        tile = bool(reduces) and self._is_tiled(self.elements.free_axes(reduces[0]))
         partial = not tile and axes[-1].name in self.schedule.partial and (bool(reduces) or self._draws_random(stores))
-        together = level == 0 and self.schedule.members > 1
+        cooperative = level == 0 and self.schedule.members > 1
         accumulators = [self._accumulators(x, tile, partial, self.count + k + 1) for k, x in enumerate(reduces)]
         self.count += len(accumulators)
         for each in accumulators:
@@ -265,9 +265,9 @@ class NestWriter(ElementWriter):
         for index, store in enumerate(stores):
             self._reload(store, stores[index:])
             self._store(store)
-            if not together and self._is_worth_reloading(store):  # a later pass reads it
+            if not cooperative and self._is_worth_reloading(store):  # a later pass reads it
                 self.saved[store.value] = store
-        if reduces and level == 0 and not together:
+        if reduces and level == 0 and not cooperative:
             self._save_for_later(axes, inner, tile)
         square = self.schedule.square
         blocks = [] if square else self._blocked_scan(last.name, bounds, stores)
@@ -278,7 +278,7 @@ class NestWriter(ElementWriter):
         if square:
             self.scopes[-1].lines.append(self._square(last.name, bounds[0], scope, rows))
         else:
-            self.scopes[-1].lines += blocks or self._loop(last, bounds, scope, partial, blocked, together)
+            self.scopes[-1].lines += blocks or self._loop(last, bounds, scope, partial, blocked, cooperative)
         for axis in reversed(axes[:-1]):
             self._close(axis)
         self._flush(level)
@@ -286,17 +286,17 @@ class NestWriter(ElementWriter):
             for line, tiled in each.final_steps:
                 self._emit(line, level, tiled)
             self._flush(level)
-            if together:
+            if cooperative:
                 self.local += each.local_declarations(self.schedule.members)
                 self.scopes[level].lines += each.combined(self.schedule.members)
             self.scopes[level].names[each.x] = each.result
-        if together:  # a later pass may overwrite elements that this one reads
+        if cooperative:  # a later pass may overwrite elements that this one reads
             self._emit("$barrier", level, False)
 
     def _save_for_later(self, axes: tuple[Axis, ...], level: int, tile: bool) -> None:
         """Save an expensive value for a later pass in the output that is computed of it there."""
         scope = self.scopes[level]
-        for store in self.waiting:
+        for store in self.pending_stores:
             if store.loops != axes or store.ordered or store.conditions or store.target in self.aliased:
                 continue
             if store in self.saved.values():  # the output holds another value
@@ -306,7 +306,7 @@ class NestWriter(ElementWriter):
                 fits = x.dtype == self.dtypes[store.target] and x.dtype in FLOATS and x not in self.saved
                 is_last_use = all(
                     x not in self._pending(other.value)
-                    for other in self.waiting
+                    for other in self.pending_stores
                     if other.loops != axes or other.ordered
                 )
                 if is_defined and fits and is_last_use and is_expensive(x):
@@ -325,7 +325,7 @@ class NestWriter(ElementWriter):
     def _draws_random(self, stores: Sequence[Store]) -> bool:
         """Whether stores without a tile depend on random numbers."""
         drawn = any(x.op == "random" for store in stores for x in dependencies(store.value, self.elements))
-        return drawn and not any(self._in_tile(self.elements.number_axes([store.offset])) for store in stores)
+        return drawn and not any(self._is_tiled(self.elements.number_axes([store.offset])) for store in stores)
 
     def _is_worth_reloading(self, store: Store) -> bool:
         """Whether a later pass had better reload a stored value than recompute it."""
@@ -393,15 +393,15 @@ class NestWriter(ElementWriter):
         scope: LoopScope,
         partial: bool,
         blocked: list[Accumulators],
-        together: bool,
+        cooperative: bool,
     ) -> list[str]:
-        """The innermost loop of a pass; with ``together`` the members of a work-group share its iterations."""
+        """The innermost loop of a pass; with ``cooperative`` the members of a work-group share its iterations."""
         (begin, end), lines, name = bounds, scope.lines, axis.name
         if not partial:
             block_steps = [line for each in blocked for line in each.block_steps()]
             counted = [f"if (++{blocked[0].name}_count == {SUM_BLOCK}) {{", *block_steps, "}"] if blocked else []
             step = f"++{name}"
-            if together:
+            if cooperative:
                 begin, step = f"{begin} + member", f"{name} += {self.schedule.members}"
             innermost = not any("for (" in line for line in lines)
             may_unroll = self.unroll and innermost and axis.end is None
@@ -413,13 +413,13 @@ class NestWriter(ElementWriter):
         rest = [line.replace("@]", "0]") for line in lines]
         branches = any(line.startswith(("for ", "if ", "{")) for line in lines)
         lockstep = "" if branches else f"{self.independent} "
-        before, single = ([line.replace("@B@", count) for line in scope.head] for count in (str(blocks_of(TILE)), "1"))
+        head, single = ([line.replace("@B@", count) for line in scope.head] for count in (str(blocks_of(TILE)), "1"))
 
-        def both(begin: str, end: str) -> list[str]:
+        def tiled_loop(begin: str, end: str) -> list[str]:
             return [
                 f"index_t {start} = {begin};",
                 f"for (; {start} + {TILE} <= {end}; {start} += {TILE}) {{",
-                *before,
+                *head,
                 f"{lockstep}for (int v = 0; v < {TILE}; ++v) {{ const index_t {name} = {start} + v;",
                 *main,
                 "}",
@@ -432,13 +432,13 @@ class NestWriter(ElementWriter):
             ]
 
         if not blocked:
-            return ["{", *both(begin, end), "}"]
+            return ["{", *tiled_loop(begin, end), "}"]
         block_steps = [line for each in blocked for line in each.block_steps()]
         stop, block = f"{name}_stop", f"{name}_block"
         return [
             f"for (index_t {block} = {begin}; {block} < {end}; {block} += {SUM_BLOCK * TILE}) {{",
             f"const index_t {stop} = {end} - {block} < {SUM_BLOCK * TILE} ? {end} : {block} + {SUM_BLOCK * TILE};",
-            *both(block, stop),
+            *tiled_loop(block, stop),
             *block_steps,
             "}",
         ]
@@ -448,10 +448,10 @@ class NestWriter(ElementWriter):
         Empty for other loops.
         """
         scope, lane = self.scopes[-1], self.schedule.lane
-        scans = any(x.op == "running" for store in stores for x in dependencies(store.value, self.elements))
-        apart = not any(is_contiguous(store.offset, lane) for store in stores)
-        loops = any(line.endswith("{") for line in scope.lines)
-        if not (lane and scans and apart and scope.tile) or scope.checks or loops:
+        is_scan = any(x.op == "running" for store in stores for x in dependencies(store.value, self.elements))
+        is_strided = not any(is_contiguous(store.offset, lane) for store in stores)
+        has_inner_loops = any(line.endswith("{") for line in scope.lines)
+        if not (lane and is_scan and is_strided and scope.tile) or scope.checks or has_inner_loops:
             return []
         (begin, end), body = bounds, [*scope.lines, *scope.tile]
         scope.tile = []
@@ -473,8 +473,8 @@ class NestWriter(ElementWriter):
         call to call; nor if there is a single work-item.
         """
         begin, end = (self._number(n, len(self.scopes) - 1) for n in axis.bounds)
-        around = bool(self.schedule.lane or self.schedule.partial) and axis.name not in self.schedule.partial
-        varies = around and not any(each.op == "floordiv" for each in parts_of(axis.size))
+        is_vectorized = bool(self.schedule.lane or self.schedule.partial) and axis.name not in self.schedule.partial
+        varies = is_vectorized and not any(each.op == "floordiv" for each in parts_of(axis.size))
         if axis.end is not None or varies or not self.nest.items:
             return begin, end
         size = size_of(axis.size, self.elements.values)
@@ -496,7 +496,7 @@ class NestWriter(ElementWriter):
         """The running reduction of a scan along its axis."""
         kind, axis, exclusive = x.params
         self.count += 1
-        name, text = f"a{self.count}", self._kind(x.dtype)
+        name, text = f"a{self.count}", self._type(x.dtype)
         outer = next(k for k, scope in enumerate(self.scopes) if axis.name in scope.axes) - 1
         at, begin = (f"{name}[v]" if tile else name), literal(of_nothing(kind, x.dtype), x.dtype)
         if tile:
@@ -523,13 +523,13 @@ class NestWriter(ElementWriter):
 
     def _store(self, store: Store) -> None:
         level = len(self.scopes) - 1
-        dtype, needs = self.dtypes[store.target], self.elements.number_axes([store.offset])
-        tile = self._in_tile(needs | self.elements.condition_axes(store.conditions))
+        dtype, axes = self.dtypes[store.target], self.elements.number_axes([store.offset])
+        tile = self._is_tiled(axes | self.elements.condition_axes(store.conditions))
         uniform = (
             bool(store.conditions)
             and store.ordered
             and tile
-            and not self._in_tile(self.elements.condition_axes(store.conditions))
+            and not self._is_tiled(self.elements.condition_axes(store.conditions))
         )
         if uniform:  # the same for all of a tile
             self._flush()
@@ -547,7 +547,7 @@ class NestWriter(ElementWriter):
         if self.schedule.nontemporal:
             self.count += 1
             self.nontemporal_stores.append((store, f"past{self.count}"))
-            self._emit(f"{self._stored(dtype)} past{self.count}[{self.schedule.lanes}];", level, False)
+            self._emit(f"{self._stored_type(dtype)} past{self.count}[{self.schedule.lanes}];", level, False)
             target = f"past{self.count}[v]"
         text = f"{target} = {value};"
         if self.schedule.members > 1 and not level:
@@ -567,7 +567,7 @@ class NestWriter(ElementWriter):
         """
         if self.schedule.square or self.schedule.nontemporal:
             return []
-        if x.op == "select" and not self._in_tile(self.elements.condition_axes(x.params[0])):
+        if x.op == "select" and not self._is_tiled(self.elements.condition_axes(x.params[0])):
             first, second = self._alternatives(x.args[0]), self._alternatives(x.args[1])
             if not first or not second:
                 return []
@@ -575,7 +575,7 @@ class NestWriter(ElementWriter):
                 (tuple({c.key: c for c in (*x.params[0], *conditions)}.values()), y) for conditions, y in first
             ] + second
             return [choice for choice, after in pairwise(first) if choice[1] is not after[1]] + first[-1:]
-        if x.op == "load" and x.params[2] and not self._in_tile(self.elements.condition_axes(x.params[2])):
+        if x.op == "load" and x.params[2] and not self._is_tiled(self.elements.condition_axes(x.params[2])):
             loaded = self.elements.intern("load", (), (*x.params[:2], ()), x.dtype)
             zero = self.elements.number(number(0), x.dtype)
             return [(x.params[2], loaded), ((), zero)] if self._is_contiguous_load(loaded) else []

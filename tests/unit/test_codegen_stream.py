@@ -18,7 +18,7 @@ from fluidlite.platform.device_memory import Span
 from fluidlite.program.opdef import OpDef, Slot
 from fluidlite.program.rules import ExpressionRule, ScalarRule
 from fluidlite.render.loops import nontemporal
-from fluidlite.render.loops.nontemporal import NONTEMPORAL_LANES
+from fluidlite.render.loops.nontemporal import NONTEMPORAL_LANES as LANES
 from fluidlite.tensor.tensor_spec import Spec
 
 pytest.importorskip("llvmlite")
@@ -55,7 +55,7 @@ def source_of(context: Any, op: OpDef, inputs: Any) -> str:
 
 @pytest.mark.parametrize("name", list(OPERATORS))
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-@pytest.mark.parametrize("size", [NONTEMPORAL_LANES - 1, NONTEMPORAL_LANES, 5 * NONTEMPORAL_LANES, 300 * NONTEMPORAL_LANES + 77])
+@pytest.mark.parametrize("size", [LANES - 1, LANES, 5 * LANES, 300 * LANES + 77])
 def test_values_are_the_same(
     context: Any, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str, size: int
 ) -> None:  # fmt: skip
@@ -77,7 +77,7 @@ def test_values_are_the_same(
 @pytest.mark.parametrize("offset", [0, 4, 60, 64])
 def test_outputs_may_begin_anywhere(context: Any, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
     op, rng = OPERATORS["one"], np.random.default_rng(2)
-    inputs = {slot: rng.standard_normal(10 * NONTEMPORAL_LANES + 3, "f4") for slot in "XY"}
+    inputs = {slot: rng.standard_normal(10 * LANES + 3, "f4") for slot in "XY"}
     expected = execute(context, op, inputs)["Out"]
     monkeypatch.setattr(nontemporal, "MIN_NONTEMPORAL_BYTES", 1)
     run = generators["language"].prepare(call_of(op, inputs, {}), context)
@@ -107,15 +107,15 @@ def test_other_languages_keep_their_kernels(context: Any, monkeypatch: pytest.Mo
     words = {name: word for name, word in context.language.keywords.items() if name != "stream"}
     monkeypatch.setattr(context.language, "keywords", words)
     monkeypatch.setattr(nontemporal, "MIN_NONTEMPORAL_BYTES", 1)
-    assert " fl_tested(" in source_of(context, OPERATORS["one"], {slot: np.ones(8 * NONTEMPORAL_LANES, "f4") for slot in "XY"})
+    assert " fl_tested(" in source_of(context, OPERATORS["one"], {slot: np.ones(8 * LANES, "f4") for slot in "XY"})
 
 
 def test_lines_are_stored_past_the_caches(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_nothing(monkeypatch)
     monkeypatch.setattr(nontemporal, "MIN_NONTEMPORAL_BYTES", 1)
-    inputs = {slot: np.ones(8 * NONTEMPORAL_LANES, "f4") for slot in "XY"}
+    inputs = {slot: np.ones(8 * LANES, "f4") for slot in "XY"}
     text, _ = c_to_llvm(source_of(context, OPERATORS["one"], inputs), "loops_tested_0")
-    assert text.count("store <16 x float>") == text.count("align 64, !nontemporal !7") == NONTEMPORAL_LANES // 16
+    assert text.count("store <16 x float>") == text.count("align 64, !nontemporal !7") == LANES // 16
     assert "!7 = !{i32 1}" in text
 
 
@@ -131,7 +131,7 @@ def loops_of(may_alias: dict[str, str]) -> OpDef:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-@pytest.mark.parametrize("size", [NONTEMPORAL_LANES - 1, NONTEMPORAL_LANES, 5 * NONTEMPORAL_LANES, 300 * NONTEMPORAL_LANES + 77])
+@pytest.mark.parametrize("size", [LANES - 1, LANES, 5 * LANES, 300 * LANES + 77])
 def test_loops_store_past_the_caches_too(
     context: Any, monkeypatch: pytest.MonkeyPatch, dtype: str, size: int
 ) -> None:  # fmt: skip

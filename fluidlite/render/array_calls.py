@@ -205,17 +205,15 @@ class ArrayCalls(ArrayText):
 
     def _add_at(self, x: Tensor) -> str:
         (axis,), (updates, index, *base), bound = x.params, map(self.value, x.args), x.dims[x.params[0]]
-        is_in_range = in_range(x.args[1], bound)
+        safe = in_range(x.args[1], bound)
         begin = base[0] if base else None
         product = x.args[0]
         if is_computed_by_reader(product, self.users):
             a, b = map(self.value, product.args)
             letters = ", ".join(map(repr, product.params))
-            location = f"{index}, {axis}, {self.number(bound)}, {begin}, {is_in_range}{self.into(x)}"
+            location = f"{index}, {axis}, {self.number(bound)}, {begin}, {safe}{self.into(x)}"
             return f"H.add_contract(context, {a}, {b}, {letters}, {location})"
-        return (
-            f"H.add_at(context, {updates}, {index}, {axis}, {self.number(bound)}, {begin}, {is_in_range}{self.into(x)})"
-        )
+        return f"H.add_at(context, {updates}, {index}, {axis}, {self.number(bound)}, {begin}, {safe}{self.into(x)})"
 
     def _set_at(self, x: Tensor) -> str:
         (axis,), (source, updates, _) = x.params, map(self.value, x.args)

@@ -49,12 +49,8 @@ class ArrayCode:
 
         It imports nothing, and uses ``np``, ``functions``, ``array_functions`` and ``host_context``.
         """
-        number_texts = [
-            f"float({str(n)!r})" if isinstance(n, float) and not math.isfinite(n) else repr(n) for n in numbers
-        ]
-        body = _NUMBER.sub(
-            lambda match: number_texts[int(match[1])], dedent(self.source.partition("\n")[2]).rstrip("\n")
-        )
+        texts = [f"float({str(n)!r})" if isinstance(n, float) and not math.isfinite(n) else repr(n) for n in numbers]
+        body = _NUMBER.sub(lambda match: texts[int(match[1])], dedent(self.source.partition("\n")[2]).rstrip("\n"))
         for short, name_in_text in (("xp", "np"), ("H", "array_functions"), ("F", "functions"), ("io", "None")):
             body = re.sub(rf"(?<![\w.]){short}(?=\W)", name_in_text, body)
         if "(context," in body:

@@ -45,9 +45,7 @@ class ArrayWriter(ArrayCalls):
         else:
             name = self.names[x] = f"v{len(self.names)}"
             self.lines.append(f"{name} = {text}")
-            if (
-                self.buffers is not None and x.dims and self.has_full_dims.get(x)
-            ):  # NumPy returns scalars for 0-d arrays
+            if self.buffers is not None and x.dims and self.has_full_dims.get(x):  # NumPy has scalars, not 0-d arrays
                 self.buffers.assign(x, name)
 
     def constants(self, order: Sequence[Tensor], constant: Mapping[Tensor, None]) -> None:

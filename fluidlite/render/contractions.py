@@ -16,7 +16,7 @@ MAX_COPIED_BYTES = 4 << 20
 """Bytes of an operand that are copied to matrices at a time; windows contain each element several times."""
 MIN_MATMUL_PRODUCTS = 1 << 15
 """Multiplications of a matrix product from which a batch is computed one by one with larger matrices."""
-MIN_CONTIGUOUS = 16
+MIN_RUN = 16
 """Contiguous elements from which einsum's inner loop is efficient."""
 MAX_SEQUENTIAL_TERMS = 1 << 10
 """Terms that are summed sequentially, without a library's blocking: more lose accuracy."""
@@ -191,7 +191,7 @@ _plans: LRUCache[_MatmulPlan] = LRUCache(4096, "plans of contractions", 8 << 20)
 
 
 def _make_plan(
-    a: _Operand, b: _Operand, into: _Operand | None, letters: str, max_bytes: int, min_products: int
+    a: _Operand, b: _Operand, into: _Operand | None, letters: str, max_bytes: int, minimum: int
 ) -> _MatmulPlan:
     sizes = a.sizes | b.sizes
     dims = tuple(sizes[n] for n in letters)
@@ -200,7 +200,7 @@ def _make_plan(
     swapped = bool(free) and a.size(free[-1]) != 1  # the second operand has the columns
     operands = (b, a) if swapped else (a, b)
     left, right = (x.squeezed_layout() for x in operands)
-    lead, rows, columns, inner = _groups(left, right, out, min_products)
+    lead, rows, columns, inner = _groups(left, right, out, minimum)
     order = [*lead, *rows, *columns]
     target = None
     if into is not None and order == list(out) and into.squeezed_layout().is_view(rows, columns):
@@ -226,7 +226,7 @@ def _make_plan(
 
 
 def _groups(
-    left: _Operand, right: _Operand, out: str, min_products: int
+    left: _Operand, right: _Operand, out: str, minimum: int
 ) -> tuple[list[str], list[str], list[str], list[str]]:
     """The axes of the batch, of rows, of columns, and the summed axes."""
     sizes = left.sizes | right.sizes
@@ -238,7 +238,7 @@ def _groups(
     columns = _free_run(out, len(out), right.names, batch)
     rows = _free_run(out, len(out) - len(columns), left.names, batch)
     lead = [n for n in out if n not in rows and n not in columns]
-    if set(lead) != set(batch) and prod(sizes[n] for n in (*rows, *columns, *inner)) < min_products:
+    if set(lead) != set(batch) and prod(sizes[n] for n in (*rows, *columns, *inner)) < minimum:
         lead, rows = batch, [n for n in out if n in left.names and n not in batch]
         columns = [n for n in out if n in right.names and n not in batch]
     return lead, rows, columns, inner
@@ -269,11 +269,7 @@ def _reads_once(left: _Operand, right: _Operand, rows: Sequence[str], columns: S
     """
     if not out or 1 not in (prod(map(left.size, rows)), prod(map(right.size, columns))):
         return False
-    return (
-        left.size(out[-1]) >= MIN_CONTIGUOUS
-        and left.stride(out[-1]) == left.item
-        and right.stride(out[-1]) == right.item
-    )
+    return left.size(out[-1]) >= MIN_RUN and left.stride(out[-1]) == left.item and right.stride(out[-1]) == right.item
 
 
 def _cut_sum(sizes: Mapping[str, int], inner: Sequence[str]) -> _Split | None:

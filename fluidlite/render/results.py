@@ -75,10 +75,8 @@ def constant_value(x: Tensor) -> Tensor | None:
 def maps_in_output(results: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor | None]]) -> set[Tensor]:
     """Elementwise results without other readers, with their reshapes: they are computed in place."""
     chains = [reshape_chain(x) for x in results]
-    in_place = [
-        chain for chain in chains if all(len(users[each]) == 1 for each in chain) and can_compute_in_output(chain[-1])
-    ]
-    return {each for chain in in_place for each in chain}
+    in_place = [c for c in chains if all(len(users[each]) == 1 for each in c) and can_compute_in_output(c[-1])]
+    return {each for c in in_place for each in c}
 
 
 def without_overwritten(

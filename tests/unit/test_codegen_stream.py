@@ -18,7 +18,7 @@ from fluidlite.platform.device_memory import Span
 from fluidlite.program.opdef import OpDef, Slot
 from fluidlite.program.rules import ExpressionRule, ScalarRule
 from fluidlite.render.loops import nontemporal
-from fluidlite.render.loops.nontemporal import NONTEMPORAL_LANES as LANES
+from fluidlite.render.loops.nontemporal import TILE_LANES as LANES
 from fluidlite.tensor.tensor_spec import Spec
 
 pytest.importorskip("llvmlite")

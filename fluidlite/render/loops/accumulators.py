@@ -48,7 +48,7 @@ class Accumulators:
         self.index = "int" if size < 2**31 else "index_t"  # 32-bit indices fill vectors as wide as those of float32
         self.blocked = self.kind == "sum" and x.op == "reduce" and x.dtype in FLOATS and is_blocked
 
-    def _declared_array(self, text: str, begin: str) -> list[tuple[str, bool]]:
+    def _declare(self, text: str, begin: str) -> list[tuple[str, bool]]:
         """Declare a variable for each partial result."""
         if not self.size:
             return [(f"{text} = {begin};", False)]
@@ -61,14 +61,11 @@ class Accumulators:
         if self.x.op == "arg":
             dtype = self.x.args[0].dtype
             best, worst = held(dtype, self.types), literal(of_nothing(self.kind, dtype), dtype)
-            return [
-                *self._declared_array(f"{self.index} {self.name}", "0"),
-                *self._declared_array(f"{best} {self.name}_best", worst),
-            ]
+            return [*self._declare(f"{self.index} {self.name}", "0"), *self._declare(f"{best} {self.name}_best", worst)]
         begin = literal(of_nothing(self.kind, self.x.dtype), self.x.dtype)
-        declarations = self._declared_array(f"{self.c_type} {self.name}", begin)
+        declarations = self._declare(f"{self.c_type} {self.name}", begin)
         if self.blocked:
-            declarations += self._declared_array(f"{self.c_type} {self.name}_part", begin)
+            declarations += self._declare(f"{self.c_type} {self.name}_part", begin)
             declarations += [] if self.partial else [(f"int {self.name}_count = 0;", False)]
         return declarations
 
@@ -78,7 +75,7 @@ class Accumulators:
         if self.x.op == "arg":
             best = at.replace(self.name, f"{self.name}_best")
             sign, takes = "<=" if self.kind == "max" else ">=", f"{self.name}_take"
-            return [  # without branches, so that neighbours are compared side by side
+            return [  # without branches, so that the comparisons are vectorized
                 f"const int {takes} = ({best} == {best}) & !({value} {sign} {best});",
                 f"{best} = {takes} ? {value} : {best};",
                 f"{at} = {takes} ? ({self.index}){axis} : {at};",

@@ -30,14 +30,12 @@ def _expanded(n: Number) -> _Terms:
     if n.op == "neg":
         return _sum({}, _terms(n.args[0]), -1)
     if n.op == "mul":
-        product_terms: _Terms = {}
+        terms: _Terms = {}
         for count, factors in _terms(n.args[0]).values():
             for other_count, other_factors in _terms(n.args[1]).values():
-                all_factors = tuple(sorted((*factors, *other_factors), key=_key))
-                product_terms = _sum(
-                    product_terms, {tuple([each.key for each in all_factors]): (count * other_count, all_factors)}, 1
-                )
-        return product_terms
+                both = tuple(sorted((*factors, *other_factors), key=_key))
+                terms = _sum(terms, {tuple([each.key for each in both]): (count * other_count, both)}, 1)
+        return terms
     if n.op == "mod" and n.whole:  # a - b * (a // b), so that it cancels against the quotient
         a, b = n.args
         return _sum(_terms(a), _terms(b * (a // b)), -1)

@@ -206,10 +206,8 @@ def _take(x: Tensor, sizes: dict[str, int]) -> Iterator[Match]:
 def _contracted(x: Tensor, sizes: dict[str, int]) -> Iterator[Match]:
     for i, names in enumerate(x.params):
         for k, (a, b) in enumerate(pairwise(names)):
-            if all(a + b in other_names or not {a, b} & set(other_names) for other_names in x.params):
-                yield from (
-                    ((i, k), (j, other_names.index(a))) for j, other_names in enumerate(x.params) if a in other_names
-                )
+            if all(a + b in letters or not {a, b} & set(letters) for letters in x.params):
+                yield from (((i, k), (j, letters.index(a))) for j, letters in enumerate(x.params) if a in letters)
 
 
 _SAME = _matches_except(lambda x: ())

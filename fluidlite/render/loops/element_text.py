@@ -76,10 +76,10 @@ class ElementWriter:
         self.aliased, self.updated = aliased, updated
         self.types, self.math = language.types, language.math
         keywords = [str(language.keywords.get(name, "")) for name in ("independent", "apart", "stream", "unroll")]
-        self.independent, self.strided, self.stream, self.unroll = keywords
+        self.independent, self.strided_pragma, self.stream, self.unroll = keywords
         self.ranks = _reduction_ranks(nest)
-        if not self.strided or any(map(is_expensive, self.ranks)):  # vectorized functions gain more
-            self.strided = self.independent
+        if not self.strided_pragma or any(map(is_expensive, self.ranks)):  # vectorized functions gain more
+            self.strided_pragma = self.independent
         self.crossing: set[Any] = set()
         self._begin()
 
@@ -116,7 +116,7 @@ class ElementWriter:
         self.flushes += bool(scope.tile)
         if scope.tile:
             lane = self.schedule.lane
-            pragma = self.strided if scope.strided else self.independent
+            pragma = self.strided_pragma if scope.strided else self.independent
             begin = f"{pragma} for (int v = 0; v < @W@; ++v) {{ const index_t {lane} = first + v;"
             unsigned = self.types["uint64"]
             scope.lines += [f"{unsigned} {worst} = 0;" for worst, _ in scope.checks]
@@ -416,7 +416,7 @@ class ElementWriter:
             self.buffers[source] = (*self.buffers[source][:2], True)
         return self.buffers[source][0]
 
-    # What loops compute
+    # Reductions and scans, which NestWriter defines
 
     def _write_reduction(self, x: Element, level: int) -> None:
         raise NotImplementedError

@@ -122,8 +122,7 @@ class GuardedCache(Generic[Answer]):
             with suppress(*_UNREADABLE):
                 answer, number = self._answer(cached), cached.table.number
                 comparisons = [
-                    (op, table.place(number(a)), table.place(number(b)), result)
-                    for op, a, b, result in cached.comparisons
+                    (op, table.place(number(a)), table.place(number(b)), r) for op, a, b, r in cached.comparisons
                 ]
                 entries.append((comparisons, self._encode(answer, table)))
         _disk.put(json.dumps([table.rows, entries]).encode(), self.name, sources, text, facts)

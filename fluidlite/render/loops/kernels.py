@@ -348,14 +348,14 @@ def aliasable_operands(call: Call) -> Mapping[str, str]:
         return {}
     matching = {slot: operand for slot, operand in call.op.may_alias.items() if call.specs(slot) == call.specs(operand)}
 
-    def compute(call_nests: _CallNests) -> dict[str, str]:
+    def compute(entry: _CallNests) -> dict[str, str]:
         aliases: dict[str, str] = {}
-        for nest in call_nests.nests:
+        for nest in entry.nests:
             if any(x.op in _ORDERED for x in elements_of(nest)) or any(s.ordered or s.combine for s in nest.stores):
                 return aliases
         for slot, operand in matching.items():
             if (
-                alias_safe_order(call_nests.nests, _alias_pairs(call, {**aliases, slot: operand, **call.op.must_alias}))
+                alias_safe_order(entry.nests, _alias_pairs(call, {**aliases, slot: operand, **call.op.must_alias}))
                 is not None
             ):
                 aliases[slot] = operand

@@ -15,7 +15,7 @@ from fluidlite.render.loops.sizes import Sizes, size_of
 
 MIN_NONTEMPORAL_BYTES = 32 << 20
 """Bytes of an output from which no cache holds it until its next reader."""
-NONTEMPORAL_LANES = 128
+TILE_LANES = 128
 """Elements of a tile: a multiple of the cache line for every dtype."""
 LINE_BYTES = 64
 """Bytes of a cache line; a nontemporal store of a whole line does not read it first."""
@@ -40,7 +40,7 @@ def with_nontemporal(nest: Nest, schedule: Schedule, dtypes: dict[tuple[object, 
     count = prod(size_of(axis.size, values) for axis in nest.items)
     if count * min(ITEMSIZE[dtypes[store.target]] for store in nest.stores) < MIN_NONTEMPORAL_BYTES:
         return schedule
-    return replace(schedule, lanes=NONTEMPORAL_LANES, nontemporal=True)
+    return replace(schedule, lanes=TILE_LANES, nontemporal=True)
 
 
 def nontemporal_tile_store(
@@ -57,15 +57,12 @@ def nontemporal_tile_store(
     ``language``: (stream, word), the keyword of the store, and the integer type of an address.
     """
     (name, dtype), (stream, address_type) = target, language
-    address = f"{name} + {offset} + first"
-    conditions = [f"@W@ == {NONTEMPORAL_LANES}", f"(({address_type})({address}) & {LINE_BYTES - 1}) == 0"]
+    at = f"{name} + {offset} + first"
+    conditions = [f"@W@ == {TILE_LANES}", f"(({address_type})({at}) & {LINE_BYTES - 1}) == 0"]
     conditions += [f"({address_type}){name} != ({address_type}){operand}"] if operand else []
     return [
         f"if ({' && '.join(conditions)}) {{",
-        *(
-            f"{stream}({address} + {k}, {array} + {k});"
-            for k in range(0, NONTEMPORAL_LANES, LINE_BYTES // ITEMSIZE[dtype])
-        ),
+        *(f"{stream}({at} + {k}, {array} + {k});" for k in range(0, TILE_LANES, LINE_BYTES // ITEMSIZE[dtype])),
         "} else {",
         f"for (int v = 0; v < @W@; ++v) {name}[{offset} + first + v] = {array}[v];",
         "}",

@@ -47,13 +47,11 @@ def _loads(nest: Nest, store: Store) -> list[Element]:
 
 def _fuse_elementwise(scan: Nest, reader: Nest) -> Nest | None:
     """Fuse an elementwise reader into the loop of the scan; None if it reads other elements."""
-    (written,), (target, *rest) = scan.stores, reader.stores
-    if rest or target.combine or target.conditions or (target.ordered and target.loops != written.loops):
+    (written,), (store, *rest) = scan.stores, reader.stores
+    if rest or store.combine or store.conditions or (store.ordered and store.loops != written.loops):
         return None
     axes, values = (*scan.items, *written.loops), reader.elements.values
-    if not _match_by_name(axes, (*reader.items, *target.loops), reader) or costs_functions(
-        target.value, reader.elements
-    ):
+    if not _match_by_name(axes, (*reader.items, *store.loops), reader) or costs_functions(store.value, reader.elements):
         return None
     if any(x.op in ("reduce", "arg", "checked") for x in elements_of(reader)):
         return None
@@ -61,7 +59,7 @@ def _fuse_elementwise(scan: Nest, reader: Nest) -> Nest | None:
     if any(x.params[2] or not is_equal_number(x.params[1], written.offset, values) for x in loads):
         return None
     value = _copied(written.value, scan.elements, reader.elements)
-    stores = (replace(target, loops=written.loops, ordered=True),)
+    stores = (replace(store, loops=written.loops, ordered=True),)
     return _rewritten(Nest(scan.items, stores, reader.elements), {x: value for x in loads})
 
 
@@ -72,9 +70,7 @@ def _fuse_sequential(scan: Nest, reader: Nest) -> Nest | None:
         return None
     if not _match_by_name(scan.items, reader.items, reader) or not _match_by_name(written.loops, last.loops, reader):
         return None
-    if any(
-        x.params[2] or not _is_of_same_item(x.params[1], written, scan.items, reader) for x in _loads(reader, written)
-    ):
+    if any(x.params[2] or not _is_own_item(x.params[1], written, scan.items, reader) for x in _loads(reader, written)):
         return None
     value = _copied(written.value, scan.elements, reader.elements)
     return _rewritten(replace(reader, stores=(replace(written, value=value), *reader.stores)), {})
@@ -89,7 +85,7 @@ def _match_by_name(axes: Sequence[Axis], other_axes: Sequence[Axis], nest: Nest)
     return mine.keys() == other.keys() and all(mine[name] == other[name] for name in mine)
 
 
-def _is_of_same_item(offset: Number, store: Store, items: Sequence[Axis], nest: Nest) -> bool:
+def _is_own_item(offset: Number, store: Store, items: Sequence[Axis], nest: Nest) -> bool:
     """Whether the work-item itself stored the element at an offset: along its loop, forward or reversed."""
     (loop,), values = store.loops, nest.elements.values
     ends = (loop.leaf, loop.size - 1 - loop.leaf)

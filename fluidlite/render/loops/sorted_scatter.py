@@ -85,10 +85,10 @@ class _Scatter:
         fits_in_chunks = size_of(self.chunks, self.e.values) * rows * width <= MAX_CHUNK_SUMS
         return self._by_chunks() if fits_in_chunks and self.updates.combine == "add" else self._sorted()
 
-    # What both do
+    # Shared by both
 
-    def _load(self, k: int, place: Number, dtype: str) -> Element:
-        return self.e.load(("made", self.first + k), place, (), dtype)
+    def _load(self, number: int, offset: Number, dtype: str) -> Element:
+        return self.e.load(("made", self.first + number), offset, (), dtype)
 
     def _index(self, n: Number) -> tuple[Number, Conditions]:
         """The row that the ``n``-th update writes, and the conditions under which it is in range."""
@@ -129,18 +129,18 @@ class _Scatter:
         row, of_row = (e.add_axis(Axis(name, self.rows)) for name in ("row", f"i{self.axis}"))
         dims = (self.chunks, self.rows, *(axis.size for axis in self.inner))
 
-        def place(chunk: Number, row: Number) -> Number:
+        def offset(chunk: Number, row: Number) -> Number:
             return linear((chunk, row, *(axis.leaf for axis in self.inner)), dims)
 
         each = self._chunk_loop()
         to, in_range = self._index(each.leaf)
         dtype, zero = self.x.dtype, e.cast(e.number(0, self.x.dtype), self.x.dtype)
-        added = Store(sums, dims, zero, place(self.chunk.leaf, row.leaf), (), "", dtype, (row,))
+        added = Store(sums, dims, zero, offset(self.chunk.leaf, row.leaf), (), "", dtype, (row,))
         adds = Store(
-            sums, dims, self._value(each.leaf), place(self.chunk.leaf, to), in_range, "add", dtype, (each,), True
+            sums, dims, self._value(each.leaf), offset(self.chunk.leaf, to), in_range, "add", dtype, (each,), True
         )
         among = e.add_axis(Axis("other", self.chunks))
-        total = e.reduce("sum", [among], self._load(0, place(among.leaf, of_row.leaf), dtype))
+        total = e.reduce("sum", [among], self._load(0, offset(among.leaf, of_row.leaf), dtype))
         value = total if self.base is None else e.intern("map", (self._base(of_row.leaf), total), ("add",), dtype)
         items = tuple(sorted((of_row, *self.inner), key=lambda axis: int(axis.name[1:])))
         last = Store(self.target, self.x.dims, value, e.linear(self._index_of(of_row.leaf), self.x), (), "", dtype, ())

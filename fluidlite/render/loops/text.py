@@ -571,9 +571,7 @@ class NestWriter(ElementWriter):
             first, second = self._alternatives(x.args[0]), self._alternatives(x.args[1])
             if not first or not second:
                 return []
-            first = [
-                (tuple({c.key: c for c in (*x.params[0], *conditions)}.values()), y) for conditions, y in first
-            ] + second
+            first = [(tuple({c.key: c for c in (*x.params[0], *cs)}.values()), y) for cs, y in first] + second
             return [choice for choice, after in pairwise(first) if choice[1] is not after[1]] + first[-1:]
         if x.op == "load" and x.params[2] and not self._is_tiled(self.elements.condition_axes(x.params[2])):
             loaded = self.elements.intern("load", (), (*x.params[:2], ()), x.dtype)

@@ -158,7 +158,7 @@ def test_a_folder_that_cannot_be_written(
 def test_an_object_that_is_no_plain_value_is_not_said() -> None:
     for plain in (1, 1.5, "a", None, (True, (2, "b")), size("n") + 1):
         kept_answers._plain_value(plain)
-    assert kept_answers._plain_value(number(1)) != kept_answers._plain(1)
+    assert kept_answers._plain_value(number(1)) != kept_answers._plain_value(1)
     for other in (object(), [1], (1, object()), np.float32(1)):
         with pytest.raises(TypeError, match="plain value"):
             kept_answers._plain_value(other)

@@ -1,6 +1,6 @@
-"""Elementwise operators on one tensor: each is a function of scalars, and so is its gradient.
+"""Elementwise operators on one tensor, each declared as a scalar function with a scalar gradient function.
 
-Numbers in an expression take X's dtype.
+Python numbers in an expression take X's dtype.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def _sigmoid(x: Any) -> Any:
     return 1 / (1 + e.exp(-x))
 
 
-_SHRINK = (218243025, 16081065, 289575, 1430, 1)
-_SHRINK_WHOLE = (654729075, 310134825, 18918900, 315315, 1485, 1)
-"""Of Lambert's continued fraction tanh(x) = x / (1 + z / (3 + z / (5 + ...))), z = x * x, cut off at 19:
-1 - tanh(x) / x is z times the first polynomial over the second."""
+_SHRINK_NUMERATOR = (218243025, 16081065, 289575, 1430, 1)
+_SHRINK_DENOMINATOR = (654729075, 310134825, 18918900, 315315, 1485, 1)
+"""Coefficients from Lambert's continued fraction tanh(x) = x / (1 + z / (3 + z / (5 + ...))), z = x * x, truncated at
+19: 1 - tanh(x) / x is z times the first polynomial over the second."""
 
 
 def _polynomial(z: Any, coefficients: tuple[int, ...]) -> Any:
@@ -42,13 +42,13 @@ def _polynomial(z: Any, coefficients: tuple[int, ...]) -> Any:
 
 
 def _tanh_shrink(x: Any) -> Any:
-    """Without taking numbers away that are nearly equal, where X is small."""
+    """Return x - tanh(x), without cancellation where X is small."""
     z = x * x
-    near = x * (z * _polynomial(z, _SHRINK) / _polynomial(z, _SHRINK_WHOLE))
-    return e.where(e.abs_(x) < 1, near, x - e.tanh(x))
+    small = x * (z * _polynomial(z, _SHRINK_NUMERATOR) / _polynomial(z, _SHRINK_DENOMINATOR))
+    return e.where(e.abs_(x) < 1, small, x - e.tanh(x))
 
 
-def _nothing(dout: Any) -> Any:
+def _zero_gradient(dout: Any) -> Any:
     """Return the gradient of a step function."""
     return e.zeros_like(dout)
 
@@ -139,13 +139,13 @@ activation(
 )
 
 
-activation("floor", e.floor, grad=_nothing, doc="Out = the largest integer that is not above X")
+activation("floor", e.floor, grad=_zero_gradient, doc="Out = the largest integer that is not above X")
 
-activation("ceil", e.ceil, grad=_nothing, doc="Out = the smallest integer that is not below X")
+activation("ceil", e.ceil, grad=_zero_gradient, doc="Out = the smallest integer that is not below X")
 
-activation("round", e.round_, grad=_nothing, doc="Out = the nearest integer to X, halves away from 0")
+activation("round", e.round_, grad=_zero_gradient, doc="Out = the nearest integer to X, halves away from 0")
 
-activation("sign", e.sign, grad=_nothing, doc="Out = -1, 0 or 1, the sign of X", source="Fluid sign_op.cc")
+activation("sign", e.sign, grad=_zero_gradient, doc="Out = -1, 0 or 1, the sign of X", source="Fluid sign_op.cc")
 
 # With attributes ---------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ def _clip_grad(x: Any, min_: Any, max_: Any, dout: Any, *, min: Any, max: Any) -
     return e.where(e.logical_and(x > low, x < high), dout, 0)
 
 
-# An X below min counts as min first, so that min > max gives max, as std::min(std::max()) would.
+# The lower bound is applied first, so that min > max gives max, as std::min(std::max()) does.
 scalar_op(
     "clip",
     _clip,
@@ -246,19 +246,19 @@ scalar_op(
         ]
     ),
     grad=_clip_grad,
-    attrs=(Attr("min", "float", doc="least value of Out"), Attr("max", "float", doc="greatest value of Out")),
+    attrs=(Attr("min", "float", doc="minimum of Out"), Attr("max", "float", doc="maximum of Out")),
     dtypes={"X": ALL_FLOATS, "Min": ALL_FLOATS, "Max": ALL_FLOATS},
     doc="Out = min(max(X, min), max)",
     source="Fluid clip_op.h",
 )
 
-# Its gradient is not the derivative below value: that is what it is for.
+# Below value the gradient is deliberately not the derivative.
 activation(
     "straight_through_max",
     lambda x, *, value: e.maximum(x, value),
     Elementwise(grad_attrs=()),
     grad=lambda dout: dout,
-    attrs=(Attr("value", "float", doc="the least value of Out"),),
+    attrs=(Attr("value", "float", doc="the minimum of Out"),),
     doc="Out = max(X, value), with the gradient of Out = X: below value too X@GRAD = Out@GRAD",
     source="Bengio, Leonard, Courville: Estimating or propagating gradients through stochastic neurons (2013)",
 )
@@ -333,26 +333,26 @@ activation(
 )
 
 
-def _soft(x: Any, threshold: float) -> Any:
-    """softplus, which far from 0 is X, or exp(X)."""
+def _softplus(x: Any, threshold: float) -> Any:
+    """softplus; above the threshold X, below its negative exp(X)."""
     middle = e.maximum(x, 0) + e.log1p(e.exp(-e.abs_(x)))
     return e.where(x > threshold, x, e.where(x < -threshold, _small_exp(x), middle))
 
 
 def _small_exp(x: Any) -> Any:
-    """exp(X) where X is negative: that of a large one would be infinite, and its derivative times 0 none."""
+    """exp(min(X, 0)): exp of a large X is infinite, and its product with a mask of 0 would be NaN."""
     return e.exp(e.minimum(x, 0))
 
 
 def _mish_grad(x: Any, dout: Any, *, threshold: float) -> Any:
-    t = e.tanh(_soft(x, threshold))
+    t = e.tanh(_softplus(x, threshold))
     slope = e.where(x > threshold, 1, e.where(x < -threshold, _small_exp(x), 1 / (1 + e.exp(-x))))
     return dout * (t + x * (1 - t * t) * slope)
 
 
 activation(
     "mish",
-    lambda x, *, threshold: x * e.tanh(_soft(x, threshold)),
+    lambda x, *, threshold: x * e.tanh(_softplus(x, threshold)),
     grad=_mish_grad,
     attrs=(Attr("threshold", "float", 20.0, doc="beyond it softplus counts as X, below its negative as exp(X)"),),
     doc="Out = X tanh(ln(1 + exp(X)))",
@@ -372,7 +372,7 @@ activation(
 
 
 def _swish(x: Any, *, beta: Any) -> Any:
-    """X e / (1 + e) for negative beta X, e = exp(-|beta X|) being a square, which may be less than a normal number."""
+    """X e / (1 + e) for negative beta X; e = exp(-|beta X|) is a square of h, since e itself may be denormal."""
     h = e.exp(-0.5 * e.abs_(beta * x))
     part = e.where(beta * x < 0, h, 1)
     return x * part * part / (1 + h * h)

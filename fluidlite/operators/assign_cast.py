@@ -1,4 +1,4 @@
-"""Copies of a tensor: assign, assign_like, which compares dims, and cast, which changes the dtype."""
+"""Copies of a tensor: assign; assign_like, which compares dims; cast, which converts the dtype."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fluidlite.program.operator_options import Aliasing, Differentiation, Infere
 
 
 def copy_back(maker: Any) -> None:
-    """Append what copies the gradient of Out, which is X's."""
+    """Append an operator that copies Out@GRAD to X@GRAD."""
     maker.op("assign", {"X": maker.output_grad("Out")}, {"Out": maker.input_grad("X")})
 
 
@@ -32,9 +32,9 @@ def assign(x: e.Tensor) -> e.Tensor:
 @operator(
     "rnn_memory_helper",
     Differentiation(rule=copy_back),
-    attrs=(Attr("dtype", "dtype", optional=True, doc="taken for Fluid's sake; of no effect"),),
+    attrs=(Attr("dtype", "dtype", optional=True, doc="accepted for Fluid programs; of no effect"),),
     dtypes={"X": ALL},
-    doc="Out = X, copied: a state of Fluid's recurrent networks between two steps",
+    doc="Out = X, copied: the state of a Fluid recurrent network between two steps",
     source="Fluid rnn_memory_helper_op.cc",
 )
 def rnn_memory_helper(x: e.Tensor) -> e.Tensor:
@@ -48,12 +48,12 @@ def rnn_memory_helper(x: e.Tensor) -> e.Tensor:
     Aliasing(may={"Out": "X"}),
     inputs=["X", Slot("Like", metadata_only=True)],
     dtypes={"X": ALL},
-    doc="Out = X, which must have the dims and the dtype of Like: what fluid.gradients puts behind a given gradient "
-    "whose dims are not known before it runs",
+    doc="Out = X, which must have the dims and the dtype of Like: fluid.gradients appends it to a gradient of the user "
+    "whose dims are known only at run time",
     source="fluid.gradients, which checks dims that are known when the program is built",
 )
 def assign_like(x: e.Tensor, like: e.Tensor) -> e.Tensor:
-    """What is not known of the dims of X is known of those of Like."""
+    """Dims that are unknown in X are taken from Like."""
     if not e.all_agree(x.dims, like.dims):
         e.fail("X", f"{e.shown_dims(like.dims)}, the dims of Like")
     e.same_dtype(x, like)
@@ -67,9 +67,9 @@ def _infer_cast(call: Call) -> Inferred:
 
 
 def _grad_cast(maker: Any) -> None:
-    given = maker.output_grad("Out")
+    dout = maker.output_grad("Out")
     attrs = {"in_dtype": maker.attr("out_dtype"), "out_dtype": maker.spec("X").dtype}
-    maker.op("cast", {"X": given}, {"Out": maker.input_grad("X")}, attrs)
+    maker.op("cast", {"X": dout}, {"Out": maker.input_grad("X")}, attrs)
 
 
 unary(

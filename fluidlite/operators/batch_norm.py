@@ -1,4 +1,4 @@
-"""batch_norm: each channel gets mean 0 and variance 1 over the batch, or by averages of earlier batches."""
+"""batch_norm: normalise each channel by the statistics of the batch, or by their moving averages."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ from fluidlite.program.rules import AS_COMPUTED
 
 _ATTRS = (
     Attr("is_test", "bool", False, doc="use Mean and Variance; clone(for_test=True) sets it"),
-    Attr("momentum", "float", 0.9, doc="what is kept of Mean and Variance"),
+    Attr("momentum", "float", 0.9, doc="weight of the old Mean and Variance in the moving averages"),
     Attr("epsilon", "float", 1e-5, minimum=0.0, maximum=0.001, doc="is added to the variance"),
     Attr("data_layout", "str", "NCHW", choices=("NCHW", "NHWC"), doc="channels are dim 1, or the last dim"),
     Attr("use_global_stats", "bool", False, doc="use Mean and Variance in training too"),
     Attr("trainable_statistics", "bool", False, doc="use the batch's statistics even if is_test"),
 )
-_UNREAD = ("Bias", "Mean", "Variance")
-"""Inputs of Fluid's gradient whose numbers it does not need: what normalised is saved."""
+_UNREAD_INPUTS = ("Bias", "Mean", "Variance")
+"""Inputs of Fluid's gradient operator whose values it does not read: it reads SavedMean and SavedVariance."""
 
 
-class _Channels:
-    """X with its channels on one axis: dims, the other axes, and the shape of the parameters."""
+class _ChannelView:
+    """A view of X with one channel axis: its dims, its reduced axes, and the parameters' shape."""
 
     def __init__(self, x: e.Tensor, data_layout: str) -> None:
         self.axis = channel_axis(x, data_layout)
         self.channels = x.dims[self.axis]
-        self.others = [d for k, d in enumerate(x.dims) if k != self.axis]
+        self.other_dims = [d for k, d in enumerate(x.dims) if k != self.axis]
         self.dims: Sequence[e.Number]
         self.axes: Sequence[int]
         self.shape: Sequence[e.Number | int]
         if self.axis == x.rank - 1:
-            self.dims, self.axes, self.shape = (e.product(self.others), self.channels), (0,), (1, self.channels)
+            self.dims, self.axes, self.shape = (e.product(self.other_dims), self.channels), (0,), (1, self.channels)
         else:
             self.dims, self.axes = (x.dims[0], self.channels, e.product(x.dims[2:])), (0, 2)
             self.shape = (1, self.channels, 1)
 
     @property
-    def alone(self) -> bool:
-        """Whether a channel has one element only, so that there is nothing to normalise by."""
-        return bool(e.product(self.others) == 1)
+    def has_one_element(self) -> bool:
+        """Whether each channel has one element, so that its variance is 0."""
+        return bool(e.product(self.other_dims) == 1)
 
-    def line(self, x: e.Tensor) -> e.Tensor:
-        """A number a channel, [channels]."""
+    def as_vector(self, x: e.Tensor) -> e.Tensor:
+        """One value for each channel, as [channels]."""
         return e.reshape(x, (self.channels,))
 
 
 def _uses_averages(is_test: bool, use_global_stats: bool, trainable_statistics: bool) -> bool:
-    """Whether Mean and Variance normalise, and are left as they are."""
+    """Whether X is normalised by Mean and Variance, which are not updated then."""
     return use_global_stats or (is_test and not trainable_statistics)
 
 
@@ -129,42 +129,44 @@ def batch_norm(
     use_global_stats: bool,
     trainable_statistics: bool,
 ) -> tuple[e.Tensor, ...]:
-    """By averages, or by the batch, which moves them."""
-    seen = _Channels(x, data_layout)
-    check_parameters(x, (scale, bias, mean, variance), seen.channels, CHANNELS)
-    kept = _momentum(x, momentum, momentum_tensor)
-    rows, nothing = e.reshape(x, seen.dims), e.full((0,), 0, compute_dtype(x.dtype))
+    """Normalise by the moving averages; or by the batch, and update the averages."""
+    view = _ChannelView(x, data_layout)
+    check_parameters(x, (scale, bias, mean, variance), view.channels, CHANNELS)
+    decay = _momentum(x, momentum, momentum_tensor)
+    rows, empty = e.reshape(x, view.dims), e.full((0,), 0, compute_dtype(x.dtype))
     if _uses_averages(is_test, use_global_stats, trainable_statistics):
         inverse = 1 / e.sqrt(variance + epsilon)
         factor = inverse * scale
-        y = rows * e.reshape(factor, seen.shape) + e.reshape(bias - mean * factor, seen.shape)
-        return e.reshape(y, x.dims), mean, variance, mean, inverse, nothing
+        y = rows * e.reshape(factor, view.shape) + e.reshape(bias - mean * factor, view.shape)
+        return e.reshape(y, x.dims), mean, variance, mean, inverse, empty
     e.need(
-        e.product(seen.others) != 0,
+        e.product(view.other_dims) != 0,
         "X",
         "at least one element a channel: an empty batch has no mean",
         "feed at least one sample, or set use_global_stats",
     )
-    if seen.alone:  # as in Fluid
-        zeros = e.full((seen.channels,), 0, compute_dtype(x.dtype))
-        return x, mean, variance, zeros, zeros, nothing
-    y, found, spread, inverse = normalised(rows, seen.axes, epsilon, scale, bias, seen.shape)
-    moved = [old * kept + seen.line(new) * (1 - kept) for old, new in ((mean, found), (variance, spread))]
-    return e.reshape(y, x.dims), *moved, seen.line(found), seen.line(inverse), nothing
+    if view.has_one_element:  # as in Fluid
+        zeros = e.full((view.channels,), 0, compute_dtype(x.dtype))
+        return x, mean, variance, zeros, zeros, empty
+    y, batch_mean, batch_variance, inverse = normalised(rows, view.axes, epsilon, scale, bias, view.shape)
+    averages = [
+        old * decay + view.as_vector(new) * (1 - decay) for old, new in ((mean, batch_mean), (variance, batch_variance))
+    ]
+    return e.reshape(y, x.dims), *averages, view.as_vector(batch_mean), view.as_vector(inverse), empty
 
 
 @gradient(
     batch_norm,
-    Differentiation(dispensable=_UNREAD),
+    Differentiation(dispensable=_UNREAD_INPUTS),
     Lowering(
         stored={"Scale@GRAD": AS_COMPUTED, "Bias@GRAD": AS_COMPUTED},
         in_layout=channels_to_end("X", "Y@GRAD", "X@GRAD", name="data_layout"),
     ),
     writes=GRADS,
-    metadata=_UNREAD,
+    metadata=_UNREAD_INPUTS,
     doc="with D = (X - SavedMean) SavedVariance: Scale@GRAD = sum(Y@GRAD D), Bias@GRAD = sum(Y@GRAD) over each "
     "channel; X@GRAD = Scale SavedVariance (Y@GRAD - mean(Y@GRAD) - D mean(Y@GRAD D)), or Scale SavedVariance Y@GRAD "
-    "if is_test or use_global_stats. Bias, Mean and Variance are taken for Fluid's sake",
+    "if is_test or use_global_stats. Bias, Mean and Variance are accepted for Fluid programs",
 )
 def batch_norm_grad(
     x: e.Tensor,
@@ -181,13 +183,13 @@ def batch_norm_grad(
     use_global_stats: bool,
     trainable_statistics: bool,
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """Written: the derived one would take twice as many passes over X, and read what is not saved."""
-    seen = _Channels(x, data_layout)
-    fixed = _uses_averages(is_test, use_global_stats, trainable_statistics)
-    if not fixed and seen.alone:
-        zeros = e.full((seen.channels,), 0, compute_dtype(x.dtype))
+    """Hand-written: the derived gradient takes twice as many passes over X and reads values that are not saved."""
+    view = _ChannelView(x, data_layout)
+    uses_averages = _uses_averages(is_test, use_global_stats, trainable_statistics)
+    if not uses_averages and view.has_one_element:
+        zeros = e.full((view.channels,), 0, compute_dtype(x.dtype))
         return dy, zeros, zeros
-    dx, dscale, dbias = gradients(x, dy, saved_mean, saved_variance, scale, seen.dims, seen.axes, seen.shape)
-    if fixed:
-        dx = e.reshape(e.reshape(dy, seen.dims) * e.reshape(saved_variance * scale, seen.shape), x.dims)
+    dx, dscale, dbias = gradients(x, dy, saved_mean, saved_variance, scale, view.dims, view.axes, view.shape)
+    if uses_averages:
+        dx = e.reshape(e.reshape(dy, view.dims) * e.reshape(saved_variance * scale, view.shape), x.dims)
     return dx, dscale, dbias

@@ -1,4 +1,4 @@
-"""beam_search: one step of a search, which keeps the best continuations of each source's prefixes."""
+"""beam_search: one step of a beam search, which selects the best continuations of each source's prefixes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from fluidlite.program.operator_options import Differentiation, Execution, Infer
 from fluidlite.program.registry import register_op
 from fluidlite.tensor.tensor_spec import Spec
 
-_DO = "start from ids and scores with a LoD of two levels, and give the scores theirs with layers.lod_reset"
+_LOD_ADVICE = "start from ids and scores with a LoD of two levels, and give the scores theirs with layers.lod_reset"
 
 
 def _infer(call: Call) -> Inferred:
     scores, level = call.spec("scores"), call.attr("level")
     if not scores.lod_level:
-        call.fail("scores", "a LoD tensor: which prefixes each source has", do=_DO)
+        call.fail("scores", "a LoD tensor: which prefixes each source has", do=_LOD_ADVICE)
     if level >= scores.lod_level:
         call.fail_attr("level", f"less than {scores.lod_level}, the levels of LoD of scores")
     call.need(scores.rank >= 1, "scores", "[prefixes, candidates]")
     rows = scores.dims[0]
     for slot in ("pre_ids", "pre_scores"):
         dims = call.dims(slot)
-        right = len(dims) in (1, 2) and agree(dims[0], rows) and all(agree(d, 1) for d in dims[1:])
-        call.need(right, slot, f"[{rows}, 1], one for each prefix: scores is {list(scores.dims)}")
+        is_column = len(dims) in (1, 2) and agree(dims[0], rows) and all(agree(d, 1) for d in dims[1:])
+        call.need(is_column, slot, f"[{rows}, 1], one for each prefix: scores is {list(scores.dims)}")
     if call.spec("pre_scores").dtype != scores.dtype:
         call.fail("pre_scores", f"{scores.dtype}, as scores")
     ids = call.spec("pre_ids")
@@ -34,10 +34,12 @@ def _infer(call: Call) -> Inferred:
         if call.spec("ids").dtype != ids.dtype:
             call.fail("ids", f"{ids.dtype}, as pre_ids")
     else:
-        wide = scores.dims[1] if scores.rank == 2 else -1
+        vocabulary = scores.dims[1] if scores.rank == 2 else -1
         call.need(scores.rank == 2, "scores", "[prefixes, vocabulary], where ids is left out")
-        if 0 <= wide <= call.attr("end_id"):
-            call.fail_attr("end_id", f"less than {wide}, the columns of scores: ids is left out, so they are the words")
+        if 0 <= vocabulary <= call.attr("end_id"):
+            call.fail_attr(
+                "end_id", f"less than {vocabulary}, the columns of scores: ids is left out, so they are the words"
+            )
     return {
         "selected_ids": spec_with_lod((-1, 1), ids, (), 2),
         "selected_scores": spec_with_lod((-1, 1), scores, (), 2),
@@ -62,8 +64,8 @@ register_op(
         Slot("parent_idx", dispensable=True, doc="the prefix that each goes on from, [selected]"),
     ),
     attrs=(
-        Attr("level", "int", 0, minimum=0, doc="which level of the LoD of scores tells sources"),
-        Attr("beam_size", "int", minimum=1, doc="how many prefixes a source goes on with at most"),
+        Attr("level", "int", 0, minimum=0, doc="the level of the LoD of scores that delimits sources"),
+        Attr("beam_size", "int", minimum=1, doc="maximum number of prefixes that a source continues with"),
         Attr("end_id", "int", minimum=0, doc="the word that ends a prefix"),
         Attr("is_accumulated", "bool", True, doc="scores are of whole prefixes; False: probabilities of one word"),
     ),

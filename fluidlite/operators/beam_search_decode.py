@@ -1,4 +1,4 @@
-"""beam_search_decode: the sentences that the steps of a beam search have selected, read from the last step back."""
+"""beam_search_decode: the sentences of a beam search, traced back from its last step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Lod
 
 Array = np.ndarray[Any, Any]
 _KINDS = ("dense", TENSOR_ARRAY)
-_DO = "give it what layers.beam_search selected, a variable a step, the first step first"
+_SLOT_ADVICE = "give it what layers.beam_search selected, a variable a step, the first step first"
 
 
 def _infer(call: Call) -> Inferred:
@@ -35,7 +35,7 @@ def _infer(call: Call) -> Inferred:
             if spec.kind == TENSOR_ARRAY and not spec.dims:
                 call.fail(slot, "an array to which something was written")
             if spec.lod_level != 2:
-                call.fail(slot, "a LoD of two levels: prefixes of sources, and selected of prefixes", do=_DO)
+                call.fail(slot, "a LoD of two levels: prefixes of sources, and selected of prefixes", do=_SLOT_ADVICE)
             if spec.kind == TENSOR_ARRAY and call.count(slot) > 1:
                 call.fail(slot, "one tensor array, or a variable a step")
     if call.count("Ids") != call.count("Scores"):
@@ -44,78 +44,78 @@ def _infer(call: Call) -> Inferred:
     return {"SentenceIds": spec_with_lod((-1, 1), ids, (), 2), "SentenceScores": spec_with_lod((-1, 1), scores, (), 2)}
 
 
-class _Step:
-    """What one step selected, and where."""
+class _Selection:
+    """The rows that one step of the search selected, with their sources and parents."""
 
     def __init__(self, number: int, ids: Tensor, scores: Tensor) -> None:
         self.ids, self.scores = ids.numpy().reshape(-1), scores.numpy().reshape(-1)
         lod: Lod = tuple(tuple(level) for level in ids.lod())
         if len(lod) != 2:
-            raise ProgramError(f"Ids of step {number} has {len(lod)} levels of LoD; expected two\n  Do: {_DO}")
+            raise ProgramError(f"Ids of step {number} has {len(lod)} levels of LoD; expected two\n  Do: {_SLOT_ADVICE}")
         if len(self.ids) != len(self.scores):
             raise ProgramError(f"Scores of step {number} has {len(self.scores)} rows, Ids has {len(self.ids)}")
         self.sources, selected = lod
         sizes = np.diff(selected)
         self.parents = np.repeat(np.arange(len(sizes)), sizes)
-        self.of_source = [(selected[a], selected[b]) for a, b in pairwise(self.sources)]
+        self.row_ranges = [(selected[a], selected[b]) for a, b in pairwise(self.sources)]
 
 
-def sentences(steps: Sequence[_Step], source: int, end: int) -> list[tuple[list[int], list[float]]]:
+def sentences(steps: Sequence[_Selection], source: int, end: int) -> list[tuple[list[int], list[float]]]:
     """Words and scores of each hypothesis of a source, the best last score first."""
     rows: list[int] = []
-    found: list[tuple[list[int], list[float]]] = []
+    hypotheses: list[tuple[list[int], list[float]]] = []
     for step in reversed(steps):
-        if not rows:  # the last step that selects for this source
-            rows = list(range(*step.of_source[source]))
-            found = [([step.ids[row].item()], [step.scores[row].item()]) for row in rows]
+        if not rows:  # the last step with a selection for this source
+            rows = list(range(*step.row_ranges[source]))
+            hypotheses = [([step.ids[row].item()], [step.scores[row].item()]) for row in rows]
         else:
-            for (words, scores), row in zip(found, rows, strict=True):
-                if step.ids[row] != end:  # what ended before is written again by each step
+            for (words, scores), row in zip(hypotheses, rows, strict=True):
+                if step.ids[row] != end:  # a sentence that has ended is repeated by each later step
                     words.append(step.ids[row].item())
                     scores.append(step.scores[row].item())
         rows = [int(step.parents[row]) for row in rows]
-    found.sort(key=lambda each: -each[1][0])
-    return [(words[::-1], scores[::-1]) for words, scores in found]
+    hypotheses.sort(key=lambda hypothesis: -hypothesis[1][0])
+    return [(words[::-1], scores[::-1]) for words, scores in hypotheses]
 
 
-def _check(steps: Sequence[_Step]) -> None:
-    for number, (one, following) in enumerate(pairwise(steps)):
-        if len(following.sources) != len(one.sources):
+def _check(steps: Sequence[_Selection]) -> None:
+    for number, (previous, following) in enumerate(pairwise(steps)):
+        if len(following.sources) != len(previous.sources):
             raise ProgramError(
                 f"Ids of step {number + 1} is of {len(following.sources) - 1} sources, and step {number} of "
-                f"{len(one.sources) - 1}; expected as many"
+                f"{len(previous.sources) - 1}; expected as many"
             )
-        if following.sources[-1] != len(one.ids):
+        if following.sources[-1] != len(previous.ids):
             raise ProgramError(
                 f"Ids of step {number + 1} goes on from {following.sources[-1]} prefixes, and step {number} selected "
-                f"{len(one.ids)}; expected as many\n  Do: {_DO}"
+                f"{len(previous.ids)}; expected as many\n  Do: {_SLOT_ADVICE}"
             )
 
 
 def _steps(frame: Any, op: Any, slot: str) -> list[Tensor]:
-    """What each step selected, from a tensor array or of a variable a step."""
-    found: list[Tensor] = frame.read(slot)
-    if len(found) == 1 and isinstance(found[0], TensorArray):
+    """The tensor of each step, from a tensor array or from one variable for each step."""
+    tensors: list[Tensor] = frame.read(slot)
+    if len(tensors) == 1 and isinstance(tensors[0], TensorArray):
         try:
-            found = found[0].present()
+            tensors = tensors[0].present()
         except OutOfRangeError as exc:
             raise OutOfRangeError(f"{op}: {slot}: {exc}") from None
-    if not found:
-        raise ProgramError(f"{slot} has no steps; expected one or more\n  Do: {_DO}")
-    return found
+    if not tensors:
+        raise ProgramError(f"{slot} has no steps; expected one or more\n  Do: {_SLOT_ADVICE}")
+    return tensors
 
 
 def _run(frame: Any, op: Any) -> None:
     ids, scores = _steps(frame, op, "Ids"), _steps(frame, op, "Scores")
     if len(ids) != len(scores):
         raise ProgramError(f"Scores has {len(scores)} steps; expected {len(ids)}, as many as Ids has")
-    steps = [_Step(number, *pair) for number, pair in enumerate(zip(ids, scores, strict=True))]
+    steps = [_Selection(number, *pair) for number, pair in enumerate(zip(ids, scores, strict=True))]
     _check(steps)
-    every = [sentences(steps, source, op.attrs["end_id"]) for source in range(len(steps[0].sources) - 1)]
-    upper = np.cumsum([0, *(len(some) for some in every)]).tolist()
-    lower = np.cumsum([0, *(len(words) for some in every for words, _ in some)]).tolist()
-    for slot, which, like in (("SentenceIds", 0, ids[0]), ("SentenceScores", 1, scores[0])):
-        numbers = [number for some in every for each in some for number in each[which]]
+    by_source = [sentences(steps, source, op.attrs["end_id"]) for source in range(len(steps[0].sources) - 1)]
+    upper = np.cumsum([0, *(len(hypotheses) for hypotheses in by_source)]).tolist()
+    lower = np.cumsum([0, *(len(words) for hypotheses in by_source for words, _ in hypotheses)]).tolist()
+    for slot, part, like in (("SentenceIds", 0, ids[0]), ("SentenceScores", 1, scores[0])):
+        numbers = [number for hypotheses in by_source for hypothesis in hypotheses for number in hypothesis[part]]
         out = Tensor().set(np.asarray(numbers, like.numpy().dtype).reshape(-1, 1))
         out.set_lod([upper, lower])
         if frame.wants(slot):
@@ -124,7 +124,7 @@ def _run(frame: Any, op: Any) -> None:
 
 register_op(
     "beam_search_decode",
-    Differentiation(stop_gradient={"Scores": "what a search selected is no function of it"}),
+    Differentiation(stop_gradient={"Scores": "the selection has no derivative by the scores"}),
     Inference(_infer, dynamic=True),
     Execution(run=_run),
     inputs=(
@@ -133,9 +133,9 @@ register_op(
             duplicable=True,
             run_place=True,
             kinds=_KINDS,
-            doc="what beam_search selected: a tensor array, or a variable a step",
+            doc="selected_ids of beam_search: a tensor array, or one variable for each step",
         ),
-        Slot("Scores", duplicable=True, run_place=True, kinds=_KINDS, doc="its scores, as Ids"),
+        Slot("Scores", duplicable=True, run_place=True, kinds=_KINDS, doc="selected_scores, in the form of Ids"),
     ),
     outputs=(
         Slot(
@@ -146,7 +146,7 @@ register_op(
         Slot("SentenceScores", on_host=True, doc="the score of each sentence up to each word, with the same LoD"),
     ),
     attrs=(
-        Attr("beam_size", "int", minimum=1, doc="that of the search, as Fluid has it: of no effect"),
+        Attr("beam_size", "int", minimum=1, doc="the beam size of the search; of no effect"),
         Attr("end_id", "int", minimum=0, doc="the word that ends a sentence"),
     ),
     dtypes={"Ids": INTS, "Scores": FLOATS},

@@ -8,14 +8,14 @@ from fluidlite.expr.declare import gradient, operator
 from fluidlite.program.opdef import Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Lowering
 
-_PAIR = {"X": ALL_FLOATS, "Y": ALL_FLOATS}
+_PAIR_DTYPES = {"X": ALL_FLOATS, "Y": ALL_FLOATS}
 
 
 # cos_sim -----------------------------------------------------------------------------------------------------------
 
 
-_LEAST_SQUARES = 1e-8
-"""What the sum of a row's squares counts as, at least."""
+_MIN_SQUARED_NORM = 1e-8
+"""Lower bound of a row's sum of squares, as in Fluid; the norm is then at least 1e-4."""
 
 
 @operator(
@@ -24,7 +24,7 @@ _LEAST_SQUARES = 1e-8
         "X": "[rows, ...], floating-point numbers",
         "Y": "as X, or one row, which is compared with each row of X",
     },
-    dtypes=_PAIR,
+    dtypes=_PAIR_DTYPES,
     source="Fluid cos_sim_op.cc",
     outputs=(
         "Out",
@@ -35,7 +35,7 @@ _LEAST_SQUARES = 1e-8
     "least; one row of Y serves all of X",
 )
 def cos_sim(x: e.Tensor, y: e.Tensor) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """Rows are all that lies behind the first axis."""
+    """Axes after the first are flattened to rows."""
     e.same_dtype(y, x)
     if x.rank < 2:
         e.fail("X", "[rows, width], or more dims")
@@ -45,7 +45,7 @@ def cos_sim(x: e.Tensor, y: e.Tensor) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
         e.fail("Y", f"one row, or as many as X ({e.shown_dims(x.dims)[0]})")
     width = e.product(x.dims[1:])
     a, b = e.reshape(x, (x.dims[0], width)), e.reshape(y, (y.dims[0], width))
-    norms = [e.sqrt(e.maximum(e.reduce_sum(each * each, 1, keep=True), _LEAST_SQUARES)) for each in (a, b)]
+    norms = [e.sqrt(e.maximum(e.reduce_sum(matrix * matrix, 1, keep=True), _MIN_SQUARED_NORM)) for matrix in (a, b)]
     return e.reduce_sum(a * b, 1, keep=True) / (norms[0] * norms[1]), norms[0], norms[1]
 
 
@@ -58,13 +58,13 @@ def cos_sim(x: e.Tensor, y: e.Tensor) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
 def cos_sim_grad(
     x: e.Tensor, y: e.Tensor, out: e.Tensor, xnorm: e.Tensor, ynorm: e.Tensor, dout: e.Tensor
 ) -> tuple[e.Tensor, e.Tensor]:
-    """Written: the derived one would be another where a norm counts as 1e-4."""
+    """Hand-written: the derived gradient differs where a norm is raised to 1e-4."""
     width = e.product(x.dims[1:])
     a, b = e.reshape(x, (x.dims[0], width)), e.reshape(y, (y.dims[0], width))
-    both, along = dout / (xnorm * ynorm), dout * out
-    of_x = both * b - along / (xnorm * xnorm) * a
-    of_y = e.sum_to(both * a, b.dims) - e.sum_to(along / (ynorm * ynorm), ynorm.dims) * b
-    return e.reshape(of_x, x.dims), e.reshape(of_y, y.dims)
+    scaled, projection = dout / (xnorm * ynorm), dout * out
+    dx = scaled * b - projection / (xnorm * xnorm) * a
+    dy = e.sum_to(scaled * a, b.dims) - e.sum_to(projection / (ynorm * ynorm), ynorm.dims) * b
+    return e.reshape(dx, x.dims), e.reshape(dy, y.dims)
 
 
 # dot ---------------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ _BILINEAR = ("X", "Y", "Weight")
     doc="Out[:, i] = X Weight[i] Y^T of each row, + Bias; on arrays it takes memory for X Weight",
 )
 def bilinear_tensor_product(x: e.Tensor, y: e.Tensor, weight: e.Tensor, bias: e.Tensor | None) -> e.Tensor:
-    """X Weight as one product of matrices, and then one for each row."""
+    """One matrix product X Weight, then one product for each row."""
     for operand in (x, y):
         if operand.rank != 2:
             e.fail(e.slot(operand), "[rows, width]")
@@ -131,7 +131,7 @@ def bilinear_tensor_product(x: e.Tensor, y: e.Tensor, weight: e.Tensor, bias: e.
 
 
 def _checked_taps(x: e.Tensor, y: e.Tensor) -> e.Number:
-    """The width of the filters, which suit X."""
+    """Check the operands; return the width of the filters."""
     e.same_dtype(y, x)
     if x.rank != 2:
         e.fail("X", "[rows, width]")
@@ -145,8 +145,8 @@ def _checked_taps(x: e.Tensor, y: e.Tensor) -> e.Number:
     return taps
 
 
-def _around(x: e.Tensor, taps: e.Number) -> e.Tensor:
-    """Windows of each row, with its other end on either side."""
+def _circular_windows(x: e.Tensor, taps: e.Number) -> e.Tensor:
+    """Windows of each row, which is padded circularly on both sides."""
     half, width = taps // 2, x.dims[1]
     return e.window(e.concat([e.slice_axis(x, 1, width - half, half), x, e.slice_axis(x, 1, 0, half)], 1), 1, taps)
 
@@ -154,14 +154,14 @@ def _around(x: e.Tensor, taps: e.Number) -> e.Tensor:
 @operator(
     "conv_shift",
     Execution(memory="where arrays compute, X as often as the filter is wide"),
-    dtypes=_PAIR,
+    dtypes=_PAIR_DTYPES,
     source="Fluid conv_shift_op.cc",
-    doc="Out[i, j] = the sum over k of X[i, j + k - half] Y[i, k], half the filter's width // 2; X goes round",
+    doc="Out[i, j] = the sum over k of X[i, j + k - half] Y[i, k], half the filter's width // 2; X is circular",
 )
 def conv_shift(x: e.Tensor, y: e.Tensor) -> e.Tensor:
-    """Windows of each row times its filter."""
+    """Contract the circular windows of each row with its filter."""
     taps = _checked_taps(x, y)
-    return e.reshape(e.contract(_around(x, taps), y, "ijk,ik->ij"), x.dims)
+    return e.reshape(e.contract(_circular_windows(x, taps), y, "ijk,ik->ij"), x.dims)
 
 
 @gradient(
@@ -171,9 +171,9 @@ def conv_shift(x: e.Tensor, y: e.Tensor) -> e.Tensor:
     doc="X@GRAD = Out@GRAD shifted the other way; Y@GRAD[i, k] = the sum over j of X[i, j + k - half] Out@GRAD[i, j]",
 )
 def conv_shift_grad(x: e.Tensor, y: e.Tensor, dout: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
-    """Written: the derived one would add up windows where they lie, this one reads those of Out@GRAD."""
+    """Hand-written: the derived gradient scatters windows; this one gathers windows of Out@GRAD."""
     taps = _checked_taps(x, y)
     e.need_dims(dout, x.dims, "Out@GRAD", "X")
-    dx = e.contract(_around(dout, taps), e.flip(y, 1), "ijk,ik->ij")
-    dy = e.contract(_around(x, taps), dout, "ijk,ij->ik")
+    dx = e.contract(_circular_windows(dout, taps), e.flip(y, 1), "ijk,ik->ij")
+    dy = e.contract(_circular_windows(x, taps), dout, "ijk,ij->ik")
     return e.reshape(dx, x.dims), e.reshape(dy, y.dims)

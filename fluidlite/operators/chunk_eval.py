@@ -1,4 +1,4 @@
-"""chunk_eval: how many chunks, runs of tokens that tags mark, are found and right."""
+"""chunk_eval: precision, recall and F1 of chunks, which are runs of tokens marked by tags."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from fluidlite.tensor.tensor_spec import Spec
 
 def _infer(call: Call) -> Inferred:
     same_dtype(call, "Label", "Inference")
-    found, right = call.spec("Inference"), call.spec("Label")
+    inference, label = call.spec("Inference"), call.spec("Label")
     if call.has("SeqLength"):
-        for slot, spec in (("Inference", found), ("Label", right)):
+        for slot, spec in (("Inference", inference), ("Label", label)):
             padded = spec.rank in (2, 3) and all(agree(d, 1) for d in spec.dims[2:])
             call.need(padded, slot, "[batch, longest]: padded sequences")
-        call.need(all_agree(found.dims[:2], right.dims[:2]), "Label", f"{list(found.dims)}, the dims of Inference")
-        need_lengths(call, "SeqLength", "Inference", found.dims[0])
+        call.need(
+            all_agree(inference.dims[:2], label.dims[:2]), "Label", f"{list(inference.dims)}, the dims of Inference"
+        )
+        need_lengths(call, "SeqLength", "Inference", inference.dims[0])
     else:
         for slot in ("Inference", "Label"):
             need_number_a_row(call, slot)
-        if found.lod and right.lod and found.lod != right.lod:
-            call.fail("Label", f"the sequences of Inference, whose LoD is {found.lod}")
+        if inference.lod and label.lod and inference.lod != label.lod:
+            call.fail("Label", f"the sequences of Inference, whose LoD is {inference.lod}")
     types = call.attr("num_chunk_types")
     if not all(0 <= excluded < types for excluded in call.attr("excluded_chunk_types")):
         call.fail_attr("excluded_chunk_types", f"types of chunks, from 0 to {types - 1}")

@@ -1,7 +1,7 @@
-"""Collective operators: what several processes, or places, compute together.
+"""Collective operators (all-reduce, all-gather, reduce-scatter, broadcast) of several processes or places.
 
-An operator names a ring: the members that do it together, in one order. Where nobody has joined a ring its only member
-is this process, and every operator is the identity.
+An operator names a ring: an ordered group of members. A ring that nobody has joined has this process as its only
+member, and every operator on it is the identity.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fluidlite.program.registry import register_op
 
 NUMBERS = (*ALL_FLOATS, "int32", "int64")
 _RING = Attr("ring_id", "int", 0, minimum=0, doc="the number of the ring")
-_WAITS = Attr(
+_USE_CALC_STREAM = Attr(
     "use_calc_stream",
     "bool",
     False,
@@ -39,15 +39,15 @@ def _one_bucket(call: Call) -> Inferred:
 
 
 def _grad_sum(maker: Any) -> None:
-    """The sum of what all members' losses say of it."""
+    """X@GRAD is the sum of Out@GRAD over all members, whose losses all depend on X."""
     grads = [maker.input_grad("X", i) for i in range(maker.count("X"))]
-    wanted = [i for i, name in enumerate(grads) if name is not None]
-    if wanted:
+    requested = [i for i, name in enumerate(grads) if name is not None]
+    if requested:
         attrs = {"ring_id": maker.attr("ring_id"), "use_calc_stream": True}
         maker.op(
             "c_allreduce_sum",
-            {"X": [maker.output_grad("Out", i) for i in wanted]},
-            {"Out": [grads[i] for i in wanted]},
+            {"X": [maker.output_grad("Out", i) for i in requested]},
+            {"Out": [grads[i] for i in requested]},
             attrs,
         )
 
@@ -64,7 +64,7 @@ for _reduction in ("sum", "max", "min", "prod"):
         Execution(effect=True, memory="a copy of X on the host, where the ring has several members"),
         inputs=(Slot("X", duplicable=True, doc="one variable as in Fluid, or several of one dtype: a bucket"),),
         outputs=(Slot("Out", duplicable=True),),
-        attrs=(_RING, _WAITS),
+        attrs=(_RING, _USE_CALC_STREAM),
         dtypes={"X": NUMBERS},
         doc=f"Out = the {_reduction} of X over all members of the ring, the same for each",
         source=f"Fluid c_allreduce_{_reduction}_op.cc",
@@ -87,7 +87,7 @@ def _infer_scatter(call: Call) -> Inferred:
     return {"Out": like(x, (rows // members if rows >= 0 else -1, *x.dims[1:]))}
 
 
-def _turned(type: str) -> Any:
+def _grad_by(type: str) -> Any:
     def grad(maker: Any) -> None:
         attrs = {"ring_id": maker.attr("ring_id"), "nranks": maker.attr("nranks"), "use_calc_stream": True}
         maker.op(type, {"X": maker.output_grad("Out")}, {"Out": maker.input_grad("X")}, attrs)
@@ -97,12 +97,12 @@ def _turned(type: str) -> Any:
 
 register_op(
     "c_allgather",
-    Differentiation(rule=_turned("c_reducescatter")),
+    Differentiation(rule=_grad_by("c_reducescatter")),
     Inference(_infer_gather),
     Execution(effect=True, memory="copies of X and Out on the host"),
     inputs=("X",),
     outputs=("Out",),
-    attrs=(_MEMBERS, _RING, _WAITS),
+    attrs=(_MEMBERS, _RING, _USE_CALC_STREAM),
     dtypes={"X": ALL},
     doc="Out = the rows of all members, in their order",
     source="Fluid c_allgather_op.cc",
@@ -110,12 +110,12 @@ register_op(
 
 register_op(
     "c_reducescatter",
-    Differentiation(rule=_turned("c_allgather")),
+    Differentiation(rule=_grad_by("c_allgather")),
     Inference(_infer_scatter),
     Execution(effect=True, memory="copies of X and Out on the host"),
     inputs=("X",),
     outputs=("Out",),
-    attrs=(_MEMBERS, _RING, _WAITS),
+    attrs=(_MEMBERS, _RING, _USE_CALC_STREAM),
     dtypes={"X": NUMBERS},
     doc="Out = this member's one of nranks equal parts of the rows of the sum of X over all members",
     source="Fluid c_reducescatter_op.cc",
@@ -129,7 +129,7 @@ register_op(
     Execution(effect=True, memory="a copy of X on the host, where the ring has several members"),
     inputs=("X",),
     outputs=("Out",),
-    attrs=(Attr("root", "int", 0, minimum=0, doc="whose X it is"), _RING, _WAITS),
+    attrs=(Attr("root", "int", 0, minimum=0, doc="whose X it is"), _RING, _USE_CALC_STREAM),
     dtypes={"X": ALL},
     doc="Out = the X of member root",
     source="Fluid c_broadcast_op.cc",

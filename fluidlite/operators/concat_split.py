@@ -1,4 +1,4 @@
-"""Tensors joined and divided along an axis: concat, split."""
+"""Concatenation and splitting along an axis: concat, split."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fluidlite.tensor.tensor_spec import Spec
 
 
 def _axis(call: Call, rank: int) -> int | None:
-    """Return the axis as 0..rank-1; None if a tensor will say it."""
+    """Return the axis as 0..rank-1; None if a tensor of unknown value gives it."""
     axis = number_of(call, "axis")
     return axis if axis is None else normal_axis(call, "axis", axis, rank)
 
@@ -38,14 +38,14 @@ def _infer_concat(call: Call) -> Inferred:
     axis = _axis(call, specs[0].rank) if call.has("AxisTensor") and specs else call.attr("axis")
     if axis is None:
         return {"Out": Spec.of((-1,) * specs[0].rank, specs[0].dtype)}
-    found = infer(call)
+    inferred = infer(call)
     if axis % specs[0].rank:
-        return found
+        return inferred
     levels = {spec.lod_level for spec in specs}
     call.need(len(levels) == 1, "X", "as many LoD levels in each, for axis 0", do="give all of them sequences, or none")
-    out, lods = found["Out"], [spec.lod for spec in specs]
+    out, lods = inferred["Out"], [spec.lod for spec in specs]
     assert isinstance(out, Spec)
-    lod = joined_lod(lods) if all(lods) else ()  # those of some are not known yet
+    lod = joined_lod(lods) if all(lods) else ()  # some LoDs are still unknown
     return {"Out": out.with_(lod=lod, lod_level=specs[0].lod_level)}
 
 
@@ -70,16 +70,16 @@ def _infer_concat_grad(call: Call) -> Inferred:
     source="Fluid concat_op.cc",
 )
 def concat(x: tuple[e.Tensor, ...], *, axis: e.Numeric) -> e.Tensor:
-    """Of one dtype and rank; their other dims are equal."""
+    """Check that dtypes, ranks and the other dims are equal, and concatenate."""
     same_dtypes(x, "X")
     for part in x:
         if part.rank != x[0].rank:
             e.fail("X", "tensors of one rank")
     at = e.axis("axis", e.exactly(axis), x[0])
     for part in x[1:]:
-        for i, (mine, other) in enumerate(zip(x[0].dims, part.dims, strict=True)):
+        for i, (size, other) in enumerate(zip(x[0].dims, part.dims, strict=True)):
             if i != at:
-                e.need(mine == other, "X", f"tensors of equal dims, but for axis {at}")
+                e.need(size == other, "X", f"tensors of equal dims, but for axis {at}")
     return e.concat(x, at)
 
 
@@ -90,16 +90,16 @@ def concat(x: tuple[e.Tensor, ...], *, axis: e.Numeric) -> e.Tensor:
     doc="X@GRAD[i] = the part of Out@GRAD that X[i] has become",
 )
 def concat_grad(x: tuple[e.Tensor, ...], dout: e.Tensor, *, axis: e.Numeric) -> tuple[tuple[e.Tensor, ...]]:
-    """Written: the derived one cannot be traced before the axis is known."""
+    """Hand-written: the derived gradient cannot be traced before the axis is known."""
     at = e.axis("axis", e.exactly(axis), dout)
     sizes = [part.dims[at] for part in x]
     for part in x:
         e.need_dims(dout, [e.number(sum(sizes)) if k == at else d for k, d in enumerate(part.dims)], "Out@GRAD", "Out")
-    return (_cut(dout, at, sizes),)
+    return (_split_along(dout, at, sizes),)
 
 
-def _cut(x: e.Tensor, axis: int, sizes: Sequence[e.Number]) -> tuple[e.Tensor, ...]:
-    """Parts of these sizes, one behind the other."""
+def _split_along(x: e.Tensor, axis: int, sizes: Sequence[e.Number]) -> tuple[e.Tensor, ...]:
+    """Slices of these sizes, one after the other along the axis."""
     parts, start = [], sizes[0] * 0
     for size in sizes:
         parts.append(e.slice_axis(x, axis, start, size))
@@ -107,25 +107,25 @@ def _cut(x: e.Tensor, axis: int, sizes: Sequence[e.Number]) -> tuple[e.Tensor, .
     return tuple(parts)
 
 
-def _sections(call: Call, axis: int, whole: int) -> list[int]:
-    """Return the size of each part; -1 where it is not known yet."""
-    found, stated = numbers_of(call, "sections") or (), call.attr("sections")
-    if any(n is not None and n < -1 for n in found) or found.count(-1) > 1:
+def _sections(call: Call, axis: int, extent: int) -> list[int]:
+    """Return the size of each part; -1 where it is unknown."""
+    requested, declared = numbers_of(call, "sections") or (), call.attr("sections")
+    if any(n is not None and n < -1 for n in requested) or requested.count(-1) > 1:
         call.fail_attr("sections", "sizes of 0 or more, at most one of them -1")
-    sections: list[Number] = list(found)
-    if None in sections:  # what the attribute says of a tensor, until its value is known
-        hints = stated if len(stated) == len(found) else (-1,) * len(found)
-        made = [max(hint, -1) if n is None else n for n, hint in zip(sections, hints, strict=True)]
-        if -1 in made or agree(sum(made), whole):
-            return made
-        return [-1 if n is None else n for n in sections]  # which the attribute is wrong about
+    sections: list[Number] = list(requested)
+    if None in sections:  # the attribute gives an estimate until the tensors' values are known
+        hints = declared if len(declared) == len(requested) else (-1,) * len(requested)
+        estimates = [max(hint, -1) if n is None else n for n, hint in zip(sections, hints, strict=True)]
+        if -1 in estimates or agree(sum(estimates), extent):
+            return estimates
+        return [-1 if n is None else n for n in sections]  # the estimate contradicts the size of X
     sizes = [n for n in sections if n is not None]
-    if -1 in sizes and whole < 0:
+    if -1 in sizes and extent < 0:
         return sizes
     if -1 in sizes:
-        sizes[sizes.index(-1)] = whole - sum(n for n in sizes if n >= 0)
-    if not agree(sum(sizes), whole) or min(sizes) < 0:
-        call.fail_attr("sections", f"sizes that sum to {whole}, dim {axis} of X ({call.shown('X')})")
+        sizes[sizes.index(-1)] = extent - sum(n for n in sizes if n >= 0)
+    if not agree(sum(sizes), extent) or min(sizes) < 0:
+        call.fail_attr("sections", f"sizes that sum to {extent}, dim {axis} of X ({call.shown('X')})")
     return sizes
 
 
@@ -139,13 +139,13 @@ def _infer_split(call: Call) -> Inferred:
     if axis is None:
         count = num if divided else len(numbers_of(call, "sections") or ())
         return {"Out": [Spec.of((-1,) * x.rank, x.dtype)] * count}
-    whole = x.dims[axis]
+    extent = x.dims[axis]
     if not divided:
-        sections = _sections(call, axis, whole)
+        sections = _sections(call, axis, extent)
     else:
-        if whole >= 0 and whole % num:
-            call.fail_attr("num", f"a divisor of {whole}, dim {axis} of X ({call.shown('X')})")
-        sections = [whole // num if whole >= 0 else -1] * num
+        if extent >= 0 and extent % num:
+            call.fail_attr("num", f"a divisor of {extent}, dim {axis} of X ({call.shown('X')})")
+        sections = [extent // num if extent >= 0 else -1] * num
 
     def part(n: int) -> Spec:
         dims = (*x.dims[:axis], n, *x.dims[axis + 1 :])
@@ -182,6 +182,6 @@ def _grad_split(maker: Any) -> None:
     source="Fluid split_op.cc",
 )
 def split(x: e.Tensor, *, axis: e.Numeric) -> Any:
-    """Parts of the sizes that were inferred."""
+    """Split into the sizes that inference has computed."""
     at = e.axis("axis", e.exactly(axis), x)
-    return (_cut(x, at, [dims[at] for dims in e.results("Out")]),)
+    return (_split_along(x, at, [dims[at] for dims in e.results("Out")]),)

@@ -12,17 +12,17 @@ from fluidlite.geometry.convolving import RELU_BEFORE
 from fluidlite.operators.conv_common import (
     FUSED,
     WORKSPACE,
-    activated,
     check_bias,
+    check_depthwise_groups,
     check_groups,
-    check_one_each,
     declare_gradient,
     grad_maker,
-    plain,
-    rectified,
     relu_before,
+    unfused_attrs,
     window_attrs,
+    with_activations,
     with_bias,
+    with_relu,
 )
 from fluidlite.operators.conv_windows import Geometry, geometry
 from fluidlite.operators.windows import channels_to_end
@@ -33,9 +33,9 @@ _FUSED = (
     *FUSED,
     Attr("fuse_brelu", "bool", False, doc="Output = relu6 of the result"),
     Attr("fuse_brelu_threshold", "float", 6.0, doc="the bound of fuse_brelu"),
-    Attr("fuse_residual_connection", "bool", False, doc="ResidualData is added where given; of no effect"),
+    Attr("fuse_residual_connection", "bool", False, doc="ResidualData is added if it is given; of no effect"),
 )
-"""What Fluid's passes fuse into a convolution."""
+"""Attributes of activations and additions that Fluid's passes fuse into a convolution."""
 
 _IGNORED = (
     *(
@@ -43,22 +43,22 @@ _IGNORED = (
         for name in ("Scale_in", "Scale_out", "Scale_in_eltwise")
     ),
     Attr("Scale_weights", "floats", (1.0,), doc="of Fluid's int8 kernels; of no effect"),
-    Attr("use_addto", "bool", False, doc="taken for Fluid's sake; of no effect"),
+    Attr("use_addto", "bool", False, doc="accepted for Fluid programs; of no effect"),
 )
 
 
 def _register(type: str, spatial: int, depthwise: bool = False) -> None:
-    def checked(x: e.Tensor, w: e.Tensor, attrs: Mapping[str, Any]) -> Geometry:
+    def checked_geometry(x: e.Tensor, w: e.Tensor, attrs: Mapping[str, Any]) -> Geometry:
         windows = geometry(x, w, spatial, **attrs)
         groups, (_, channels, sizes) = windows.groups, windows.split(x.dims)
         if depthwise:
-            check_one_each(channels, groups, "conv2d")
+            check_depthwise_groups(channels, groups, "conv2d")
         check_groups(channels, groups)
         if not e.agree(w.dims[0] % groups, 0):
             e.fail_attr("groups", f"a divisor of the channels of Output, {e.known(w.dims[0])} (dim 0 of Filter)")
         if not e.agree(w.dims[1], channels // groups):
-            wanted = e.known(channels // groups)
-            e.fail("Filter", f"{wanted} in dim 1: the channels of Input, {e.known(channels)}, a group")
+            group_channels = e.known(channels // groups)
+            e.fail("Filter", f"{group_channels} in dim 1: the channels of Input, {e.known(channels)}, a group")
         for i, (axis, n) in enumerate(zip(windows.axes, sizes, strict=True)):
             padded = n + (axis.before + axis.after)
             e.need(
@@ -73,10 +73,10 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
     def conv(
         input_: e.Tensor, filter_: e.Tensor, bias: e.Tensor | None, residual_data: e.Tensor | None, **attrs: Any
     ) -> e.Tensor:
-        image = rectified(input_) if relu_before(type, attrs) else input_
-        windows = checked(image, filter_, attrs)
+        image = with_relu(input_) if relu_before(type, attrs) else input_
+        windows = checked_geometry(image, filter_, attrs)
         y = windows.correlate(image, filter_)
-        out = e.call(type, {"Input": image, "Filter": filter_}, plain(attrs), lambda: {"Output": y})["Output"]
+        out = e.call(type, {"Input": image, "Filter": filter_}, unfused_attrs(attrs), lambda: {"Output": y})["Output"]
         check_bias(bias, input_, filter_.dims[0])
         out = with_bias(out, bias, windows.last)
         if residual_data is not None:
@@ -84,10 +84,10 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
                 e.fail("ResidualData", f"{e.shown_dims(y.dims)}, the dims of Output")
             e.same_dtype(residual_data, input_)
             out = out + e.reshape(residual_data, y.dims)
-        return activated(out, attrs)
+        return with_activations(out, attrs)
 
     what = "one filter or more for each channel: " if depthwise else ""
-    before = "the image is relu(Input)" if depthwise else "as in Fluid, depthwise_conv2d alone heeds it; of no effect"
+    before = "the image is relu(Input)" if depthwise else "as in Fluid, only depthwise_conv2d applies it; of no effect"
     relu = (Attr(RELU_BEFORE, "bool", False, doc=before),) if spatial == 2 else ()
     op = operator(
         type,
@@ -108,7 +108,7 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
     )(conv)
     declare_gradient(
         op,
-        checked,
+        checked_geometry,
         False,
         (),
         "Input@GRAD: windows of Output@GRAD sent back through Filter; Filter@GRAD = sum of Output@GRAD Input",

@@ -1,4 +1,4 @@
-"""What convolutions and their transposes share: attributes, checks, gradients, what is fused."""
+"""Helpers of convolutions and transposed convolutions: attributes, checks, gradients, fused epilogues."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ WINDOWS = ("strides", "paddings", "groups", "dilations", "padding_algorithm", "d
 
 
 def window_attrs(spatial: int) -> tuple[Attr, ...]:
-    """Return the attributes that say where windows lie."""
+    """Return the attributes of the window geometry."""
     return (
         Attr("strides", "ints", (1,) * spatial, doc="distance between windows in each spatial dim"),
         Attr("paddings", "ints", (0,) * spatial, doc="zeros around the image: one number a dim, or before and after"),
-        Attr("groups", "int", 1, minimum=1, doc="groups of channels that do not see each other"),
+        Attr("groups", "int", 1, minimum=1, doc="number of independent groups of channels"),
         Attr("dilations", "ints", (1,) * spatial, doc="distance between the elements that a filter reads"),
         PADDING_ALGORITHM,
         data_format(spatial),
@@ -36,7 +36,7 @@ FUSED = (
     Attr("fuse_relu", "bool", False, doc="Output = relu of the result"),
     Attr("fuse_activation", "str", "", choices=("", *sorted(EPILOGUE)), doc="Output = that activation of the result"),
     Attr("fuse_alpha", "float", 0.0, doc="first parameter of fuse_activation: a slope, a bound, a factor"),
-    Attr("fuse_beta", "float", 0.0, doc="taken for Fluid's sake; of no effect"),
+    Attr("fuse_beta", "float", 0.0, doc="accepted for Fluid programs; of no effect"),
     Attr("force_fp32_output", "bool", False, doc="of Fluid's int8 kernels; of no effect"),
 )
 """Activations that Fluid's passes fuse into a convolution, or a transposed one."""
@@ -50,49 +50,52 @@ GRAD_WORKSPACE = (
     "arrays compute, the image to which windows are sent back as often as Filter has elements for a channel"
 )
 _MAX_CORRELATIONS = 1 << 16
+"""Maximum product of strides: scattering windows to an image is one correlation for each residue modulo strides."""
 
 
 def check_groups(channels: e.Number, groups: int) -> None:
-    """Raise unless channels are a whole number in each group."""
+    """Raise unless the groups divide the channels."""
     if not e.agree(channels % groups, 0):
         e.fail_attr("groups", f"a divisor of the channels of Input, {e.known(channels)}")
 
 
-def check_one_each(channels: e.Number, groups: int, other: str) -> None:
+def check_depthwise_groups(channels: e.Number, groups: int, other: str) -> None:
     """Raise unless each channel is a group of its own."""
     if not e.agree(channels, groups):
         e.fail_attr("groups", f"the channels of Input, {e.known(channels)}", do=f"use {other} for fewer groups")
 
 
-def check_spread(strides: Sequence[int]) -> None:
-    """Raise if the way from windows back to an image is too many correlations, one for each place modulo strides."""
+def check_stride_product(strides: Sequence[int]) -> None:
+    """Raise if scattering windows to an image needs more than _MAX_CORRELATIONS correlations."""
     if prod(strides) > _MAX_CORRELATIONS:
-        e.fail_attr("strides", f"strides whose product is at most {_MAX_CORRELATIONS:,}, for a way back to the image")
+        e.fail_attr(
+            "strides", f"strides whose product is at most {_MAX_CORRELATIONS:,}, to scatter windows to the image"
+        )
 
 
 def check_bias(bias: e.Tensor | None, x: e.Tensor, channels: e.Number) -> None:
-    """Raise unless Bias, where given, has one number a channel of Output."""
+    """Raise unless Bias, if given, has one number for each channel of Output."""
     if bias is not None:
         if not e.all_agree(bias.dims, (channels,)):
             e.fail("Bias", f"{e.shown_dims((channels,))}, a number a channel of Output")
         e.same_dtype(bias, x)
 
 
-# What is fused ------------------------------------------------------------------------------------------------------
+# Fused epilogues ----------------------------------------------------------------------------------------------------
 
 
-def plain(attrs: Mapping[str, Any], *more: str) -> dict[str, Any]:
-    """Return the attributes without what is fused."""
+def unfused_attrs(attrs: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    """Return the attributes of the convolution without those of fused epilogues."""
     return {name: attrs[name] for name in (*WINDOWS, *more)}
 
 
 def with_bias(y: e.Tensor, bias: e.Tensor | None, last: bool) -> e.Tensor:
-    """The result with a number added to each channel."""
+    """Add a number to each channel of the result."""
     return y if bias is None else y + e.reshape(bias, (*bias.dims, *(1,) * (0 if last else y.rank - 2)))
 
 
-def activated(y: e.Tensor, attrs: Mapping[str, Any]) -> e.Tensor:
-    """The result with the activations that are fused, in order: relu, bounded relu, the one that is named."""
+def with_activations(y: e.Tensor, attrs: Mapping[str, Any]) -> e.Tensor:
+    """Apply the fused activations in order: relu, bounded relu, then fuse_activation."""
     if attrs["fuse_relu"]:
         y = _activation("relu", y)
     if attrs.get("fuse_brelu"):
@@ -107,12 +110,12 @@ def _activation(type: str, x: e.Tensor, **attrs: Any) -> e.Tensor:
     op = ops.get(type)
     function = tensor_function(op)
     assert function is not None
-    found: e.Tensor = function({"X": (x,)}, {**{a.name: a.default for a in op.attrs}, **attrs})["Out"]
-    return found
+    result: e.Tensor = function({"X": (x,)}, {**{a.name: a.default for a in op.attrs}, **attrs})["Out"]
+    return result
 
 
-def rectified(x: e.Tensor) -> e.Tensor:
-    """The image of a depthwise convolution with a relu before."""
+def with_relu(x: e.Tensor) -> e.Tensor:
+    """The image of a depthwise convolution that applies relu to its input first."""
     return e.cast(_activation("relu", x), x.dtype)
 
 
@@ -120,7 +123,7 @@ def rectified(x: e.Tensor) -> e.Tensor:
 
 
 def relu_before(type: str, attrs: Mapping[str, Any]) -> bool:
-    """Whether the image is relu(Input): as in Fluid, conv2d has the attribute too, and does not heed it."""
+    """Whether the image is relu(Input). As in Fluid, conv2d has the attribute too, but ignores it."""
     return type.startswith("depthwise") and bool(attrs.get(RELU_BEFORE))
 
 
@@ -129,20 +132,20 @@ Checked = Callable[[e.Tensor, e.Tensor, Mapping[str, Any]], Geometry]
 
 
 def declare_gradient(op: OpDef, checked: Checked, transposed: bool, names: Sequence[str], doc: str) -> None:
-    """Declare the gradient operator of a convolution; ``names`` are attributes that count beside :data:`WINDOWS`."""
+    """Declare the gradient operator of a convolution; ``names`` are attributes that it reads beside :data:`WINDOWS`."""
 
     def backward(
         input_: e.Tensor, filter_: e.Tensor, bias: e.Tensor | None, doutput: e.Tensor, **attrs: Any
     ) -> tuple[e.Tensor, ...]:
-        """Written: the derived one would always add up windows, where it is faster to read them."""
-        check_spread(attrs["strides"])
+        """Hand-written: the derived gradient always scatters windows, where a gather is faster."""
+        check_stride_product(attrs["strides"])
         for name in ACTIVATIONS:
             if attrs.get(name):
-                e.fail_attr(name, "none: a gradient does not go through a fused activation")
+                e.fail_attr(name, "none: a fused activation has no gradient")
         if doutput.rank != input_.rank:
             e.fail("Output" + GRAD, f"rank {input_.rank}, that of Input")
         before = relu_before(op.type, attrs)
-        image = rectified(input_) if before else input_
+        image = with_relu(input_) if before else input_
         windows = checked(image, filter_, attrs)
 
         def function() -> Mapping[str, e.Tensor]:
@@ -154,11 +157,11 @@ def declare_gradient(op: OpDef, checked: Checked, transposed: bool, names: Seque
             return {"Input" + GRAD: e.reshape(dx, input_.dims), "Filter" + GRAD: dw}
 
         operands = {"Input": image, "Filter": filter_, "Output" + GRAD: doutput}
-        found = e.call(f"{op.type}_grad", operands, plain(attrs, *names), function)
-        dx, channels = found["Input" + GRAD], doutput.rank - 1 if windows.last else 1
+        results = e.call(f"{op.type}_grad", operands, unfused_attrs(attrs, *names), function)
+        dx, channels = results["Input" + GRAD], doutput.rank - 1 if windows.last else 1
         if before:
             dx = e.where(image > 0, dx, 0)
-        return dx, found["Filter" + GRAD], e.reduce_sum(doutput, [k for k in range(doutput.rank) if k != channels])
+        return dx, results["Filter" + GRAD], e.reduce_sum(doutput, [k for k in range(doutput.rank) if k != channels])
 
     gradient(
         op,
@@ -187,13 +190,13 @@ def grad_maker(type: str) -> Callable[[Any], None]:
         if maker.count("Bias"):
             inputs["Bias"], outputs["Bias" + GRAD] = maker.input("Bias"), maker.input_grad("Bias")
         dout = maker.output_grad("Output")
-        wanted = {slot: name for slot, name in outputs.items() if name is not None}
-        if wanted:
-            maker.op(type + "_grad", {**inputs, "Output" + GRAD: dout}, wanted, attrs)
+        requested = {slot: name for slot, name in outputs.items() if name is not None}
+        if requested:
+            maker.op(type + "_grad", {**inputs, "Output" + GRAD: dout}, requested, attrs)
         if maker.count("ResidualData"):
-            given = maker.input_grad("ResidualData")
-            if given is not None:
-                maker.op("assign", {"X": dout}, {"Out": given})
+            residual_grad = maker.input_grad("ResidualData")
+            if residual_grad is not None:
+                maker.op("assign", {"X": dout}, {"Out": residual_grad})
 
     return grad
 
@@ -201,7 +204,7 @@ def grad_maker(type: str) -> Callable[[Any], None]:
 def second_grad_maker(type: str) -> Callable[[Any], None]:
     """Return the gradient function of a convolution's gradient.
 
-    The convolution is linear in Input, behind the relu that may be before it, in Filter and in Bias.
+    The convolution is linear in Input (after the optional relu), in Filter and in Bias.
     """
 
     def grad(maker: Any) -> None:
@@ -213,19 +216,21 @@ def second_grad_maker(type: str) -> Callable[[Any], None]:
             dout, dother = maker.input_grad("Output" + GRAD), maker.input_grad(other)
             if dout is None and dother is None:
                 continue
-            given, said = {**names, slot: maker.output_grad(slot + GRAD)}, attrs
+            grad_inputs, call_attrs = {**names, slot: maker.output_grad(slot + GRAD)}, attrs
             if slot == "Input" and relu_before(type, attrs):
-                given[slot], said = maker.temporary(), {**attrs, RELU_BEFORE: False}
-                of = {"Out": names[slot], "Out" + GRAD: maker.output_grad(slot + GRAD)}
-                maker.op("relu_grad", of, {"X" + GRAD: given[slot]})
-            maker.op(type, {"Input": given["Input"], "Filter": given["Filter"]}, {"Output": dout}, said)
-            maker.op(type + "_grad", given, {other + GRAD: dother}, said)
+                grad_inputs[slot], call_attrs = maker.temporary(), {**attrs, RELU_BEFORE: False}
+                relu_inputs = {"Out": names[slot], "Out" + GRAD: maker.output_grad(slot + GRAD)}
+                maker.op("relu_grad", relu_inputs, {"X" + GRAD: grad_inputs[slot]})
+            maker.op(
+                type, {"Input": grad_inputs["Input"], "Filter": grad_inputs["Filter"]}, {"Output": dout}, call_attrs
+            )
+            maker.op(type + "_grad", grad_inputs, {other + GRAD: dother}, call_attrs)
         if maker.count("Bias" + GRAD):
             dout, zeros = maker.input_grad("Output" + GRAD), maker.temporary()
             if dout is not None:
                 maker.op("fill_zeros_like", {"X": names["Output" + GRAD]}, {"Out": zeros})
                 axis = -1 if attrs["data_format"] in ("NHWC", "NDHWC") else 1
-                both = {"X": zeros, "Y": maker.output_grad("Bias" + GRAD)}
-                maker.op("elementwise_add", both, {"Out": dout}, {"axis": axis})
+                addends = {"X": zeros, "Y": maker.output_grad("Bias" + GRAD)}
+                maker.op("elementwise_add", addends, {"Out": dout}, {"axis": axis})
 
     return grad

@@ -11,15 +11,15 @@ from fluidlite.expr.declare import operator
 from fluidlite.operators.conv_common import (
     FUSED,
     GRAD_WORKSPACE,
-    activated,
     check_bias,
+    check_depthwise_groups,
     check_groups,
-    check_one_each,
-    check_spread,
+    check_stride_product,
     declare_gradient,
     grad_maker,
-    plain,
+    unfused_attrs,
     window_attrs,
+    with_activations,
     with_bias,
 )
 from fluidlite.operators.conv_windows import Geometry, geometry
@@ -30,27 +30,27 @@ from fluidlite.program.operator_options import Differentiation, Execution, Lower
 _SIZES = ("output_size", "output_padding")
 
 
-def _sized(
-    counts: Sequence[e.Number], windows: Geometry, wanted: Sequence[int], padding: Sequence[int]
+def _output_windows(
+    counts: Sequence[e.Number], windows: Geometry, output_size: Sequence[int], output_padding: Sequence[int]
 ) -> tuple[Geometry, list[e.Number]]:
-    """The windows over Output, and its spatial dims: the least that has all of them, or what the attributes say."""
-    if wanted and len(wanted) != windows.spatial:
+    """The windows over Output, and its spatial dims: the smallest that hold all windows, or those of the attributes."""
+    if output_size and len(output_size) != windows.spatial:
         e.fail_attr("output_size", f"{windows.spatial} numbers, one for each spatial dim")
-    if padding and len(padding) != windows.spatial:
+    if output_padding and len(output_padding) != windows.spatial:
         e.fail_attr("output_padding", f"{windows.spatial} numbers, one for each spatial dim")
-    axes, found = [], []
+    axes, sizes = [], []
     for i, (axis, count) in enumerate(zip(windows.axes, counts, strict=True)):
-        least = (count - 1) * axis.stride + axis.reach - (axis.before + axis.after)
-        limit, n = max(axis.stride, axis.dilation), least
-        if wanted:
-            n = e.number(wanted[i])
+        minimum = (count - 1) * axis.stride + axis.reach - (axis.before + axis.after)
+        limit, n = max(axis.stride, axis.dilation), minimum
+        if output_size:
+            n = e.number(output_size[i])
             expected = f"a number in [{{0}}, {{1}}) in spatial dim {i}, where all have {{2}} windows"
-            for holds in (least <= n, n < least + axis.stride):
-                e.need_attr(holds, "output_size", expected, least, least + axis.stride, count)
-        elif padding:
-            if not 0 <= padding[i] < limit:
+            for condition in (minimum <= n, n < minimum + axis.stride):
+                e.need_attr(condition, "output_size", expected, minimum, minimum + axis.stride, count)
+        elif output_padding:
+            if not 0 <= output_padding[i] < limit:
                 e.fail_attr("output_padding", f"a number in [0, {limit}) in spatial dim {i}: below the stride")
-            n = least + padding[i]
+            n = minimum + output_padding[i]
         e.need(
             n >= 1,
             "Input",
@@ -58,35 +58,37 @@ def _sized(
             do="pad less",
             numbers=(n,),
         )
-        axes.append(axis._replace(after=axis.after - (n - least), longer=bool(wanted or padding)))
-        found.append(n)
-    return windows._replace(axes=tuple(axes)), found
+        axes.append(axis._replace(after=axis.after - (n - minimum), has_remainder=bool(output_size or output_padding)))
+        sizes.append(n)
+    return windows._replace(axes=tuple(axes)), sizes
 
 
 def _register(type: str, spatial: int, depthwise: bool = False) -> None:
-    def sized(x: e.Tensor, w: e.Tensor, attrs: Mapping[str, Any]) -> tuple[Geometry, list[e.Number]]:
+    def output_windows(x: e.Tensor, w: e.Tensor, attrs: Mapping[str, Any]) -> tuple[Geometry, list[e.Number]]:
         windows = geometry(x, w, spatial, **attrs)
         groups, (_, channels, counts) = windows.groups, windows.split(x.dims)
         if depthwise:
-            check_one_each(channels, groups, "conv2d_transpose")
+            check_depthwise_groups(channels, groups, "conv2d_transpose")
         check_groups(channels, groups)
         if not e.agree(w.dims[0], channels):
             e.fail("Filter", f"{e.known(channels)} in dim 0, the channels of Input")
-        check_spread(attrs["strides"])
-        return _sized(counts, windows, attrs["output_size"], attrs["output_padding"])
+        check_stride_product(attrs["strides"])
+        return _output_windows(counts, windows, attrs["output_size"], attrs["output_padding"])
 
     def conv_transpose(input_: e.Tensor, filter_: e.Tensor, bias: e.Tensor | None, **attrs: Any) -> e.Tensor:
-        windows, sizes = sized(input_, filter_, attrs)
+        windows, sizes = output_windows(input_, filter_, attrs)
         y = windows.spread(input_, filter_, sizes)
         operands = {"Input": input_, "Filter": filter_}
-        out = e.call(type, operands, plain(attrs, *_SIZES), lambda: {"Output": y})["Output"]
+        out = e.call(type, operands, unfused_attrs(attrs, *_SIZES), lambda: {"Output": y})["Output"]
         check_bias(bias, input_, filter_.dims[1] * windows.groups)
-        return activated(with_bias(out, bias, windows.last), attrs)
+        return with_activations(with_bias(out, bias, windows.last), attrs)
 
     attrs = (
         *window_attrs(spatial),
-        Attr("output_size", "ints", (), minimum=1, doc="spatial dims of Output; none: the least that has all windows"),
-        Attr("output_padding", "ints", (), minimum=0, doc="by how much Output is larger than the least, at its end"),
+        Attr(
+            "output_size", "ints", (), minimum=1, doc="spatial dims of Output; none: the smallest that hold all windows"
+        ),
+        Attr("output_padding", "ints", (), minimum=0, doc="elements added at the end of the smallest Output"),
         *FUSED,
     )
     what = "one filter or more for each channel: " if depthwise else ""
@@ -104,7 +106,7 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
     )(conv_transpose)
     declare_gradient(
         op,
-        lambda x, w, attrs: sized(x, w, attrs)[0],
+        lambda x, w, attrs: output_windows(x, w, attrs)[0],
         True,
         _SIZES,
         "Input@GRAD = Filter over the windows of Output@GRAD; Filter@GRAD = sum of Input times those windows",

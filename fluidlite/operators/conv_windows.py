@@ -1,4 +1,4 @@
-"""Where the windows of a convolution lie, and how images become columns of windows, and back."""
+"""Window geometry of convolutions, and the transforms from images to columns of windows (im2col) and back."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fluidlite import expr as e
-from fluidlite.operators.math.spans import explicit_pads, same_pads
+from fluidlite.operators.math.pool_windows import explicit_pads, same_pads
 
 
 class Axis(NamedTuple):
     """Windows along one spatial dim of an image that is padded ``before`` and ``after``.
 
-    ``longer``: the image may end behind the last window, by as much as ``after`` is less than 0.
+    ``has_remainder``: the image may extend beyond the last window, by ``-after`` elements.
     """
 
     taps: e.Number
@@ -20,16 +20,16 @@ class Axis(NamedTuple):
     dilation: int
     before: e.Number
     after: e.Number
-    longer: bool = False
+    has_remainder: bool = False
 
     @property
     def reach(self) -> e.Number:
-        """Elements from the first to the last of a window."""
+        """Extent of a window: elements from its first to its last tap."""
         return e.window_reach(self.taps, self.dilation)
 
 
 class Geometry(NamedTuple):
-    """Windows over images [N, C, ...] or, with ``last``, [N, ..., C], whose channels are in groups."""
+    """Windows over images [N, C, ...] or, with ``last``, [N, ..., C], with channels in groups."""
 
     axes: tuple[Axis, ...]
     groups: int
@@ -44,22 +44,22 @@ class Geometry(NamedTuple):
         return (dims[0], dims[-1], tuple(dims[1:-1])) if self.last else (dims[0], dims[1], tuple(dims[2:]))
 
     def join(self, images: e.Number, channels: Sequence[Any], spatial: Sequence[Any]) -> tuple[Any, ...]:
-        """Those as dims."""
+        """The dims of a tensor of images, channel axes and spatial axes: the inverse of :meth:`split`."""
         return (images, *spatial, *channels) if self.last else (images, *channels, *spatial)
 
-    def grouped(self, x: e.Tensor) -> e.Tensor:
-        """Channels as groups, and channels of a group."""
+    def with_groups(self, x: e.Tensor) -> e.Tensor:
+        """Split the channel axis into groups and channels of a group."""
         images, channels, spatial = self.split(x.dims)
         return e.reshape(x, self.join(images, (self.groups, channels // self.groups), spatial))
 
-    def ungrouped(self, x: e.Tensor) -> e.Tensor:
-        """Groups of channels as one axis."""
+    def without_groups(self, x: e.Tensor) -> e.Tensor:
+        """Merge the axes of groups and of their channels."""
         group, channels = (x.dims[-2:]) if self.last else x.dims[1:3]
         spatial = x.dims[self.first : self.first + self.spatial]
         return e.reshape(x, self.join(x.dims[0], (group * channels,), spatial))
 
-    def letters(self) -> tuple[str, str, str]:
-        """The axes of the elements of windows, of windows, and of a filter, for contractions."""
+    def subscripts(self) -> tuple[str, str, str]:
+        """Subscripts of columns, of windows and of filters in contractions."""
         places, taps = "abd"[: self.spatial], "ijk"[: self.spatial]
         columns = f"n{places}{taps}gc" if self.last else f"ngc{taps}{places}"
         return columns, f"n{places}gm" if self.last else f"ngm{places}", f"{taps}cgm" if self.last else f"gmc{taps}"
@@ -69,8 +69,8 @@ class Geometry(NamedTuple):
         """The first spatial axis of an image in groups."""
         return 1 if self.last else 3
 
-    def order(self) -> list[int]:
-        """How windows lie whose elements stand beside each other, [.., count, taps, count, taps, ..], as columns."""
+    def column_order(self) -> list[int]:
+        """The permutation from windows [.., count, taps, count, taps, ..] to columns."""
         at, n = self.first, self.spatial
         counts, taps = [at + 2 * i for i in range(n)], [at + 2 * i + 1 for i in range(n)]
         rest = [0, *([] if self.last else [1, 2])]
@@ -78,8 +78,8 @@ class Geometry(NamedTuple):
         return [*rest, *((counts + taps) if self.last else (taps + counts)), *behind]
 
     def columns(self, x: e.Tensor) -> e.Tensor:
-        """The elements of the windows of an image, zeros outside of it."""
-        x = self.grouped(x)
+        """The columns of an image: the elements of its windows, zeros in the padding."""
+        x = self.with_groups(x)
         low: list[e.Number | int] = [0] * x.rank
         high: list[e.Number | int] = [0] * x.rank
         for i, axis in enumerate(self.axes):
@@ -87,65 +87,65 @@ class Geometry(NamedTuple):
         x = e.pad(x, low, high)
         for i, axis in reversed(list(enumerate(self.axes))):
             x = e.window(x, self.first + i, axis.taps, axis.stride, axis.dilation)
-        return e.transpose(x, self.order())
+        return e.transpose(x, self.column_order())
 
     def image(self, columns: e.Tensor, sizes: Sequence[e.Number]) -> e.Tensor:
-        """The image of these spatial dims to which elements of windows are added where they lie."""
-        order = self.order()
-        x = e.transpose(columns, [order.index(axis) for axis in range(len(order))])
+        """Scatter-add columns to an image of these spatial dims."""
+        column_order = self.column_order()
+        x = e.transpose(columns, [column_order.index(axis) for axis in range(len(column_order))])
         for i, axis in reversed(list(enumerate(self.axes))):
             padded = axis.before + sizes[i] + axis.after
             x = e.unwindow(x, self.first + 2 * i, padded, axis.stride, axis.dilation)
         starts: list[e.Number | int] = [0] * x.rank
         ends: list[e.Number | int] = [0] * x.rank
-        kept = list(x.dims)
+        extents = list(x.dims)
         for i, (axis, size) in enumerate(zip(self.axes, sizes, strict=True)):
-            starts[self.first + i], kept[self.first + i], ends[self.first + i] = axis.before, size, -axis.after
-        if any(axis.longer for axis in self.axes):
+            starts[self.first + i], extents[self.first + i], ends[self.first + i] = axis.before, size, -axis.after
+        if any(axis.has_remainder for axis in self.axes):
             return e.pad(x, [-n for n in starts], ends)
-        return e.slices(x, starts, kept)
+        return e.slices(x, starts, extents)
 
     def by_groups(self, w: e.Tensor) -> e.Tensor:
-        """The filter by groups."""
+        """Split the first axis of the filter into groups."""
         return e.reshape(w, (self.groups, w.dims[0] // self.groups, *w.dims[1:]))
 
     def weights(self, w: e.Tensor) -> e.Tensor:
-        """The filter as it is read: where channels come last, filters do."""
+        """The filter in the layout of the image: channels last if those of the image are."""
         w = self.by_groups(w)
         return e.transpose(w, (*range(3, w.rank), 2, 0, 1)) if self.last else w
 
     def correlate(self, x: e.Tensor, w: e.Tensor) -> e.Tensor:
-        """The windows of an image times the filter."""
-        columns, windows, taps = self.letters()
-        made = e.contract(self.columns(e.wide(x)), self.weights(e.wide(w)), f"{columns},{taps}->{windows}")
-        return self.ungrouped(made)
+        """Correlate an image with the filter."""
+        columns, windows, taps = self.subscripts()
+        result = e.contract(self.columns(e.wide(x)), self.weights(e.wide(w)), f"{columns},{taps}->{windows}")
+        return self.without_groups(result)
 
     def spread(self, y: e.Tensor, w: e.Tensor, sizes: Sequence[e.Number]) -> e.Tensor:
-        """Windows sent back through the filter, to an image of these spatial dims: the adjoint of that.
+        """Scatter windows through the filter to an image of these spatial dims: the adjoint of :meth:`correlate`.
 
-        Where they begin side by side the elements of the image are windows of them, times the filter turned around.
+        With strides of 1 that is a correlation with the flipped filter.
         """
         if all(axis.stride == 1 for axis in self.axes):
-            turned = self.by_groups(e.flip(e.wide(w), range(2, w.rank)))
-            turned = e.transpose(turned, (0, 2, 1, *range(3, turned.rank)))
-            rows = [
+            flipped = self.by_groups(e.flip(e.wide(w), range(2, w.rank)))
+            flipped = e.transpose(flipped, (0, 2, 1, *range(3, flipped.rank)))
+            adjoint_axes = [
                 axis._replace(before=axis.reach - 1 - axis.before, after=size - count + axis.before)
                 for axis, size, count in zip(self.axes, sizes, self.split(y.dims)[2], strict=True)
             ]
-            back = self._replace(axes=tuple(rows))
-            flat = e.reshape(turned, (turned.dims[0] * turned.dims[1], *turned.dims[2:]))
-            return back.correlate(y, flat)
-        columns, windows, taps = self.letters()
-        made = e.contract(self.grouped(e.wide(y)), self.weights(e.wide(w)), f"{windows},{taps}->{columns}")
-        return self.ungrouped(self.image(made, sizes))
+            adjoint = self._replace(axes=tuple(adjoint_axes))
+            flat = e.reshape(flipped, (flipped.dims[0] * flipped.dims[1], *flipped.dims[2:]))
+            return adjoint.correlate(y, flat)
+        columns, windows, taps = self.subscripts()
+        columns_grad = e.contract(self.with_groups(e.wide(y)), self.weights(e.wide(w)), f"{windows},{taps}->{columns}")
+        return self.without_groups(self.image(columns_grad, sizes))
 
     def filter(self, x: e.Tensor, y: e.Tensor, w: e.Tensor) -> e.Tensor:
-        """The sums of the windows of an image times tensors of the windows' dims, which are those of a filter."""
-        columns, windows, taps = self.letters()
-        made = e.contract(self.columns(e.wide(x)), self.grouped(e.wide(y)), f"{columns},{windows}->{taps}")
+        """The gradient of the filter: windows of the image contracted with a tensor of the windows' dims."""
+        columns, windows, taps = self.subscripts()
+        result = e.contract(self.columns(e.wide(x)), self.with_groups(e.wide(y)), f"{columns},{windows}->{taps}")
         if self.last:
-            made = e.transpose(made, (made.rank - 2, made.rank - 1, made.rank - 3, *range(self.spatial)))
-        return e.reshape(made, w.dims)
+            result = e.transpose(result, (result.rank - 2, result.rank - 1, result.rank - 3, *range(self.spatial)))
+        return e.reshape(result, w.dims)
 
 
 def geometry(
@@ -162,8 +162,7 @@ def geometry(
 ) -> Geometry:
     """The windows of a call.
 
-    Raises Refused unless Input and Filter have the rank, one dtype, and no dim of 0, and lists of numbers their
-    length.
+    Raises Refused for a wrong rank, different dtypes, a dim of 0, or a list of numbers of the wrong length.
     """
     last = data_format in ("NHWC", "NDHWC")
     order = "[N, H, W, C]" if last else "[N, C, H, W]"
@@ -178,15 +177,15 @@ def geometry(
         e.need(d >= 1, "Input", "dims of 1 or more after the first")
     for d in w.dims:
         e.need(d >= 1, "Filter", "dims of 1 or more")
-    steps, apart = e.per_dim("strides", strides, spatial), e.per_dim("dilations", dilations, spatial)
+    steps, dilation_steps = e.per_dim("strides", strides, spatial), e.per_dim("dilations", dilations, spatial)
     explicit = explicit_pads(paddings, spatial)
     if padding_algorithm == "VALID":
         explicit = [(0, 0)] * spatial
     axes = []
-    for i, (taps, step, gap, pads) in enumerate(zip(w.dims[2:], steps, apart, explicit, strict=True)):
+    for i, (taps, step, dilation, pads) in enumerate(zip(w.dims[2:], steps, dilation_steps, explicit, strict=True)):
         if padding_algorithm == "SAME":
             size = x.dims[i + (1 if last else 2)]
             axes.append(Axis(taps, step, 1, *same_pads(size, taps, step)))
         else:
-            axes.append(Axis(taps, step, gap, e.number(pads[0]), e.number(pads[1])))
+            axes.append(Axis(taps, step, dilation, e.number(pads[0]), e.number(pads[1])))
     return Geometry(tuple(axes), groups, last)

@@ -1,4 +1,4 @@
-"""Creation of constants: fill_constant and its variants, fill, assign_value, zeros."""
+"""Creation of constant tensors: fill_constant and its variants, fill, assign_value, zeros."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _DTYPE = Attr("dtype", "dtype", "float32", doc="dtype of Out")
 
 
 def shape_of(call: Call) -> tuple[int, ...]:
-    """Return the dims that the tensors or the attribute say: -1 where a tensor is not known yet."""
+    """Return the dims that tensors or the attribute give; -1 where a tensor's value is unknown."""
     dims, slot = numbers_of(call, "shape"), standing_for(call, "shape")
     if dims is None or len(dims) > MAX_RANK:
         call.fail_attr("shape", f"a known number of dims, {MAX_RANK} at most")
     if slot is None and any(d is not None and d < 0 for d in dims):
         call.fail_attr("shape", "dims of 0 or more", do="use fill_constant_batch_size_like for a dim that is unknown")
-    known = call.known and None not in dims
-    if any(d is not None and (d < -1 or (d == -1 and known)) for d in dims):
+    all_known = call.known and None not in dims
+    if any(d is not None and (d < -1 or (d == -1 and all_known)) for d in dims):
         call.fail_attr("shape", "dims of 0 or more")
     return tuple(-1 if d is None else d for d in dims)
 
 
 def infer_shape(call: Call) -> Inferred:
-    """Out has the dims and dtype that attributes, or tensors, say."""
+    """Out has the dims and dtype that attributes or tensors give."""
     return {"Out": Spec.of(shape_of(call), call.attr("dtype"))}
 
 
@@ -53,20 +53,20 @@ def _infer_fill(call: Call) -> Inferred:
         float(call.attr("str_value") or 0)
     except ValueError:
         call.fail_attr("str_value", "a number as text, or nothing")
-    found = infer_shape(call)
+    specs = infer_shape(call)
     if not call.has("ValueTensor"):
         number_fits(call, "str_value" if call.attr("str_value") else "value", call.attr("dtype"))
-    return found
+    return specs
 
 
-_MOST_KNOWN = 64
-"""Elements up to which the planner knows a constant's numbers."""
+_MAX_KNOWN_ELEMENTS = 64
+"""Maximum number of elements of a constant whose values are known when the program is planned."""
 
 
 def _known_fill(call: Call) -> dict[str, tuple[float, ...] | None]:
-    """The numbers of a small constant, for operators that take them as metadata."""
+    """The values of a small constant, for operators that read them as metadata."""
     count = size(call.dims("Out"))
-    if not 0 <= count <= _MOST_KNOWN or (call.has("ValueTensor") and call.value("ValueTensor") is None):
+    if not 0 <= count <= _MAX_KNOWN_ELEMENTS or (call.has("ValueTensor") and call.value("ValueTensor") is None):
         return {"Out": None}
     return {"Out": (fill_number(call),) * count}
 
@@ -74,8 +74,8 @@ def _known_fill(call: Call) -> dict[str, tuple[float, ...] | None]:
 # fill_constant -----------------------------------------------------------------------------------------------------
 
 
-def filled(dims: Sequence[e.Numeric], value: e.Numeric, dtype: str) -> e.Tensor:
-    """A number for each element; integers take it as ``cast`` makes it, without a fraction and within their range."""
+def full_cast(dims: Sequence[e.Numeric], value: e.Numeric, dtype: str) -> e.Tensor:
+    """A tensor of one value; for integers the value is truncated and saturated, as by ``cast``."""
     number = e.number(value)
     if is_float(dtype) or dtype == "bool":
         return e.full(dims, number, dtype)
@@ -100,13 +100,13 @@ def filled(dims: Sequence[e.Numeric], value: e.Numeric, dtype: str) -> e.Tensor:
     source="Fluid fill_constant_op.cc",
 )
 def fill_constant(value_tensor: Any, *, value: float, dtype: str, str_value: str) -> e.Tensor:
-    """The dims are inferred, of tensors or of the attribute."""
+    """Out has the dims that inference has computed."""
     number: e.Numeric = value
     if value_tensor is not None:
         number = value_tensor[0]
     elif str_value:
         number = int(str_value) if str_value.strip().lstrip("+-").isdigit() else float(str_value)
-    return filled(e.results("Out")[0], number, dtype)
+    return full_cast(e.results("Out")[0], number, dtype)
 
 
 # fill_constant_batch_size_like -------------------------------------------------------------------------------------
@@ -114,26 +114,26 @@ def fill_constant(value_tensor: Any, *, value: float, dtype: str, str_value: str
 
 LIKE_ATTRS = (
     _SHAPE,
-    Attr("input_dim_idx", "int", 0, doc="which dim of Input is the batch; 0 of a LoD tensor: its sequences"),
+    Attr("input_dim_idx", "int", 0, doc="which dim of Input is the batch; dim 0 of a LoD tensor: its sequences"),
     Attr("output_dim_idx", "int", 0, doc="which dim of Out is the batch"),
 )
 
 
 def infer_like(call: Call) -> Inferred:
-    """Out has the dims and dtype that the attributes say, but one dim, which is Input's."""
+    """Out has the dims and dtype of the attributes, except one dim, which is Input's."""
     spec, shape = call.spec("Input"), list(call.attr("shape"))
-    source, target = call.attr("input_dim_idx"), call.attr("output_dim_idx")
-    if not 0 <= source < spec.rank:
+    input_dim, output_dim = call.attr("input_dim_idx"), call.attr("output_dim_idx")
+    if not 0 <= input_dim < spec.rank:
         call.fail_attr("input_dim_idx", f"a dim of Input, which is {call.shown('Input')}")
-    if not 0 <= target < len(shape):
+    if not 0 <= output_dim < len(shape):
         call.fail_attr("output_dim_idx", f"a dim of shape, which has {len(shape)}")
-    batch = spec.dims[source]
-    if source == 0 and spec.lod_level:  # a batch of sequences counts its sequences
+    batch = spec.dims[input_dim]
+    if input_dim == 0 and spec.lod_level:  # the batch of a LoD tensor is its number of sequences
         batch = count(spec)
     if "value" in call.attrs:
         number_fits(call, "value", call.attr("dtype"))
-    shape[target] = batch
-    if any(d < 0 for i, d in enumerate(shape) if i != target):
+    shape[output_dim] = batch
+    if any(d < 0 for i, d in enumerate(shape) if i != output_dim):
         call.fail_attr("shape", "dims of 0 or more, but for output_dim_idx")
     return {"Out": Spec.of(shape, call.attr("dtype"))}
 
@@ -147,8 +147,8 @@ def infer_like(call: Call) -> Inferred:
     source="Fluid fill_constant_batch_size_like_op.cc",
 )
 def fill_constant_batch_size_like(input: e.Tensor, *, value: float, dtype: str) -> e.Tensor:
-    """The dims are inferred: a batch of sequences counts its sequences."""
-    return filled(e.results("Out")[0], value, dtype)
+    """The dims are inferred; the batch dim of a LoD tensor is its number of sequences."""
+    return full_cast(e.results("Out")[0], value, dtype)
 
 
 # assign_value ------------------------------------------------------------------------------------------------------
@@ -159,28 +159,28 @@ _VALUES = ("fp32_values", "int32_values", "int64_values", "bool_values")
 
 def _infer_value(call: Call) -> Inferred:
     dtype = call.attr("dtype")
-    taken = ("fp32_values",) if is_float(dtype) else (f"{dtype}_values", "int32_values")
-    used = next((name for name in taken if name in _VALUES and call.attr(name)), taken[-1])
+    candidates = ("fp32_values",) if is_float(dtype) else (f"{dtype}_values", "int32_values")
+    used = next((name for name in candidates if name in _VALUES and call.attr(name)), candidates[-1])
     for name in _VALUES:
         if name != used and call.attr(name):
             call.fail_attr(name, f"nothing, for Out is {dtype}", do=f"give {used}")
-    return _listed(call, used, (0, 1))
+    return _infer_listed(call, used, (0, 1))
 
 
-def _listed(call: Call, name: str, truths: tuple[int, int] | None = None) -> Inferred:
-    """An attribute lists the numbers of Out, each within its dtype; a bool is made of any number, or of ``truths``."""
-    found, dtype, values = infer_shape(call), call.attr("dtype"), call.attr(name)
-    counted = prod(call.attr("shape"))
-    if len(values) != counted:
-        call.fail_attr(name, f"{counted} values, for dims {list(call.attr('shape'))}")
-    limits = None if is_float(dtype) else truths if dtype == "bool" else integer_limits(dtype)
+def _infer_listed(call: Call, name: str, bool_limits: tuple[int, int] | None = None) -> Inferred:
+    """Check an attribute that lists the values of Out; a bool accepts any number, or those of ``bool_limits``."""
+    specs, dtype, values = infer_shape(call), call.attr("dtype"), call.attr(name)
+    elements = prod(call.attr("shape"))
+    if len(values) != elements:
+        call.fail_attr(name, f"{elements} values, for dims {list(call.attr('shape'))}")
+    limits = None if is_float(dtype) else bool_limits if dtype == "bool" else integer_limits(dtype)
     if limits is not None and values and not _within(limits, values):
         call.fail_attr(name, f"numbers from {limits[0]} to {limits[1]}, for Out is {dtype}")
-    return found
+    return specs
 
 
 def _within(limits: tuple[int, int], values: Sequence[Any]) -> bool:
-    """Whether all numbers are from one to another; a NaN is not. Tables of rows are long, and have integers alone."""
+    """Whether all numbers are within limits; NaN is not. Long lists of integers take the fast path of min and max."""
     if type(values[0]) is int and type(values[-1]) is int and type(sum(values)) is int:
         return bool(limits[0] <= min(values) and max(values) <= limits[1])
     return all(limits[0] <= value <= limits[1] for value in values)
@@ -211,7 +211,7 @@ register_op(
 
 register_op(
     "fill",
-    Inference(lambda call: _listed(call, "value")),
+    Inference(lambda call: _infer_listed(call, "value")),
     outputs=("Out",),
     attrs=(Attr("value", "floats", doc="the numbers, row by row"), _SHAPE, _DTYPE),
     doc="Out = the values; integers truncate them",
@@ -221,8 +221,8 @@ register_op(
 # fill_any_like and zeros -------------------------------------------------------------------------------------------
 
 
-def _fitting(call: Call) -> Inferred:
-    """The value must be a number of the dtype."""
+def _infer_fill_any_like(call: Call) -> Inferred:
+    """Check that the dtype can hold the value."""
     number_fits(call, "value", call.attr("dtype") or call.dtype("X"))
     return infer(call)
 
@@ -232,7 +232,7 @@ _LIKE = Slot("X", metadata_only=True)
 
 @operator(
     "fill_any_like",
-    Inference(_fitting),
+    Inference(_infer_fill_any_like),
     inputs=[_LIKE],
     attrs=[_VALUE, Attr("dtype", "dtype", optional=True, doc="dtype of Out; none, or -1: that of X")],
     dtypes={"X": ALL},
@@ -241,7 +241,7 @@ _LIKE = Slot("X", metadata_only=True)
 )
 def fill_any_like(x: e.Tensor, *, value: float, dtype: str | None) -> e.Tensor:
     """The sequences of X too."""
-    return filled(x.dims, value, dtype or x.dtype)
+    return full_cast(x.dims, value, dtype or x.dtype)
 
 
 @operator(

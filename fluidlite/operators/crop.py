@@ -1,4 +1,4 @@
-"""A block of a tensor: crop, crop_tensor."""
+"""Crop a block out of a tensor: crop, crop_tensor."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _for_each_dim(call: Call, attr: str) -> Sequence[Number]:
     return numbers
 
 
-def _block(call: Call, shape: Sequence[Number]) -> Dims:
-    """Return the dims of the block, which must lie in X."""
+def _block_dims(call: Call, shape: Sequence[Number]) -> Dims:
+    """Return the dims of the block; refuse one that is not within X."""
     offsets = _for_each_dim(call, "offsets")
 
     def refuse(i: int, at_least: int, expected: str) -> NoReturn:
@@ -73,8 +73,8 @@ def _infer_crop(call: Call) -> Inferred:
         if call.has("Y"):
             call.fail("Y", f"rank {call.spec('X').rank}, as X")
         call.fail_attr("shape", f"{call.spec('X').rank} dims, as X ({call.shown('X')}) has")
-    wanted: Sequence[Number] = [None if d < 0 else d for d in shape] if call.has("Y") else shape
-    return {"Out": Spec.of(_block(call, wanted), call.dtype("X"))}
+    requested: Sequence[Number] = [None if d < 0 else d for d in shape] if call.has("Y") else shape
+    return {"Out": Spec.of(_block_dims(call, requested), call.dtype("X"))}
 
 
 @operator(
@@ -87,17 +87,17 @@ def _infer_crop(call: Call) -> Inferred:
     source="Fluid crop_op.cc",
 )
 def crop(x: e.Tensor, y: Any, *, offsets: Sequence[e.Numeric]) -> e.Tensor:
-    """Of the dims that were inferred."""
+    """Slice the dims that inference has computed."""
     return e.slices(x, offsets, e.results("Out")[0])
 
 
-def _back(x: e.Tensor, dout: e.Tensor, *, offsets: Sequence[e.Numeric]) -> Any:
-    """Written: it takes the dims of Out@GRAD, and Y is not read."""
+def _crop_grad(x: e.Tensor, dout: e.Tensor, *, offsets: Sequence[e.Numeric]) -> Any:
+    """Hand-written: it takes the dims from Out@GRAD, so that Y is not read."""
     return derivatives([e.slices(x, offsets, dout.dims)], [dout], [x])[0]
 
 
-_GRAD_DOC = "X@GRAD = Out@GRAD where X was kept, else 0"
-gradient(crop, Inference(grad_like("X")), metadata=("X",), doc=_GRAD_DOC)(_back)
+_GRAD_DOC = "X@GRAD = Out@GRAD inside the block, else 0"
+gradient(crop, Inference(grad_like("X")), metadata=("X",), doc=_GRAD_DOC)(_crop_grad)
 
 # crop_tensor -------------------------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ _ATTRS = (
         "ints",
         (),
         minimum=-1,
-        doc="where the crop begins in each dim of X, unless a tensor says it",
+        doc="where the crop begins in each dim of X, unless a tensor gives it",
         tensors=(as_tensors("OffsetsTensor"), as_tensor("Offsets")),
     ),
     Attr(
@@ -115,7 +115,7 @@ _ATTRS = (
         "ints",
         (),
         minimum=-1,
-        doc="dims of Out, unless a tensor says them; -1: all from the offset on",
+        doc="dims of Out, unless a tensor gives them; -1: all from the offset on",
         tensors=(as_tensors("ShapeTensor"), as_tensor("Shape")),
     ),
 )
@@ -126,7 +126,7 @@ def _infer_crop_tensor(call: Call) -> Inferred:
     for i, (d, n) in enumerate(zip(shape, call.dims("X"), strict=True)):
         if d is not None and (d < -1 or (d == 0 and n > 0)):
             call.fail_attr("shape", f"-1, or 1 or more, for dim {i}")
-    return {"Out": Spec.of(_block(call, shape), call.dtype("X"))}
+    return {"Out": Spec.of(_block_dims(call, shape), call.dtype("X"))}
 
 
 @operator(
@@ -138,8 +138,8 @@ def _infer_crop_tensor(call: Call) -> Inferred:
     source="Fluid crop_tensor_op.cc",
 )
 def crop_tensor(x: e.Tensor, *, offsets: Sequence[e.Numeric]) -> e.Tensor:
-    """Of the dims that were inferred."""
+    """Slice the dims that inference has computed."""
     return e.slices(x, offsets, e.results("Out")[0])
 
 
-gradient(crop_tensor, Inference(grad_like("X")), metadata=("X",), doc=_GRAD_DOC)(_back)
+gradient(crop_tensor, Inference(grad_like("X")), metadata=("X",), doc=_GRAD_DOC)(_crop_grad)

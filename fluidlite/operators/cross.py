@@ -1,4 +1,4 @@
-"""cross: the product of vectors in space."""
+"""cross: the cross product of vectors of three components."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.program.opdef import Attr
 
-_ANY = 9
-_CROSS = (Attr("dim", "int", _ANY, doc="the axis of the vectors' three parts; 9: the first dim of size 3"),)
+_ANY_DIM = 9
+"""Fluid's default of dim: the first dim of size 3."""
+_CROSS = (Attr("dim", "int", _ANY_DIM, doc="the axis of the vectors' three components; 9: the first dim of size 3"),)
 
 
 def _axis(x: e.Tensor, dim: int) -> int:
-    """The axis of the three parts; one whose size is not known may be it, where none is known to be."""
-    if dim != _ANY:
-        at = e.axis("dim", dim, x)
-        if not e.same_dims([x.dims[at]], [3]):
-            e.fail(e.slot(x), f"3 elements along dim {at}")
-        return at
-    found = [at for at, d in enumerate(x.dims) if d == 3]
-    found = found or [at for at, d in enumerate(x.dims) if e.known(d) is None and e.same_dims([d], [3])]
-    if not found:
+    """The axis of the components; an axis of unknown size is taken only if no axis is known to have size 3."""
+    if dim != _ANY_DIM:
+        axis = e.axis("dim", dim, x)
+        if not e.same_dims([x.dims[axis]], [3]):
+            e.fail(e.slot(x), f"3 elements along dim {axis}")
+        return axis
+    candidates = [axis for axis, d in enumerate(x.dims) if d == 3]
+    candidates = candidates or [axis for axis, d in enumerate(x.dims) if e.known(d) is None and e.same_dims([d], [3])]
+    if not candidates:
         e.fail(e.slot(x), "a dim of size 3")
-    return found[0]
+    return candidates[0]
 
 
 def _product(x: e.Tensor, y: e.Tensor, axis: int) -> e.Tensor:
@@ -35,10 +36,10 @@ def _product(x: e.Tensor, y: e.Tensor, axis: int) -> e.Tensor:
     attrs=_CROSS,
     dtypes={slot: (*ALL_FLOATS, *INTS) for slot in "XY"},
     source="Fluid cross_op.cc",
-    doc="Out = the vector product of the three-part vectors of X and Y along dim",
+    doc="Out = the cross product of the vectors of X and Y along dim",
 )
 def cross(x: e.Tensor, y: e.Tensor, *, dim: int) -> e.Tensor:
-    """The three parts one after the other."""
+    """Concatenate the three components."""
     e.same_dtype(y, x)
     if not e.same_dims(y.dims, x.dims):
         e.fail("Y", f"the dims of X, {e.shown_dims(x.dims)}")
@@ -48,10 +49,10 @@ def cross(x: e.Tensor, y: e.Tensor, *, dim: int) -> e.Tensor:
 @gradient(
     cross,
     writes=("X", "Y"),
-    doc="X@GRAD = the vector product of Y and Out@GRAD, Y@GRAD = that of Out@GRAD and X",
+    doc="X@GRAD = the cross product of Y and Out@GRAD, Y@GRAD = that of Out@GRAD and X",
 )
 def cross_grad(x: e.Tensor, y: e.Tensor, dout: e.Tensor, *, dim: int) -> tuple[e.Tensor, e.Tensor]:
-    """Written: the derived one would add up what is padded, where two products are enough."""
+    """Hand-written: the derived gradient adds padded slices; two cross products do."""
     dim = _axis(x, dim)
     dx, dy = (e.call("cross", {"X": a, "Y": b}, {"dim": dim})["Out"] for a, b in ((y, dout), (dout, x)))
     return dx, dy

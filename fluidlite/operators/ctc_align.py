@@ -1,4 +1,4 @@
-"""ctc_align: the labels that a path of CTC stands for."""
+"""ctc_align: collapse a CTC path to its labels (merge repetitions, remove blanks)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fluidlite.program.registry import register_op
 from fluidlite.tensor.tensor_spec import Spec
 
 
-def stays(path: Sequence[int], starts: Sequence[int], blank: int, merge: bool) -> list[bool]:
-    """For each token, whether it is a label: no blank, and no repetition of the token before it in its sequence."""
+def label_mask(path: Sequence[int], starts: Sequence[int], blank: int, merge: bool) -> list[bool]:
+    """For each token, whether it remains: it is no blank and does not repeat the previous token of its sequence."""
     first = set(starts)
     return [token != blank and not (merge and i not in first and path[i - 1] == token) for i, token in enumerate(path)]
 
@@ -37,15 +37,15 @@ def _infer(call: Call) -> Inferred:
     dims = (count(x), 1)
     if tokens is None or not x.lod:
         return {"Output": spec_with_lod((-1, 1), x, (), 1), "OutputLength": Spec.of(dims, x.dtype)}
-    left = (0, *accumulate(stays(tokens, x.lod[0], call.attr("blank"), call.attr("merge_repeated"))))
-    offsets = tuple(left[at] for at in x.lod[0])
+    label_counts = (0, *accumulate(label_mask(tokens, x.lod[0], call.attr("blank"), call.attr("merge_repeated"))))
+    offsets = tuple(label_counts[at] for at in x.lod[0])
     return {"Output": spec_with_lod((offsets[-1], 1), x, (offsets,), 1), "OutputLength": Spec.of(dims, x.dtype)}
 
 
 register_op(
     "ctc_align",
     Inference(_infer, kernel_dtype="Input"),
-    Execution(host_only="what is left of a sequence is counted on the host"),
+    Execution(host_only="the remaining tokens of a sequence are counted on the host"),
     inputs=(
         Slot("Input", doc="a token a step: [rows, 1] with LoD, or padded, [batch, longest]"),
         Slot(
@@ -59,10 +59,10 @@ register_op(
     ),
     attrs=(
         Attr("blank", "int", 0, doc="the token that is no label"),
-        Attr("merge_repeated", "bool", True, doc="tokens that follow their like are left out"),
+        Attr("merge_repeated", "bool", True, doc="leave out a token that equals the previous one"),
         Attr("padding_value", "int", 0, doc="what stands after the labels of a padded sequence"),
     ),
     dtypes={"Input": INTS, "Values": INTS, "InputLength": INTS},
     doc="Output = the tokens of each sequence without repetitions, and without blanks then",
-    source="Fluid ctc_align_op.h; of no labels at all Output is [0, 1], where Fluid's is one -1 that no sequence holds",
+    source="Fluid ctc_align_op.h; without any label Output is [0, 1], where Fluid's is [[-1]] outside all sequences",
 )

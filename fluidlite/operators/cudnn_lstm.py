@@ -1,4 +1,4 @@
-"""cudnn_lstm: layers of LSTMs over sequences of one length, in one or both directions, on any place."""
+"""cudnn_lstm: stacked, optionally bidirectional LSTMs over sequences of equal length, on any place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fluidlite.tensor.tensor_spec import Spec
 
 
 def weight_size(input_size: int, hidden_size: int, num_layers: int, directions: int) -> int:
-    """How many numbers W holds: of each layer and direction two weights and two biases."""
+    """Number of elements of W: two weights and two biases for each layer and direction."""
     widths = [input_size, *[hidden_size * directions] * (num_layers - 1)]
     return sum(directions * 4 * hidden_size * (width + hidden_size + 2) for width in widths)
 
@@ -36,13 +36,13 @@ def _infer(call: Call) -> Inferred:
     if width >= 0:
         need_dims(call, "W", (weight_size(width, hidden, layers, directions),), "the weights and biases of all layers")
     rows = steps * batch if steps >= 0 and batch >= 0 else -1
-    kept = [(rows, n * hidden) for _ in range(layers * directions) for n in (4, 1, 1)]
-    kept += [(rows, hidden * directions)] * (layers - 1)
+    reserve_dims = [(rows, n * hidden) for _ in range(layers * directions) for n in (4, 1, 1)]
+    reserve_dims += [(rows, hidden * directions)] * (layers - 1)
     return {
         "Out": Spec.of((steps, batch, hidden * directions), x.dtype),
         "last_h": Spec.of(state, x.dtype),
         "last_c": Spec.of(state, x.dtype),
-        "Reserve": [Spec.of(dims, x.dtype) for dims in kept],
+        "Reserve": [Spec.of(dims, x.dtype) for dims in reserve_dims],
     }
 
 
@@ -50,15 +50,15 @@ _ATTRS = (
     Attr("max_len", "int", 20, minimum=0, doc="the steps are those of Input: of no effect"),
     Attr("input_size", "int", 0, minimum=0, doc="the width of Input; 0: whatever it is"),
     Attr("hidden_size", "int", 100, minimum=1, doc="units of a cell"),
-    Attr("num_layers", "int", 1, minimum=1, maximum=1000, doc="LSTMs, each on the results of the one before"),
-    Attr("is_bidirec", "bool", False, doc="each layer runs from both ends; both results lie side by side"),
+    Attr("num_layers", "int", 1, minimum=1, maximum=1000, doc="LSTMs, each on the results of the previous one"),
+    Attr("is_bidirec", "bool", False, doc="each layer runs in both directions; their results are concatenated"),
     Attr(
         "dropout_prob",
         "float",
         0.0,
         minimum=0.0,
         maximum=1.0,
-        doc="of the results of all layers but the last; kept elements are divided by 1 - dropout_prob",
+        doc="of the results of all layers except the last; other elements are divided by 1 - dropout_prob",
     ),
     Attr("is_test", "bool", False, doc="nothing is dropped"),
     Attr("fix_seed", "bool", False, doc="use seed, so that every run drops the same elements"),
@@ -66,11 +66,11 @@ _ATTRS = (
 )
 _INPUTS = ("Input", "InitH", "InitC", "W")
 _ORDER = (2, 0, 1, 3)
-"""Where candidate, input, forget and output gate are in W."""
+"""Positions of the candidate, input, forget and output gate in W."""
 
 
 def reserved(num_layers: int, directions: int) -> int:
-    """How many tensors Reserve has."""
+    """Number of tensors in Reserve."""
     return 3 * num_layers * directions + num_layers - 1
 
 
@@ -109,12 +109,12 @@ def reserved(num_layers: int, directions: int) -> int:
             intermediate=True,
             content="of each layer and direction the gates (candidate, "
             "input, forget, output), activated, the cells and the hidden states, a row for each step and sequence; "
-            "then of each layer but the last what its result was multiplied with by dropout",
+            "then for each layer except the last the dropout factors of its result",
         ),
     ],
     attrs=_ATTRS,
     dtypes=dict.fromkeys(_INPUTS, FLOATS),
-    doc="layers of lstm without peepholes, each over the hidden states of the one below",
+    doc="layers of lstm without peepholes, each over the hidden states of the previous layer",
     source="Fluid cudnn_lstm_op.cc; the order of W is cuDNN's",
 )
 def cudnn_lstm(
@@ -129,63 +129,63 @@ def cudnn_lstm(
     dropout_prob: Any,
     is_test: bool,
 ) -> Any:
-    """One product for the inputs of all steps of a layer, then a scan in each direction."""
+    """For each layer one matmul of the inputs of all steps, then a scan in each direction."""
     steps, batch, width = input.dims
-    ways, count = (2 if is_bidirec else 1), num_layers * (2 if is_bidirec else 1)
-    below, rows, at = e.reshape(input, (steps * batch, width)), steps * batch, e.number(0)
+    directions, count = (2 if is_bidirec else 1), num_layers * (2 if is_bidirec else 1)
+    layer_input, rows, at = e.reshape(input, (steps * batch, width)), steps * batch, e.number(0)
     biases = e.reshape(
         e.slice_axis(w, 0, w.dims[0] - count * 8 * hidden_size, count * 8 * hidden_size), (count, 2, 4 * hidden_size)
     )
-    kept: list[Any] = []
-    last: tuple[list[Any], list[Any]] = ([], [])
-    factors = _factors(rows, num_layers, hidden_size * ways, dropout_prob, is_test, w.dtype)
+    reserve: list[Any] = []
+    final_states: tuple[list[Any], list[Any]] = ([], [])
+    factors = _factors(rows, num_layers, hidden_size * directions, dropout_prob, is_test, w.dtype)
     for number in range(count):
-        if number % ways == 0:
-            made: list[Any] = []
-        size = 4 * hidden_size * below.dims[1]
-        of_input = e.reshape(e.slice_axis(w, 0, at, size), (4 * hidden_size, below.dims[1]))
-        of_state = e.reshape(e.slice_axis(w, 0, at + size, 4 * hidden_size**2), (4 * hidden_size, hidden_size))
+        if number % directions == 0:
+            layer_outputs: list[Any] = []
+        size = 4 * hidden_size * layer_input.dims[1]
+        input_weight = e.reshape(e.slice_axis(w, 0, at, size), (4 * hidden_size, layer_input.dims[1]))
+        state_weight = e.reshape(e.slice_axis(w, 0, at + size, 4 * hidden_size**2), (4 * hidden_size, hidden_size))
         at = at + size + 4 * hidden_size**2
-        first = [
+        initial = [
             e.full((batch, hidden_size), 0, w.dtype)
             if x is None
             else e.reshape(e.slice_axis(x, 0, number, 1), (batch, hidden_size))
             for x in (init_h, init_c)
         ]
         bias = e.reduce_sum(e.reshape(e.slice_axis(biases, 0, number, 1), (2, 4 * hidden_size)), 0, keep=True)
-        gates = e.contract(below, of_input, "ij,kj->ik")
-        backward = number % ways == 1
+        gates = e.contract(layer_input, input_weight, "ij,kj->ik")
+        backward = number % directions == 1
         hidden, cell, activated = e.steps(
-            lstm_step, first, [gates], [e.transpose(of_state), bias], backward=backward, order=_ORDER
+            lstm_step, initial, [gates], [e.transpose(state_weight), bias], backward=backward, order=_ORDER
         )
-        made.append(hidden)
-        kept += [activated, cell, hidden]
-        for ends, x, begin in zip(last, (hidden, cell), first, strict=True):
-            ends.append(_last(x, begin, steps, backward))
-        if number % ways == ways - 1:
-            below = e.concat(made, 1) if ways > 1 else hidden
+        layer_outputs.append(hidden)
+        reserve += [activated, cell, hidden]
+        for states, x, begin in zip(final_states, (hidden, cell), initial, strict=True):
+            states.append(_final_state(x, begin, steps, backward))
+        if number % directions == directions - 1:
+            layer_input = e.concat(layer_outputs, 1) if directions > 1 else hidden
             if number < count - 1 and not (is_test or dropout_prob == 0):
-                below = below * factors[number // ways]
-    out = e.reshape(below, (steps, batch, hidden_size * ways))
-    stacked = [e.concat([e.reshape(x, (1, batch, hidden_size)) for x in ends], 0) for ends in last]
-    return out, *stacked, (*kept, *factors)
+                layer_input = layer_input * factors[number // directions]
+    out = e.reshape(layer_input, (steps, batch, hidden_size * directions))
+    stacked = [e.concat([e.reshape(x, (1, batch, hidden_size)) for x in states], 0) for states in final_states]
+    return out, *stacked, (*reserve, *factors)
 
 
-def _last(x: Any, first: Any, steps: Any, backward: bool) -> Any:
+def _final_state(x: Any, initial: Any, steps: Any, backward: bool) -> Any:
     """The state after the last step; without steps the first one."""
-    batch = first.dims[0]
+    batch = initial.dims[0]
     if steps == 0:
-        return first
+        return initial
     return e.slice_axis(x, 0, 0 if backward else x.dims[0] - batch, batch)
 
 
 def _factors(rows: Any, num_layers: int, width: int, dropout_prob: Any, is_test: bool, dtype: str) -> list[Any]:
-    """What the result of each layer but the last is multiplied with."""
+    """The dropout factors of the output of each layer except the last."""
     if num_layers == 1:
         return []
     if is_test or dropout_prob == 0:
         return [e.full((rows, width), 1, dtype)] * (num_layers - 1)
-    drawn = e.random_uniform((num_layers - 1, rows, width))
+    numbers = e.random_uniform((num_layers - 1, rows, width))
     scale = 1 / (1 - dropout_prob) if dropout_prob < 1 else 0
-    every = e.where(drawn >= dropout_prob, e.full(drawn.dims, scale, dtype), 0)
-    return [e.reshape(e.slice_axis(every, 0, k, 1), (rows, width)) for k in range(num_layers - 1)]
+    scales = e.where(numbers >= dropout_prob, e.full(numbers.dims, scale, dtype), 0)
+    return [e.reshape(e.slice_axis(scales, 0, k, 1), (rows, width)) for k in range(num_layers - 1)]

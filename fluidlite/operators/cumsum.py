@@ -1,4 +1,4 @@
-"""cumsum: sums of all elements so far, along an axis; from the end, or without the element itself."""
+"""cumsum: cumulative sums along an axis; optionally reverse or exclusive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fluidlite.program.operator_options import Differentiation
     doc="Out[i] = X[0] + ... + X[i] along an axis",
 )
 def cumsum(x: e.Tensor, *, axis: int, flatten: bool, exclusive: bool, reverse: bool) -> e.Tensor:
-    """A running sum."""
+    """An additive scan."""
     if flatten:
         return e.scan("sum", e.reshape(x, (e.product(x.dims),)), 0, reverse, exclusive)
     if x.rank:

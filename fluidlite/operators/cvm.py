@@ -1,4 +1,4 @@
-"""cvm: how often an advertisement was shown and clicked, in the first two features of its row."""
+"""cvm: take logarithms of the show and click counts in the first two features of each row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fluidlite.program.opdef import Attr, Slot
 
 
 def _check(x: e.Tensor, cvm: e.Tensor, use_cvm: bool) -> e.Number:
-    """The number of features of Y; refuse X and CVM that do not fit."""
+    """Check X and CVM; return the number of features of Y."""
     if x.rank != 2:
         e.fail("X", "[rows, features], 2 features or more")
     e.need(x.dims[1] >= 2, "X", "[rows, features], 2 features or more")
@@ -56,9 +56,9 @@ def cvm(x: e.Tensor, cvm: e.Tensor, *, use_cvm: bool) -> e.Tensor:
     doc="X@GRAD = CVM, and Y@GRAD of the other features: the first two are no gradients, as in Fluid",
 )
 def cvm_grad(x: e.Tensor, cvm: e.Tensor, dy: e.Tensor, *, use_cvm: bool) -> e.Tensor:
-    """Written: what Fluid gives for the first two features is no derivative."""
+    """Hand-written: Fluid's values for the first two features are no derivatives."""
     dims = (x.dims[0], _check(x, cvm, use_cvm))
     if not e.all_agree(dy.dims, dims):
         e.fail("Y@GRAD", f"{e.shown_dims(dims)}, the dims of Y")
-    given = e.reshape(dy, dims)
-    return e.concat([cvm, e.slice_axis(given, 1, 2, x.dims[1] - 2) if use_cvm else given], 1)
+    gradients = e.reshape(dy, dims)
+    return e.concat([cvm, e.slice_axis(gradients, 1, 2, x.dims[1] - 2) if use_cvm else gradients], 1)

@@ -1,7 +1,7 @@
-"""data_norm: channels normalised by sums over all data so far, which are parameters.
+"""data_norm: normalise channels by statistics of all previous data, which are parameters.
 
-The "gradients" of the three parameters are the batch's own sums, as in Fluid, whose servers add these to what they
-hold.
+As in Fluid, the "gradients" of the three parameters are the sums of the batch, which Fluid's parameter servers add to
+their sums.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.program.opdef import Attr, Slot
 
-_ABSENT = 1e-7
-"""A slot whose first number is nearer to 0 than this has not been shown."""
+_MIN_PRESENT_MAGNITUDE = 1e-7
+"""A slot is absent from a row if the magnitude of its first number is less than this."""
 _SUMS = ("BatchSize", "BatchSum", "BatchSquareSum")
 
 
-def _channels(x: e.Tensor, lines: Mapping[str, e.Tensor | None], slot_dim: int, learned: bool) -> None:
-    """Refuse X and parameters that do not fit; ``learned`` says whether scale_w and bias are used."""
+def _check_operands(x: e.Tensor, vectors: Mapping[str, e.Tensor | None], slot_dim: int, uses_scale: bool) -> None:
+    """Refuse X and parameters that do not fit; ``uses_scale``: whether scale_w and bias are used."""
     for name in ("scale_w", "bias"):
-        if learned and lines[name] is None:
+        if uses_scale and vectors[name] is None:
             e.fail_attr("enable_scale_and_shift", f"False, or an input in slot {name}")
     if x.rank != 2:
         e.fail("X", "a rank of 2: batch and channels")
     e.need(x.dims[1] != 0, "X", "one channel or more")
-    for name, line in lines.items():
-        if line is not None and (learned or name not in ("scale_w", "bias")):
-            e.same_dtype(line, x)
-            e.vector(line, x.dims[1], "the number of channels of X")
+    for name, vector in vectors.items():
+        if vector is not None and (uses_scale or name not in ("scale_w", "bias")):
+            e.same_dtype(vector, x)
+            e.vector(vector, x.dims[1], "the number of channels of X")
     if slot_dim > 0:
         e.need_attr(x.dims[1] % slot_dim == 0, "slot_dim", "a divisor of the number of channels of X ({X})")
 
 
-class _Shown:
-    """Which numbers of X count: channels may be slots of a width, left out of a row where their first number is 0."""
+class _SlotMask:
+    """The mask of present slots: channels form slots of a width, absent from a row if their first number is 0."""
 
     def __init__(self, x: e.Tensor, width: int) -> None:
         self.x, self.width, self.absent = x, width, None
         if width > 0:
             first = e.unsqueeze(e.slice_axis(x, 1, 0, x.dims[1] // width, width), 2)
-            self.absent = e.logical_and(first > -_ABSENT, first < _ABSENT)
+            self.absent = e.logical_and(first > -_MIN_PRESENT_MAGNITUDE, first < _MIN_PRESENT_MAGNITUDE)
 
-    def alone(self, y: e.Tensor) -> e.Tensor:
-        """A tensor of the dims of X, 0 where X is left out."""
+    def masked(self, y: e.Tensor) -> e.Tensor:
+        """A tensor of the dims of X, with 0 where a slot is absent."""
         if self.absent is None:
             return y
         slots = (self.x.dims[0], self.x.dims[1] // self.width, self.width)
         return e.reshape(e.where(self.absent, 0, e.reshape(y, slots)), self.x.dims)
 
     def count(self) -> e.Tensor:
-        """How many rows count, for each channel."""
+        """For each channel, the number of rows in which its slot is present."""
         rows, channels = self.x.dims
         if self.absent is None:
             return e.full((channels,), rows, self.x.dtype)
@@ -104,14 +104,14 @@ def data_norm(
     slot_dim: int,
     enable_scale_and_shift: bool,
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """What is left out is 0 after the shift, too."""
-    lines = dict(zip(_SUMS, (batch_size, batch_sum, batch_square_sum), strict=True))
-    _channels(x, {**lines, "scale_w": scale_w, "bias": bias}, slot_dim, enable_scale_and_shift)
+    """Normalise, scale and shift; then set absent slots to 0."""
+    sums = dict(zip(_SUMS, (batch_size, batch_sum, batch_square_sum), strict=True))
+    _check_operands(x, {**sums, "scale_w": scale_w, "bias": bias}, slot_dim, enable_scale_and_shift)
     means, scales = batch_sum / batch_size, e.sqrt(batch_size / batch_square_sum)
     y = (x - means) * scales
     if enable_scale_and_shift:
         y = y * scale_w + bias
-    return _Shown(x, slot_dim).alone(y), means, scales
+    return _SlotMask(x, slot_dim).masked(y), means, scales
 
 
 @gradient(
@@ -135,19 +135,19 @@ def data_norm_grad(
     slot_dim: int,
     enable_scale_and_shift: bool,
 ) -> tuple[e.Tensor, ...]:
-    """Written: what Fluid gives for the sums is no derivative, and without scale_w X of absent slots has a gradient."""
-    lines = {"Means": means, "Scales": scales, "scale_w": scale_w, "bias": bias}
-    _channels(x, lines, slot_dim, enable_scale_and_shift)
+    """Hand-written: Fluid's gradients of the sums are no derivatives, nor is X@GRAD of absent slots without scale_w."""
+    vectors = {"Means": means, "Scales": scales, "scale_w": scale_w, "bias": bias}
+    _check_operands(x, vectors, slot_dim, enable_scale_and_shift)
     e.same_dtype(dy, x)
     if not e.all_agree(dy.dims, x.dims):
         e.fail("Y@GRAD", f"{e.shown_dims(x.dims)}, the dims of X")
-    shown, apart = _Shown(x, slot_dim), x - means
-    dx = shown.alone(dy) * scales * scale_w if enable_scale_and_shift else dy * scales
-    dscale, dbias = (e.reduce_sum(shown.alone(part), 0) for part in (dy * apart * scales, dy))
-    total, squares = (e.reduce_sum(shown.alone(part), 0) for part in (x, apart * apart))
-    count = shown.count()
-    if slot_dim > 0:  # means instead of sums, where there is anything to be averaged
-        least = e.maximum(count, 1)
-        total, squares = total / least, squares / least
+    mask, centred = _SlotMask(x, slot_dim), x - means
+    dx = mask.masked(dy) * scales * scale_w if enable_scale_and_shift else dy * scales
+    dscale, dbias = (e.reduce_sum(mask.masked(part), 0) for part in (dy * centred * scales, dy))
+    total, squares = (e.reduce_sum(mask.masked(part), 0) for part in (x, centred * centred))
+    count = mask.count()
+    if slot_dim > 0:  # means instead of sums, for channels with a present slot
+        divisor = e.maximum(count, 1)
+        total, squares = total / divisor, squares / divisor
     squares = squares + count * epsilon
     return dx, e.minimum(count, 1) if slot_dim > 0 else count, total, squares, dscale, dbias

@@ -1,4 +1,4 @@
-"""dropout."""
+"""dropout: set random elements to 0."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _ATTRS = (
 )
 
 
-def _kept(dropout_prob: Any) -> Any:
-    """Return the part that is kept, and 1 where it is 0: nothing is divided by it then."""
+def _keep_probability(dropout_prob: Any) -> Any:
+    """Return 1 - dropout_prob, or 1 if that is 0, since it is a divisor."""
     return where(dropout_prob < 1, 1 - dropout_prob, 1)
 
 
@@ -39,14 +39,14 @@ def _dropout(x: Any, *, dropout_prob: Any, is_test: bool, dropout_implementation
     if is_test:
         return (x if upscale else x * (1 - dropout_prob)), 1
     keep = uniform() >= dropout_prob
-    return where(keep, x / _kept(dropout_prob) if upscale else x, 0), cast(keep, "uint8")
+    return where(keep, x / _keep_probability(dropout_prob) if upscale else x, 0), cast(keep, "uint8")
 
 
 def _dropout_grad(mask: Any, dout: Any, *, dropout_prob: Any, is_test: bool, dropout_implementation: str) -> Any:
     upscale = dropout_implementation == _UPSCALE
     if is_test:
         return dout if upscale else dout * (1 - dropout_prob)
-    return where(mask != 0, dout / _kept(dropout_prob) if upscale else dout, 0)
+    return where(mask != 0, dout / _keep_probability(dropout_prob) if upscale else dout, 0)
 
 
 def _infer(call: Call) -> Inferred:
@@ -64,7 +64,7 @@ scalar_op(
     Elementwise(
         outputs=("Out", "Mask"),
         slots=[
-            Slot("Mask", intermediate=True, dispensable=True, content="1 where X was kept, else 0"),
+            Slot("Mask", intermediate=True, dispensable=True, content="1 where X is not dropped, else 0"),
             Slot("Seed", dispensable=True, value=True, doc="[1]: the seed, instead of seed and fix_seed"),
         ],
     ),
@@ -72,6 +72,6 @@ scalar_op(
     grad=_dropout_grad,
     dtypes={"X": ALL_FLOATS, "Seed": INTS},
     doc="Out = X where a random number is dropout_prob or more, else 0; at test X (1 - dropout_prob). "
-    "upscale_in_train: kept elements are divided by 1 - dropout_prob instead, and at test Out = X",
+    "upscale_in_train: other elements are divided by 1 - dropout_prob instead, and at test Out = X",
     source="Fluid dropout_op.cc",
 )

@@ -1,4 +1,4 @@
-"""edit_distance: how many insertions, deletions and substitutions lie between two sequences."""
+"""edit_distance: the Levenshtein distance of pairs of sequences."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fluidlite.tensor.tensor_spec import Spec
 def _infer(call: Call) -> Inferred:
     same_dtype(call, "Refs", "Hyps")
     if call.has("HypsLength") != call.has("RefsLength"):
-        given, absent = sorted(("HypsLength", "RefsLength"), key=call.has, reverse=True)
-        call.fail(given, f"{absent} beside it: both inputs are padded, or both have LoD")
+        present, absent = sorted(("HypsLength", "RefsLength"), key=call.has, reverse=True)
+        call.fail(present, f"{absent} beside it: both inputs are padded, or both have LoD")
     if call.has("HypsLength"):
         counts = []
         for slot in ("Hyps", "Refs"):
             spec = call.spec(slot)
-            right = spec.rank in (2, 3) and all(agree(d, 1) for d in spec.dims[2:])
-            call.need(right, slot, "[batch, longest]: padded sequences")
+            is_padded = spec.rank in (2, 3) and all(agree(d, 1) for d in spec.dims[2:])
+            call.need(is_padded, slot, "[batch, longest]: padded sequences")
             need_lengths(call, f"{slot}Length", slot, spec.dims[0])
             counts.append(spec.dims[0])
     else:

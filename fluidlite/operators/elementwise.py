@@ -1,7 +1,7 @@
 """Elementwise operators on two tensors, scale and increment.
 
-Y is broadcast against X as in Fluid: its dims, less trailing ones, are a run of X's dims that starts at ``axis``
-(-1: that ends with X's last).
+Y is broadcast against X as in Fluid: its dims without trailing 1s match consecutive dims of X from ``axis`` on
+(-1: they match the last dims of X).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fluidlite.expr import floor, floordiv, maximum, minimum, mod, pow_, rem, wh
 from fluidlite.expr.derivative_rules import exponent_slope, power_slope
 from fluidlite.operators.assign_cast import copy_back
 from fluidlite.operators.inference import Inferred, like, number_fits, one_number
-from fluidlite.operators.scalar_op import SUMMED, Elementwise, binary, scalar_op, unary
+from fluidlite.operators.scalar_op import SUM_MEMORY, Elementwise, binary, scalar_op, unary
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Aliasing, Differentiation, Inference
@@ -54,7 +54,7 @@ _pair(
 _pair(
     "elementwise_mul",
     lambda x, y: x * y,
-    Differentiation(memory=SUMMED),
+    Differentiation(memory=SUM_MEMORY),
     grad=lambda x, y, dout: (dout * y, dout * x),
     dtypes=_both(*_NUMBERS),
     doc="Out = X Y",
@@ -64,7 +64,7 @@ _pair(
 _pair(
     "elementwise_div",
     lambda x, y: x / y,
-    Differentiation(memory=SUMMED),
+    Differentiation(memory=SUM_MEMORY),
     grad=lambda y, out, dout: (dout / y, -dout * out / y),
     dtypes=_both(*_NUMBERS),
     doc="Out = X / Y; integers truncate toward 0",
@@ -75,7 +75,7 @@ _pair(
 _pair(
     "elementwise_max",
     maximum,
-    Differentiation(memory=SUMMED),
+    Differentiation(memory=SUM_MEMORY),
     grad=lambda x, y, dout: (where(x > y, dout, 0), where(x > y, 0, dout)),
     dtypes=_both(*_NUMBERS),
     doc="Out = max(X, Y); NaN if one is NaN",
@@ -85,7 +85,7 @@ _pair(
 _pair(
     "elementwise_min",
     minimum,
-    Differentiation(memory=SUMMED),
+    Differentiation(memory=SUM_MEMORY),
     grad=lambda x, y, dout: (where(x < y, dout, 0), where(x < y, 0, dout)),
     dtypes=_both(*_NUMBERS),
     doc="Out = min(X, Y); NaN if one is NaN",
@@ -95,7 +95,7 @@ _pair(
 _pair(
     "elementwise_pow",
     pow_,
-    Differentiation(memory=SUMMED),
+    Differentiation(memory=SUM_MEMORY),
     grad=lambda x, y, out, dout: (dout * power_slope(x, y), dout * exponent_slope(x, y, out)),
     dtypes=_both(*ALL_FLOATS, *INTS),
     doc="Out = X ^ Y; integers wrap",
@@ -108,7 +108,7 @@ _FLOOR = Attr("floor", "bool", False, doc="integers are divided as by Python's /
 binary(
     "elementwise_mod",
     lambda x, y, *, floor: mod(x, y) if floor else rem(x, y),
-    Differentiation(memory=SUMMED),
+    Differentiation(memory=SUM_MEMORY),
     grad=lambda x, y, dout: (dout, -dout * floor(x / y)),
     attrs=(*_UNUSED, _FLOOR),
     dtypes=_both(*_NUMBERS),

@@ -1,4 +1,4 @@
-"""Tensors repeated: expand, expand_as, meshgrid."""
+"""Repeating tensors: expand (tile), expand_as, meshgrid."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ def _infer_expand(call: Call) -> Inferred:
     hints = call.attr("expand_times") if len(call.attr("expand_times")) == x.rank else (-1,) * x.rank
     dims = []
     for d, n, hint in zip(x.dims, times, hints, strict=True):
-        n = hint if n is None else n  # what the attribute says of a tensor, until its value is known
+        n = hint if n is None else n  # the attribute gives an estimate until the tensor's value is known
         dims.append(d * n if d >= 0 and n >= 1 else -1)
     return {"Out": like(x, dims) if dims[:1] == list(x.dims[:1]) else Spec.of(dims, x.dtype)}
 
 
-def _repeated(x: e.Tensor) -> e.Tensor:
-    """A tensor repeated up to the dims that were inferred, multiples of its own."""
+def _tiled(x: e.Tensor) -> e.Tensor:
+    """Tile a tensor to the inferred dims, which are multiples of its own."""
     dims = e.results("Out")[0]
-    once: list[e.Number | int] = []
-    woven: list[e.Number] = []
-    for mine, whole in zip(x.dims, dims, strict=True):
-        repeated = not bool(mine == whole)
-        once += [1, mine] if repeated else [mine]
-        woven += [whole // mine, mine] if repeated else [mine]
-    return e.reshape(e.broadcast(e.reshape(x, once), woven), dims)
+    source_dims: list[e.Number | int] = []
+    tiled_dims: list[e.Number] = []
+    for size, target in zip(x.dims, dims, strict=True):
+        is_repeated = not bool(size == target)
+        source_dims += [1, size] if is_repeated else [size]
+        tiled_dims += [target // size, size] if is_repeated else [size]
+    return e.reshape(e.broadcast(e.reshape(x, source_dims), tiled_dims), dims)
 
 
-def _folded(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
-    """The sum over the repetitions. Written: it takes these of the dims of Out@GRAD."""
-    woven: list[e.Number] = []
+def _sum_repetitions(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
+    """The sum over the repetitions. Hand-written: it takes their number from the dims of Out@GRAD."""
+    split_dims: list[e.Number] = []
     axes = []
     if dout.rank != x.rank:
         e.fail("Out@GRAD", f"rank {x.rank}, as X ({e.shown(x)})")
-    for axis, (mine, whole) in enumerate(zip(x.dims, dout.dims, strict=True)):
-        if not bool(mine == whole):
+    for axis, (size, target) in enumerate(zip(x.dims, dout.dims, strict=True)):
+        if not bool(size == target):
             multiple = f"a multiple of {{0}} elements in dim {axis}, as X has"
-            e.need(whole // mine * mine == whole, "Out@GRAD", multiple, numbers=(mine,))
-            axes.append(len(woven))
-            woven.append(whole // mine)
-        woven.append(mine)
-    return e.reshape(e.reduce_sum(e.reshape(dout, woven), axes), x.dims) if axes else e.reshape(dout, x.dims)
+            e.need(target // size * size == target, "Out@GRAD", multiple, numbers=(size,))
+            axes.append(len(split_dims))
+            split_dims.append(target // size)
+        split_dims.append(size)
+    return e.reshape(e.reduce_sum(e.reshape(dout, split_dims), axes), x.dims) if axes else e.reshape(dout, x.dims)
 
 
-_FOLDED = "X@GRAD = the sum of Out@GRAD over the repetitions; on kernel languages partial sums take temporary memory"
+_GRAD_DOC = "X@GRAD = the sum of Out@GRAD over the repetitions; on kernel languages partial sums take temporary memory"
 
 
 @operator(
@@ -82,11 +82,11 @@ _FOLDED = "X@GRAD = the sum of Out@GRAD over the repetitions; on kernel language
     source="Fluid expand_op.cc",
 )
 def expand(x: e.Tensor) -> e.Tensor:
-    """The times are in the dims."""
-    return _repeated(x)
+    """The dims of Out give the number of repetitions."""
+    return _tiled(x)
 
 
-gradient(expand, metadata=("X",), doc=_FOLDED)(_folded)
+gradient(expand, metadata=("X",), doc=_GRAD_DOC)(_sum_repetitions)
 
 
 # expand_as ---------------------------------------------------------------------------------------------------------
@@ -114,10 +114,10 @@ def _infer_expand_as(call: Call) -> Inferred:
 )
 def expand_as(x: e.Tensor, target_tensor: e.Tensor) -> e.Tensor:
     """Up to the dims of the target."""
-    return _repeated(x)
+    return _tiled(x)
 
 
-gradient(expand_as, metadata=("X",), doc=_FOLDED)(_folded)
+gradient(expand_as, metadata=("X",), doc=_GRAD_DOC)(_sum_repetitions)
 
 
 # meshgrid ----------------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ gradient(expand_as, metadata=("X",), doc=_FOLDED)(_folded)
     source="Fluid meshgrid_op.cc",
 )
 def meshgrid(x: tuple[e.Tensor, ...]) -> tuple[tuple[e.Tensor, ...]]:
-    """Numbers are vectors of one element."""
+    """A tensor of rank 0 counts as a vector of one element."""
     same_dtypes(x, "X")
     for part in x:
         if part.rank > 1:

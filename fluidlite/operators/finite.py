@@ -1,4 +1,4 @@
-"""isfinite, isinf, isnan: one answer for the whole tensor, as in Fluid 1.x."""
+"""isfinite, isinf, isnan: one result for the whole tensor, as in Fluid 1.x."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""gather_tree: what a beam search has chosen, read back from the last step to the first."""
+"""gather_tree: trace the beams of a beam search back from the last step to the first."""
 
 from __future__ import annotations
 
 from fluidlite.base.dtypes import INTS
-from fluidlite.operators.inference import Inferred, all_agree, like, merged, same_dtype
+from fluidlite.operators.inference import Inferred, all_agree, like, merged_dims, same_dtype
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Slot
 from fluidlite.program.operator_options import Inference
@@ -16,7 +16,7 @@ def _infer(call: Call) -> Inferred:
     same_dtype(call, "Parents", "Ids")
     if not all_agree(ids.dims, parents):
         call.fail("Parents", f"{list(ids.dims)}, the dims of Ids")
-    return {"Out": like(ids, merged(ids.dims, parents))}
+    return {"Out": like(ids, merged_dims(ids.dims, parents))}
 
 
 register_op(

@@ -1,4 +1,4 @@
-"""grid_sampler: an image read at any places, each from the four pixels around it."""
+"""grid_sampler: sample an image at given positions by bilinear interpolation."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.declare import operator
 from fluidlite.program.operator_options import Differentiation
 
-Side = tuple[e.Tensor, e.Tensor, e.Tensor]
-"""A row or a column beside each place: which, its weight, whether it is one of the image (else the others are 0)."""
+Neighbour = tuple[e.Tensor, e.Tensor, e.Tensor]
+"""Index of a row or column next to each position, its weight, and whether it is inside (else the others are 0)."""
 
 
-def _sides(places: e.Tensor, size: e.Number) -> list[Side]:
-    at = (places + 1.0) * (0.5 * (size - 1))
-    low = e.floor(at)
-    far = at - low
-    found = []
-    for k, weight in ((low, 1.0 - far), (low + 1.0, far)):
-        inside = e.logical_and(k >= 0, k <= size - 1)
-        found.append((e.cast(e.where(inside, k, 0), "int64"), e.where(inside, weight, 0), inside))
-    return found
+def _neighbours(coordinates: e.Tensor, size: e.Number) -> list[Neighbour]:
+    position = (coordinates + 1.0) * (0.5 * (size - 1))
+    low = e.floor(position)
+    fraction = position - low
+    neighbours = []
+    for index, weight in ((low, 1.0 - fraction), (low + 1.0, fraction)):
+        inside = e.logical_and(index >= 0, index <= size - 1)
+        neighbours.append((e.cast(e.where(inside, index, 0), "int64"), e.where(inside, weight, 0), inside))
+    return neighbours
 
 
 @operator(
@@ -41,7 +41,7 @@ def _sides(places: e.Tensor, size: e.Number) -> list[Side]:
     source="Fluid grid_sampler_op.cc",
 )
 def grid_sampler(x: e.Tensor, grid: e.Tensor) -> e.Tensor:
-    """Of each channel the pixels of an image are a line; outside of the image they weigh nothing."""
+    """Gather the four neighbours from the flattened pixels of each channel; outside the image their weight is 0."""
     e.same_dtype(grid, x)
     if x.rank != 4:
         e.fail("X", "[images, channels, height, width]")
@@ -55,15 +55,15 @@ def grid_sampler(x: e.Tensor, grid: e.Tensor) -> e.Tensor:
     pixels = e.reshape(x, (images, channels, height * width))
     rows, columns = grid.dims[1:3]
     across, down = (
-        _sides(e.reshape(e.slice_axis(grid, 3, k, 1), (images, rows, columns)), size)
+        _neighbours(e.reshape(e.slice_axis(grid, 3, k, 1), (images, rows, columns)), size)
         for k, size in ((0, width), (1, height))
     )
-    places, weights = [], []
-    for row, in_y, there in down:
-        for column, in_x, here in across:
-            places.append(e.where(e.logical_and(there, here), row * width + column, -1))
-            weights.append(in_x * in_y)
-    count = rows * columns * len(places)
-    at = e.broadcast(e.reshape(e.stack(places, 3), (images, 1, count)), (images, channels, count))
-    found = e.reshape(e.pick(pixels, at, 2, "zero"), (images, channels, rows, columns, len(places)))
-    return e.contract(found, e.stack(weights, 3), "ncijk,nijk->ncij")
+    indices, weights = [], []
+    for row, weight_y, row_inside in down:
+        for column, weight_x, column_inside in across:
+            indices.append(e.where(e.logical_and(row_inside, column_inside), row * width + column, -1))
+            weights.append(weight_x * weight_y)
+    count = rows * columns * len(indices)
+    at = e.broadcast(e.reshape(e.stack(indices, 3), (images, 1, count)), (images, channels, count))
+    corners = e.reshape(e.pick(pixels, at, 2, "zero"), (images, channels, rows, columns, len(indices)))
+    return e.contract(corners, e.stack(weights, 3), "ncijk,nijk->ncij")

@@ -1,4 +1,4 @@
-"""gru over the sequences of a LoD tensor, and gru_unit, one step of it."""
+"""gru over the sequences of a LoD tensor, and gru_unit, a single step."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _ORIGIN = Attr(
     "origin_mode",
     "bool",
     False,
-    doc="update keeps the old state, (1 - update) takes the candidate, as in Cho et al.; False: the other way round",
+    doc="update weights the old state and 1 - update the candidate, as in Cho et al.; False: the reverse",
 )
 _WEIGHT = Slot(
     "Weight",
-    doc="[units, 3 units], as memory: first the weight of the update and the reset gate, [units, "
-    "2 units], then that of the candidate, [units, units]",
+    doc="[units, 3 units]; in memory the weight of the update and the reset gate, [units, 2 units], is "
+    "followed by that of the candidate, [units, units]",
 )
 _ATTRS = (
     activation("activation", "tanh", "of the candidate"),
@@ -62,26 +62,28 @@ def _infer(call: Call) -> Inferred:
 def gru_step(
     states: Any, inputs: Any, parameters: Any, *, activation: str, gate_activation: str, origin_mode: bool
 ) -> tuple[Any, Any]:
-    """One step: the hidden state; beside it gates, and what reset leaves of the state before.
+    """One step: the hidden state; also the gates and the reset previous state.
 
-    ``parameters``: the weight of the update and the reset gate, that of the candidate, and the bias if there is one.
+    ``parameters``: the weight of the update and reset gates, that of the candidate, and optionally the bias.
     """
-    (before,), (x,), (of_gates, of_candidate, *bias) = states, inputs, parameters
-    units = before.dims[1]
-    given = x + bias[0] if bias else x
-    gates = e.slice_axis(given, 1, 0, 2 * units) + e.matmul(before, of_gates)
-    update, reset = (activate(gate_activation, e.slice_axis(gates, 1, at, units)) for at in (0, units))
-    left = reset * before
-    candidate = activate(activation, e.slice_axis(given, 1, 2 * units, units) + e.matmul(left, of_candidate))
+    (previous,), (x,), (gate_weight, candidate_weight, *bias) = states, inputs, parameters
+    units = previous.dims[1]
+    gate_inputs = x + bias[0] if bias else x
+    gates = e.slice_axis(gate_inputs, 1, 0, 2 * units) + e.matmul(previous, gate_weight)
+    update, reset = (activate(gate_activation, e.slice_axis(gates, 1, start, units)) for start in (0, units))
+    reset_state = reset * previous
+    candidate = activate(
+        activation, e.slice_axis(gate_inputs, 1, 2 * units, units) + e.matmul(reset_state, candidate_weight)
+    )
     old, new = (update, 1 - update) if origin_mode else (1 - update, update)
-    return (old * before + new * candidate,), (e.concat([update, reset, candidate], 1), left)
+    return (old * previous + new * candidate,), (e.concat([update, reset, candidate], 1), reset_state)
 
 
 def _weights(weight: Any, units: Any) -> tuple[Any, Any]:
-    """The weight of both gates, and that of the candidate: one after the other in memory."""
+    """The weight of both gates and that of the candidate, which are consecutive in memory."""
     flat = e.reshape(weight, (3 * units * units,))
-    of_gates = e.reshape(e.slice_axis(flat, 0, 0, 2 * units * units), (units, 2 * units))
-    return of_gates, e.reshape(e.slice_axis(flat, 0, 2 * units * units, units * units), (units, units))
+    gate_weight = e.reshape(e.slice_axis(flat, 0, 0, 2 * units * units), (units, 2 * units))
+    return gate_weight, e.reshape(e.slice_axis(flat, 0, 2 * units * units, units * units), (units, units))
 
 
 @operator(
@@ -95,7 +97,7 @@ def _weights(weight: Any, units: Any) -> tuple[Any, Any]:
     inputs=[
         Slot(
             "Input",
-            doc="what each step brings to each gate, [steps of all sequences, 3 units]: update, reset, "
+            doc="input term of each gate at each step, [steps of all sequences, 3 units]: update, reset, "
             "candidate; sequences by LoD",
         ),
         Slot("H0", dispensable=True, doc="the hidden state before the first step, [sequences, units]; none: 0"),
@@ -126,19 +128,19 @@ def gru(
     origin_mode: bool,
 ) -> Any:
     """A scan over rows that are sorted by step."""
-    units, at = weight.dims[0], e.offsets(input)
-    fixed = (*_weights(weight, units), *(() if bias is None else (e.slice_axis(bias, 0, 0, 1),)))
-    hidden, gates, left = e.steps(
+    units, offsets = weight.dims[0], e.offsets(input)
+    parameters = (*_weights(weight, units), *(() if bias is None else (e.slice_axis(bias, 0, 0, 1),)))
+    hidden, gates, reset_state = e.steps(
         gru_step,
-        [first_states(h0, at, units, weight.dtype)],
-        [e.arrange(input, at, reverse=is_reverse)],
-        fixed,
-        at,
+        [first_states(h0, offsets, units, weight.dtype)],
+        [e.arrange(input, offsets, reverse=is_reverse)],
+        parameters,
+        offsets,
         activation=activation,
         gate_activation=gate_activation,
         origin_mode=origin_mode,
     )
-    return gates, left, hidden, e.arrange(hidden, at, inverse=True, reverse=is_reverse)
+    return gates, reset_state, hidden, e.arrange(hidden, offsets, inverse=True, reverse=is_reverse)
 
 
 # gru_unit ----------------------------------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ _BY_NUMBER = ("identity", "sigmoid", "tanh", "relu")
 def gru_unit(
     input: Any, hidden_prev: Any, weight: Any, bias: Any, *, activation: int, gate_activation: int, origin_mode: bool
 ) -> Any:
-    """Gates see the input and the old state; the candidate sees what reset leaves of it."""
+    """The gates read the input and the previous state; the candidate reads the reset state."""
     if hidden_prev.rank != 2:
         e.fail("HiddenPrev", "a rank of 2")
     rows, units = hidden_prev.dims
@@ -190,13 +192,13 @@ def gru_unit(
         if x is not None:
             e.need_dims(x, dims, slot, "3 gates of as many units as HiddenPrev has")
             need_dtype(x, [hidden_prev], slot)
-    fixed = (*_weights(weight, units), *(() if bias is None else (bias,)))
-    (hidden,), (gates, left) = gru_step(
+    parameters = (*_weights(weight, units), *(() if bias is None else (bias,)))
+    (hidden,), (gates, reset_state) = gru_step(
         [hidden_prev],
         [input],
-        fixed,
+        parameters,
         activation=_BY_NUMBER[activation],
         gate_activation=_BY_NUMBER[gate_activation],
         origin_mode=origin_mode,
     )
-    return gates, left, hidden
+    return gates, reset_state, hidden

@@ -1,4 +1,4 @@
-"""hierarchical_sigmoid: a class is a leaf of a binary tree, and its cost that of the turns on the way to it."""
+"""hierarchical_sigmoid: classes are leaves of a binary tree; the cost sums over the branches on the path to a leaf."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fluidlite.operators.operands import column
 from fluidlite.program.opdef import Attr, Slot
 
 
-def _way(label: e.Tensor, num_classes: int) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """Nodes, turns and whether there is one, of the complete tree whose nodes are 1, 2, ... and children 2 n, 2 n + 1.
+def _complete_tree_path(label: e.Tensor, num_classes: int) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
+    """Nodes, branches and the mask of a label's path in the complete tree: node n has the children 2 n and 2 n + 1.
 
-    The leaf of a class is num_classes + class; node n has weights n - 1. The last turn of a way stands first.
+    The leaf of a class is num_classes + class; node n has row n - 1 of W. A path is stored from its last branch.
     """
     width = (num_classes - 1).bit_length()
     classes = e.checked(e.cast(e.reshape(label, (label.dims[0], 1)), "int64"), num_classes)
@@ -26,8 +26,10 @@ def _way(label: e.Tensor, num_classes: int) -> tuple[e.Tensor, e.Tensor, e.Tenso
     return e.maximum(node - 1, 0), e.concat(turns, 1), node >= 1
 
 
-def _custom(table: e.Tensor, code: e.Tensor, rows: e.Number, weights: e.Number) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """Nodes, turns and whether there is one, of ways that end at the first negative node."""
+def _custom_path(
+    table: e.Tensor, code: e.Tensor, rows: e.Number, weights: e.Number
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
+    """Nodes, branches and the mask of the user's paths, which end at the first negative node."""
     for slot, x in (("PathTable", table), ("PathCode", code)):
         if x.rank != 2:
             e.fail(slot, "[rows, longest]: the way of each row")
@@ -39,16 +41,16 @@ def _custom(table: e.Tensor, code: e.Tensor, rows: e.Number, weights: e.Number) 
         numbers=(table.dims[1],),
     )
     node = e.cast(table, "int64")
-    on = e.equal(e.scan("sum", e.where(node < 0, e.full(node.dims, 1, "int64"), 0), 1), 0)
-    return e.checked(e.where(on, node, 0), weights), e.checked(e.where(on, e.cast(code, "int64"), 0), 2), on
+    mask = e.equal(e.scan("sum", e.where(node < 0, e.full(node.dims, 1, "int64"), 0), 1), 0)
+    return e.checked(e.where(mask, node, 0), weights), e.checked(e.where(mask, e.cast(code, "int64"), 0), 2), mask
 
 
-def _ways(
+def _paths(
     x: e.Tensor, w: e.Tensor, label: e.Tensor, table: e.Tensor | None, code: e.Tensor | None, num_classes: int
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     if table is None or code is None:
-        return _way(label, num_classes)
-    return _custom(table, code, x.dims[0], w.dims[0])
+        return _complete_tree_path(label, num_classes)
+    return _custom_path(table, code, x.dims[0], w.dims[0])
 
 
 @operator(
@@ -85,7 +87,7 @@ def hierarchical_sigmoid(
     *,
     num_classes: int,
 ) -> tuple[e.Tensor, e.Tensor]:
-    """Weights of the nodes are gathered, a row for each turn."""
+    """Gather a row of W for each node of the path."""
     if x.rank != 2:
         e.fail("X", "[rows, width]")
     if w.rank != 2:
@@ -94,18 +96,18 @@ def hierarchical_sigmoid(
     e.same_dtype(w, x)
     label = column(label, x.dims[0], "a class for each row of X")
     if (path_table is None) != (path_code is None):
-        given = "PathCode" if path_table is None else "PathTable"
-        e.fail(given, "PathTable and PathCode together, or neither")
+        slot = "PathCode" if path_table is None else "PathTable"
+        e.fail(slot, "PathTable and PathCode together, or neither")
     if path_table is None:
         e.need(w.dims[0] >= num_classes - 1, "W", f"{num_classes - 1} rows or more, one less than num_classes")
-    node, turn, on = _ways(x, w, label, path_table, path_code, num_classes)
+    node, turn, mask = _paths(x, w, label, path_table, path_code, num_classes)
     scores = e.reduce_sum(e.take(w, node, 0) * e.unsqueeze(x, 1), 2)
     if bias is not None:
         e.same_dtype(bias, x)
         scores = scores + e.take(column(bias, w.dims[0], "one for each row of W"), node, 0)
-    scores = e.where(on, scores, 0)
-    against = e.where(e.equal(turn, 1), -scores, scores)  # no difference, of which infinite scores would have none
-    costs = e.maximum(against, 0) + e.log1p(e.exp(-e.abs_(against)))
+    scores = e.where(mask, scores, 0)
+    margins = e.where(e.equal(turn, 1), -scores, scores)  # a difference would be NaN for infinite scores
+    costs = e.maximum(margins, 0) + e.log1p(e.exp(-e.abs_(margins)))
     return e.reduce_sum(costs, 1, keep=True), scores
 
 
@@ -127,18 +129,18 @@ def hierarchical_sigmoid_grad(
     *,
     num_classes: int,
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor | tuple[()]]:
-    """Written: the derived one takes the softplus for two functions, and is wrong at a score of 0."""
+    """Hand-written: the derived gradient of softplus as a max and a log1p is wrong at a score of 0."""
     if dout.rank != 2:
         e.fail("Out@GRAD", "[rows, 1]")
     e.need(dout.dims[0] == x.dims[0], "Out@GRAD", "[{0}, 1], a row for each of X", numbers=(x.dims[0],))
     e.need(dout.dims[1] == 1, "Out@GRAD", "[rows, 1]")
     e.same_dtype(dout, x)
-    node, turn, on = _ways(x, w, label, path_table, path_code, num_classes)
-    each = e.where(on, e.wide(dout) * (e.sigmoid(pre_out) - e.cast(turn, e.wide(pre_out).dtype)), 0)
+    node, turn, mask = _paths(x, w, label, path_table, path_code, num_classes)
+    dscores = e.where(mask, e.wide(dout) * (e.sigmoid(pre_out) - e.cast(turn, e.wide(pre_out).dtype)), 0)
     count = node.dims[0] * node.dims[1]
-    rows, at = e.unsqueeze(each, 2), e.reshape(node, (count,))
+    rows, at = e.unsqueeze(dscores, 2), e.reshape(node, (count,))
     dx = e.reduce_sum(rows * e.take(w, node, 0), 1)
     dw = e.add_at(e.reshape(rows * e.unsqueeze(x, 1), (count, x.dims[1])), at, 0, w.dims[0])
     if bias is None:
         return dx, dw, ()  # no Bias, no gradient
-    return dx, dw, e.reshape(e.add_at(e.reshape(each, (count,)), at, 0, w.dims[0]), bias.dims)
+    return dx, dw, e.reshape(e.add_at(e.reshape(dscores, (count,)), at, 0, w.dims[0]), bias.dims)

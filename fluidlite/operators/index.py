@@ -1,4 +1,4 @@
-"""Indexing of rows: gather, lookup_table and lookup_table_v2, one_hot and one_hot_v2."""
+"""Row indexing: gather, lookup_table and lookup_table_v2, one_hot and one_hot_v2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fluidlite.program.operator_options import Differentiation, Inference
 
 
 def entries(index: e.Tensor) -> e.Tensor:
-    """[rows], or [rows, 1], as [rows]."""
+    """Flatten an index of [rows] or [rows, 1] to [rows]."""
     if index.rank != 1 and not (index.rank == 2 and e.agree(index.dims[1], 1)):
         e.fail(e.slot(index), "[rows] or [rows, 1]")
     return e.reshape(index, index.dims[:1])
@@ -36,13 +36,13 @@ def entries(index: e.Tensor) -> e.Tensor:
             "overwrite",
             "bool",
             True,
-            doc="taken for Fluid's sake: gradients of rows that are named twice always add up",
+            doc="accepted for Fluid programs: gradients of a row that is gathered twice always add up",
         ),
     ),
     doc="Out[i] = X[Index[i]]; an index outside 0 <= i < rows is an OutOfRangeError",
 )
 def gather(x: e.Tensor, index: e.Tensor) -> e.Tensor:
-    """Rows by their indices."""
+    """Take rows by index."""
     if not x.rank:
         e.fail("X", "rank 1 or more")
     return e.take(x, entries(index))
@@ -60,7 +60,7 @@ NO_PADDING = -1
 
 
 def _looked_up(w: e.Tensor, ids: e.Tensor, padding: int) -> e.Tensor:
-    """Rows of W; an id that is the padding is not checked."""
+    """Rows of W; an id that equals the padding id is not checked."""
     if not ids.rank:
         e.fail("Ids", "rank 1 or more")
     limits = np.iinfo(ids.dtype)
@@ -72,7 +72,7 @@ def _looked_up(w: e.Tensor, ids: e.Tensor, padding: int) -> e.Tensor:
 
 
 def _lookup(type: str, column: bool) -> None:
-    def computed(w: e.Tensor, ids: e.Tensor, *, padding_idx: int) -> e.Tensor:
+    def lookup(w: e.Tensor, ids: e.Tensor, *, padding_idx: int) -> e.Tensor:
         if w.rank != 2:
             e.fail("W", "[vocabulary, width]")
         if not column:
@@ -95,7 +95,7 @@ def _lookup(type: str, column: bool) -> None:
         source=f"Fluid {type}_op.cc",
         doc=f"Out[...] = W[Ids[...]]{'' if column else ', Ids being [...] and not [..., 1]'}; "
         "an id outside 0 <= id < vocabulary is an OutOfRangeError",
-    )(computed)
+    )(lookup)
 
 
 _lookup("lookup_table", True)
@@ -105,7 +105,7 @@ _lookup("lookup_table_v2", False)
 
 
 def _one_hot(type: str, column: bool) -> None:
-    def computed(x: e.Tensor, *, depth: e.Numeric, dtype: str, allow_out_of_range: bool) -> e.Tensor:
+    def one_hot(x: e.Tensor, *, depth: e.Numeric, dtype: str, allow_out_of_range: bool) -> e.Tensor:
         if column and (x.rank < 2 or not e.agree(x.dims[-1], 1)):
             e.fail("X", "[..., 1]")
         if not x.rank:
@@ -121,17 +121,17 @@ def _one_hot(type: str, column: bool) -> None:
         attrs=(
             Attr("depth", "int", -1, doc="number of classes", tensors=(as_tensor("depth_tensor"),)),
             Attr("dtype", "dtype", "float32", doc="dtype of Out"),
-            Attr("allow_out_of_range", "bool", False, doc="a class out of range makes zeros, and no error"),
+            Attr("allow_out_of_range", "bool", False, doc="a class out of range gives zeros instead of an error"),
         ),
         dtypes={"X": INTS},
         source=f"Fluid {type}_op.cc",
         doc=f"Out[..., j] = (X[...{', 0' if column else ''}] == j); a class outside 0 <= j < depth is an "
         "OutOfRangeError",
-    )(computed)
+    )(one_hot)
 
 
 _COUNTED = ("int32", "int64", "float32", "float64")
-"""Dtypes in which elements are put."""
+"""Dtypes of ``e.put``; other dtypes are put as int32 and cast."""
 
 _one_hot("one_hot", True)
 _one_hot("one_hot_v2", False)

@@ -1,4 +1,4 @@
-"""Indexing along an axis: index_select, index_sample, and shard_index, which renumbers."""
+"""Indexing along an axis: index_select, index_sample; and shard_index, which maps indices to a shard."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TYPES = {"X": NUMBERS, "Index": INTS}
     doc="Out[..., i, ...] = X[..., Index[i], ...] along the axis dim; an index out of range is an OutOfRangeError",
 )
 def index_select(x: e.Tensor, index: e.Tensor, *, dim: int) -> e.Tensor:
-    """Parts along an axis by their indices."""
+    """Take slices along an axis by index."""
     if not x.rank:
         e.fail("X", "rank 1 or more")
     if index.rank != 1:
@@ -40,7 +40,7 @@ def index_select(x: e.Tensor, index: e.Tensor, *, dim: int) -> e.Tensor:
     doc="Out[i, j] = X[i, Index[i, j]]; an index out of range is an OutOfRangeError",
 )
 def index_sample(x: e.Tensor, index: e.Tensor) -> e.Tensor:
-    """Elements of each row by their indices."""
+    """Pick elements of each row by index."""
     if x.rank != 2:
         e.fail("X", "[rows, columns]")
     if index.rank != 2 or not e.agree(index.dims[0], x.dims[0]):
@@ -55,15 +55,15 @@ def index_sample(x: e.Tensor, index: e.Tensor) -> e.Tensor:
     source="Fluid shard_index_op.cc",
     attrs=(
         Attr("index_num", "int", minimum=1, doc="how many indices there are in all"),
-        Attr("nshards", "int", minimum=1, doc="how many shards they are scheduled to, in blocks"),
-        Attr("shard_id", "int", minimum=0, doc="the shard that is asked for"),
-        Attr("ignore_value", "int", -1, doc="what indices of other shards become"),
+        Attr("nshards", "int", minimum=1, doc="number of shards; each has a block of consecutive indices"),
+        Attr("shard_id", "int", minimum=0, doc="the requested shard"),
+        Attr("ignore_value", "int", -1, doc="replaces indices of other shards"),
     ),
     doc="Out = X - shard_id * s where that shard has X (s = ceil(index_num / nshards) indices each), else "
     "ignore_value; an index outside 0 <= X < index_num is an OutOfRangeError",
 )
 def shard_index(x: e.Tensor, *, index_num: int, nshards: int, shard_id: int, ignore_value: int) -> e.Tensor:
-    """Counted from the shard's first."""
+    """Subtract the first index of the shard."""
     if x.rank < 2 or not e.agree(x.dims[-1], 1):
         e.fail("X", "[..., 1]")
     if shard_id >= nshards:
@@ -72,6 +72,8 @@ def shard_index(x: e.Tensor, *, index_num: int, nshards: int, shard_id: int, ign
     if not limits.min <= ignore_value <= limits.max:
         expected = f"a number from {limits.min} to {limits.max}, for it becomes one of {x.dtype}"
         e.fail_attr("ignore_value", expected, "cast the tensor to a wider dtype, or ask for one")
-    held = -(-index_num // nshards)
-    own = e.cast(e.checked(x, index_num), "int64") - held * shard_id
-    return e.cast(e.where(e.logical_and(own >= 0, own < held), own, ignore_value), x.dtype)
+    shard_size = -(-index_num // nshards)
+    local_index = e.cast(e.checked(x, index_num), "int64") - shard_size * shard_id
+    return e.cast(
+        e.where(e.logical_and(local_index >= 0, local_index < shard_size), local_index, ignore_value), x.dtype
+    )

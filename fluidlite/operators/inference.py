@@ -1,4 +1,4 @@
-"""What inference functions share: dims that may be -1 at build time, LoD that is shared, gradients' metadata."""
+"""Helpers of inference functions: dims that may be -1 at build time, shared LoD, metadata of gradients."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Inferred = Mapping[str, "Spec | Sequence[Spec]"]
 
 
 def size(dims: Sequence[int]) -> int:
-    """Number of elements; -1 if a dim is unknown (even beside a zero: the rank of the problem stays open)."""
+    """Number of elements; -1 if a dim is unknown, even if another dim is 0."""
     return -1 if any(d < 0 for d in dims) else prod(dims)
 
 
-def merged(a: Sequence[int], b: Sequence[int]) -> Dims:
-    """Return what is known of dims that are equal."""
+def merged_dims(a: Sequence[int], b: Sequence[int]) -> Dims:
+    """Merge dims that are equal at run time: each one that is known in either."""
     return tuple(y if x < 0 else x for x, y in zip(a, b, strict=True))
 
 
 def like(spec: Spec, dims: Sequence[int] | None = None, dtype: str | None = None) -> Spec:
-    """Return a spec that shares the LoD of ``spec`` (Fluid's ShareLoD), and its dims and dtype unless given."""
+    """Return a spec with the LoD of ``spec`` (Fluid's ShareLoD), and with its dims and dtype by default."""
     return Spec.of(
         spec.dims if dims is None else dims,
         spec.dtype if dtype is None else dtype,
@@ -40,7 +40,7 @@ def same_dtype(call: Call, slot: str, other: str) -> None:
 
 
 def one_number(call: Call, slot: str, like: str | None = None) -> None:
-    """Raise unless a slot that may be left out holds one number (of the dtype of the slot ``like``)."""
+    """Raise unless an optional slot, if present, holds one number (of the dtype of the slot ``like``)."""
     if call.has(slot):
         if not all(d in (1, -1) for d in call.dims(slot)):
             call.fail(slot, "one number, as [1]")
@@ -56,21 +56,21 @@ def normal_axis(call: Call, name: str, value: int, rank: int, slot: str = "X") -
 
 
 def without_lod(infer: Infer) -> Infer:
-    """Return an inference whose outputs share no sequences, though their rows are those of an input."""
+    """Wrap an inference function so that its outputs have no LoD."""
 
-    def inferred(call: Call) -> Inferred:
-        return {slot: [spec.with_(lod=()) for spec in specs_of(found)] for slot, found in infer(call).items()}
+    def infer_without_lod(call: Call) -> Inferred:
+        return {slot: [spec.with_(lod=()) for spec in specs_of(specs)] for slot, specs in infer(call).items()}
 
-    return inferred
+    return infer_without_lod
 
 
 def grad_outputs(*names: str) -> tuple[Slot, ...]:
-    """Return the gradient slots of forward slots; any of them may be unwanted."""
+    """Return the gradient slots of forward slots; each is optional."""
     return tuple(Slot(name + GRAD, dispensable=True) for name in names)
 
 
 def grad_like(*names: str) -> Callable[[Call], Inferred]:
-    """Return the inference of a gradient operator: each gradient is as its forward variable, in one dtype."""
+    """Return the inference of a gradient operator: each gradient has the metadata of its forward variable."""
 
     def infer(call: Call) -> Inferred:
         for slot in call.ins:
@@ -84,8 +84,8 @@ def grad_like(*names: str) -> Callable[[Call], Inferred]:
 def number_fits(call: Call, name: str, dtype: str) -> None:
     """Raise AttributeValueError unless a tensor of a dtype can hold an attribute's number, or text of one.
 
-    Tensors of floats and of truth values hold every number. Of others fractions are cut off, towards 0, as Fluid
-    does it; NaN and infinities are no whole numbers, and what is beyond the range would be another number.
+    Floating and bool tensors hold every number. For integers fractions are truncated, as in Fluid; NaN, infinities and
+    numbers out of range are refused.
     """
     if is_float(dtype) or dtype == "bool":
         return

@@ -1,4 +1,4 @@
-"""Images and volumes of another size: nearest_interp, bilinear_interp and their like for lines, volumes and cubics."""
+"""Resampling to another size: nearest_interp, linear_interp, bilinear_interp, trilinear_interp, bicubic_interp."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _ATTRS = (
         "str",
         "bilinear",
         choices=tuple(m for methods in METHODS.values() for m in methods),
-        doc="how: by this, and not by the operator's name",
+        doc="the method; the operator's name does not select it",
     ),
-    Attr("align_corners", "bool", True, doc="the first and last elements of a line keep their places"),
+    Attr("align_corners", "bool", True, doc="the first and last elements along an axis stay at the ends"),
     Attr(
         "align_mode",
         "int",
@@ -48,14 +48,14 @@ _SLOTS = (
     Slot("SizeTensor", duplicable=True, dispensable=True, value=True, doc="the sizes, [1] each; they win over all"),
 )
 _VALUES = {"OutSize": INTS, "SizeTensor": INTS}
-_LARGE = 2**31
-"""No image has so many rows or columns."""
+_MAX_SIZE = 2**31
+"""Upper limit (exclusive) of a spatial dim that a scale gives."""
 
 # Sizes --------------------------------------------------------------------------------------------------------------
 
 
 def _sizes(
-    space: Sequence[e.Number],
+    spatial: Sequence[e.Number],
     attrs: Sequence[int],
     scale: e.Number,
     tensors: Sequence[e.Numbers],
@@ -65,71 +65,72 @@ def _sizes(
     if tensors:
         if any(len(each) != 1 for each in tensors):
             e.fail("SizeTensor", "tensors of one number each")
-        if len(tensors) != len(space):
-            e.fail("SizeTensor", f"{len(space)} tensors, a size each")
+        if len(tensors) != len(spatial):
+            e.fail("SizeTensor", f"{len(spatial)} tensors, a size each")
         return [each[0] for each in tensors]
     if out_size is not None:
-        if out_size.dims != (len(space),):
-            e.fail("OutSize", f"[{len(space)}], a size each")
+        if out_size.dims != (len(spatial),):
+            e.fail("OutSize", f"[{len(spatial)}], a size each")
         return list(out_size)
     if not scale > 0:
         return [e.number(size) for size in attrs]
-    for n in space:
-        fewer = e.highest(n, 1) * scale < _LARGE
-        e.need_attr(fewer, "scale", "a number that makes images of fewer rows and columns")
-    return [e.whole(e.single(e.single(n) * e.single(scale))) for n in space]
+    for n in spatial:
+        fits = e.highest(n, 1) * scale < _MAX_SIZE
+        e.need_attr(fits, "scale", "a number that makes images of fewer rows and columns")
+    return [e.whole(e.single(e.single(n) * e.single(scale))) for n in spatial]
 
 
-# Lines --------------------------------------------------------------------------------------------------------------
+# Taps ---------------------------------------------------------------------------------------------------------------
 
 Tap = tuple[e.Tensor, e.Tensor]
-"""Of each new element: one that it is made of, and its weight, float64."""
+"""For each output element: the index of an input element and its weight, float64."""
 
 
 def _nearest(n: e.Number, m: e.Number, corners: bool) -> e.Tensor:
-    """The element that each new one is; in float32, as Fluid does: which is taken depends on the rounding."""
-    where = e.cast(e.cast(e.iota((m,), 0), "float32") * _ratio(n, m, corners), "float64")
-    return e.cast(e.floor(where + 0.5 if corners else where), "int64")
+    """The input element of each output element; computed in float32 as in Fluid, since rounding decides."""
+    position = e.cast(e.cast(e.iota((m,), 0), "float32") * _ratio(n, m, corners), "float64")
+    return e.cast(e.floor(position + 0.5 if corners else position), "int64")
 
 
 def _ratio(n: e.Number, m: e.Number, corners: bool) -> e.Number:
-    """The distance of two new elements, in old ones; 0 where there is one alone."""
+    """The distance of output elements in units of input elements; 0 for a single output element."""
     return (n - 1) / e.highest(m - 1, 1) * e.lowest(m - 1, 1) if corners else n / m * e.lowest(m - 1, 1)
 
 
 def _taps(method: str, n: e.Number, m: e.Number, corners: bool, centres: bool) -> list[Tap]:
-    """The neighbours of each new element, the nearest in front of it first."""
-    o, ratio = e.cast(e.iota((m,), 0), "float64"), _ratio(n, m, corners)
+    """The neighbours of each output element, beginning with the one at or before its position."""
+    index, ratio = e.cast(e.iota((m,), 0), "float64"), _ratio(n, m, corners)
     if method == "bicubic":
-        where = o * ratio if corners else (o + 0.5) * ratio - 0.5
-        first = e.floor(where)
-        t, at = where - first, e.cast(first, "int64")
-        return [(at, _near(t)), (at + 1, _near(1 - t)), (at - 1, _far(t + 1)), (at + 2, _far(2 - t))]
-    where = e.maximum((o + 0.5) * ratio - 0.5, 0) if centres and not corners else o * ratio
-    first = e.minimum(e.floor(where), n - 1)
-    t, at = where - first, e.cast(first, "int64")
-    return [(at, 1 - t), (at + 1, t)]
+        position = index * ratio if corners else (index + 0.5) * ratio - 0.5
+        left = e.floor(position)
+        t, base = position - left, e.cast(left, "int64")
+        inner = [(base, _inner_weight(t)), (base + 1, _inner_weight(1 - t))]
+        return [*inner, (base - 1, _outer_weight(t + 1)), (base + 2, _outer_weight(2 - t))]
+    position = e.maximum((index + 0.5) * ratio - 0.5, 0) if centres and not corners else index * ratio
+    left = e.minimum(e.floor(position), n - 1)
+    t, base = position - left, e.cast(left, "int64")
+    return [(base, 1 - t), (base + 1, t)]
 
 
-_A = -0.75
-"""The parameter of Keys' convolution."""
+_KEYS_A = -0.75
+"""The parameter a of Keys' cubic convolution, as in Fluid."""
 
 
-def _near(d: e.Tensor) -> e.Tensor:
-    return ((_A + 2) * d - (_A + 3)) * d * d + 1
+def _inner_weight(d: e.Tensor) -> e.Tensor:
+    return ((_KEYS_A + 2) * d - (_KEYS_A + 3)) * d * d + 1
 
 
-def _far(d: e.Tensor) -> e.Tensor:
-    return ((_A * d - 5 * _A) * d + 8 * _A) * d - 4 * _A
+def _outer_weight(d: e.Tensor) -> e.Tensor:
+    return ((_KEYS_A * d - 5 * _KEYS_A) * d + 8 * _KEYS_A) * d - 4 * _KEYS_A
 
 
-def _mixed(x: e.Tensor, axis: int, taps: Sequence[Tap]) -> e.Tensor:
-    """The sums of neighbours; one of weight 0 adds nothing, even if it is infinite."""
+def _weighted_sums(x: e.Tensor, axis: int, taps: Sequence[Tap]) -> e.Tensor:
+    """Weighted sums of neighbours; one of weight 0 adds nothing, even if it is infinite."""
     weights = e.cast(e.stack([weight for _, weight in taps], 1), x.dtype)
-    at = e.where(weights == 0, -1, e.clamped(e.stack([each for each, _ in taps], 1), x.dims[axis]))
+    indices = e.where(weights == 0, -1, e.clamped(e.stack([index for index, _ in taps], 1), x.dims[axis]))
     names = "abcde"[: x.rank]
-    front, behind = names[:axis], names[axis + 1 :]
-    return e.contract(e.take(x, at, axis, "zero"), weights, f"{front}mk{behind},mk->{front}m{behind}")
+    front, trailing = names[:axis], names[axis + 1 :]
+    return e.contract(e.take(x, indices, axis, "zero"), weights, f"{front}mk{trailing},mk->{front}m{trailing}")
 
 
 # Operators ----------------------------------------------------------------------------------------------------------
@@ -149,29 +150,29 @@ def _interpolated(
     align_corners: bool,
     align_mode: int,
 ) -> e.Tensor:
-    """One axis after the other, the last first."""
+    """Resample one axis after the other, from the last to the first."""
     if x.rank not in METHODS:
         e.fail("X", "rank 3 (a line), 4 (an image) or 5 (a volume)")
     if interp_method not in METHODS[x.rank]:
         e.fail_attr("interp_method", f"one of {', '.join(METHODS[x.rank])} for X of rank {x.rank}")
     first = 1 if data_layout == "NHWC" else 2
-    space = x.dims[first : first + x.rank - 2]
-    for n in space:
+    spatial = x.dims[first : first + x.rank - 2]
+    for n in spatial:
         e.need(n >= 1, "X", "spatial dims of 1 or more")
-    named = SIZES[-len(space) :]
-    attrs = (out_d, out_h, out_w)[-len(space) :]
-    sizes = _sizes(space, attrs, scale, size_tensor, out_size)
-    exact = interp_method == "nearest"
-    made = x if exact else e.cast(x, "float64" if x.dtype == "float64" else "float32")
-    for i in reversed(range(len(space))):
-        n, m, axis = space[i], sizes[i], first + i
+    names = SIZES[-len(spatial) :]
+    attrs = (out_d, out_h, out_w)[-len(spatial) :]
+    sizes = _sizes(spatial, attrs, scale, size_tensor, out_size)
+    is_nearest = interp_method == "nearest"
+    result = x if is_nearest else e.cast(x, "float64" if x.dtype == "float64" else "float32")
+    for i in reversed(range(len(spatial))):
+        n, m, axis = spatial[i], sizes[i], first + i
         expected = "1 or more, or a scale or a tensor that gives it; dim {0} would come out"
-        e.need_attr(e.lowest(m, n) >= 1, named[i], expected, m)
-        if exact:
-            made = e.take(made, _nearest(n, m, align_corners), axis, "clamp")
+        e.need_attr(e.lowest(m, n) >= 1, names[i], expected, m)
+        if is_nearest:
+            result = e.take(result, _nearest(n, m, align_corners), axis, "clamp")
         else:
-            made = _mixed(made, axis, _taps(interp_method, n, m, align_corners, align_mode == 0))
-    return made if x.dtype in ALL_FLOATS else e.cast(made, x.dtype)
+            result = _weighted_sums(result, axis, _taps(interp_method, n, m, align_corners, align_mode == 0))
+    return result if x.dtype in ALL_FLOATS else e.cast(result, x.dtype)
 
 
 for _name in ("bilinear", "nearest", "bicubic", "linear", "trilinear"):
@@ -179,7 +180,7 @@ for _name in ("bilinear", "nearest", "bicubic", "linear", "trilinear"):
         f"{_name}_interp",
         Differentiation(
             reads=(),
-            stop_gradient={"Scale": "it only says how large Out is"},
+            stop_gradient={"Scale": "it only sets the size of Out"},
             doc="X@GRAD = the sum of Out@GRAD over the elements that one was taken for, with their weights",
             memory="in loops, the sums of Out@GRAD along one dim after the other: as much as Out@GRAD at most",
         ),

@@ -23,7 +23,7 @@ from fluidlite.program.operator_options import Aliasing, Differentiation
     source="Fluid label_smooth_op.cc",
 )
 def label_smooth(x: e.Tensor, prior_dist: e.Tensor | None, *, epsilon: e.Number) -> e.Tensor:
-    """A prior lies in a row, whatever its dims."""
+    """The prior is flattened to one row."""
     if not x.rank:
         e.fail("X", "[..., classes], rank 1 or more")
     classes = x.dims[-1]
@@ -36,5 +36,5 @@ def label_smooth(x: e.Tensor, prior_dist: e.Tensor | None, *, epsilon: e.Number)
 
 @gradient(label_smooth, Aliasing(may={"X@GRAD": "Out@GRAD"}), doc="X@GRAD = (1 - epsilon) Out@GRAD")
 def label_smooth_grad(dout: e.Tensor, *, epsilon: e.Number) -> e.Tensor:
-    """Written, since as in Fluid it reads nothing else, not even dims."""
+    """Hand-written: as in Fluid it reads only Out@GRAD, and no dims of X."""
     return (1 - epsilon) * dout

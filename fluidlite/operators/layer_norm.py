@@ -1,4 +1,4 @@
-"""layer_norm, group_norm and instance_norm: a part of each sample gets mean 0 and variance 1."""
+"""layer_norm, group_norm and instance_norm: normalise parts of each sample to mean 0 and variance 1."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ GRADS = ("X", "Scale", "Bias")
 _PARAMETERS = (Slot("Scale", dispensable=True), Slot("Bias", dispensable=True))
 _STORED = {"Scale@GRAD": AS_COMPUTED, "Bias@GRAD": AS_COMPUTED}
 
-# What they share ---------------------------------------------------------------------------------------------------
+# Shared helpers ---------------------------------------------------------------------------------------------------
 
 
 def check_parameters(x: e.Tensor, parameters: Sequence[e.Tensor | None], length: e.Number, what: str) -> None:
-    """Refuse a parameter that is not [length] in the dtype in which X is computed."""
-    wide = compute_dtype(x.dtype)
-    for each in parameters:
-        if each is not None and each.dtype != wide:
-            e.fail_dtype(e.slot(each), f"{wide}: X is {x.dtype}", "use layers.cast on it")
-        if each is not None:
-            e.vector(each, length, what)
+    """Refuse a parameter that is not [length] in the compute dtype of X."""
+    parameter_dtype = compute_dtype(x.dtype)
+    for parameter in parameters:
+        if parameter is not None and parameter.dtype != parameter_dtype:
+            e.fail_dtype(e.slot(parameter), f"{parameter_dtype}: X is {x.dtype}", "use layers.cast on it")
+        if parameter is not None:
+            e.vector(parameter, length, what)
 
 
-def channel_axis(x: e.Tensor, data_layout: str = "NCHW", high: int | None = 5) -> int:
-    """The axis of the channels of X, whose rank must lie in [2, high]."""
-    if not 2 <= x.rank <= (high or x.rank):
-        ranks = f"a rank of 2 to {high}" if high else "a rank of 2 or more"
+def channel_axis(x: e.Tensor, data_layout: str = "NCHW", max_rank: int | None = 5) -> int:
+    """The axis of the channels of X, whose rank must be in [2, max_rank]."""
+    if not 2 <= x.rank <= (max_rank or x.rank):
+        ranks = f"a rank of 2 to {max_rank}" if max_rank else "a rank of 2 or more"
         e.fail("X", ranks + ", batch and channels among its dims")
     return x.rank - 1 if data_layout == "NHWC" else 1
 
@@ -48,32 +48,32 @@ def normalised(
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor, e.Tensor]:
     """(X - mean) / sqrt(variance + epsilon) scale + bias, the mean, the variance, and 1 / sqrt(variance + epsilon).
 
-    Mean and variance are over axes; scale and bias, as far as they are given, of a shape that broadcasts to X.
+    Mean and variance are over axes; scale and bias, if given, have a shape that broadcasts to X.
     """
-    rough = e.reduce_mean(x, axes, keep=True)
-    centred = x - rough
-    rest = e.reduce_mean(centred, axes, keep=True)  # what the first sum lost, if the mean is far from 0
-    variance = e.maximum(e.reduce_mean(centred * centred, axes, keep=True) - rest * rest, 0)
+    estimate = e.reduce_mean(x, axes, keep=True)
+    centred = x - estimate
+    correction = e.reduce_mean(centred, axes, keep=True)  # the rounding error of the first mean, if that is far from 0
+    variance = e.maximum(e.reduce_mean(centred * centred, axes, keep=True) - correction * correction, 0)
     inverse = 1 / e.sqrt(variance + epsilon)
-    weight, shift = (None if each is None else e.reshape(each, shape) for each in (scale, bias))
-    if _alike(axes, shape):  # a factor and a summand serve many elements
+    weight, shift = (None if parameter is None else e.reshape(parameter, shape) for parameter in (scale, bias))
+    if _shared_axes(axes, shape):  # one factor and one summand apply to many elements
         factor = inverse if weight is None else inverse * weight
-        y = centred * factor + (-rest * factor if shift is None else shift - rest * factor)
+        y = centred * factor + (-correction * factor if shift is None else shift - correction * factor)
     else:
-        y = centred * inverse - rest * inverse
+        y = centred * inverse - correction * inverse
         y = y if weight is None else y * weight
         y = y if shift is None else y + shift
-    return y, rough + rest, variance, inverse
+    return y, estimate + correction, variance, inverse
 
 
-def _alike(axes: Sequence[int], shape: Sequence[e.Number | int]) -> list[int]:
-    """The axes of a mean along which parameters are the same, too."""
-    return [k for k in axes if isinstance(shape[k], int)]
+def _shared_axes(axes: Sequence[int], shape: Sequence[e.Number | int]) -> list[int]:
+    """The axes of a mean along which the parameters are constant, too."""
+    return [axis for axis in axes if isinstance(shape[axis], int)]
 
 
 def gradients(
-    whole: e.Tensor,
-    given: e.Tensor,
+    image: e.Tensor,
+    dout: e.Tensor,
     mean: e.Tensor,
     inverse: e.Tensor,
     scale: e.Tensor | None,
@@ -81,41 +81,44 @@ def gradients(
     axes: Sequence[int],
     shape: Sequence[e.Number | int],
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """The gradients of X, Scale and Bias, of X and Y@GRAD.
+    """The gradients of X, Scale and Bias; ``image`` is X, ``dout`` Y@GRAD.
 
     ``mean``, ``inverse``: of X over ``axes``; the latter 1 / sqrt(variance + epsilon).
-    ``dims``: those in which X is normalised.
-    ``shape``: that of the parameters among ``dims``: Python's 1 where it is 1.
+    ``dims``: dims to which X is reshaped for normalisation.
+    ``shape``: the shape of the parameters that broadcasts to ``dims``; the int 1 along constant axes.
     """
-    x, dy = (e.reshape(each, dims) for each in (whole, given))
-    mean, inverse = (e.reshape(each, [1 if k in axes else d for k, d in enumerate(dims)]) for each in (mean, inverse))
-    alike = _alike(axes, shape)  # along these a sum serves all gradients
-    others, rest = [k for k in range(x.rank) if isinstance(shape[k], int)], [k for k in axes if k not in alike]
+    x, dy = (e.reshape(part, dims) for part in (image, dout))
+    mean, inverse = (e.reshape(part, [1 if k in axes else d for k, d in enumerate(dims)]) for part in (mean, inverse))
+    shared = _shared_axes(axes, shape)  # sums along these are used by all gradients
+    constant_axes = [k for k in range(x.rank) if isinstance(shape[k], int)]
+    other_axes = [k for k in axes if k not in shared]
     centred, weight = x - mean, None if scale is None else e.reshape(scale, shape)
-    if not alike:
+    if not shared:
         centred = centred * inverse
-    one, other = e.reduce_sum(dy, alike, keep=True), e.reduce_sum(dy * centred, alike, keep=True)
-    if alike:
-        other = other * inverse
-    left = [k for k in others if k not in alike]
+    sum_dy, sum_product = e.reduce_sum(dy, shared, keep=True), e.reduce_sum(dy * centred, shared, keep=True)
+    if shared:
+        sum_product = sum_product * inverse
+    sum_axes = [k for k in constant_axes if k not in shared]
     count = e.product(d for d in shape if not isinstance(d, int))
-    dscale, dbias = (e.reshape(e.reduce_sum(each, left, keep=True), (count,)) for each in (other, one))
+    dscale, dbias = (e.reshape(e.reduce_sum(part, sum_axes, keep=True), (count,)) for part in (sum_product, sum_dy))
     if weight is not None:
-        one, other = one * weight, other * weight
-    first, second = (e.reduce_sum(part, rest, keep=True) / e.count(x, axes) for part in (one, other))
-    if not alike:
-        dx = (one - first - centred * second) * inverse
+        sum_dy, sum_product = sum_dy * weight, sum_product * weight
+    mean_dy, mean_product = (
+        e.reduce_sum(part, other_axes, keep=True) / e.count(x, axes) for part in (sum_dy, sum_product)
+    )
+    if not shared:
+        dx = (sum_dy - mean_dy - centred * mean_product) * inverse
     else:
         factor = inverse if weight is None else inverse * weight
-        dx = dy * factor - centred * (inverse * inverse * second) - inverse * first
-    return e.reshape(dx, whole.dims), dscale, dbias
+        dx = dy * factor - centred * (inverse * inverse * mean_product) - inverse * mean_dy
+    return e.reshape(dx, image.dims), dscale, dbias
 
 
 # layer_norm --------------------------------------------------------------------------------------------------------
 
 
 def _rows(x: e.Tensor, begin: int) -> tuple[e.Number, e.Number]:
-    """Rows, and the elements of each."""
+    """The number of rows, and of the elements of each."""
     return e.product(x.dims[:begin]), e.product(x.dims[begin:])
 
 
@@ -142,7 +145,7 @@ def _rows(x: e.Tensor, begin: int) -> tuple[e.Number, e.Number]:
 def layer_norm(
     x: e.Tensor, scale: e.Tensor | None, bias: e.Tensor | None, *, begin_norm_axis: int, epsilon: float
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """Rows are normalised."""
+    """Normalise each row."""
     begin = begin_norm_axis
     if x.rank < 2:
         e.fail("X", "a rank of 2 or more")
@@ -182,18 +185,18 @@ def layer_norm_grad(
 # group_norm --------------------------------------------------------------------------------------------------------
 
 
-class _Groups:
-    """X as groups: dims, the axes of a group, and the shape of the parameters."""
+class _GroupView:
+    """A view of X by groups of channels: its dims, the axes of a group, and the shape of the parameters."""
 
     def __init__(self, x: e.Tensor, groups: int, data_layout: str) -> None:
-        axis = channel_axis(x, data_layout, high=None)
+        axis = channel_axis(x, data_layout, max_rank=None)
         batch, self.channels = x.dims[0], x.dims[axis]
         inner = e.product(d for k, d in enumerate(x.dims) if k not in (0, axis))
-        each, last = self.channels // groups, data_layout == "NHWC"
-        many = number(groups)
-        self.dims = (batch, inner, many, each) if last else (batch, many, each, inner)
+        size, last = self.channels // groups, data_layout == "NHWC"
+        count = number(groups)
+        self.dims = (batch, inner, count, size) if last else (batch, count, size, inner)
         self.axes = (1, 3) if last else (2, 3)
-        self.shape = (1, 1, many, each) if last else (1, many, each, 1)
+        self.shape = (1, 1, count, size) if last else (1, count, size, 1)
 
 
 @operator(
@@ -217,13 +220,13 @@ class _Groups:
 def group_norm(
     x: e.Tensor, scale: e.Tensor | None, bias: e.Tensor | None, *, groups: int, epsilon: float, data_layout: str
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """Groups of channels of a sample are normalised."""
-    seen = _Groups(x, groups, data_layout)
-    for condition in (seen.channels % groups == 0, seen.channels != 0):
-        e.need_attr(condition, "groups", f"a divisor of {CHANNELS}, {{0}}", seen.channels)
+    """Normalise each group of channels of a sample."""
+    view = _GroupView(x, groups, data_layout)
+    for condition in (view.channels % groups == 0, view.channels != 0):
+        e.need_attr(condition, "groups", f"a divisor of {CHANNELS}, {{0}}", view.channels)
     e.need(e.product(x.dims[1:]) != 0, "X", "at least one element to normalise in each sample")
-    check_parameters(x, (scale, bias), seen.channels, CHANNELS)
-    y, mean, variance, _ = normalised(e.reshape(x, seen.dims), seen.axes, epsilon, scale, bias, seen.shape)
+    check_parameters(x, (scale, bias), view.channels, CHANNELS)
+    y, mean, variance, _ = normalised(e.reshape(x, view.dims), view.axes, epsilon, scale, bias, view.shape)
     statistic = (x.dims[0], groups)
     return e.reshape(y, x.dims), e.reshape(mean, statistic), e.reshape(variance, statistic)
 
@@ -248,8 +251,8 @@ def group_norm_grad(
     data_layout: str,
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     """Written: the derived one takes twice as many passes over X."""
-    seen = _Groups(x, groups, data_layout)
-    return gradients(x, dy, mean, 1 / e.sqrt(variance + epsilon), scale, seen.dims, seen.axes, seen.shape)
+    view = _GroupView(x, groups, data_layout)
+    return gradients(x, dy, mean, 1 / e.sqrt(variance + epsilon), scale, view.dims, view.axes, view.shape)
 
 
 # instance_norm -----------------------------------------------------------------------------------------------------
@@ -272,7 +275,7 @@ def group_norm_grad(
 def instance_norm(
     x: e.Tensor, scale: e.Tensor | None, bias: e.Tensor | None, *, epsilon: float
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """Channels of a sample are normalised."""
+    """Normalise each channel of a sample."""
     channels, inner = x.dims[channel_axis(x)], e.product(x.dims[2:])
     e.need(inner != 0, "X", "at least one element to normalise in each channel")
     check_parameters(x, (scale, bias), channels, CHANNELS)
@@ -290,7 +293,7 @@ def instance_norm(
 def instance_norm_grad(
     x: e.Tensor, scale: e.Tensor | None, saved_mean: e.Tensor, saved_variance: e.Tensor, dy: e.Tensor
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """Written: the derived one takes twice as many passes over X, and reads Bias."""
+    """Hand-written: the derived gradient takes twice as many passes over X, and reads Bias."""
     batch, channels, inner = *x.dims[:2], e.product(x.dims[2:])
     dims, shape = (batch, channels, inner), (1, channels, 1)
     return gradients(x, dy, saved_mean, saved_variance, scale, dims, (2,), shape)

@@ -1,4 +1,4 @@
-"""Products that are made of others: bmm, addmm, kron and fsp."""
+"""Further products of matrices: bmm, addmm, kron and fsp."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _READS = ("X", "Y")
     doc="Out[b] = X[b] . Y[b]",
 )
 def bmm(x: e.Tensor, y: e.Tensor) -> e.Tensor:
-    """A batch of products of matrices."""
+    """A batched matmul."""
     if x.rank != 3:
         e.fail("X", "[batch, rows, width]")
     if y.rank != 3:
@@ -57,7 +57,7 @@ _ADDMM_IN = ("Input", "X", "Y")
     doc="Out = Beta Input + Alpha X . Y; a dim 1 of Input is broadcast",
 )
 def addmm(input_: e.Tensor, x: e.Tensor, y: e.Tensor, *, Alpha: e.Number, Beta: e.Number) -> e.Tensor:
-    """One product, and a sum."""
+    """A matmul, then a sum."""
     for operand in (input_, x, y):
         if operand.rank != 2:
             e.fail(e.slot(operand), "a matrix")
@@ -88,7 +88,7 @@ def addmm(input_: e.Tensor, x: e.Tensor, y: e.Tensor, *, Alpha: e.Number, Beta: 
     doc="Out[i n + k, j m + l] = X[i, j] Y[k, l], n and m the dims of Y; so in every dim",
 )
 def kron(x: e.Tensor, y: e.Tensor) -> e.Tensor:
-    """All pairs of elements, an axis of X before one of Y."""
+    """Products of all pairs of elements; each axis of X is followed by the same one of Y."""
     e.same_dtype(y, x)
     for operand in (x, y):
         if not operand.rank:
@@ -96,9 +96,9 @@ def kron(x: e.Tensor, y: e.Tensor) -> e.Tensor:
     rank = max(x.rank, y.rank)
     a, b = (e.unsqueeze(operand, range(rank - operand.rank)).dims for operand in (x, y))
     pairs = list(zip(a, b, strict=True))
-    spread = e.reshape(x, [d for size, _ in pairs for d in (size, 1)])
-    dense = e.reshape(y, [d for _, size in pairs for d in (1, size)])
-    return e.reshape(spread * dense, [mine * its for mine, its in pairs])
+    x_pairs = e.reshape(x, [d for size, _ in pairs for d in (size, 1)])
+    y_pairs = e.reshape(y, [d for _, size in pairs for d in (1, size)])
+    return e.reshape(x_pairs * y_pairs, [n * m for n, m in pairs])
 
 
 # fsp ---------------------------------------------------------------------------------------------------------------
@@ -109,14 +109,14 @@ def kron(x: e.Tensor, y: e.Tensor) -> e.Tensor:
     Differentiation(
         reads=_READS, doc="X@GRAD = Out@GRAD . Y / pixels, Y@GRAD = Out@GRAD^T . X / pixels, image by image"
     ),
-    Execution(memory="X and Y as matrices of pixels, where the product wants copies of them: up to three times X"),
+    Execution(memory="X and Y as matrices of pixels, if the product needs copies of them: up to three times X"),
     inputs={"X": "[images, channels, height, width]", "Y": "[images, other channels, height, width]"},
     dtypes=_PAIR,
     source="Fluid fsp_op.cc",
     doc="Out[n, i, j] = the mean over pixels of X[n, i] Y[n, j]",
 )
 def fsp(x: e.Tensor, y: e.Tensor) -> e.Tensor:
-    """A product of matrices, an image."""
+    """One product of matrices for each image."""
     e.same_dtype(y, x)
     for operand in (x, y):
         if operand.rank != 4:

@@ -16,10 +16,10 @@ from fluidlite.operators.reduce import REDUCE_ATTRS, axes_of, without_axes
     source="Fluid logsumexp_op.cc",
 )
 def logsumexp(x: e.Tensor, *, dim: tuple[int, ...], keep_dim: bool, reduce_all: bool) -> e.Tensor:
-    """Shifted by the maximum, so that nothing overflows; an infinite one is no shift."""
+    """Subtract the maximum, so that nothing overflows, unless it is infinite."""
     axes = axes_of(x, dim, reduce_all)
-    top = e.reduce_max(x, axes, keep=True)
-    shift = e.where(e.isfinite(top), top, 0)
+    maximum = e.reduce_max(x, axes, keep=True)
+    shift = e.where(e.isfinite(maximum), maximum, 0)
     return without_axes(e.log(e.reduce_sum(e.exp(x - shift), axes, keep=True)) + shift, axes, keep_dim)
 
 
@@ -27,7 +27,7 @@ def logsumexp(x: e.Tensor, *, dim: tuple[int, ...], keep_dim: bool, reduce_all: 
 def logsumexp_grad(
     x: e.Tensor, out: e.Tensor, dout: e.Tensor, *, dim: tuple[int, ...], keep_dim: bool, reduce_all: bool
 ) -> e.Tensor:
-    """Written: the derived one would reduce X once more, twice."""
+    """Hand-written: the derived gradient reduces X two more times."""
     axes = axes_of(x, dim, reduce_all)
-    kept = [1 if axis in axes else d for axis, d in enumerate(x.dims)]
-    return e.exp(x - e.reshape(out, kept)) * e.reshape(dout, kept)
+    reduced_dims = [1 if axis in axes else d for axis, d in enumerate(x.dims)]
+    return e.exp(x - e.reshape(out, reduced_dims)) * e.reshape(dout, reduced_dims)

@@ -12,8 +12,8 @@ from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference, Lowering
 
-LEAST_LOG = -1e20
-"""What Fluid puts for the logarithm of 0, so that one impossible label does not spoil a whole loss."""
+MIN_LOG = -1e20
+"""Fluid's value of log(0), so that one impossible label does not make the whole loss infinite."""
 _LABEL_ATTRS = (
     Attr("soft_label", "bool", False, doc="Label holds a probability for each class, not the class"),
     Attr("ignore_index", "int", -100, doc="rows of this class cost 0; of no effect on soft labels"),
@@ -21,22 +21,22 @@ _LABEL_ATTRS = (
 _LABELS = (*INTS, *ALL_FLOATS)
 Dims = tuple[e.Number, ...]
 
-# What they share ---------------------------------------------------------------------------------------------------
+# Shared helpers ---------------------------------------------------------------------------------------------------
 
 
 def check_label(scores: e.Tensor, label: e.Tensor, soft: bool, axis: int = -1, short: bool = False) -> tuple[int, Dims]:
-    """Return the axis of the classes and the dims of a loss of the scores; refuse a label that does not suit them.
+    """Check the label of scores; return the axis of the classes and the dims of the loss.
 
     ``soft``: label is [..., classes, ...], a probability for each class; else [..., 1, ...], the class.
-    ``axis``: which axis the classes lie along.
-    ``short``: label may also lack its last dim of 1; the loss lacks it then.
+    ``axis``: the axis of the classes.
+    ``short``: label may also lack its last dim of 1, as the loss does then.
     """
     dims = scores.dims
     if len(dims) < 2:
         e.fail(e.slot(scores), "[..., classes], rank 2 or more")
     at = e.axis("axis", axis, scores)
     e.need(dims[at] != 0, e.slot(scores), "[..., classes, ...], one class or more")
-    rows = _rows(scores, at)
+    rows = _row_dims(scores, at)
     if soft:
         e.same_dtype(label, scores)
         if not e.all_agree(label.dims, dims):
@@ -51,21 +51,21 @@ def check_label(scores: e.Tensor, label: e.Tensor, soft: bool, axis: int = -1, s
     return at, rows
 
 
-def _rows(scores: e.Tensor, at: int) -> Dims:
-    """The dims of scores with 1 where the classes are."""
+def _row_dims(scores: e.Tensor, at: int) -> Dims:
+    """The dims of scores with 1 at the axis of the classes."""
     return (*scores.dims[:at], e.number(1), *scores.dims[at + 1 :])
 
 
 def classes(label: e.Tensor, scores: e.Tensor, at: int, ignore_index: int) -> tuple[e.Tensor, e.Tensor]:
-    """The class of each row of scores, 0 in ignored rows; and which these are. Other labels must be classes."""
-    found = e.cast(e.reshape(label, _rows(scores, at)), "int64")
-    ignored = found == ignore_index
-    return e.checked(e.where(ignored, 0, found), scores.dims[at]), ignored
+    """The class of each row of scores (0 in ignored rows), and the mask of ignored rows; classes are checked."""
+    index = e.cast(e.reshape(label, _row_dims(scores, at)), "int64")
+    ignored = index == ignore_index
+    return e.checked(e.where(ignored, 0, index), scores.dims[at]), ignored
 
 
 def cost_of(probability: e.Tensor) -> e.Tensor:
     """The negative logarithm, at most 1e20."""
-    return e.minimum(-e.log(probability), -LEAST_LOG)
+    return e.minimum(-e.log(probability), -MIN_LOG)
 
 
 # cross_entropy -----------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def cost_of(probability: e.Tensor) -> e.Tensor:
     source="Fluid cross_entropy_op.cc",
 )
 def cross_entropy(x: e.Tensor, label: e.Tensor, *, soft_label: bool, ignore_index: int) -> e.Tensor:
-    """Of probabilities."""
+    """The cross entropy of probabilities."""
     at, dims = check_label(x, label, soft_label, short=True)
     if soft_label:
         return e.reduce_sum(label * cost_of(x), at, keep=True)
@@ -103,9 +103,9 @@ def cross_entropy(x: e.Tensor, label: e.Tensor, *, soft_label: bool, ignore_inde
 def cross_entropy_grad(
     x: e.Tensor, label: e.Tensor, dy: e.Tensor, *, soft_label: bool, ignore_index: int
 ) -> tuple[e.Tensor, e.Tensor]:
-    """Written: the derived one is NaN where X is 0, and Fluid's is infinite."""
+    """Hand-written: the derived gradient is NaN where X is 0; Fluid's is infinite."""
     at = x.rank - 1
-    cost = e.reshape(dy, _rows(x, at))
+    cost = e.reshape(dy, _row_dims(x, at))
     if soft_label:
         return e.where(e.equal(label, 0), 0, -(label * cost) / x), cost_of(x) * cost
     index, ignored = classes(label, x, at, ignore_index)
@@ -114,7 +114,7 @@ def cross_entropy_grad(
 
 
 def _no_gradient(label: e.Tensor) -> e.Tensor:
-    """For the gradient of classes, which have none."""
+    """Zeros, as the gradient of integer classes."""
     return e.full(label.dims, 0, e.wide(label).dtype)
 
 
@@ -130,7 +130,7 @@ def _no_gradient(label: e.Tensor) -> e.Tensor:
     outputs=(Slot("Softmax", dispensable=True, intermediate=True, content="softmax(Logits)"), "Loss"),
     attrs=(
         *_LABEL_ATTRS,
-        Attr("numeric_stable_mode", "bool", True, doc="taken for Fluid's sake; the stable formula is always used"),
+        Attr("numeric_stable_mode", "bool", True, doc="accepted for Fluid programs; the stable formula is always used"),
         Attr("axis", "int", -1, doc="the axis of the classes; negative ones count from the end"),
     ),
     dtypes={"Logits": ALL_FLOATS, "Label": _LABELS},
@@ -142,16 +142,16 @@ def _no_gradient(label: e.Tensor) -> e.Tensor:
 def softmax_with_cross_entropy(
     logits: e.Tensor, label: e.Tensor, *, soft_label: bool, ignore_index: int, axis: int
 ) -> tuple[e.Tensor, e.Tensor]:
-    """Shifted by the maximum, so that nothing overflows."""
+    """Subtract the maximum, so that nothing overflows."""
     at, _ = check_label(logits, label, soft_label, axis)
-    most = e.reduce_max(logits, at, keep=True, empty=True)
-    shifted = logits - most
+    maximum = e.reduce_max(logits, at, keep=True, empty=True)
+    shifted = logits - maximum
     powers = e.exp(shifted)
     total = e.reduce_sum(powers, at, keep=True)
     if soft_label:
         return powers / total, e.reduce_sum(label * (e.log(total) - shifted), at, keep=True)
     index, ignored = classes(label, logits, at, ignore_index)
-    cost = e.log(total) - (e.pick(logits, index, at) - most)  # large logits lose no digits
+    cost = e.log(total) - (e.pick(logits, index, at) - maximum)  # large logits lose no digits
     return powers / total, e.where(ignored, 0, cost)
 
 
@@ -172,7 +172,7 @@ def _infer_softmax_grad(call: Call) -> Any:
     writes=("Logits", "Label"),
     doc="Logits@GRAD = Loss@GRAD (Softmax - one_hot(Label)), 0 in ignored rows; of soft labels Loss@GRAD (Softmax "
     "sum(Label) - Label), where Fluid takes their sum for 1, and Label@GRAD = -Loss@GRAD log(softmax(Logits)), which "
-    "Fluid does not give; what Softmax itself is used for is added to Logits@GRAD",
+    "Fluid does not give; the gradient of Softmax, if there is one, is added to Logits@GRAD",
 )
 def softmax_with_cross_entropy_grad(
     logits: e.Tensor | None,
@@ -185,18 +185,18 @@ def softmax_with_cross_entropy_grad(
     ignore_index: int,
     axis: int,
 ) -> tuple[e.Tensor, e.Tensor]:
-    """Written: the derived one reads Logits beside Softmax."""
+    """Hand-written: the derived gradient reads both Logits and Softmax."""
     at = e.axis("axis", axis, softmax)
-    cost = e.reshape(dloss, _rows(softmax, at))
+    cost = e.reshape(dloss, _row_dims(softmax, at))
     if soft_label:
-        found = (softmax * e.reduce_sum(label, at, keep=True) - label) * cost
+        dlogits = (softmax * e.reduce_sum(label, at, keep=True) - label) * cost
     else:
         index, ignored = classes(label, softmax, at, ignore_index)
         cost = e.where(ignored, 0, cost)
-        found = e.put(-cost, index, at, softmax.dims[at], softmax * cost)
+        dlogits = e.put(-cost, index, at, softmax.dims[at], softmax * cost)
     if dsoftmax is not None:
-        found = found + softmax * (dsoftmax - e.reduce_sum(softmax * dsoftmax, at, keep=True))
+        dlogits = dlogits + softmax * (dsoftmax - e.reduce_sum(softmax * dsoftmax, at, keep=True))
     if not soft_label or logits is None:
-        return found, _no_gradient(label)
+        return dlogits, _no_gradient(label)
     shifted = logits - e.reduce_max(logits, at, keep=True, empty=True)
-    return found, (e.log(e.reduce_sum(e.exp(shifted), at, keep=True)) - shifted) * cost
+    return dlogits, (e.log(e.reduce_sum(e.exp(shifted), at, keep=True)) - shifted) * cost

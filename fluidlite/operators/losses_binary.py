@@ -1,4 +1,4 @@
-"""Losses of two classes and of pairs in order: a number for each score, and so functions of scalars."""
+"""Elementwise losses of two classes and of ranked pairs."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def _softplus(x: Any) -> Any:
 
 
 def _rank_grad(label: Any, left: Any, right: Any, dout: Any) -> Any:
-    toward = (1 / (1 + exp(right - left)) - label) * dout
-    return toward, -toward, (right - left) * dout
+    slope = (1 / (1 + exp(right - left)) - label) * dout
+    return slope, -slope, (right - left) * dout
 
 
 scalar_op(
@@ -107,9 +107,10 @@ def _margin_rank(x1: Any, x2: Any, label: Any, *, margin: float) -> Any:
 
 
 def _margin_rank_grad(x1: Any, x2: Any, label: Any, activated: Any, dout: Any) -> Any:
-    toward = activated * label * dout
-    apart = x2 - x1 if x1 is not None and x2 is not None else zeros_like(dout)  # absent: the label's is not wanted
-    return -toward, toward, activated * apart * dout
+    slope = activated * label * dout
+    # X1 and X2 are None if the gradient of Label is not requested.
+    difference = x2 - x1 if x1 is not None and x2 is not None else zeros_like(dout)
+    return -slope, slope, activated * difference * dout
 
 
 scalar_op(
@@ -132,19 +133,19 @@ scalar_op(
 # teacher_student_sigmoid_loss --------------------------------------------------------------------------------------
 
 
-def _clicked(label: Any) -> Any:
-    """What the label counts of X: -1 is a click alone, and from 0 on both losses add up to the label itself."""
+def _click_weight(label: Any) -> Any:
+    """The weight of X in the loss: 1 for a click without a value (-1), the label itself from 0 on."""
     return where(label < -1, 0, where(label < 0, 1, label))
 
 
 def _teacher_student(x: Any, label: Any, *, soft_max_up_bound: float, soft_max_lower_bound: float) -> Any:
-    return where(label < 0, 1, 2) * _softplus(x) - _clicked(label) * x
+    return where(label < 0, 1, 2) * _softplus(x) - _click_weight(label) * x
 
 
 def _teacher_student_grad(x: Any, label: Any, dy: Any, *, soft_max_up_bound: float, soft_max_lower_bound: float) -> Any:
     inside = logical_and(x < soft_max_up_bound, x > soft_max_lower_bound)
-    toward = where(inside, (where(label < 0, 1, 2) / (1 + exp(-x)) - _clicked(label)) * dy, 0)
-    return toward, where(label < 0, 0, -x * dy)
+    slope = where(inside, (where(label < 0, 1, 2) / (1 + exp(-x)) - _click_weight(label)) * dy, 0)
+    return slope, where(label < 0, 0, -x * dy)
 
 
 scalar_op(
@@ -164,47 +165,47 @@ scalar_op(
 
 # sigmoid_cross_entropy_with_logits ---------------------------------------------------------------------------------
 
-_FEWEST = 1e-5
-"""The least number of elements that one divides by."""
+_MIN_DIVISOR = 1e-5
+"""Lower bound of the number of elements that divides the loss, as in Fluid."""
 
 
-def _ignored(label: Any, ignore: int) -> Any:
-    """Whether the label without its fraction is ``ignore``."""
+def _is_ignored(label: Any, ignore: int) -> Any:
+    """Whether the truncated label is ``ignore``."""
     first, last = (ignore, ignore + 1) if ignore > 0 else (ignore - 1, ignore) if ignore < 0 else (-1, 1)
-    over = label >= first if ignore > 0 else label > first
-    return logical_and(over, label <= last if ignore < 0 else label < last)
+    above = label >= first if ignore > 0 else label > first
+    return logical_and(above, label <= last if ignore < 0 else label < last)
 
 
 def _sigmoid_loss(x: Any, label: Any, *, ignore_index: int) -> Any:
-    return where(_ignored(label, ignore_index), 0, _softplus(x) - x * label)
+    return where(_is_ignored(label, ignore_index), 0, _softplus(x) - x * label)
 
 
 def _sigmoid_grad(x: Any, label: Any, dout: Any, *, ignore_index: int) -> Any:
-    ignored = _ignored(label, ignore_index)
+    ignored = _is_ignored(label, ignore_index)
     return where(ignored, 0, (1 / (1 + exp(-x)) - label) * dout), where(ignored, 0, -x * dout)
 
 
-def _unnormalized(call: Call) -> str | None:
+def _refuse_normalize(call: Call) -> str | None:
     return "normalize divides by a count" if call.attr("normalize") else None
 
 
-def _per_kept(x: e.Tensor, label: e.Tensor, ignore: int) -> e.Tensor:
-    """Divided by the number of elements whose label is not ``ignore``."""
-    kept = e.cast(e.not_equal(label, ignore), compute_dtype(x.dtype))
-    return x / maximum(e.reduce_sum(kept, keep=True), _FEWEST)
+def _normalized(x: e.Tensor, label: e.Tensor, ignore: int) -> e.Tensor:
+    """Divide by the number of elements whose label is not ``ignore``."""
+    counted = e.cast(e.not_equal(label, ignore), compute_dtype(x.dtype))
+    return x / maximum(e.reduce_sum(counted, keep=True), _MIN_DIVISOR)
 
 
 @operator(
     "sigmoid_cross_entropy_with_logits",
     Aliasing(may={"Out": "X"}),
-    Lowering(scalar=ScalarRule(_sigmoid_loss, ("Out",), _unnormalized)),
+    Lowering(scalar=ScalarRule(_sigmoid_loss, ("Out",), _refuse_normalize)),
     inputs={"X": "scores", "Label": "probabilities, of the dims and dtype of X"},
     attrs=(
         Attr(
             "ignore_index",
             "int",
             -100,
-            doc="elements of this label cost 0; the fraction of a label does not count here",
+            doc="elements of this label cost 0; labels are truncated for the comparison",
         ),
         Attr("normalize", "bool", False, doc="divide by the number of elements that are not ignored"),
     ),
@@ -213,23 +214,23 @@ def _per_kept(x: e.Tensor, label: e.Tensor, ignore: int) -> e.Tensor:
     source="Fluid sigmoid_cross_entropy_with_logits_op.cc",
 )
 def sigmoid_cross_entropy(x: e.Tensor, label: e.Tensor, *, ignore_index: int, normalize: bool) -> e.Tensor:
-    """A function of scalars, which a count may divide."""
+    """An elementwise loss, optionally divided by a count."""
     e.same_dtype(label, x)
     e.same_sizes(label, x.dims, "the dims of X")
     loss: e.Tensor = _sigmoid_loss(x, label, ignore_index=ignore_index)
-    return _per_kept(loss, label, ignore_index) if normalize else loss
+    return _normalized(loss, label, ignore_index) if normalize else loss
 
 
 @gradient(
     sigmoid_cross_entropy,
     Aliasing(may={"X@GRAD": "Out@GRAD"}),
-    Lowering(scalar=ScalarRule(_sigmoid_grad, ("X@GRAD", "Label@GRAD"), _unnormalized)),
+    Lowering(scalar=ScalarRule(_sigmoid_grad, ("X@GRAD", "Label@GRAD"), _refuse_normalize)),
     writes=("X", "Label"),
     doc="X@GRAD = (1 / (1 + exp(-X)) - Label) Out@GRAD; Label@GRAD = -X Out@GRAD; 0 where Label is ignore_index",
 )
 def sigmoid_cross_entropy_grad(
     x: e.Tensor, label: e.Tensor, dout: e.Tensor, *, ignore_index: int, normalize: bool
 ) -> tuple[e.Tensor, ...]:
-    """Written: the derived one would be made of the parts of softplus, whose derivatives meet at 0."""
-    found: tuple[e.Tensor, ...] = _sigmoid_grad(x, label, dout, ignore_index=ignore_index)
-    return tuple(_per_kept(each, label, ignore_index) for each in found) if normalize else found
+    """Hand-written: the derived gradient of softplus as a max and a log1p is wrong at 0."""
+    gradients: tuple[e.Tensor, ...] = _sigmoid_grad(x, label, dout, ignore_index=ignore_index)
+    return tuple(_normalized(grad, label, ignore_index) for grad in gradients) if normalize else gradients

@@ -14,28 +14,28 @@ from fluidlite.program.operator_options import Differentiation
 # bpr_loss ----------------------------------------------------------------------------------------------------------
 
 
-def _apart(x: e.Tensor, label: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
-    """X less the score of its label, minus infinity at the label itself; and the labels."""
+def _score_differences(x: e.Tensor, label: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
+    """X minus the score of its label, with -infinity at the label itself; and the labels."""
     at = x.rank - 1
     index = e.checked(e.cast(e.reshape(label, (*x.dims[:at], 1)), "int64"), x.dims[at])
-    here = e.iota((*(1,) * at, x.dims[at]), at) == index
-    return e.where(here, -math.inf, x - e.pick(x, index, at)), index
+    is_label = e.iota((*(1,) * at, x.dims[at]), at) == index
+    return e.where(is_label, -math.inf, x - e.pick(x, index, at)), index
 
 
 @operator(
     "bpr_loss",
-    inputs={"X": "scores, [..., classes], 2 classes or more", "Label": "the wanted classes, [..., 1], integers"},
+    inputs={"X": "scores, [..., classes], 2 classes or more", "Label": "the correct classes, [..., 1], integers"},
     outputs=("Y",),
     dtypes={"X": ALL_FLOATS, "Label": INTS},
     source="Fluid bpr_loss_op.cc",
     doc="Y = the mean of ln(1 + exp(X[j] - X[Label])) over the classes j that are not Label",
 )
 def bpr_loss(x: e.Tensor, label: e.Tensor) -> e.Tensor:
-    """Of each class the softplus, which costs nothing at the label."""
+    """Sum the softplus of the differences, which is 0 at the label."""
     at, dims = check_label(x, label, soft=False)
     e.need(x.dims[at] >= 2, "X", "[..., classes], 2 classes or more")
-    apart, _ = _apart(x, label)
-    costs = e.maximum(apart, 0) + e.log1p(e.exp(-e.abs_(apart)))
+    differences, _ = _score_differences(x, label)
+    costs = e.maximum(differences, 0) + e.log1p(e.exp(-e.abs_(differences)))
     return e.reshape(e.reduce_sum(costs, at, keep=True) / (x.dims[at] - 1), dims)
 
 
@@ -44,11 +44,11 @@ def bpr_loss(x: e.Tensor, label: e.Tensor) -> e.Tensor:
     doc="X@GRAD[j] = Y@GRAD / (1 + exp(X[Label] - X[j])) / (classes - 1); at Label less the sum of these",
 )
 def bpr_loss_grad(x: e.Tensor, label: e.Tensor, dy: e.Tensor) -> e.Tensor:
-    """Written: the derived one is wrong where two scores are equal, for it takes the softplus for two functions."""
+    """Hand-written: the derived gradient of softplus as a max and a log1p is wrong where two scores are equal."""
     at = x.rank - 1
-    apart, index = _apart(x, label)
-    each = e.reshape(dy, index.dims) / (x.dims[at] - 1) / (1 + e.exp(-apart))
-    return e.put(-e.reduce_sum(each, at, keep=True), index, at, x.dims[at], each)
+    differences, index = _score_differences(x, label)
+    slopes = e.reshape(dy, index.dims) / (x.dims[at] - 1) / (1 + e.exp(-differences))
+    return e.put(-e.reduce_sum(slopes, at, keep=True), index, at, x.dims[at], slopes)
 
 
 # cross_entropy2 ----------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def bpr_loss_grad(x: e.Tensor, label: e.Tensor, dy: e.Tensor) -> e.Tensor:
     source="Fluid cross_entropy_op.cc",
 )
 def cross_entropy2(x: e.Tensor, label: e.Tensor, *, ignore_index: int) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """Of probabilities, which are saved."""
+    """The cross entropy of probabilities; saves the probability of the label."""
     at, dims = check_label(x, label, soft=False, short=True)
     index, ignored = classes(label, x, at, ignore_index)
     match = e.pick(x, index, at)
@@ -85,13 +85,13 @@ def cross_entropy2(x: e.Tensor, label: e.Tensor, *, ignore_index: int) -> tuple[
 def cross_entropy_grad2(
     label: e.Tensor, match_x: e.Tensor, xshape: e.Tensor, dy: e.Tensor, *, ignore_index: int
 ) -> e.Tensor:
-    """Written: Fluid's reads MatchX in place of X."""
+    """Hand-written: Fluid's gradient reads MatchX instead of X."""
     at, count = xshape.rank - 2, xshape.dims[-2]
     rows = (*xshape.dims[:at], e.number(1))
-    found = e.cast(e.reshape(label, rows), "int64")
-    ignored = found == ignore_index
+    index = e.cast(e.reshape(label, rows), "int64")
+    ignored = index == ignore_index
     slope = -e.reshape(dy, rows) / e.where(ignored, 1, e.reshape(match_x, rows))
-    return e.put(e.where(ignored, 0, slope), e.checked(e.where(ignored, 0, found), count), at, count)
+    return e.put(e.where(ignored, 0, slope), e.checked(e.where(ignored, 0, index), count), at, count)
 
 
 # center_loss -------------------------------------------------------------------------------------------------------
@@ -149,12 +149,12 @@ def center_loss(
     loss = e.reduce_sum(diff * diff, 1, keep=True) * 0.5
     if not need_update:
         return centers, diff, loss
-    moved, one = e.add_at(diff, index, 0, centers.dims[0]), e.full((rows, 1), 1, diff.dtype)
-    count = 1 + e.add_at(one, index, 0, centers.dims[0])
-    return centers + center_update_rate * (moved / count), diff, loss
+    sums, ones = e.add_at(diff, index, 0, centers.dims[0]), e.full((rows, 1), 1, diff.dtype)
+    count = 1 + e.add_at(ones, index, 0, centers.dims[0])
+    return centers + center_update_rate * (sums / count), diff, loss
 
 
 @gradient(center_loss, doc="X@GRAD = SampleCenterDiff Loss@GRAD")
 def center_loss_grad(sample_center_diff: e.Tensor, dloss: e.Tensor) -> e.Tensor:
-    """Written: Fluid's reads SampleCenterDiff alone."""
+    """Hand-written: Fluid's gradient reads only SampleCenterDiff."""
     return sample_center_diff * e.reshape(dloss, (sample_center_diff.dims[0], 1))

@@ -1,4 +1,4 @@
-"""Losses of regression: huber_loss, smooth_l1_loss, and kldiv_loss between distributions."""
+"""Regression losses: huber_loss, smooth_l1_loss; and kldiv_loss between distributions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fluidlite.program.operator_options import Differentiation
 
 def _huber(x: Any, y: Any, *, delta: float) -> Any:
     residual = y - x
-    near = minimum(abs_(residual), delta)
-    return residual, near * (abs_(residual) - 0.5 * near)
+    clipped = minimum(abs_(residual), delta)
+    return residual, clipped * (abs_(residual) - 0.5 * clipped)
 
 
 def _huber_grad(residual: Any, dout: Any, *, delta: float) -> Any:
-    toward = maximum(minimum(residual, delta), -delta) * dout
-    return -toward, toward
+    slope = maximum(minimum(residual, delta), -delta) * dout
+    return -slope, slope
 
 
 scalar_op(
@@ -70,22 +70,22 @@ _WEIGHT = "as X; the differences are multiplied by the first, the distances by t
 def smooth_l1_loss(
     x: e.Tensor, y: e.Tensor, inside_weight: e.Tensor | None, outside_weight: e.Tensor | None, *, sigma: e.Number
 ) -> tuple[e.Tensor, e.Tensor]:
-    """The shorter of the distance and 1 / sigma^2 gives both branches in one product."""
+    """The minimum of the distance and 1 / sigma^2 gives both branches in one product."""
     if x.rank < 2:
         e.fail("X", "[rows, ...], rank 2 or more")
     weights = dict(zip(_WEIGHTS, (inside_weight, outside_weight), strict=True))
-    for slot, each in {"Y": y, **weights}.items():
-        if each is not None:
-            e.same_dtype(each, x)
-            if not e.same_dims(each.dims, x.dims):
+    for slot, operand in {"Y": y, **weights}.items():
+        if operand is not None:
+            e.same_dtype(operand, x)
+            if not e.same_dims(operand.dims, x.dims):
                 e.fail(slot, f"{e.shown_dims(x.dims)}, the dims of X")
     for slot, other in (_WEIGHTS, _WEIGHTS[::-1]):
         if weights[slot] is None and weights[other] is not None:
             e.fail(slot, f"a tensor as {other} is: there are both or none")
     diff = x - y if inside_weight is None else (x - y) * inside_weight
     size = e.abs_(diff)
-    near = e.minimum(size, 1 / (sigma * sigma))
-    loss = near * (size - 0.5 * near)
+    clipped = e.minimum(size, 1 / (sigma * sigma))
+    loss = clipped * (size - 0.5 * clipped)
     if outside_weight is not None:
         loss = loss * outside_weight
     total = e.reduce_sum(loss, range(1, x.rank)) * (sigma * sigma)
@@ -100,7 +100,7 @@ def smooth_l1_loss(
 def smooth_l1_loss_grad(
     inside_weight: e.Tensor | None, outside_weight: e.Tensor | None, diff: e.Tensor, dout: e.Tensor, *, sigma: e.Number
 ) -> tuple[e.Tensor, e.Tensor]:
-    """Written: Fluid's reads Diff alone in place of X and Y."""
+    """Hand-written: Fluid's gradient reads Diff instead of X and Y."""
     slope = e.maximum(e.minimum(sigma * sigma * diff, 1), -1)
     part = slope * e.reshape(dout, (diff.dims[0], *(1,) * (diff.rank - 1)))
     for weight in (inside_weight, outside_weight):
@@ -117,7 +117,7 @@ _REDUCTION = (
 
 
 def _divisor(x: e.Tensor, reduction: str) -> e.Number | int:
-    """The number by which the reduction divides the sum; 1 of nothing."""
+    """The divisor of the reduction; 1 for an empty tensor."""
     if reduction == "mean":
         return e.highest(e.count(x), 1)
     return e.highest(x.dims[0], 1) if reduction == "batchmean" else 1
@@ -133,14 +133,14 @@ def _divisor(x: e.Tensor, reduction: str) -> e.Number | int:
     source="Fluid kldiv_loss_op.cc",
 )
 def kldiv_loss(x: e.Tensor, target: e.Tensor, *, reduction: str) -> e.Tensor:
-    """What is impossible by Target costs nothing, however X says it."""
+    """Where Target is 0 the loss is 0, whatever X is."""
     e.same_dtype(target, x)
     if not x.rank:
         e.fail("X", "[rows, ...], rank 1 or more")
     if not e.same_dims(target.dims, x.dims):
         e.fail("Target", f"{e.shown_dims(x.dims)}, the dims of X")
-    some = target > 0
-    loss = e.where(some, target * (e.log(e.where(some, target, 1)) - x), 0)
+    is_positive = target > 0
+    loss = e.where(is_positive, target * (e.log(e.where(is_positive, target, 1)) - x), 0)
     return loss if reduction == "none" else e.reshape(e.reduce_sum(loss) / _divisor(x, reduction), (1,))
 
 
@@ -151,8 +151,8 @@ def kldiv_loss(x: e.Tensor, target: e.Tensor, *, reduction: str) -> e.Tensor:
     "Loss@GRAD, divided likewise, 0 where Target is not above 0",
 )
 def kldiv_loss_grad(x: e.Tensor, target: e.Tensor, dloss: e.Tensor, *, reduction: str) -> tuple[e.Tensor, e.Tensor]:
-    """Written: the derived one would be 0 times infinity where Target is 0 and X its logarithm."""
+    """Hand-written: the derived gradient is 0 times infinity where Target is 0 and X is its logarithm."""
     e.need_dims(dloss, x.dims if reduction == "none" else (e.number(1),), "Loss@GRAD", "Loss")
-    some, scale = target > 0, dloss / -_divisor(x, reduction)
-    inside = e.where(some, x - 1 - e.log(e.where(some, target, 1)), 0)
-    return e.maximum(target, 0) * scale, inside * scale
+    is_positive, scale = target > 0, dloss / -_divisor(x, reduction)
+    target_slope = e.where(is_positive, x - 1 - e.log(e.where(is_positive, target, 1)), 0)
+    return e.maximum(target, 0) * scale, target_slope * scale

@@ -1,4 +1,4 @@
-"""lstm and lstmp: an LSTM, and one with a projection, over the sequences of a LoD tensor."""
+"""lstm and lstmp (with a projection) over the sequences of a LoD tensor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fluidlite.program.operator_options import Differentiation, Inference
 from fluidlite.tensor.tensor_spec import Spec
 
 _ATTRS = (
-    Attr("use_peepholes", "bool", True, doc="gates see the cell; Bias holds 3 units more then"),
+    Attr("use_peepholes", "bool", True, doc="gates also read the cell; Bias then holds 3 more units"),
     Attr("is_reverse", "bool", False, doc="from the last step of each sequence to the first"),
     Attr(
         "cell_clip",
@@ -31,38 +31,38 @@ _ATTRS = (
         0.0,
         minimum=0.0,
         static=True,
-        doc="cells are cut to [-cell_clip, cell_clip]; 0: they are not",
+        doc="cells are clipped to [-cell_clip, cell_clip]; 0: they are not",
     ),
     activation("gate_activation", "sigmoid", "of the input, the forget and the output gate"),
-    activation("cell_activation", "tanh", "of the cell where the hidden state is made of it"),
-    activation("candidate_activation", "tanh", "of what may enter the cell"),
+    activation("cell_activation", "tanh", "of the cell in the hidden state"),
+    activation("candidate_activation", "tanh", "of the candidate"),
 )
 _DTYPES = dict.fromkeys(("Input", "H0", "C0", "Weight", "Bias"), FLOATS)
 _INPUT = Slot(
     "Input",
-    doc="what each step brings to each gate, [steps of all sequences, 4 units]: candidate, input, "
+    doc="input term of each gate at each step, [steps of all sequences, 4 units]: candidate, input, "
     "forget, output; sequences by LoD",
 )
 _C0 = Slot("C0", dispensable=True, doc="the cell before the first step, [sequences, units]; none: 0")
 _BIAS = Slot(
     "Bias",
-    doc="[1, 4 units] for the gates; with peepholes [1, 7 units]: then those of the input, the forget "
+    doc="[1, 4 units] for the gates; with peepholes [1, 7 units]: followed by those of the input, the forget "
     "and the output gate",
 )
 _GATES = Slot("BatchGate", intermediate=True, content="the gates, activated, rows by step: the longest sequence first")
 _CELLS = Slot("BatchCellPreAct", intermediate=True, content="the cell before its activation, rows by step")
 
 
-def _common(call: Call, state: int, units: int) -> None:
+def _check_common(call: Call, state: int, units: int) -> None:
     count = sequences(call)
     gates_of(call, units, 4)
     if call.has("H0") != call.has("C0"):
         call.fail("C0" if call.has("H0") else "H0", "H0 and C0, or none of them")
     need_dims(call, "H0", (count, state), "a first state for each sequence")
     need_dims(call, "C0", (count, units), "a first cell for each sequence")
-    wide = 7 if call.attr("use_peepholes") else 4
-    meaning = "gates and peepholes" if wide == 7 else "gates"
-    need_dims(call, "Bias", (1, wide * units if units >= 0 else -1), f"the biases of {meaning}")
+    blocks = 7 if call.attr("use_peepholes") else 4
+    meaning = "gates and peepholes" if blocks == 7 else "gates"
+    need_dims(call, "Bias", (1, blocks * units if units >= 0 else -1), f"the biases of {meaning}")
 
 
 def _units(call: Call, slot: str = "Weight") -> tuple[int, int]:
@@ -74,7 +74,7 @@ def _units(call: Call, slot: str = "Weight") -> tuple[int, int]:
 def _infer(call: Call) -> Inferred:
     state, units = _units(call)
     need_dims(call, "Weight", (state, 4 * state if state >= 0 else -1), "from the hidden state to the 4 gates")
-    _common(call, state, units)
+    _check_common(call, state, units)
     x = call.spec("Input")
     return {
         "Hidden": rows_like(call, units),
@@ -84,8 +84,8 @@ def _infer(call: Call) -> Inferred:
     }
 
 
-def _offered(bias: Any, units: Any, peepholes: bool) -> list[Any]:
-    """The bias of the gates, and the peepholes of the input, the forget and the output gate, each of one row."""
+def _bias_and_peepholes(bias: Any, units: Any, peepholes: bool) -> list[Any]:
+    """The bias of the gates and the peepholes of the input, forget and output gate, each as one row."""
     row = e.slice_axis(bias, 0, 0, 1)
     if not peepholes:
         return [row]
@@ -97,7 +97,7 @@ def _offered(bias: Any, units: Any, peepholes: bool) -> list[Any]:
     Differentiation(
         reads=("Input", "H0", "C0", "Weight", "Bias", "Hidden", "BatchGate", "BatchCellPreAct"),
         dispensable=("Hidden@GRAD", "Cell@GRAD", "BatchGate@GRAD", "BatchCellPreAct@GRAD"),
-        doc="back through the steps; 0 where cell_clip cuts",
+        doc="back through the steps; 0 where cell_clip clips",
     ),
     Inference(_infer),
     inputs=[
@@ -114,20 +114,20 @@ def _offered(bias: Any, units: Any, peepholes: bool) -> list[Any]:
     "forget; Hidden[t] = output cell_activation(Cell[t]), for each sequence",
     source="Fluid lstm_op.cc, lstm_kernel.h",
 )
-def lstm(input: Any, h0: Any, c0: Any, weight: Any, bias: Any, *, is_reverse: bool, **told: Any) -> Any:
+def lstm(input: Any, h0: Any, c0: Any, weight: Any, bias: Any, *, is_reverse: bool, **attrs: Any) -> Any:
     """A scan over rows that are sorted by step."""
-    units, at = weight.dims[0], e.offsets(input)
-    first = [first_states(state, at, units, weight.dtype) for state in (h0, c0)]
+    units, offsets = weight.dims[0], e.offsets(input)
+    initial = [first_states(state, offsets, units, weight.dtype) for state in (h0, c0)]
     hidden, cell, gates = e.steps(
         lstm_step,
-        first,
-        [e.arrange(input, at, reverse=is_reverse)],
-        [weight, *_offered(bias, units, told["use_peepholes"])],
-        at,
-        **told,
+        initial,
+        [e.arrange(input, offsets, reverse=is_reverse)],
+        [weight, *_bias_and_peepholes(bias, units, attrs["use_peepholes"])],
+        offsets,
+        **attrs,
     )
-    back = [e.arrange(x, at, inverse=True, reverse=is_reverse) for x in (hidden, cell)]
-    return *back, gates, cell
+    outputs = [e.arrange(x, offsets, inverse=True, reverse=is_reverse) for x in (hidden, cell)]
+    return *outputs, gates, cell
 
 
 def _infer_projected(call: Call) -> Inferred:
@@ -135,7 +135,7 @@ def _infer_projected(call: Call) -> Inferred:
     width = call.dims("Weight")[1]
     call.need(width < 0 or width % 4 == 0, "Weight", "a second dim of 4 gates")
     need_dims(call, "ProjWeight", (units, state), "from the hidden state to the projected one")
-    _common(call, state, units)
+    _check_common(call, state, units)
     x = call.spec("Input")
     return {
         "Projection": rows_like(call, state),
@@ -162,7 +162,7 @@ def _infer_projected(call: Call) -> Inferred:
             "BatchHidden",
         ),
         dispensable=("Projection@GRAD", "Cell@GRAD", "BatchGate@GRAD", "BatchCellPreAct@GRAD", "BatchHidden@GRAD"),
-        doc="back through the steps; 0 where a limit cuts",
+        doc="back through the steps; 0 where a state is clipped",
     ),
     Inference(_infer_projected),
     inputs=[
@@ -188,7 +188,7 @@ def _infer_projected(call: Call) -> Inferred:
             0.0,
             minimum=0.0,
             static=True,
-            doc="projected states are cut to [-proj_clip, proj_clip]; 0: not",
+            doc="projected states are clipped to [-proj_clip, proj_clip]; 0: not",
         ),
         activation("proj_activation", "tanh", "of the projected state"),
     ),
@@ -197,18 +197,18 @@ def _infer_projected(call: Call) -> Inferred:
     source="Fluid lstmp_op.cc, lstm_kernel.h",
 )
 def lstmp(
-    input: Any, h0: Any, c0: Any, weight: Any, proj_weight: Any, bias: Any, *, is_reverse: bool, **told: Any
+    input: Any, h0: Any, c0: Any, weight: Any, proj_weight: Any, bias: Any, *, is_reverse: bool, **attrs: Any
 ) -> Any:
     """A scan over rows that are sorted by step."""
-    (units, width), at = proj_weight.dims, e.offsets(input)
-    first = [first_states(h0, at, width, weight.dtype), first_states(c0, at, units, weight.dtype)]
+    (units, width), offsets = proj_weight.dims, e.offsets(input)
+    initial = [first_states(h0, offsets, width, weight.dtype), first_states(c0, offsets, units, weight.dtype)]
     projected, cell, gates, hidden = e.steps(
         lstm_step,
-        first,
-        [e.arrange(input, at, reverse=is_reverse)],
-        [weight, *_offered(bias, units, told["use_peepholes"]), proj_weight],
-        at,
-        **told,
+        initial,
+        [e.arrange(input, offsets, reverse=is_reverse)],
+        [weight, *_bias_and_peepholes(bias, units, attrs["use_peepholes"]), proj_weight],
+        offsets,
+        **attrs,
     )
-    back = [e.arrange(x, at, inverse=True, reverse=is_reverse) for x in (projected, cell)]
-    return *back, gates, cell, hidden
+    outputs = [e.arrange(x, offsets, inverse=True, reverse=is_reverse) for x in (projected, cell)]
+    return *outputs, gates, cell, hidden

@@ -1,4 +1,4 @@
-"""One step of an LSTM, with peepholes and a projection: all operators of the family are scans of it."""
+"""One step of an LSTM with optional peepholes and projection; all LSTM operators scan it."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ def lstm_step(
     proj_activation: str = "",
     order: tuple[int, ...] = (0, 1, 2, 3),
 ) -> tuple[Any, Any]:
-    """Hidden state and cell; beside them the activated gates, and with a projection the state before it.
+    """The new states (hidden, cell), and the outputs: the activated gates and, with a projection, the hidden state.
 
-    ``order`` says where candidate, input, forget and output gate are in what the weight makes; 0, 1, 2, 3 is Fluid's.
-    ``parameters``: the weight of the state, the bias, three peepholes if there are, and the weight of the projection if
-    there is one: the state is then what it makes.
+    ``order``: positions of the candidate, input, forget and output gate in the columns of the weight; Fluid's is
+    0, 1, 2, 3.
+    ``parameters``: the weight of the state, the bias, optionally three peepholes, and optionally the weight of the
+    projection, whose result is then the state.
     """
-    (state, cell), (x,), (weight, bias, *more) = states, inputs, parameters
+    (state, cell), (x,), (weight, bias, *optional) = states, inputs, parameters
     units = cell.dims[1]
-    given = x + e.matmul(state, weight) + bias
-    candidate, enters, stays, leaves = (e.slice_axis(given, 1, k * units, units) for k in order)
+    gate_inputs = x + e.matmul(state, weight) + bias
+    candidate, input_gate, forget_gate, output_gate = (e.slice_axis(gate_inputs, 1, k * units, units) for k in order)
     if use_peepholes:
-        enters, stays = enters + cell * more[0], stays + cell * more[1]
+        input_gate, forget_gate = input_gate + cell * optional[0], forget_gate + cell * optional[1]
     candidate = activate(candidate_activation, candidate)
-    enters, stays = activate(gate_activation, enters), activate(gate_activation, stays)
-    new = _limited(candidate * enters + cell * stays, cell_clip)
-    leaves = activate(gate_activation, leaves + new * more[2] if use_peepholes else leaves)
-    hidden = leaves * activate(cell_activation, new)
-    gates = e.concat([candidate, enters, stays, leaves], 1)
+    input_gate, forget_gate = activate(gate_activation, input_gate), activate(gate_activation, forget_gate)
+    new_cell = _clipped(candidate * input_gate + cell * forget_gate, cell_clip)
+    output_gate = activate(gate_activation, output_gate + new_cell * optional[2] if use_peepholes else output_gate)
+    hidden = output_gate * activate(cell_activation, new_cell)
+    gates = e.concat([candidate, input_gate, forget_gate, output_gate], 1)
     if not proj_activation:
-        return (hidden, new), (gates,)
-    projected = _limited(activate(proj_activation, e.matmul(hidden, more[-1])), proj_clip)
-    return (projected, new), (gates, hidden)
+        return (hidden, new_cell), (gates,)
+    projected = _clipped(activate(proj_activation, e.matmul(hidden, optional[-1])), proj_clip)
+    return (projected, new_cell), (gates, hidden)
 
 
-def _limited(x: Any, limit: float) -> Any:
+def _clipped(x: Any, limit: float) -> Any:
     return e.minimum(e.maximum(x, -limit), limit) if limit else x

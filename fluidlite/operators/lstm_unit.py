@@ -1,4 +1,4 @@
-"""lstm_unit: one step of an LSTM whose products are computed already."""
+"""lstm_unit: one step of an LSTM, given the sums of its matrix products."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fluidlite.program.operator_options import Differentiation
     source="Fluid lstm_unit_op.h",
 )
 def lstm_unit(x: Any, c_prev: Any, *, forget_bias: Any) -> Any:
-    """Four gates of a row, then the cell."""
+    """Slice the four gates of each row, then compute the cell."""
     if c_prev.rank != 2:
         e.fail("C_prev", "a rank of 2")
     rows, units = c_prev.dims

@@ -1,4 +1,4 @@
-"""Products of matrices: mul, which flattens to matrices, and matmul, which batches over leading dims."""
+"""Matrix products: mul, which flattens to matrices, and matmul, which batches over leading dims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _READS = ("X", "Y")
 
 # mul ---------------------------------------------------------------------------------------------------------------
 
-_PLAIN = Attr("force_fp32_output", "bool", False, doc="of Fluid's int8 kernels; of no effect")
+_FORCE_FP32 = Attr("force_fp32_output", "bool", False, doc="of Fluid's int8 kernels; of no effect")
 
 _MUL_ATTRS = (
     Attr("x_num_col_dims", "int", 1, minimum=1, doc="how many leading dims of X are the matrix's rows"),
@@ -21,7 +21,7 @@ _MUL_ATTRS = (
     Attr("scale_x", "float", 1.0, doc="of Fluid's int8 kernels; of no effect"),
     Attr("scale_y", "floats", (1.0,), doc="of Fluid's int8 kernels; of no effect"),
     Attr("scale_out", "float", 1.0, doc="of Fluid's int8 kernels; of no effect"),
-    _PLAIN,
+    _FORCE_FP32,
 )
 
 
@@ -48,8 +48,8 @@ def mul(x: e.Tensor, y: e.Tensor, *, x_num_col_dims: int, y_num_col_dims: int) -
     e.same_dtype(y, x)
     width = e.product(x.dims[rows:])
     if not e.agree(width, e.product(y.dims[:inner])):
-        many = f"{e.known(width)} rows when its first {inner} dims are flattened"
-        e.fail("Y", f"{many}, the width of X ({e.shown_dims(x.dims)})")
+        expected = f"{e.known(width)} rows when its first {inner} dims are flattened"
+        e.fail("Y", f"{expected}, the width of X ({e.shown_dims(x.dims)})")
     a = e.reshape(x, (e.product(x.dims[:rows]), width))
     b = e.reshape(y, (e.product(y.dims[:inner]), e.product(y.dims[inner:])))
     return e.reshape(e.contract(a, b, "ik,kj->ij"), (*x.dims[:rows], *y.dims[inner:]))
@@ -61,9 +61,9 @@ _MATMUL_ATTRS = (
     Attr("transpose_X", "bool", False, doc="exchange the last two dims of X"),
     Attr("transpose_Y", "bool", False, doc="exchange the last two dims of Y"),
     Attr("alpha", "float", 1.0, doc="factor of the product"),
-    Attr("head_number", "int", 1, minimum=1, maximum=1, doc="products of several heads are not known; of no effect"),
+    Attr("head_number", "int", 1, minimum=1, maximum=1, doc="several heads are not supported; of no effect"),
     *(Attr(f"Scale_{name}", "float", 1.0, doc="of Fluid's int8 kernels; of no effect") for name in ("x", "y", "out")),
-    _PLAIN,
+    _FORCE_FP32,
 )
 
 
@@ -84,7 +84,7 @@ _MATMUL_ATTRS = (
     doc="Out = alpha op(X) . op(Y), batch by batch; a vector is a row on the left and a column on the right",
 )
 def matmul(x: e.Tensor, y: e.Tensor, *, transpose_X: bool, transpose_Y: bool, alpha: e.Number) -> e.Tensor:
-    """A product for each of the leading dims that one operand has, or both."""
+    """A batched product; an operand without leading dims is broadcast."""
     for operand in (x, y):
         if not operand.rank:
             e.fail(e.slot(operand), "rank 1 or more")
@@ -93,8 +93,8 @@ def matmul(x: e.Tensor, y: e.Tensor, *, transpose_X: bool, transpose_Y: bool, al
     b = e.unsqueeze(y, 1) if y.rank == 1 else y
     inner = a.dims[-2 if transpose_X else -1]
     if not e.agree(inner, b.dims[-1 if transpose_Y else -2]):
-        how = f"{e.shown(x)}; transpose_X={transpose_X}, transpose_Y={transpose_Y}"
-        e.fail("Y", f"{e.known(inner)} where it is multiplied with X ({how})")
+        operand_form = f"{e.shown(x)}; transpose_X={transpose_X}, transpose_Y={transpose_Y}"
+        e.fail("Y", f"{e.known(inner)} where it is multiplied with X ({operand_form})")
     if a.rank > 2 and b.rank > 2 and not e.all_agree(a.dims[:-2], b.dims[:-2]):
         e.fail("Y", f"the leading dims of X, {e.shown_dims(a.dims[:-2])}, or none", "expand one of the two")
     lead = [chr(ord("a") + axis) for axis in range(max(a.rank, b.rank) - 2)]

@@ -40,11 +40,11 @@ def maxout(x: e.Tensor, *, groups: int, axis: int) -> e.Tensor:
 
 @gradient(
     maxout,
-    Execution(memory="where arrays compute, the choice and the gradient before it is stored: three times X"),
+    Execution(memory="where arrays compute, the mask of maxima and the gradient before it is stored: three times X"),
     doc="X@GRAD = Out@GRAD at the first channel of each group that equals Out, else 0",
 )
 def maxout_grad(x: e.Tensor, out: e.Tensor, dout: e.Tensor, *, groups: int, axis: int) -> e.Tensor:
-    """Written: the derived one would give every one of equal maxima the gradient."""
+    """Hand-written: the derived gradient goes to each of several equal maxima; this one to the first."""
     parts, at = _grouped(x, groups, axis)
     number = e.reshape(e.iota((groups,), 0), (groups, *(1,) * (parts.rank - at - 1)))
     chosen = number == e.argmax(parts, at, keep=True)

@@ -1,4 +1,4 @@
-"""Metrics of classifiers: accuracy, mean_iou, precision_recall; auc has a file of its own."""
+"""Metrics of classifiers: accuracy, mean_iou, precision_recall; auc is in auc.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fluidlite.program.operator_options import Aliasing, Differentiation, Execut
     source="Fluid accuracy_op.cc",
 )
 def accuracy(out: e.Tensor, indices: e.Tensor, label: e.Tensor) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """A row is right if any of its indices is its label."""
+    """A row is correct if one of its indices is its label."""
     if indices.rank != 2:
         e.fail("Indices", "[rows, k], as top_k makes them")
     if not e.all_agree(out.dims, indices.dims):
@@ -81,7 +81,7 @@ def mean_iou(
     *,
     num_classes: int,
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """Every element counts for the class that was found, and for the right one if that is another."""
+    """A wrong element counts for both its predicted class and its true class."""
     e.same_dtype(labels, predictions)
     if not e.all_agree(predictions.dims, labels.dims):
         e.fail("Labels", f"{e.shown_dims(predictions.dims)}, the dims of Predictions")
@@ -92,11 +92,11 @@ def mean_iou(
     ):
         if not all(e.all_agree(each.dims, (e.number(size),)) for each in earlier):
             e.fail(slot, f"tensors of dims [{size}]")
-    items = e.product(predictions.dims)
-    found, label = (e.checked(e.reshape(x, (items,)), num_classes) for x in (predictions, labels))
-    right, one = e.cast(found == label, "int64"), e.full((items,), 1, "int64")
-    correct = e.add_at(right, found, 0, num_classes)
-    wrong = e.add_at(one, found, 0, num_classes) + e.add_at(one, label, 0, num_classes) - 2 * correct
+    elements = e.product(predictions.dims)
+    predicted, label = (e.checked(e.reshape(x, (elements,)), num_classes) for x in (predictions, labels))
+    is_right, ones = e.cast(predicted == label, "int64"), e.full((elements,), 1, "int64")
+    correct = e.add_at(is_right, predicted, 0, num_classes)
+    wrong = e.add_at(ones, predicted, 0, num_classes) + e.add_at(ones, label, 0, num_classes) - 2 * correct
     for more in in_corrects:
         correct = correct + e.reshape(more, (num_classes,))
     for more in in_wrongs:
@@ -146,7 +146,7 @@ def precision_recall(
     *,
     class_number: int,
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """Four counts of each class."""
+    """Count true and false positives and negatives of each class."""
     if max_probs.rank != 2 or not e.agree(max_probs.dims[1], 1):
         e.fail("MaxProbs", "[rows, 1], as top_k with k=1 makes")
     for each in (indices, labels, weights):
@@ -159,11 +159,11 @@ def precision_recall(
     if states_info is not None and not e.all_agree(states_info.dims, states_dims):
         e.fail("StatesInfo", f"[{class_number}, 4], a row for a class")
     rows = indices.dims[:1]
-    found, label = (e.checked(e.reshape(x, rows), class_number) for x in (indices, labels))
+    predicted, label = (e.checked(e.reshape(x, rows), class_number) for x in (indices, labels))
     weight = e.full(rows, 1, max_probs.dtype) if weights is None else e.reshape(weights, rows)
-    hit = found == label
+    hit = predicted == label
     right, missed = e.where(hit, weight, 0), e.where(hit, 0, weight)
-    tp, fp = (e.add_at(x, found, 0, class_number) for x in (right, missed))
+    tp, fp = (e.add_at(x, predicted, 0, class_number) for x in (right, missed))
     fn = e.add_at(missed, label, 0, class_number)
     states = e.stack([tp, fp, e.reduce_sum(weight) - (tp + fp + fn), fn], 1)
     total = states if states_info is None else states + e.reshape(states_info, states_dims)
@@ -180,12 +180,12 @@ def _scores(states: e.Tensor) -> e.Tensor:
 
 
 def _rate(right: e.Tensor, wrong: e.Tensor) -> e.Tensor:
-    """The part that is right; 1 of nothing."""
-    some = e.logical_or(right > 0, wrong > 0)
-    return e.where(some, right / e.where(some, right + wrong, 1), 1)
+    """Return right / (right + wrong), or 1 if both are 0."""
+    is_counted = e.logical_or(right > 0, wrong > 0)
+    return e.where(is_counted, right / e.where(is_counted, right + wrong, 1), 1)
 
 
 def _all_three(precision: e.Tensor, recall: e.Tensor) -> list[e.Tensor]:
-    some = e.logical_or(precision > 0, recall > 0)
-    both = e.where(some, precision + recall, 1)
-    return [precision, recall, e.where(some, 2 * precision * recall / both, 0)]
+    is_counted = e.logical_or(precision > 0, recall > 0)
+    total = e.where(is_counted, precision + recall, 1)
+    return [precision, recall, e.where(is_counted, 2 * precision * recall / total, 0)]

@@ -1,4 +1,4 @@
-"""Averages of parameters over training: average_accumulates, and the slow weights of Lookahead."""
+"""Averages of parameters over training: average_accumulates; and lookahead_update, the slow weights of Lookahead."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fluidlite.program.operator_options import Aliasing, Inference, Lowering
 from fluidlite.program.registry import register_op
 from fluidlite.program.rules import ScalarRule
 
-MOST = 16384
-"""After so many updates a sum is moved on: a longer one loses what is added to it."""
+MAX_SUMMED_UPDATES = 16384
+"""Updates after which out_sum_1 is added to out_sum_2, as in Fluid: a larger sum rounds off what is added to it."""
 
 # average_accumulates -----------------------------------------------------------------------------------------------
 
@@ -52,17 +52,17 @@ def _average(
     min_average_window: int,
 ) -> Any:
     updates, count = in_num_updates + 1, in_num_accumulates + 1
-    moved = mod(updates, MOST) == 0
+    rolls_over = mod(updates, MAX_SUMMED_UPDATES) == 0
     window = minimum(cast(cast(updates, "float32") * average_window, "int64"), max_average_window)
-    full = logical_and(count >= min_average_window, count >= window)
+    is_full = logical_and(count >= min_average_window, count >= window)
     first = in_sum_1 + param
-    first, second = where(moved, 0, first), where(moved, first + in_sum_2, in_sum_2)
+    first, second = where(rolls_over, 0, first), where(rolls_over, first + in_sum_2, in_sum_2)
     return (
-        where(full, 0, first),
-        where(full, 0, second),
-        where(full, first + second, in_sum_3),
-        where(full, 0, count),
-        where(full, count, in_old_num_accumulates),
+        where(is_full, 0, first),
+        where(is_full, 0, second),
+        where(is_full, first + second, in_sum_3),
+        where(is_full, 0, count),
+        where(is_full, count, in_old_num_accumulates),
         updates,
     )
 
@@ -77,7 +77,7 @@ register_op(
     attrs=(
         Attr("average_window", "float", 0.0, doc="length of the window, as a part of the number of updates"),
         Attr("max_average_window", "int", minimum=0),
-        Attr("min_average_window", "int", 10000, doc="no window is full before so many updates"),
+        Attr("min_average_window", "int", 10000, doc="minimum number of updates in a full window"),
     ),
     dtypes={"param": ALL_FLOATS},
     doc="out_sum_1 = in_sum_1 + param, which every 16384 updates moves to out_sum_2; once the window is full, "
@@ -101,9 +101,9 @@ def _infer_lookahead(call: Call) -> Inferred:
 
 
 def _lookahead(fast: Any, slow: Any, step: Any, *, alpha: float, k: int) -> Any:
-    due = mod(step, k) == 0
+    is_due = mod(step, k) == 0
     mixed = alpha * fast + (1 - alpha) * slow
-    return where(due, mixed, fast), where(due, mixed, slow)
+    return where(is_due, mixed, fast), where(is_due, mixed, slow)
 
 
 scalar_op(

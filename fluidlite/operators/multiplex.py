@@ -1,4 +1,4 @@
-"""Rows chosen from several tensors: multiplex."""
+"""multiplex: select each row from one of several tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fluidlite.program.operator_options import Inference
 
 
 def _column(ids: e.Tensor, count: int, rank: int) -> e.Tensor:
-    """Ids, checked, beside tensors of a rank."""
+    """Ids, checked and reshaped to broadcast with tensors of a rank."""
     return e.reshape(e.checked(ids, count), (ids.dims[0], *(1,) * (rank - 1)))
 
 
@@ -26,7 +26,7 @@ def _column(ids: e.Tensor, count: int, rank: int) -> e.Tensor:
     doc="Out[i] = X[Ids[i]][i]; an id outside 0 <= id < number of X is an OutOfRangeError",
 )
 def multiplex(ids: e.Tensor, x: Sequence[e.Tensor]) -> e.Tensor:
-    """One choice for each tensor but the first."""
+    """One select for each tensor after the first."""
     if len(x) < 2:
         e.fail("X", "two tensors or more")
     if ids.rank != 2 or not e.agree(ids.dims[1], 1):
@@ -48,7 +48,7 @@ def multiplex(ids: e.Tensor, x: Sequence[e.Tensor]) -> e.Tensor:
 
 @gradient(multiplex, metadata=("X",), doc="X@GRAD[k][i] = Out@GRAD[i] where Ids[i] is k, else 0")
 def multiplex_grad(ids: e.Tensor, x: Sequence[e.Tensor], dout: e.Tensor) -> list[e.Tensor]:
-    """Written: the derived one is a chain of choices for each X."""
+    """Hand-written: the derived gradient is a chain of selects for each X."""
     for each in x:
         e.need_dims(dout, each.dims, "Out@GRAD", "X")
     column = _column(ids, len(x), dout.rank)

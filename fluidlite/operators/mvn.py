@@ -1,4 +1,4 @@
-"""mvn: the elements along an axis get mean 0 and variance 1; its gradient reads its output."""
+"""mvn: normalise along an axis to mean 0 and variance 1; the gradient reads Out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def mvn(x: e.Tensor, *, axis: int, epsilon: float) -> tuple[e.Tensor, e.Tensor]:
     "Out may take its memory",
 )
 def mvn_grad(out: e.Tensor, inverse: e.Tensor, dout: e.Tensor, *, axis: int, epsilon: float) -> e.Tensor:
-    """Written: the derived one would read X."""
+    """Hand-written: the derived gradient reads X."""
     at = axis_of(out, axis)
     first, second = (e.reduce_mean(part, at, keep=True) for part in (dout, dout * out))
     return (dout - first - out * second) * inverse

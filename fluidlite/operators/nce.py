@@ -1,4 +1,4 @@
-"""nce: noise-contrastive estimation, a class against drawn ones; and sample_classes, which draws them."""
+"""nce: noise-contrastive estimation of a class against random classes; and sample_classes, which draws them."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def _infer_sample(call: Call) -> Inferred:
     if custom != call.has("Probs"):
         call.fail_attr("sampler", "custom_dist if Probs is given, and no other then")
     if custom:
-        wanted = call.attr("num_total_classes")
+        classes = call.attr("num_total_classes")
         dims = call.dims("Probs")
-        call.need(len(dims) == 1 and agree(dims[0], wanted), "Probs", f"[{wanted}], a probability for each class")
+        call.need(len(dims) == 1 and agree(dims[0], classes), "Probs", f"[{classes}], a probability for each class")
     return {"Out": Spec.of((call.dims("Like")[0], call.attr("num")), "int64")}
 
 
 register_op(
     "sample_classes",
-    Differentiation(stop_gradient={"Probs": "what is drawn is no function of it"}),
+    Differentiation(stop_gradient={"Probs": "the drawn classes have no derivative by it"}),
     Inference(_infer_sample),
     Execution(random=True, host_only="classes of a distribution are searched for on the host"),
     inputs=(
@@ -56,14 +56,14 @@ register_op(
     source="Fluid math/sampler.cc",
 )
 
-_FAR = -60.0
-"""Below such a score -ln(o / (o + b)) is written by exp(score): exp(-score) may overflow."""
+_MIN_DIRECT_SCORE = -60.0
+"""Below this score exp(-score) may overflow, so that -ln(o / (o + b)) is computed with exp(score)."""
 
 # nce ---------------------------------------------------------------------------------------------------------------
 
 
-def _chance(classes: e.Tensor, probs: e.Tensor | None, sampler: str, total: int, dtype: str) -> e.Tensor:
-    """How likely a class is drawn."""
+def _probability(classes: e.Tensor, probs: e.Tensor | None, sampler: str, total: int, dtype: str) -> e.Tensor:
+    """The probability that a class is drawn."""
     if probs is not None:
         return e.take(e.wide(probs), classes, 0)
     if sampler == "uniform":
@@ -115,7 +115,7 @@ def nce(
     num_total_classes: int,
     sampler: str,
 ) -> e.Tensor:
-    """Weights of the classes are gathered."""
+    """Gather the weights of the true and the drawn classes."""
     if input.rank != 2:
         e.fail("Input", "[rows, width]")
     rows, width, total = input.dims[0], input.dims[1], num_total_classes
@@ -140,20 +140,20 @@ def nce(
         e.same_dtype(sample_weight, input)
         sample_weight = column(sample_weight, rows, "one for each row of Input")
 
-    def scored(classes: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
-        at = e.checked(e.cast(classes, "int64"), total)
-        scores = e.reduce_sum(e.take(weight, at, 0) * e.unsqueeze(input, 1), 2)
+    def scores_and_noise(classes: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
+        index = e.checked(e.cast(classes, "int64"), total)
+        scores = e.reduce_sum(e.take(weight, index, 0) * e.unsqueeze(input, 1), 2)
         if bias is not None:
-            scores = scores + e.take(bias, at, 0)
-        noise = _chance(at, custom_dist_probs, sampler, total, scores.dtype) * samples.dims[1]
+            scores = scores + e.take(bias, index, 0)
+        noise = _probability(index, custom_dist_probs, sampler, total, scores.dtype) * samples.dims[1]
         return scores, noise
 
-    score, noise = scored(label)
-    near = e.log1p(noise * (1 + e.exp(-e.maximum(score, _FAR))))
-    far = e.log(noise + (1 + noise) * e.exp(e.minimum(score, _FAR))) - score
-    true = e.where(score < _FAR, far, near)
-    score, noise = scored(samples)
-    cost = e.reduce_sum(true, 1, keep=True) + e.reduce_sum(e.log1p(e.sigmoid(score) / noise), 1, keep=True)
+    score, noise = scores_and_noise(label)
+    direct = e.log1p(noise * (1 + e.exp(-e.maximum(score, _MIN_DIRECT_SCORE))))
+    scaled = e.log(noise + (1 + noise) * e.exp(e.minimum(score, _MIN_DIRECT_SCORE))) - score
+    true_cost = e.where(score < _MIN_DIRECT_SCORE, scaled, direct)
+    score, noise = scores_and_noise(samples)
+    cost = e.reduce_sum(true_cost, 1, keep=True) + e.reduce_sum(e.log1p(e.sigmoid(score) / noise), 1, keep=True)
     if sample_weight is None:
         return cost
     return cost * e.reshape(sample_weight, (rows, 1))

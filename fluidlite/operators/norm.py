@@ -1,4 +1,4 @@
-"""norm (to length 1 along an axis), lrn (by neighbouring channels) and affine_channel."""
+"""norm (L2 normalisation along an axis), lrn (local response normalisation) and affine_channel."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ def norm(x: e.Tensor, *, axis: int, epsilon: float) -> tuple[e.Tensor, e.Tensor]
 
 @gradient(norm, doc="X@GRAD = (Out@GRAD - X sum(X Out@GRAD) / Norm^2) / Norm, the sum being over the axis")
 def norm_grad(x: e.Tensor, norm: e.Tensor, dout: e.Tensor, *, axis: int) -> e.Tensor:
-    """Written: the derived one takes twice as many passes over X."""
+    """Hand-written: the derived gradient takes twice as many passes over X."""
     at = _axis(x, axis)
     e.need_dims(dout, x.dims, "Out@GRAD", "X")
     e.need_dims(norm, [e.number(1) if k == at else d for k, d in enumerate(x.dims)], "Norm", "Norm")
-    along = e.reduce_sum(x * dout, at, keep=True) / (norm * norm)
-    return (dout - x * along) / norm
+    projection = e.reduce_sum(x * dout, at, keep=True) / (norm * norm)
+    return (dout - x * projection) / norm
 
 
 # lrn ---------------------------------------------------------------------------------------------------------------
 
 
-def _near(x: e.Tensor, data_format: str, n: int) -> e.Tensor:
-    """Sums of ``n`` neighbours along the channels, from zeros beyond their ends; of 2, 4, 8, ... of them first."""
+def _neighbour_sums(x: e.Tensor, data_format: str, n: int) -> e.Tensor:
+    """Sums of ``n`` neighbouring channels, zero-padded; composed of sums of 1, 2, 4, 8, ... channels."""
     axis, half = 3 if data_format == "NHWC" else 1, n // 2
     size = x.dims[axis]
     if half >= size - 1:
         return e.broadcast(e.reduce_sum(x, axis, keep=True), x.dims)
-    beyond = [half if k == axis else 0 for k in range(x.rank)]
-    sums, width, at, total = e.pad(x, beyond, beyond), 1, 0, None
+    padding = [half if k == axis else 0 for k in range(x.rank)]
+    sums, width, at, total = e.pad(x, padding, padding), 1, 0, None
     while True:
-        if n & width:  # sums of so many channels begin where the others end
+        if n & width:  # append a sum of ``width`` channels to the total
             part = e.slice_axis(sums, axis, at, size)
             total, at = part if total is None else total + part, at + width
         if at == n:
@@ -71,9 +71,7 @@ def _near(x: e.Tensor, data_format: str, n: int) -> e.Tensor:
     inputs={"X": "[batch, channels, height, width], or channels last if data_format is NHWC"},
     outputs=("Out", Slot("MidOut", intermediate=True, content="k + alpha times the sum of squares")),
     attrs=(
-        Attr(
-            "n", "int", 5, minimum=1, doc="how many channels take part, the one itself in their middle: an odd number"
-        ),
+        Attr("n", "int", 5, minimum=1, doc="how many channels are summed, centred on each channel: an odd number"),
         Attr("k", "float", 2.0),
         Attr("alpha", "float", 1e-4),
         Attr("beta", "float", 0.75),
@@ -84,7 +82,7 @@ def _near(x: e.Tensor, data_format: str, n: int) -> e.Tensor:
     doc="MidOut = k + alpha (the sum of X^2 over n neighbouring channels); Out = X MidOut^-beta",
 )
 def lrn(x: e.Tensor, *, n: int, k: float, alpha: float, beta: float, data_format: str) -> tuple[e.Tensor, e.Tensor]:
-    """Divided by a power of the neighbours' squares."""
+    """Divide by a power of the sum of the neighbours' squares."""
     if x.rank != 4:
         e.fail("X", "a rank of 4: batch, channels, height and width")
     if n % 2 == 0:
@@ -92,7 +90,7 @@ def lrn(x: e.Tensor, *, n: int, k: float, alpha: float, beta: float, data_format
     for name, value in (("k", k), ("alpha", alpha), ("beta", beta)):
         if not value > 0:
             e.fail_attr(name, "a number above 0")
-    middle = k + alpha * _near(x * x, data_format, n)
+    middle = k + alpha * _neighbour_sums(x * x, data_format, n)
     return x * e.pow_(middle, -beta), middle
 
 
@@ -111,16 +109,16 @@ def lrn_grad(
     beta: float,
     data_format: str,
 ) -> e.Tensor:
-    """Written: the derived one pads each of the sums, and takes two powers."""
+    """Hand-written: the derived gradient pads each of the sums and computes two powers."""
     power: e.Tensor = e.pow_(mid_out, -beta)
-    return dout * power - 2 * alpha * beta * x * _near(out * dout / mid_out, data_format, n)
+    return dout * power - 2 * alpha * beta * x * _neighbour_sums(out * dout / mid_out, data_format, n)
 
 
 # affine_channel ----------------------------------------------------------------------------------------------------
 
 
 def _channels(x: e.Tensor, data_layout: str, *parameters: e.Tensor) -> int:
-    """The axis of the channels; parameters have a number for each."""
+    """The axis of the channels; check that parameters have one number for each."""
     if x.rank < 2:
         e.fail("X", "a rank of 2 or more, batch and channels among its dims")
     axis = 1 if data_layout == "NCHW" else x.rank - 1
@@ -130,8 +128,8 @@ def _channels(x: e.Tensor, data_layout: str, *parameters: e.Tensor) -> int:
     return axis
 
 
-def _along(parameter: e.Tensor, x: e.Tensor, axis: int) -> e.Tensor:
-    """A number a channel, among the dims of X."""
+def _per_channel(parameter: e.Tensor, x: e.Tensor, axis: int) -> e.Tensor:
+    """Reshape a parameter to broadcast with X."""
     return e.reshape(parameter, [x.dims[axis] if k == axis else 1 for k in range(x.rank)])
 
 
@@ -158,7 +156,7 @@ def _along(parameter: e.Tensor, x: e.Tensor, axis: int) -> e.Tensor:
 def affine_channel(x: e.Tensor, scale: e.Tensor, bias: e.Tensor, *, data_layout: str) -> e.Tensor:
     """A factor and a summand for each channel."""
     axis = _channels(x, data_layout, scale, bias)
-    return x * _along(scale, x, axis) + _along(bias, x, axis)
+    return x * _per_channel(scale, x, axis) + _per_channel(bias, x, axis)
 
 
 @gradient(
@@ -170,10 +168,10 @@ def affine_channel(x: e.Tensor, scale: e.Tensor, bias: e.Tensor, *, data_layout:
 def affine_channel_grad(
     x: e.Tensor, scale: e.Tensor, dout: e.Tensor, *, data_layout: str
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """Written: Fluid's reads no Bias."""
+    """Hand-written: Fluid's gradient does not read Bias."""
     e.need_dims(dout, x.dims, "Out@GRAD", "X")
     axis = _channels(x, data_layout, scale)
-    others = [k for k in range(x.rank) if k != axis]
+    other_axes = [k for k in range(x.rank) if k != axis]
     product = e.call("elementwise_mul_grad", {"X": x, "Y": scale, "Out@GRAD": dout}, {"axis": axis})
-    total = e.call("reduce_sum", {"X": dout}, {"dim": others})
+    total = e.call("reduce_sum", {"X": dout}, {"dim": other_axes})
     return product["X@GRAD"], product["Y@GRAD"], total["Out"]

@@ -1,4 +1,4 @@
-"""What several expressions require of their operands."""
+"""Checks of operands that several expressions share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from fluidlite import expr as e
 
 
 def column(x: e.Tensor, count: e.Numeric, what: str) -> e.Tensor:
-    """Require an operand of [count, 1], or [count]: ``what`` they are. Return it as [count]."""
+    """Require an operand of [count, 1] or [count], which ``what`` describes. Return it as [count]."""
     expected = f"[{{0}}, 1], {what}"
     if x.rank not in (1, 2):
-        known = e.known(count)
-        e.fail(e.slot(x), expected.format("n" if known is None else known))
-    for size, wanted in zip(x.dims, (count, 1), strict=False):
-        e.need(size == wanted, e.slot(x), expected, numbers=(e.number(count),))
+        known_count = e.known(count)
+        e.fail(e.slot(x), expected.format("n" if known_count is None else known_count))
+    for size, expected_size in zip(x.dims, (count, 1), strict=False):
+        e.need(size == expected_size, e.slot(x), expected, numbers=(e.number(count),))
     return e.reshape(x, (count,))
 
 

@@ -1,4 +1,4 @@
-"""What the optimisers' updates share: outputs that are their inputs, written in place; inference."""
+"""Helpers of the optimisers' updates: in-place outputs and inference."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def update(
     doc: str,
     source: str,
 ) -> OpDef:
-    """Declare an update that is a function of scalars.
+    """Declare an elementwise update.
 
-    ``outputs``: by output slot, the input slot whose variable it is.
+    ``outputs``: by output slot, the input slot whose variable it updates in place.
     ``optional``: slots, of inputs and outputs, that may be left out.
-    ``check``: raises what else is wrong with a call.
+    ``check``: makes further checks of a call.
     """
     return scalar_op(
         type,
@@ -47,9 +47,10 @@ def update(
 
 
 def update_infer(outputs: Mapping[str, str], check: Callable[[Call], None] | None = None) -> Callable[[Call], Inferred]:
-    """Return the inference of an update: state is as Param, ``SCALARS`` hold one number; outputs are as their inputs.
+    """Return the inference of an update: state has Param's metadata, ``SCALARS`` hold one number.
 
-    All but Grad may be float32 where Param is a half type: in that, powers of beta2 near 1 and slow averages stall.
+    Inputs other than Grad may be float32 if Param is a half type, in which powers of beta2 near 1 and slow averages
+    would stop changing.
     """
 
     def infer(call: Call) -> Inferred:

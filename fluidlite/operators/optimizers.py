@@ -45,9 +45,9 @@ update(
     _momentum,
     {"ParamOut": "Param", "VelocityOut": "Velocity"},
     attrs=(
-        Attr("mu", "float", doc="what is kept of the velocity"),
+        Attr("mu", "float", doc="weight of the old velocity"),
         Attr("use_nesterov", "bool", False, doc="take Nesterov's step"),
-        Attr("regularization_method", "str", "", choices=("", "l2_decay"), doc="what Grad is given besides"),
+        Attr("regularization_method", "str", "", choices=("", "l2_decay"), doc="regularisation that is added to Grad"),
         Attr("regularization_coeff", "float", 0.0, doc="with l2_decay, Grad is Grad + regularization_coeff Param"),
     ),
     doc="VelocityOut = mu Velocity + Grad; ParamOut = Param - LearningRate VelocityOut, or by Nesterov's step "
@@ -63,14 +63,14 @@ L1_L2 = (
 )
 
 
-def shrunk(param: Any, rate: Any, l1: Any, l2: Any) -> Any:
+def proximal_step(param: Any, rate: Any, l1: Any, l2: Any) -> Any:
     """Return the symbol of the proximal step of the two penalties."""
     return sign(param) * maximum(abs_(param) - rate * maximum(l1, 0), 0) / (1 + rate * l2)
 
 
 update(
     "proximal_gd",
-    lambda param, grad, learning_rate, *, l1, l2: shrunk(param - learning_rate * grad, learning_rate, l1, l2),
+    lambda param, grad, learning_rate, *, l1, l2: proximal_step(param - learning_rate * grad, learning_rate, l1, l2),
     {"ParamOut": "Param"},
     attrs=L1_L2,
     doc="p = Param - LearningRate Grad; ParamOut = sign(p) max(|p| - LearningRate l1, 0) / (1 + LearningRate l2)",

@@ -1,4 +1,4 @@
-"""Optimisers with a rate of its own for each element: adam, adamax, adagrad and its kin, adadelta, rmsprop, ftrl."""
+"""Optimisers with a rate for each element: adam, adamax, adagrad and its variants, adadelta, rmsprop, ftrl."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 from fluidlite.expr import abs_, maximum, pow_, sign, sqrt, where
 from fluidlite.operators.optimizer_update import update
-from fluidlite.operators.optimizers import L1_L2, shrunk
+from fluidlite.operators.optimizers import L1_L2, proximal_step
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
 
 BETAS = (
-    Attr("beta1", "float", 0.9, doc="what is kept of the first moment"),
-    Attr("beta2", "float", 0.999, doc="what is kept of the second moment"),
+    Attr("beta1", "float", 0.9, doc="weight of the old first moment"),
+    Attr("beta2", "float", 0.999, doc="weight of the old second moment"),
 )
 
 # adam --------------------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ update(
     optional=("Beta1Tensor", "Beta2Tensor", "Beta1PowOut", "Beta2PowOut"),
     doc="Moment1Out = beta1 Moment1 + (1 - beta1) Grad; Moment2Out = beta2 Moment2 + (1 - beta2) Grad^2; "
     "ParamOut = Param - LearningRate sqrt(1 - Beta2Pow) / (1 - Beta1Pow) Moment1Out / (sqrt(Moment2Out) + epsilon); "
-    "Beta1PowOut = beta1 Beta1Pow and Beta2PowOut = beta2 Beta2Pow, if they are asked for",
+    "Beta1PowOut = beta1 Beta1Pow and Beta2PowOut = beta2 Beta2Pow, if they are requested",
     source="Fluid adam_op.h",
 )
 
@@ -132,7 +132,7 @@ update(
 
 def _proximal_adagrad(param: Any, moment: Any, grad: Any, learning_rate: Any, *, l1: float, l2: float) -> Any:
     total = moment + grad * grad
-    return shrunk(param - learning_rate * grad / sqrt(total), learning_rate, l1, l2), total
+    return proximal_step(param - learning_rate * grad / sqrt(total), learning_rate, l1, l2), total
 
 
 update(

@@ -20,7 +20,7 @@ def _norm(x: e.Tensor) -> e.Tensor:
 
 
 def _number(x: e.Tensor, like: e.Tensor) -> e.Tensor:
-    """An operand of one number, whatever its dims."""
+    """Reshape an operand of one number to broadcast with ``like``."""
     return e.reshape(x, (1,) * like.rank)
 
 
@@ -35,9 +35,9 @@ _LARS_OUT = {"ParamOut": "Param", "VelocityOut": "Velocity"}
     Aliasing(must=_LARS_OUT),
     outputs=tuple(_LARS_OUT),
     attrs=(
-        Attr("mu", "float", doc="what is kept of the velocity"),
+        Attr("mu", "float", doc="weight of the old velocity"),
         Attr("lars_coeff", "float", 0.001, doc="trust in the ratio of the norms"),
-        Attr("lars_weight_decay", "float", 0.0005, doc="how much of Param joins the gradient"),
+        Attr("lars_weight_decay", "float", 0.0005, doc="weight of Param in the gradient"),
         Attr("epsilon", "float", 0.0, doc="is added to the divisor"),
     ),
     dtypes={"Param": ALL_FLOATS},
@@ -56,10 +56,10 @@ def lars_momentum(
     lars_weight_decay: e.Number,
     epsilon: e.Number,
 ) -> tuple[e.Tensor, ...]:
-    """The rate of a parameter follows its norm and that of its gradient."""
-    p, g, given = _norm(param), _norm(grad), _number(learning_rate, param)
-    trusted = given * lars_coeff * p / (g + lars_weight_decay * p + epsilon)
-    rate = e.where(e.logical_and(p > 0, g > 0), trusted, given)
+    """Scale the learning rate by the ratio of the norms of parameter and gradient."""
+    p, g, base_rate = _norm(param), _norm(grad), _number(learning_rate, param)
+    scaled_rate = base_rate * lars_coeff * p / (g + lars_weight_decay * p + epsilon)
+    rate = e.where(e.logical_and(p > 0, g > 0), scaled_rate, base_rate)
     speed = mu * velocity + rate * (grad + lars_weight_decay * param)
     return param - speed, speed
 
@@ -75,7 +75,7 @@ _LAMB_OUT = {"ParamOut": "Param", "Moment1Out": "Moment1", "Moment2Out": "Moment
     Aliasing(must=_LAMB_OUT),
     outputs=tuple(_LAMB_OUT),
     attrs=(
-        Attr("weight_decay", "float", doc="how much of Param joins the direction"),
+        Attr("weight_decay", "float", doc="weight of Param in the direction"),
         *BETAS,
         Attr("epsilon", "float", 1e-6, doc="is added to the divisor"),
     ),
@@ -98,7 +98,7 @@ def lamb(
     beta2: e.Number,
     epsilon: e.Number,
 ) -> tuple[e.Tensor, ...]:
-    """As in Fluid, the powers of the betas are given, and not used."""
+    """As in Fluid, the powers of the betas are inputs that are not used."""
     first = beta1 * moment1 + (1 - beta1) * grad
     second = beta2 * moment2 + (1 - beta2) * grad * grad
     direction = first / (e.sqrt(second) + epsilon) + weight_decay * param
@@ -110,7 +110,7 @@ def lamb(
 # dpsgd -------------------------------------------------------------------------------------------------------------
 
 _CLIP = (
-    Attr("clip", "float", 10.0, doc="greatest norm of Grad"),
+    Attr("clip", "float", 10.0, doc="maximum norm of Grad"),
     Attr("batch_size", "float", 16.0, doc="divides the noise"),
 )
 _DPSGD_OUT = {"ParamOut": "Param"}
@@ -129,17 +129,17 @@ _DPSGD_OUT = {"ParamOut": "Param"}
 def dpsgd_step(
     param: e.Tensor, grad: e.Tensor, learning_rate: e.Tensor, noise: e.Tensor, *, clip: e.Number, batch_size: e.Number
 ) -> e.Tensor:
-    """All of dpsgd but what draws a random number."""
-    rate, drawn = _number(learning_rate, param), _number(noise, param)
-    return param - rate * (grad / e.maximum(_norm(grad) / clip, 1) + drawn / batch_size)
+    """The step of dpsgd, given its random number."""
+    rate, noise_number = _number(learning_rate, param), _number(noise, param)
+    return param - rate * (grad / e.maximum(_norm(grad) / clip, 1) + noise_number / batch_size)
 
 
 def _decompose_dpsgd(call: Call, build: Any) -> None:
-    drawn = {"shape": (1,), "dtype": compute_dtype(call.dtype("Param")), "std": call.attr("sigma")}
-    noise = build("gaussian_random", {}, {"Out": None}, {**drawn, "seed": call.attr("seed")})
-    given = {slot.name: build.input(slot.name) for slot in call.op.inputs}
-    attrs = {each.name: call.attr(each.name) for each in _CLIP}
-    build("dpsgd_step", {**given, "Noise": noise}, {"ParamOut": build.output("ParamOut")}, attrs)
+    noise_attrs = {"shape": (1,), "dtype": compute_dtype(call.dtype("Param")), "std": call.attr("sigma")}
+    noise = build("gaussian_random", {}, {"Out": None}, {**noise_attrs, "seed": call.attr("seed")})
+    inputs = {slot.name: build.input(slot.name) for slot in call.op.inputs}
+    attrs = {attr.name: call.attr(attr.name) for attr in _CLIP}
+    build("dpsgd_step", {**inputs, "Noise": noise}, {"ParamOut": build.output("ParamOut")}, attrs)
 
 
 register_op(

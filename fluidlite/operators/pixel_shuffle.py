@@ -1,4 +1,4 @@
-"""Elements of images in another order: pixel_shuffle, space_to_depth, shuffle_channel, temporal_shift."""
+"""Permutations of image elements: pixel_shuffle, space_to_depth, shuffle_channel, temporal_shift."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def _image(x: e.Tensor) -> e.Tensor:
 
 
 def _part(attr: str, x: e.Tensor, axis: int, divisor: int) -> e.Number:
-    """A dim of images divided; an error if that is no whole number."""
+    """Divide a dim of images; fail if the divisor does not divide it."""
     size, what = x.dims[axis], ("images", "channels", "height", "width")[axis]
     expected = f"a number with which {divisor} divides {{0}}, the {what} of {e.slot(x)} ({{{e.slot(x)}}})"
     e.need_attr(size % divisor == 0, attr, expected, size)
     return size // divisor
 
 
-def _moved(x: e.Tensor, split: tuple[e.Number | int, ...], axes: tuple[int, ...], *dims: e.Number | int) -> e.Tensor:
-    """A transpose between other dims."""
+def _permuted(x: e.Tensor, split: tuple[e.Number | int, ...], axes: tuple[int, ...], *dims: e.Number | int) -> e.Tensor:
+    """Reshape, transpose, reshape."""
     return e.reshape(e.transpose(e.reshape(x, split), axes), dims)
 
 
@@ -49,18 +49,18 @@ def _moved(x: e.Tensor, split: tuple[e.Number | int, ...], axes: tuple[int, ...]
     doc="Out[n, c, h r + i, w r + j] = X[n, c r^2 + i r + j, h, w], r = upscale_factor",
 )
 def pixel_shuffle(x: e.Tensor, *, upscale_factor: int) -> e.Tensor:
-    """Channels become the pixels of a block."""
+    """Move channels to the pixels of a block."""
     (n, _, h, w), r = _image(x).dims, upscale_factor
     c = _part("upscale_factor", x, 1, r * r)
-    return _moved(x, (n, c, r, r, h, w), (0, 1, 4, 2, 5, 3), n, c, h * r, w * r)
+    return _permuted(x, (n, c, r, r, h, w), (0, 1, 4, 2, 5, 3), n, c, h * r, w * r)
 
 
 @gradient(pixel_shuffle, doc=_GRAD_DOC)
 def pixel_shuffle_grad(dout: e.Tensor, *, upscale_factor: int) -> e.Tensor:
-    """Written, as the others are: it takes the dims of Out@GRAD, and X is not read."""
+    """Hand-written, as the others here: it takes the dims from Out@GRAD, so that X is not read."""
     (n, c, _, _), r = _image(dout).dims, upscale_factor
     h, w = _part("upscale_factor", dout, 2, r), _part("upscale_factor", dout, 3, r)
-    return _moved(dout, (n, c, h, r, w, r), (0, 1, 3, 5, 2, 4), n, c * (r * r), h, w)
+    return _permuted(dout, (n, c, h, r, w, r), (0, 1, 3, 5, 2, 4), n, c * (r * r), h, w)
 
 
 # space_to_depth ----------------------------------------------------------------------------------------------------
@@ -75,10 +75,10 @@ def pixel_shuffle_grad(dout: e.Tensor, *, upscale_factor: int) -> e.Tensor:
     "X[(b s + d) c / s^2 + k, i, j], under the dims [c s^2, h / s, w / s]; s = blocksize",
 )
 def space_to_depth(x: e.Tensor, *, blocksize: int) -> e.Tensor:
-    """Channels become the pixels of a block, and the larger image gets other dims."""
+    """Move channels to the pixels of a block, then reshape the larger image."""
     (n, c, h, w), s = _image(x).dims, blocksize
     each, rows, columns = (_part("blocksize", x, axis, by) for axis, by in ((1, s * s), (2, s), (3, s)))
-    return _moved(x, (n, s, s, each, h, w), (0, 3, 4, 1, 5, 2), n, c * (s * s), rows, columns)
+    return _permuted(x, (n, s, s, each, h, w), (0, 3, 4, 1, 5, 2), n, c * (s * s), rows, columns)
 
 
 @gradient(space_to_depth, doc=_GRAD_DOC)
@@ -86,7 +86,7 @@ def space_to_depth_grad(dout: e.Tensor, *, blocksize: int) -> e.Tensor:
     """The same backwards."""
     (n, _, h, w), s = _image(dout).dims, blocksize
     c = _part("blocksize", dout, 1, s * s)
-    return _moved(dout, (n, -1, h * s, s, w * s, s), (0, 3, 5, 1, 2, 4), n, c, h * s, w * s)
+    return _permuted(dout, (n, -1, h * s, s, w * s, s), (0, 3, 5, 1, 2, 4), n, c, h * s, w * s)
 
 
 # shuffle_channel ---------------------------------------------------------------------------------------------------
@@ -101,23 +101,23 @@ def space_to_depth_grad(dout: e.Tensor, *, blocksize: int) -> e.Tensor:
     doc="Out[n, k group + g] = X[n, g c / group + k]",
 )
 def shuffle_channel(x: e.Tensor, *, group: int) -> e.Tensor:
-    """Groups of channels become channels of groups."""
+    """Transpose groups and the channels of a group."""
     n, c, h, w = _image(x).dims
-    return _moved(x, (n, group, _part("group", x, 1, group), h, w), (0, 2, 1, 3, 4), n, c, h, w)
+    return _permuted(x, (n, group, _part("group", x, 1, group), h, w), (0, 2, 1, 3, 4), n, c, h, w)
 
 
 @gradient(shuffle_channel, doc=_GRAD_DOC)
 def shuffle_channel_grad(dout: e.Tensor, *, group: int) -> e.Tensor:
     """The same backwards."""
     n, c, h, w = _image(dout).dims
-    return _moved(dout, (n, _part("group", dout, 1, group), group, h, w), (0, 2, 1, 3, 4), n, c, h, w)
+    return _permuted(dout, (n, _part("group", dout, 1, group), group, h, w), (0, 2, 1, 3, 4), n, c, h, w)
 
 
 # temporal_shift ----------------------------------------------------------------------------------------------------
 
 
 def _infer_shift(slot: str, target: str) -> Callable[[Call], Inferred]:
-    """The dims are those of X; how many channels move need not be known."""
+    """The dims are those of X; the number of channels may be unknown."""
 
     def infer(call: Call) -> Inferred:
         dims, steps = call.dims(slot), call.attr("seg_num")
@@ -133,17 +133,17 @@ def _infer_shift(slot: str, target: str) -> Callable[[Call], Inferred]:
 
 
 def _ends(channels: int, ratio: float) -> tuple[int, int]:
-    """Where the channels end that come a step later, and those a step earlier; rounded in float32, as Fluid does."""
+    """The ends of the channels shifted to the next step and to the previous one; rounded in float32, as in Fluid."""
     count, part = np.float32(channels), np.float32(ratio)
     return int(count * part), int(count * np.float32(2) * part)
 
 
-def _shifted(x: e.Tensor, seg_num: int, shift_ratio: float, by: int) -> e.Tensor:
+def _shifted(x: e.Tensor, seg_num: int, shift_ratio: float, steps_by: int) -> e.Tensor:
     n, c, h, w = x.dims
     first, second = _ends(e.exactly(c), shift_ratio)
     steps = e.reshape(x, (n // seg_num, seg_num, c, h, w))
     parts = []
-    for start, end, move in ((0, first, by), (first, second, -by), (second, c, 0)):
+    for start, end, move in ((0, first, steps_by), (first, second, -steps_by), (second, c, 0)):
         part = e.slice_axis(steps, 2, start, end - start)
         parts.append(e.pad(part, (0, move, 0, 0, 0), (0, -move, 0, 0, 0)))
     return e.reshape(e.concat(parts, 2), x.dims)
@@ -171,12 +171,12 @@ def _shifted(x: e.Tensor, seg_num: int, shift_ratio: float, by: int) -> e.Tensor
     "earlier, zeros moving in",
 )
 def temporal_shift(x: e.Tensor, *, seg_num: int, shift_ratio: float) -> e.Tensor:
-    """What is moved out is padded on the other side."""
+    """Shift by padding one end and cropping the other."""
     return _shifted(x, seg_num, shift_ratio, 1)
 
 
-def _forth_again(maker: Any) -> None:
-    """The gradient of moving back is moving; it is not derived, for that would ask how many channels there are."""
+def _shift_back_grad(maker: Any) -> None:
+    """The gradient of the backward shift is the shift; deriving it would need the number of channels."""
     attrs = {name: maker.attr(name) for name in ("seg_num", "shift_ratio")}
     maker.op("temporal_shift", {"X": maker.output_grad("X@GRAD")}, {"Out": maker.input_grad("Out@GRAD")}, attrs)
 
@@ -184,9 +184,9 @@ def _forth_again(maker: Any) -> None:
 @gradient(
     temporal_shift,
     Inference(_infer_shift("Out@GRAD", "X@GRAD")),
-    Differentiation(rule=_forth_again),
+    Differentiation(rule=_shift_back_grad),
     doc="X@GRAD = Out@GRAD with the same parts moved back",
 )
 def temporal_shift_grad(dout: e.Tensor, *, seg_num: int, shift_ratio: float) -> e.Tensor:
-    """Written: the derived one adds up padded parts."""
+    """Hand-written: the derived gradient adds padded slices."""
     return _shifted(dout, seg_num, shift_ratio, -1)

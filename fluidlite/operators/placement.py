@@ -1,4 +1,4 @@
-"""Where a value lies: device_view, which asks, and device_transfer, which copies."""
+"""Placement of a value: device_view, which checks its place, and device_transfer, which copies to a place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fluidlite.program.operator_options import Aliasing, Differentiation
     Aliasing(view=("Out", "X")),
     inputs=[Slot("X", unmoved=True)],
     dtypes={"X": ALL},
-    doc="Out = X, in the same memory: X must lie on the place that op_device names, or, without it, on the executor's",
+    doc="Out = X, in the same memory: X must be located on the place that op_device names, by default the executor's",
     source="Ginn's DeviceView",
 )
 def device_view(x: e.Tensor) -> e.Tensor:

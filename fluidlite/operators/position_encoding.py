@@ -1,4 +1,4 @@
-"""add_position_encoding: waves of growing length tell the steps of a sequence apart."""
+"""add_position_encoding: add sinusoidal position encodings to the steps of sequences."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fluidlite.expr.declare import gradient, operator
 from fluidlite.program.opdef import Attr
 
 _MAX_WIDTH = 1 << 16
+"""Maximum last dim of X."""
 
 
 def _waves(steps: e.Number, half: e.Number) -> e.Tensor:
@@ -51,5 +52,5 @@ def add_position_encoding(x: e.Tensor, *, alpha: e.Number, beta: e.Number) -> e.
 
 @gradient(add_position_encoding, doc="X@GRAD = alpha Out@GRAD")
 def add_position_encoding_grad(dout: e.Tensor, *, alpha: e.Number) -> e.Tensor:
-    """Written: the derived one asks for X."""
+    """Hand-written: the derived gradient reads X."""
     return e.wide(dout) * alpha

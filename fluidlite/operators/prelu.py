@@ -1,4 +1,4 @@
-"""prelu: a slope of its own for negative elements, which is learned. The expression is leaky_relu's with a tensor."""
+"""prelu: leaky relu with a learned slope, which is a tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr import where
 from fluidlite.operators.inference import Inferred, agree, like, same_dtype, size
-from fluidlite.operators.scalar_op import SUMMED, Elementwise, scalar_op
+from fluidlite.operators.scalar_op import SUM_MEMORY, Elementwise, scalar_op
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
 from fluidlite.program.operator_options import Aliasing, Differentiation, Inference
@@ -32,8 +32,8 @@ def _infer(call: Call) -> Inferred:
     return {"Out": like(call.spec("X"))}
 
 
-def _placed(operands: Operands) -> Mapping[str, tuple[Any, ...]]:
-    """Alpha's dims among those of X; Fluid counts its elements only."""
+def _broadcast_dims(operands: Operands) -> Mapping[str, tuple[Any, ...]]:
+    """Dims of Alpha that broadcast with X; Fluid only checks its number of elements."""
     mode, x = operands.attr("mode"), operands.dims("X")
     if mode == "all":
         dims: tuple[Any, ...] = (1,) * len(x)
@@ -44,14 +44,14 @@ def _placed(operands: Operands) -> Mapping[str, tuple[Any, ...]]:
     return {"Alpha": dims, "Alpha@GRAD": dims}
 
 
-# At 0 the slope counts, as in Fluid. A slope or a gradient that is no number stays where it is used.
+# At 0 the slope is used, as in Fluid. A slope or gradient of NaN affects only elements that use it.
 scalar_op(
     "prelu",
     lambda x, alpha: where(x > 0, x, alpha * x),
-    Differentiation(memory=SUMMED),
+    Differentiation(memory=SUM_MEMORY),
     Inference(_infer),
     Aliasing(may={"Out": "X"}),
-    Elementwise(placed=_placed, differentiable=("X", "Alpha"), broadcasts=True),
+    Elementwise(placed=_broadcast_dims, differentiable=("X", "Alpha"), broadcasts=True),
     attrs=(
         Attr(
             "mode",

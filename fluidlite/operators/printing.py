@@ -1,4 +1,4 @@
-"""print: shows a tensor while a program runs, and hands it on."""
+"""print: write a tensor to standard output while a program runs; Out is In."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fluidlite.program.operator_options import Differentiation, Execution, Infer
 from fluidlite.program.registry import register_op
 
 _PHASES = ("FORWARD", "BACKWARD", "BOTH")
-_shown: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
-"""How often each operator has printed, by program and operator; it ends with the program."""
+_print_counts: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
+"""Number of prints by program and operator id; entries live as long as the program."""
 
 
 def _infer(call: Call) -> Inferred:
@@ -27,18 +27,18 @@ def _run(frame: Any, op: Any) -> None:
     (tensor,) = frame.read("In")
     if frame.wants("Out"):
         frame.write("Out", [tensor])
-    attr, counts = op.attrs, _shown.setdefault(frame.program, {})
+    attr, counts = op.attrs, _print_counts.setdefault(frame.program, {})
     if attr["print_phase"] not in ("BOTH", "FORWARD" if attr["is_forward"] else "BACKWARD"):
         return
     times = counts.get(op.id, 0)
     if 0 <= attr["first_n"] <= times:
         return
     counts[op.id] = times + 1
-    sys.stdout.write(shown(tensor, op.input("In")[0], attr, times + 1) + "\n")
+    sys.stdout.write(tensor_text(tensor, op.input("In")[0], attr, times + 1) + "\n")
     sys.stdout.flush()
 
 
-def shown(tensor: Any, name: str, attrs: Any, times: int) -> str:
+def tensor_text(tensor: Any, name: str, attrs: Any, times: int) -> str:
     """The text of one tensor: a message, then a line each of name, place, LoD, dims, dtype and data."""
     lines = [f"{times}\t{attrs['message']}".rstrip()]
     if attrs["print_tensor_name"]:
@@ -51,10 +51,10 @@ def shown(tensor: Any, name: str, attrs: Any, times: int) -> str:
     if attrs["print_tensor_type"]:
         lines.append(f"  - dtype: {tensor.dtype}")
     values = np.asarray(tensor.numpy()).reshape(-1)
-    most = attrs["summarize"]
-    some = values if most < 0 else values[:most]
-    more = " ..." if len(some) < len(values) else ""
-    lines.append(f"  - data: [{' '.join(map(str, some.tolist()))}{more}]")
+    limit = attrs["summarize"]
+    printed = values if limit < 0 else values[:limit]
+    ellipsis = " ..." if len(printed) < len(values) else ""
+    lines.append(f"  - data: [{' '.join(map(str, printed.tolist()))}{ellipsis}]")
     return "\n".join(lines)
 
 
@@ -81,7 +81,7 @@ register_op(
         Attr("print_tensor_shape", "bool", True, doc="print its dims"),
         Attr("print_tensor_lod", "bool", True, doc="print its LoD"),
         Attr("print_phase", "str", "BOTH", choices=_PHASES, doc="which of value and gradient is printed"),
-        Attr("is_forward", "bool", True, doc="whether In is a value; the gradient's operator says no"),
+        Attr("is_forward", "bool", True, doc="whether In is a value; False in the gradient operator"),
     ),
     doc="Out = In, which is printed to standard output as the program runs",
     source="Fluid print_op.cc",

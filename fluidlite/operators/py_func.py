@@ -23,22 +23,23 @@ _lock = new_lock()
 
 
 def register_function(function: Callable[..., Any]) -> int:
-    """Return the number by which py_funcs name a function; the same one has one number.
+    """Return the id by which py_func operators name a function; it is the same for each call with that function.
 
-    It follows from the function's name and code: a saved program does not find another one under it in another process.
+    It is a hash of the function's name and code, so that a saved program does not find another function in another
+    process.
     """
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    number = crc32(f"{function.__module__} {name} {_text(getattr(function, '__code__', None))}".encode())
+    number = crc32(f"{function.__module__} {name} {_code_text(getattr(function, '__code__', None))}".encode())
     with _lock:
         while _functions.setdefault(number, function) is not function:
             number += 1
     return number
 
 
-def _text(constant: Any) -> str:
-    """A constant of a function's code, or the code, as a text that is the same in every process."""
+def _code_text(constant: Any) -> str:
+    """A code object, or a constant of one, as a text that is the same in every process."""
     if isinstance(constant, CodeType):
-        return f"{constant.co_code.hex()} {constant.co_names} {[*map(_text, constant.co_consts)]}"
+        return f"{constant.co_code.hex()} {constant.co_names} {[*map(_code_text, constant.co_consts)]}"
     return repr(sorted(constant, key=repr) if isinstance(constant, frozenset) else constant)
 
 
@@ -55,19 +56,19 @@ def _run(frame: Any, op: Any) -> None:
     function = _function(op.attrs["forward_callable_id"])
     results = function(*frame.read("X"))
     names = op.output("Out")
-    given = [] if results is None and not names else list(results) if isinstance(results, (list, tuple)) else [results]
-    if len(given) != len(names):
-        raise ProgramError(f"the function {_name(function)} returned {len(given)} values for {len(names)} outputs")
+    values = [] if results is None and not names else list(results) if isinstance(results, (list, tuple)) else [results]
+    if len(values) != len(names):
+        raise ProgramError(f"the function {_name(function)} returned {len(values)} values for {len(names)} outputs")
     tensors = [
         _tensor(frame, name, value, function) if name != EMPTY else Tensor().set(np.zeros(0, np.float32))
-        for name, value in zip(names, given, strict=True)
+        for name, value in zip(names, values, strict=True)
     ]
     if names:
         frame.write("Out", tensors)
 
 
 def _tensor(frame: Any, name: str, value: Any, function: Callable[..., Any]) -> Tensor:
-    """A result as a tensor; it must be what the output was declared to be."""
+    """Convert a result to a tensor; check it against the declared metadata of the output."""
     spec = frame.program.global_block().var(name).spec
     if value is None and GRAD in name:
         raise ProgramError(f"the function {_name(function)} returned None for {name!r}\n  Do: return zeros")
@@ -95,15 +96,15 @@ def _grad(maker: Any) -> None:
     if maker.attr("backward_callable_id") < 0:
         return
     op, skipped = maker.operator, set(maker.attr("backward_skip_vars"))
-    made = [maker.input_grad("X", i) for i in range(len(op.input("X")))]
-    if all(name is None for name in made):
+    grads = [maker.input_grad("X", i) for i in range(len(op.input("X")))]
+    if all(name is None for name in grads):
         return
     read = [maker.input("X", i) for i, name in enumerate(op.input("X")) if name not in skipped]
     read += [maker.output("Out", i) for i, name in enumerate(op.output("Out")) if name not in skipped]
-    starts = maker.output_grads("Out")
-    outs = [name if name is not None else EMPTY for name in made]
+    out_grads = maker.output_grads("Out")
+    outs = [name if name is not None else EMPTY for name in grads]
     attrs = {"forward_callable_id": maker.attr("backward_callable_id")}
-    maker.op("py_func", {"X": [*read, *starts]}, {"Out": outs}, attrs)
+    maker.op("py_func", {"X": [*read, *out_grads]}, {"Out": outs}, attrs)
 
 
 register_op(

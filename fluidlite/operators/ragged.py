@@ -1,4 +1,4 @@
-"""Sequences that an operator takes in either of two forms: by LoD, or padded beside their lengths."""
+"""Checks of sequences in two forms: a LoD tensor, or padded sequences with their lengths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def need_lengths(call: Call, slot: str, of: str, batch: int) -> None:
 
 
 def need_each(call: Call, slot: str, count: int, what: str) -> None:
-    """Refuse an input that is not [count], or [count, 1]: ``what`` they are."""
+    """Refuse an input that is not [count] or [count, 1]; ``what`` describes it."""
     dims = call.dims(slot)
     right = len(dims) in (1, 2) and agree(dims[0], count) and all(agree(d, 1) for d in dims[1:])
     call.need(right, slot, f"[{count}] or [{count}, 1]: {what}")
@@ -31,14 +31,14 @@ def need_one_level(call: Call, slot: str) -> Spec:
 
 
 def need_number_a_row(call: Call, slot: str) -> Spec:
-    """The metadata of an input with one level of LoD that holds a number a row."""
+    """The metadata of an input with one level of LoD and one number in each row."""
     spec = need_one_level(call, slot)
     call.need(spec.rank in (1, 2) and all(agree(d, 1) for d in spec.dims[1:]), slot, "a number a row, as [rows, 1]")
     return spec
 
 
 def same_count(call: Call, slot: str, count: int, other: str, expected: int) -> int:
-    """The number of sequences that two inputs have, or ShapeError."""
+    """The common number of sequences of two inputs; raises ShapeError if they differ."""
     if not agree(count, expected):
         call.fail(slot, f"{expected} sequences, as many as {other} has")
     return expected if count < 0 else count

@@ -1,4 +1,4 @@
-"""random_crop: a block out of each instance, somewhere."""
+"""random_crop: crop a block at a random position from each instance."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def _infer_random_crop(call: Call) -> Inferred:
     x, shape = call.spec("X"), call.attr("shape")
     if not 0 < len(shape) < x.rank:
         call.fail_attr("shape", f"1 to {x.rank - 1} dims: those of an instance of X, {call.shown('X')}")
-    kept, whole = x.dims[: -len(shape)], x.dims[-len(shape) :]
-    for given, wanted in zip(whole, shape, strict=True):
-        if wanted < 1 or 0 <= given < wanted:
-            call.fail_attr("shape", f"dims of 1 to those of an instance, {list(whole)}")
+    batch_dims, instance_dims = x.dims[: -len(shape)], x.dims[-len(shape) :]
+    for extent, cropped in zip(instance_dims, shape, strict=True):
+        if cropped < 1 or 0 <= extent < cropped:
+            call.fail_attr("shape", f"dims of 1 to those of an instance, {list(instance_dims)}")
     call.need(size(call.dims("Seed")) in (1, -1), "Seed", "one number")
-    return {"Out": Spec.of((*kept, *shape), x.dtype), "SeedOut": Spec.of((1,), "int64")}
+    return {"Out": Spec.of((*batch_dims, *shape), x.dtype), "SeedOut": Spec.of((1,), "int64")}
 
 
 register_op(
@@ -34,7 +34,7 @@ register_op(
         Attr("startup_seed", "int", 0, doc="the first seed: what Seed holds at startup"),
     ),
     dtypes={"X": ALL, "Seed": ("int64",)},
-    doc="Out[i] = a block of X[i], the instance, whose dims are shape and whose place is random, as Fluid draws it on "
+    doc="Out[i] = a block of X[i], the instance, whose dims are shape and with a random position, as Fluid draws it on "
     "the CPU",
     source="Fluid random_crop_op.cc",
 )

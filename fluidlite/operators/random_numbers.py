@@ -1,4 +1,4 @@
-"""Random numbers: uniform, normal and truncated, integers, permutations, samples of a distribution."""
+"""Random numbers: uniform, normal, truncated normal, integers, permutations, samples of a distribution."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHAPE = Attr("shape", "ints", doc="dims of Out")
 _SEED = Attr("seed", "int", 0, doc="0: the program's seed; else this operator's own")
 
 
-def _truncated(*, mean: float, std: float) -> Any:
+def _truncated_normal(*, mean: float, std: float) -> Any:
     """Return a normal number within two deviations of the mean, by the inverse of its distribution function.
 
     The inverse error function is Giles's polynomial for its central region ("Approximating the erfinv
@@ -53,21 +53,21 @@ _INPUT = (Slot("Input", metadata_only=True),)
 def _infer_uniform(call: Call) -> Inferred:
     if not call.attr("min") < call.attr("max"):
         call.fail_attr("min", f"less than max, which is {call.attr('max')}")
-    found = infer_like(call) if call.op.input("Input") else infer_shape(call)
-    out = found["Out"]
+    specs = infer_like(call) if call.op.input("Input") else infer_shape(call)
+    out = specs["Out"]
     assert isinstance(out, Spec)
-    last, room = (call.attr("diag_num") - 1) * (call.attr("diag_step") + 1), size(out.dims)
-    if call.attr("diag_num") and 0 <= room <= last:
-        call.fail_attr("diag_num", f"elements of Out, which has {room}; the last would be number {last}")
-    return found
+    last, elements = (call.attr("diag_num") - 1) * (call.attr("diag_step") + 1), size(out.dims)
+    if call.attr("diag_num") and 0 <= elements <= last:
+        call.fail_attr("diag_num", f"elements of Out, which has {elements}; the last would be number {last}")
+    return specs
 
 
-def _drawn(call: Call) -> str | None:
+def _refuse_diagonal(call: Call) -> str | None:
     return "some elements become diag_val" if call.attr("diag_num") else None
 
 
 def _decompose_uniform(call: Call, build: Any) -> str | None:
-    """Draw, then write diag_val into the flat numbers; rare, and so not written for memory."""
+    """Draw, then scatter diag_val into the flat numbers; rarely used, and so not optimised for memory."""
     if not call.attr("diag_num"):
         return "it is one expression"
     attrs = {name: call.attr(name) for name in ("min", "max", "seed", "dtype")}
@@ -83,9 +83,9 @@ def _decompose_uniform(call: Call, build: Any) -> str | None:
 
 
 def _with_diagonal(op: OpDef) -> None:
-    """Let an operator that is an expression also set a diagonal, which is none."""
+    """Let an elementwise operator also set a diagonal, by decomposition."""
     assert op.scalar is not None
-    op.scalar = replace(op.scalar, supports=_drawn)
+    op.scalar = replace(op.scalar, supports=_refuse_diagonal)
     op.decompose = _decompose_uniform
 
 
@@ -145,7 +145,7 @@ scalar_op(
 
 scalar_op(
     "truncated_gaussian_random",
-    _truncated,
+    _truncated_normal,
     Inference(infer_shape),
     Execution(random=True),
     attrs=(_SHAPE, *_MOMENTS, _FLOAT),
@@ -156,12 +156,12 @@ scalar_op(
 # randint and randperm ----------------------------------------------------------------------------------------------
 
 
-def _check_most(call: Call, name: str) -> None:
-    """Raise AttributeValueError unless the dtype of Out has the numbers below an attribute's."""
+def _check_bound(call: Call, name: str) -> None:
+    """Raise AttributeValueError unless the dtype of Out holds all numbers below an attribute."""
     dtype = call.attr("dtype")
-    most = int(np.iinfo(dtype).max) + 1
-    if call.attr(name) > most:
-        call.fail_attr(name, f"at most {most}, for Out is {dtype}", do="choose a wider dtype")
+    limit = int(np.iinfo(dtype).max) + 1
+    if call.attr(name) > limit:
+        call.fail_attr(name, f"at most {limit}, for Out is {dtype}", do="choose a wider dtype")
 
 
 def _infer_randint(call: Call) -> Inferred:
@@ -171,20 +171,20 @@ def _infer_randint(call: Call) -> Inferred:
     if low < -(2**63) or high > 2**63 or high - low > 2**48:
         call.fail_attr("high", f"at most low + 2 ** 48, {low + 2**48}, and numbers of 64 bits")
     number_fits(call, "low", call.attr("dtype"))
-    _check_most(call, "high")
+    _check_bound(call, "high")
     return infer_shape(call)
 
 
-_WHOLE = Attr("dtype", "dtype", "int64", choices=INTS, doc="dtype of Out")
-_DRAWN = 2**24
-"""How many values a random number has."""
+_INTEGER = Attr("dtype", "dtype", "int64", choices=INTS, doc="dtype of Out")
+_RANDOM_VALUES = 2**24
+"""Number of different values of a uniform random number, which has 24 bits."""
 
 
 def _randint(*, low: int, high: int, dtype: str) -> Any:
-    if high - low <= _DRAWN:
+    if high - low <= _RANDOM_VALUES:
         return cast(floor(uniform() * float(high - low)), dtype) + low
-    first, second = (cast(floor(uniform() * float(_DRAWN)), "int64") for _ in range(2))
-    return cast(mod(first * _DRAWN + second, high - low) + low, dtype)
+    first, second = (cast(floor(uniform() * float(_RANDOM_VALUES)), "int64") for _ in range(2))
+    return cast(mod(first * _RANDOM_VALUES + second, high - low) + low, dtype)
 
 
 scalar_op(
@@ -196,7 +196,7 @@ scalar_op(
         SHAPE,
         Attr("low", "int", doc="the least"),
         Attr("high", "int", doc="one more than the largest"),
-        _WHOLE,
+        _INTEGER,
         _SEED,
     ),
     doc="Out = random integers, uniform in [low, high)",
@@ -205,18 +205,18 @@ scalar_op(
 
 
 def _decompose_randperm(call: Call, build: Any) -> None:
-    drawn, order = build.temp(), build.temp()
-    build("uniform_random", {}, {"Out": drawn}, {"shape": [call.attr("n")], "seed": call.attr("seed")})
-    wanted = build.output("Out")
+    numbers, order = build.temp(), build.temp()
+    build("uniform_random", {}, {"Out": numbers}, {"shape": [call.attr("n")], "seed": call.attr("seed")})
+    out = build.output("Out")
     if call.attr("dtype") == "int64":
-        build("argsort", {"X": drawn}, {"Out": None, "Indices": wanted})
+        build("argsort", {"X": numbers}, {"Out": None, "Indices": out})
     else:
-        build("argsort", {"X": drawn}, {"Out": None, "Indices": order})
-        build("cast", {"X": order}, {"Out": wanted}, {"out_dtype": call.attr("dtype")})
+        build("argsort", {"X": numbers}, {"Out": None, "Indices": order})
+        build("cast", {"X": order}, {"Out": out}, {"out_dtype": call.attr("dtype")})
 
 
 def _infer_randperm(call: Call) -> Inferred:
-    _check_most(call, "n")
+    _check_bound(call, "n")
     return {"Out": Spec.of((call.attr("n"),), call.attr("dtype"))}
 
 
@@ -226,7 +226,7 @@ register_op(
     Execution(random=True, memory="the n random numbers, their sorted copy, and places while these are sorted"),
     Lowering(decompose=_decompose_randperm),
     outputs=("Out",),
-    attrs=(Attr("n", "int", minimum=1, doc="how many numbers"), _SEED, _WHOLE),
+    attrs=(Attr("n", "int", minimum=1, doc="how many numbers"), _SEED, _INTEGER),
     doc="Out = the numbers from 0 to n - 1 in random order",
     source="Fluid randperm_op.cc",
 )

@@ -1,4 +1,4 @@
-"""Creation of patterns: range, linspace, eye, diag."""
+"""Creation of sequences and diagonals: range, linspace, eye, diag."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _FLOAT = Attr("dtype", "dtype", "float32", choices=FLOATS, doc="dtype of Out")
 
 
 def _numbers(call: Call, *slots: str) -> list[Any]:
-    """The number that each slot holds; None where one is not known yet."""
+    """The number in each slot; None if it is unknown."""
     for slot in slots:
         call.need(size(call.dims(slot)) in (1, -1), slot, "one number, [1]")
     return [None if (value := call.value(slot)) is None else value[0] for slot in slots]
 
 
 def _ramp(start: e.Number, step: e.Number) -> e.Tensor:
-    """As many numbers as are inferred, a step apart."""
+    """start, start + step, ...; inference has computed how many."""
     return e.iota(e.results("Out")[0], 0, e.result_dtype("Out")) * step + start
 
 
@@ -59,7 +59,7 @@ def _infer_range(call: Call) -> Inferred:
 @operator(
     "range",
     Differentiation(
-        stop_gradient={"End": "it only says where to stop"},
+        stop_gradient={"End": "it only sets the number of elements"},
         no_gradient=dict.fromkeys(
             ("Start", "Step"), "start + step layers.range(0, count, 1, dtype), with operators of layers"
         ),
@@ -71,7 +71,7 @@ def _infer_range(call: Call) -> Inferred:
     source="Fluid range_op.cc",
 )
 def range_(start: Numbers, end: Numbers, step: Numbers) -> e.Tensor:
-    """How many they are is inferred."""
+    """Inference has computed the number of elements."""
     return _ramp(start[0], step[0])
 
 
@@ -101,7 +101,7 @@ def _infer_linspace(call: Call) -> Inferred:
     source="Fluid linspace_op.cc",
 )
 def linspace(start: Numbers, stop: Numbers, num: Numbers) -> e.Tensor:
-    """One alone is Start."""
+    """A single number is Start."""
     return _ramp(start[0], (stop[0] - start[0]) / e.highest(num[0] - 1, 1))
 
 
@@ -109,7 +109,7 @@ def linspace(start: Numbers, stop: Numbers, num: Numbers) -> e.Tensor:
 
 
 def _diagonal(line: e.Tensor | int, dims: Sequence[e.Numeric], dtype: str) -> e.Tensor:
-    """A matrix of zeros but for its diagonal, which is a line, or one number."""
+    """A matrix with a vector, or one number, on its diagonal, else 0."""
     rows, columns = (e.iota(dims, axis) for axis in (0, 1))
     along = line if isinstance(line, int) else e.unsqueeze(line, 1)
     return e.cast(e.where(rows == columns, along, 0), dtype)
@@ -126,7 +126,7 @@ def _diagonal(line: e.Tensor | int, dims: Sequence[e.Numeric], dtype: str) -> e.
     source="Fluid eye_op.cc",
 )
 def eye(*, num_rows: int, num_columns: int, dtype: str) -> e.Tensor:
-    """As wide as high, unless it is said."""
+    """Square by default."""
     columns = num_rows if num_columns < 0 else num_columns
     return _diagonal(1, (num_rows, columns), dtype)
 
@@ -140,7 +140,7 @@ def eye(*, num_rows: int, num_columns: int, dtype: str) -> e.Tensor:
     source="Fluid diag_op.cc",
 )
 def diag(diagonal: e.Tensor) -> e.Tensor:
-    """As high and as wide as the vector is long."""
+    """A square matrix of the size of the vector."""
     if diagonal.rank != 1:
         e.fail("Diagonal", "rank 1")
     return _diagonal(diagonal, (diagonal.dims[0], diagonal.dims[0]), diagonal.dtype)

@@ -1,4 +1,4 @@
-"""What operators over steps share: activations by name, first states, and the checks of operands."""
+"""Helpers of recurrent operators: activations by name, initial states, checks of operands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACTIVATIONS = ("sigmoid", "tanh", "relu", "identity")
 
 
 def activation(name: str, default: str, doc: str) -> Attr:
-    """An attribute that names an activation, as Fluid's cells take them."""
+    """An attribute that names an activation of a cell, as in Fluid."""
     return Attr(name, "str", default, choices=ACTIVATIONS, doc=doc)
 
 
@@ -25,14 +25,14 @@ def activate(name: str, x: Any) -> Any:
 
 
 def first_states(state: Any, offsets: Any, units: Any, dtype: str) -> Any:
-    """The states with which sequences begin, as steps take them; None: 0."""
+    """The initial states of sequences, in the order of ``e.steps``; None: 0."""
     if state is None:
         return e.full((offsets.dims[0] - 1, units), 0, dtype)
     return e.arrange(state, offsets, "sequences")
 
 
 def sequences(call: Call, slot: str = "Input") -> int:
-    """How many sequences there are, -1 if that is not known yet; raise unless the slot is a LoD tensor of rank 2."""
+    """The number of sequences, -1 if unknown; raise unless the slot is a LoD tensor of rank 2."""
     x = call.spec(slot)
     call.need(x.rank == 2, slot, "[steps of all sequences, gates]")
     if not x.lod_level:
@@ -41,7 +41,7 @@ def sequences(call: Call, slot: str = "Input") -> int:
 
 
 def need_dims(call: Call, slot: str, dims: tuple[int, ...], meaning: str) -> None:
-    """Raise unless a slot, if it is there, has these dims and the dtype of Input."""
+    """Raise unless a slot, if present, has these dims and the dtype of Input."""
     if not call.has(slot):
         return
     same_dtype(call, slot, "Input")
@@ -57,6 +57,6 @@ def gates_of(call: Call, units: int, gates: int) -> None:
 
 
 def rows_like(call: Call, width: int) -> Spec:
-    """The rows of Input in another width."""
+    """The metadata of Input with another width."""
     x = call.spec("Input")
     return Spec.of((x.dims[0], width), x.dtype, lod=x.lod, lod_level=x.lod_level)

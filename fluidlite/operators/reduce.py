@@ -1,4 +1,4 @@
-"""Reductions: mean, reduce_sum, _mean, _max, _min, _prod, _all, _any, and sum, which adds tensors."""
+"""Reductions: mean, reduce_{sum, mean, max, min, prod, all, any}; and sum, which adds tensors."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def axes_of(x: e.Tensor, dim: tuple[int, ...], reduce_all: bool) -> tuple[int, .
     return tuple(range(x.rank)) if reduce_all else e.axes("dim", dim, x)
 
 
-def without_axes(kept: e.Tensor, axes: tuple[int, ...], keep_dim: bool) -> e.Tensor:
-    """A result whose reduced axes are 1, with the dims that Fluid gives it: those axes left out, but never all."""
-    dims = kept.dims if keep_dim else [d for axis, d in enumerate(kept.dims) if axis not in axes]
-    return e.reshape(kept, tuple(dims) or (1,))
+def without_axes(reduced: e.Tensor, axes: tuple[int, ...], keep_dim: bool) -> e.Tensor:
+    """Remove the reduced axes, which have size 1; as in Fluid a result without dims becomes [1]."""
+    dims = reduced.dims if keep_dim else [d for axis, d in enumerate(reduced.dims) if axis not in axes]
+    return e.reshape(reduced, tuple(dims) or (1,))
 
 
 _VALUES = ("X", "Out")
@@ -64,7 +64,7 @@ def _reduction(
     dtypes: tuple[str, ...] = _NUMBERS,
     library: bool = False,
 ) -> None:
-    def computed(x: e.Tensor, *, dim: tuple[int, ...], keep_dim: bool, reduce_all: bool) -> e.Tensor:
+    def reduction(x: e.Tensor, *, dim: tuple[int, ...], keep_dim: bool, reduce_all: bool) -> e.Tensor:
         axes = axes_of(x, dim, reduce_all)
         return without_axes(reduce(x, axes, True), axes, keep_dim)
 
@@ -76,7 +76,7 @@ def _reduction(
         dtypes={"X": dtypes},
         doc=doc,
         source="Fluid reduce_op.h",
-    )(computed)
+    )(reduction)
 
 
 _reduction(
@@ -113,9 +113,9 @@ _reduction(
     e.reduce_prod,
     _VALUES,
     "Out = the product of X over the dims",
-    "X@GRAD = Out@GRAD times the product of the others, zeros among them or not",
+    "X@GRAD = Out@GRAD times the product of the other elements, which may be 0",
 )
-# A library behind a namespace looks at many truth values at once, and ends at the one that decides.
+# A library's kernel tests many truth values at once and returns early.
 _reduction(
     "reduce_all",
     e.reduce_all,
@@ -137,18 +137,18 @@ _reduction(
 
 
 def _infer_sum(call: Call) -> Inferred:
-    """Sequences are those of the first tensor, as in Fluid; it may have none."""
+    """As in Fluid, Out has the LoD of the first tensor."""
     (out,) = specs_of(infer(call)["Out"])
     return {"Out": like(call.spec("X"), out.dims)}
 
 
 def _grad_sum(maker: Any) -> None:
-    """Give each input that wants a gradient a copy of Out@GRAD."""
-    given = maker.output_grad("Out")
+    """Copy Out@GRAD to each requested gradient."""
+    dout = maker.output_grad("Out")
     for i in range(maker.count("X")):
         grad = maker.input_grad("X", i)
         if grad is not None:
-            maker.op("scale", {"X": given}, {"Out": grad}, {"scale": 1.0})
+            maker.op("scale", {"X": dout}, {"Out": grad}, {"scale": 1.0})
 
 
 @operator(
@@ -161,12 +161,12 @@ def _grad_sum(maker: Any) -> None:
     source="Fluid sum_op.cc",
 )
 def sum_(x: tuple[e.Tensor, ...]) -> e.Tensor:
-    """One after the other."""
+    """Add the tensors in order."""
     same_dtypes(x, "X")
-    total, seen = x[0], x[0].dims
+    total, dims = x[0], x[0].dims
     for each in x[1:]:
-        if not (e.all_agree(x[0].dims, each.dims) and e.all_agree(seen, each.dims)):
+        if not (e.all_agree(x[0].dims, each.dims) and e.all_agree(dims, each.dims)):
             e.fail("X", "tensors of equal dims")
-        seen = tuple(b if e.known(a) is None else a for a, b in zip(seen, each.dims, strict=True))
+        dims = tuple(b if e.known(a) is None else a for a, b in zip(dims, each.dims, strict=True))
         total = total + each
     return total

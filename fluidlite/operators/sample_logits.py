@@ -1,4 +1,4 @@
-"""sample_logits: the scores of the true classes and of drawn ones; and sample_negatives, which draws them."""
+"""sample_logits: the scores of the true classes and of random ones; and sample_negatives, which draws these."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fluidlite.program.operator_options import Differentiation, Execution, Infer
 from fluidlite.program.registry import register_op
 from fluidlite.tensor.tensor_spec import Spec
 
-FAR = float(np.float32(1e20))
-"""What Fluid subtracts from the score of a drawn class that is true as well, and puts in place of infinity."""
+MAX_LOGIT = float(np.float32(1e20))
+"""Fluid's limit of scores: it replaces infinity, and is subtracted from the score of a drawn class that is true."""
 
 # sample_negatives ----------------------------------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ register_op(
     ),
     attrs=(
         Attr("num_samples", "int", minimum=1, doc="how many different classes are drawn"),
-        Attr("num_classes", "int", minimum=1, doc="how many there are"),
+        Attr("num_classes", "int", minimum=1, doc="number of classes"),
         Attr("dtype", "dtype", "float32", choices=FLOATS, doc="dtype of Probabilities"),
         Attr("seed", "int", 0, doc="0: the program's seed; else this operator's own"),
     ),
@@ -53,8 +53,8 @@ register_op(
 # sample_logits -------------------------------------------------------------------------------------------------------
 
 
-def _at(samples: e.Tensor, rows: e.Numeric, classes: e.Numeric) -> e.Tensor:
-    """Where each sample's score is among all."""
+def _flat_index(samples: e.Tensor, rows: e.Numeric, classes: e.Numeric) -> e.Tensor:
+    """The index of each sample's score in the flattened scores."""
     checked = e.checked(e.cast(samples, "int64"), classes)
     return e.reshape(e.iota((rows,), 0), (rows, 1)) * classes + checked
 
@@ -78,28 +78,28 @@ def _at(samples: e.Tensor, rows: e.Numeric, classes: e.Numeric) -> e.Tensor:
 def sample_logits(
     logits: e.Tensor, labels: e.Tensor, samples: e.Tensor, probabilities: e.Tensor, *, remove_accidental_hits: bool
 ) -> tuple[e.Tensor, e.Tensor]:
-    """Scores are gathered; a hit is a drawn class that equals one of the row's true ones."""
+    """Gather scores; an accidental hit is a drawn class that equals one of the row's true ones."""
     for slot, x in (("Logits", logits), ("Labels", labels), ("Samples", samples), ("Probabilities", probabilities)):
         if x.rank != 2:
             e.fail(slot, "rank 2: rows, and classes of each")
-    rows, classes, true, all_ = logits.dims[0], logits.dims[1], labels.dims[1], samples.dims[1]
+    rows, classes, true, sampled = logits.dims[0], logits.dims[1], labels.dims[1], samples.dims[1]
     e.need(labels.dims[0] == rows, "Labels", "[{0}, true classes], a row for each of Logits", numbers=(rows,))
     e.need(samples.dims[0] == rows, "Samples", "[{0}, classes], a row for each of Logits", numbers=(rows,))
-    e.need(all_ >= true, "Samples", "[rows, {0} or more]: Labels, and others behind them", numbers=(true,))
+    e.need(sampled >= true, "Samples", "[rows, {0} or more]: Labels, and others behind them", numbers=(true,))
     e.need(probabilities.dims[0] == rows, "Probabilities", "the dims of Samples")
-    e.need(probabilities.dims[1] == all_, "Probabilities", "the dims of Samples")
+    e.need(probabilities.dims[1] == sampled, "Probabilities", "the dims of Samples")
     e.same_dtype(probabilities, logits)
     flat = e.reshape(e.wide(logits), (rows * classes,))
-    found = e.take(flat, _at(samples, rows, classes), 0, "clamp")
+    scores = e.take(flat, _flat_index(samples, rows, classes), 0, "clamp")
     if remove_accidental_hits:
         ids = e.cast(samples, "int64")
         first = e.unsqueeze(e.slice_axis(ids, 1, 0, true), 1)
-        same = e.reduce_any(e.equal(e.unsqueeze(ids, 2), first), 2)
-        drawn = e.iota((rows, all_), 1) >= true
-        found = found - e.where(e.logical_and(same, drawn), FAR, 0.0)
-    found = found - e.log(e.wide(probabilities))
-    found = e.where(e.isinf(found), e.where(found > 0, FAR, -FAR), found)
-    return found, e.broadcast(e.unsqueeze(e.iota((true,), 0), 0), (rows, true))
+        is_true_class = e.reduce_any(e.equal(e.unsqueeze(ids, 2), first), 2)
+        is_drawn = e.iota((rows, sampled), 1) >= true
+        scores = scores - e.where(e.logical_and(is_true_class, is_drawn), MAX_LOGIT, 0.0)
+    scores = scores - e.log(e.wide(probabilities))
+    scores = e.where(e.isinf(scores), e.where(scores > 0, MAX_LOGIT, -MAX_LOGIT), scores)
+    return scores, e.broadcast(e.unsqueeze(e.iota((true,), 0), 0), (rows, true))
 
 
 @gradient(
@@ -109,7 +109,7 @@ def sample_logits(
     doc="Logits@GRAD = the sum of SampledLogits@GRAD of each class",
 )
 def sample_logits_grad(logits: e.Tensor, samples: e.Tensor, dsampled_logits: e.Tensor) -> e.Tensor:
-    """Written: it reads no scores."""
+    """Hand-written: it does not read Logits."""
     rows, classes = logits.dims
-    flat = e.add_at(e.wide(dsampled_logits), _at(samples, rows, classes), 0, rows * classes)
+    flat = e.add_at(e.wide(dsampled_logits), _flat_index(samples, rows, classes), 0, rows * classes)
     return e.reshape(flat, (rows, classes))

@@ -1,4 +1,4 @@
-"""Operators declared as functions of scalars: slots, inference and the gradient operator follow from the functions.
+"""Declaration of elementwise operators from scalar functions, which give slots, inference and the gradient operator.
 
     unary("relu", lambda x: maximum(x, 0), grad=lambda out, dout: where(out > 0, dout, 0))
 
@@ -35,20 +35,20 @@ Dtypes = Union[Mapping[str, tuple[str, ...]], tuple[str, ...], None]
 
 AXIS = Attr("axis", "int", -1, minimum=-1, doc="dim of X at which the dims of Y start; -1: they end with X's last dim")
 
-SUMMED = "where an input was broadcast and arrays compute, its gradient in full before the sum: up to three times Out"
+SUM_MEMORY = "where an input was broadcast and arrays compute, its gradient before the sum: up to three times Out"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Elementwise:
-    """What else there is to say of an elementwise operator.
+    """Options of an elementwise operator.
 
     ``outputs``: output slots.
     ``out_dtype``: dtype of the outputs; default: the first input's.
-    ``slots``: definitions that differ from a plain slot; further inputs that the function does not read.
-    ``grad_attrs``: those of the gradient operator; default: the operator's.
-    ``differentiable``: input slots that have gradients; default: the first.
-    ``broadcasts``: inputs differ in dims, so that the gradient needs the dims of each.
-    ``placed``: where operands lie that Fluid's rule of broadcasting would put elsewhere; see ``ScalarRule``.
+    ``slots``: definitions of slots with options; further inputs that the function does not read.
+    ``grad_attrs``: attributes of the gradient operator; default: the operator's.
+    ``differentiable``: input slots with gradients; default: the first.
+    ``broadcasts``: inputs may differ in dims, so that the gradient needs the dims of each.
+    ``placed``: dims of operands for broadcasting, where they differ from Fluid's rule; see ``ScalarRule``.
     """
 
     outputs: tuple[str, ...] = ("Out",)
@@ -80,67 +80,67 @@ def scalar_op(
         one for each output slot.
     *options : Elementwise, and those of ``register_op``
         Without an ``Inference`` outputs have the first input's dims and LoD, and all inputs one dtype and equal dims.
-        Without an ``Aliasing`` the first output may share the first input's memory, if their dtypes are one.
-        ``Differentiation`` takes ``only_for`` (``grad`` is given None for the slot where the gradient of the other is
-        not wanted), and the ``memory`` of the gradient operator.
+        Without an ``Aliasing`` the first output may share the first input's memory, if their dtypes are equal.
+        ``Differentiation`` takes ``only_for`` (``grad`` gets None for a slot if the gradient of the other slot is not
+        requested) and the ``memory`` of the gradient operator.
     attrs : attributes
     grad : callable, GradRule or None
-        A function of the same kind whose parameters may also name outputs (``out``) and gradients (``dout``). It
-        returns one symbol for each differentiable input in order, or a dict of them by slot. A function of one
-        parameter ``maker`` makes gradient operators itself.
+        A scalar function whose parameters may also name outputs (``out``) and gradients (``dout``). It returns one
+        symbol for each differentiable input in order, or a dict of them by slot. A function of one parameter ``maker``
+        appends gradient operators itself.
     dtypes : mapping of slot to dtypes, or the dtypes of every input
     doc, source : str
 
     Raises
     ------
     RegistryError
-        If an option is none of an elementwise operator's.
+        If an option is not one for elementwise operators.
     """
-    chosen = Options(f"operator {type!r}", options, Elementwise)
-    chosen.refuse(Differentiation, ("rule", "reads", "dispensable", "doc"), "give grad=")
-    own, inference, differentiation = chosen.get(Elementwise), chosen.get(Inference), chosen.get(Differentiation)
-    aliasing = chosen.find(Aliasing)
+    parsed = Options(f"operator {type!r}", options, Elementwise)
+    parsed.refuse(Differentiation, ("rule", "reads", "dispensable", "doc"), "give grad=")
+    scalar, inference, differentiation = parsed.get(Elementwise), parsed.get(Inference), parsed.get(Differentiation)
+    aliasing = parsed.find(Aliasing)
     names, _ = parameters(function)
-    special, outputs = {slot.name: slot for slot in own.slots}, own.outputs
-    inputs = tuple(special.get(camel(name), Slot(camel(name))) for name in names)
-    extra = tuple(slot for name, slot in special.items() if name not in outputs and slot not in inputs)
+    declared_slots, outputs = {slot.name: slot for slot in scalar.slots}, scalar.outputs
+    inputs = tuple(declared_slots.get(camel(name), Slot(camel(name))) for name in names)
+    extra = tuple(slot for name, slot in declared_slots.items() if name not in outputs and slot not in inputs)
     attrs = tuple(attrs)
     inputs += (*extra, *tensor_slots(attrs).values())
     if aliasing is None:
-        plain = inference.infer is None and not own.out_dtype and bool(names)
+        plain = inference.infer is None and not scalar.out_dtype and bool(names)
         aliasing = Aliasing(may={outputs[0]: inputs[0].name} if plain else {})
-    slots_out = tuple(special.get(name, Slot(name)) for name in outputs)
-    differentiable = own.differentiable
+    slots_out = tuple(declared_slots.get(name, Slot(name)) for name in outputs)
+    differentiable = scalar.differentiable
     if differentiable is None:
         differentiable = (inputs[0].name,) if inputs else ()
     rule: Any = grad
     if callable(grad) and not isinstance(grad, GradRule) and parameters(grad)[0] != ("maker",):
-        rule = _grad_rule(type, grad, inputs, slots_out, differentiable, own.broadcasts, differentiation.only_for)
-    stated = dtypes if isinstance(dtypes, Mapping) else {slot.name: dtypes for slot in inputs} if dtypes else {}
+        rule = _grad_rule(type, grad, inputs, slots_out, differentiable, scalar.broadcasts, differentiation.only_for)
+    input_dtypes = dtypes if isinstance(dtypes, Mapping) else {slot.name: dtypes for slot in inputs} if dtypes else {}
     op = register_op(
         type,
-        replace(inference, infer=inference.infer or _same(inputs, outputs, own.out_dtype)),
+        replace(inference, infer=inference.infer or _same(inputs, outputs, scalar.out_dtype)),
         aliasing,
         replace(differentiation, rule=rule, only_for={}, memory=""),
-        replace(chosen.get(Lowering), scalar=ScalarRule(function, outputs, placed=own.placed)),
-        chosen.get(Execution),
-        chosen.get(Registration),
+        replace(parsed.get(Lowering), scalar=ScalarRule(function, outputs, placed=scalar.placed)),
+        parsed.get(Execution),
+        parsed.get(Registration),
         inputs=inputs,
         outputs=slots_out,
         attrs=attrs,
-        dtypes={**stated, **tensor_dtypes(attrs)},
+        dtypes={**input_dtypes, **tensor_dtypes(attrs)},
         doc=doc,
         source=source,
     )
-    op.origin = _origin()
+    op.origin = _declaration_origin()
     if isinstance(rule, GradRule) and callable(grad):
-        declared = attrs if own.grad_attrs is None else tuple(own.grad_attrs)
-        _register_grad(op, rule, grad, declared, own.placed, differentiation.memory)
+        declared = attrs if scalar.grad_attrs is None else tuple(scalar.grad_attrs)
+        _register_grad(op, rule, grad, declared, scalar.placed, differentiation.memory)
     return op
 
 
 unary = scalar_op
-"""Its name for operators of one tensor, from X to Out of the same dims."""
+"""``scalar_op`` under the name for operators from X to Out of the same dims."""
 
 
 def binary(
@@ -155,19 +155,19 @@ def binary(
 ) -> OpDef:
     """Declare an operator of X and Y, with Fluid's broadcasting of Y by ``axis``; gradients ``(dX, dY)``.
 
-    A gradient is written as if no dim were broadcast: the sum over broadcast dims is the framework's.
+    A gradient is written as if no dim were broadcast; the framework sums over broadcast dims.
     """
-    chosen = Options(f"operator {type!r}", options, Elementwise)
-    own, inference, aliasing = chosen.get(Elementwise), chosen.get(Inference), chosen.find(Aliasing)
+    parsed = Options(f"operator {type!r}", options, Elementwise)
+    scalar, inference, aliasing = parsed.get(Elementwise), parsed.get(Inference), parsed.find(Aliasing)
     if aliasing is None:
-        aliasing = Aliasing(may={"Out": "X"} if not own.out_dtype and inference.infer is None else {})
-    others = [option for option in options if not isinstance(option, (Elementwise, Inference, Aliasing))]
+        aliasing = Aliasing(may={"Out": "X"} if not scalar.out_dtype and inference.infer is None else {})
+    remaining = [option for option in options if not isinstance(option, (Elementwise, Inference, Aliasing))]
     return scalar_op(
         type,
         function,
-        *others,
-        replace(own, differentiable=own.differentiable or ("X", "Y"), broadcasts=True),
-        replace(inference, infer=inference.infer or _broadcast(own.out_dtype)),
+        *remaining,
+        replace(scalar, differentiable=scalar.differentiable or ("X", "Y"), broadcasts=True),
+        replace(inference, infer=inference.infer or _broadcast(scalar.out_dtype)),
         aliasing,
         attrs=(*attrs, AXIS),
         grad=grad,
@@ -177,8 +177,8 @@ def binary(
     )
 
 
-def _origin() -> str:
-    """The line that declares the operator, outside this file."""
+def _declaration_origin() -> str:
+    """The source location of the declaration: the first frame outside this file."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back
@@ -197,8 +197,8 @@ def _grad_rule(
     broadcasts: bool,
     only_for: Mapping[str, str],
 ) -> GradRule:
-    known = [slot.name for slot in (*inputs, *outputs)] + [slot.name + GRAD for slot in outputs]
-    reads = slots_of(parameters(function)[0], known, f"the gradient of {type!r}")
+    readable = [slot.name for slot in (*inputs, *outputs)] + [slot.name + GRAD for slot in outputs]
+    reads = slots_of(parameters(function)[0], readable, f"the gradient of {type!r}")
     dims = tuple(slot for slot in writes if slot not in reads) if broadcasts else ()
     order = (*(slot.name for slot in inputs), *(slot.name for slot in outputs))
     forward = sorted((slot for slot in (*reads, *dims) if not slot.endswith(GRAD)), key=order.index)
@@ -220,20 +220,20 @@ def _register_grad(
     absent = {slot.name for slot in op.inputs if slot.dispensable} | set(rule.only_for)
     inputs = tuple(Slot(name, dispensable=name in absent, metadata_only=name not in read) for name in rule.reads)
     grads = tuple(slot + GRAD for slot in rule.writes)
-    known = set(rule.reads)
+    read_slots = set(rule.reads)
 
     def infer(call: Call) -> dict[str, Spec]:
-        found = {}
+        specs = {}
         for slot, target in rule.only_for.items():
             if call.outs.get(target + GRAD) and not call.has(slot):
                 call.fail(slot, f"a value, which {target + GRAD} needs")
         for slot, grad in zip(rule.writes, grads, strict=True):
-            there = slot in known and call.has(slot)
-            spec = call.spec(slot if there else first)
-            found[grad] = Spec.of(spec.dims, spec.dtype, lod=spec.lod, lod_level=spec.lod_level)
-        return found
+            is_read = slot in read_slots and call.has(slot)
+            spec = call.spec(slot if is_read else first)
+            specs[grad] = Spec.of(spec.dims, spec.dtype, lod=spec.lod, lod_level=spec.lod_level)
+        return specs
 
-    made = register_op(
+    grad_op = register_op(
         rule.type,
         Inference(infer, kernel_dtype=first),
         Aliasing(may={grads[0]: first}),
@@ -245,7 +245,7 @@ def _register_grad(
         doc=f"the gradient of {op.type}" + (f": {op.doc}" if op.doc else ""),
         source=op.source,
     )
-    made.origin = op.origin
+    grad_op.origin = op.origin
 
 
 # Inference ---------------------------------------------------------------------------------------------------------
@@ -283,9 +283,9 @@ def _broadcast(out_dtype: str) -> Infer:
 
 
 def broadcast_dims(call: Call) -> tuple[int, ...]:
-    """Dims of ``X op Y`` by Fluid's rule, -1 where unknown; raise ShapeError with the rule if there are none.
+    """Dims of ``X op Y`` by Fluid's rule, -1 where unknown; raise ShapeError if they do not broadcast.
 
-    Since Fluid 1.8 X may be the one of fewer dims: then it is placed among those of Y.
+    Since Fluid 1.8 X may have fewer dims than Y; then X is broadcast to Y.
     """
     large, small, axis = "X", "Y", call.attr("axis")
     if len(call.dims("Y")) > len(call.dims("X")):
@@ -294,25 +294,27 @@ def broadcast_dims(call: Call) -> tuple[int, ...]:
     if y.count(1) == len(y) and len(y) <= max(len(x), 1):
         return x
     start = len(x) - len(y) if axis == -1 else axis
-    kept = y
-    while len(y) < len(x) and kept and kept[-1] == 1:
-        kept = kept[:-1]
+    trimmed = y
+    while len(y) < len(x) and trimmed and trimmed[-1] == 1:
+        trimmed = trimmed[:-1]
     if len(y) == len(x):
         start = 0
-    left = len(x) - start - len(kept)
-    placed = (1,) * start + kept + (1,) * left if left >= 0 else ()
-    fits = len(placed) == len(x) and all(a == b or 1 in (a, b) or -1 in (a, b) for a, b in zip(x, placed, strict=True))
+    trailing = len(x) - start - len(trimmed)
+    aligned = (1,) * start + trimmed + (1,) * trailing if trailing >= 0 else ()
+    fits = len(aligned) == len(x) and all(
+        a == b or 1 in (a, b) or -1 in (a, b) for a, b in zip(x, aligned, strict=True)
+    )
     if not fits and len(y) <= max(len(x), 1) and all(d in (1, -1) for d in y):
-        return x  # one number, it may be, which has its place anyway
+        return x  # perhaps one number, which always broadcasts
     if not fits:
         where = f"end with its last dim (axis=-1: from dim {start})" if axis == -1 else f"start at dim {start} (axis)"
         do = f"set axis to the dim of {large} at which the dims of {small} start, or reshape {small}"
         call.fail(small, f"dims that broadcast to {large}, {list(x)}, when they {where}", do=do)
-    return tuple(map(_shared, x, placed))
+    return tuple(map(_broadcast_dim, x, aligned))
 
 
-def _shared(a: int, b: int) -> int:
-    """The dim that two which are equal, or 1, or unknown (-1), broadcast to."""
+def _broadcast_dim(a: int, b: int) -> int:
+    """The dim to which two dims broadcast that are equal, 1 or unknown (-1)."""
     if 1 in (a, b):
         return b if a == 1 else a
     return b if a == -1 else a

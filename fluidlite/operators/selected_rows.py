@@ -1,4 +1,4 @@
-"""Rows of a table and their numbers: a lookup's gradient by rows, sums of equal rows, rows put in place."""
+"""Sparse rows (Fluid's SelectedRows): the gradient of a lookup by rows, merging equal rows, writing rows in place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HEIGHT = Attr("height", "int", doc="number of rows of the table")
 def lookup_table_rows_grad(
     ids: e.Tensor, out_grad: e.Tensor, *, padding_idx: int, height: int
 ) -> tuple[e.Tensor, e.Tensor]:
-    """The lookup has checked the ids, but for those that are the padding."""
+    """The forward lookup has checked all ids except the padding id."""
     count = e.product(ids.dims)
     rows = e.cast(e.reshape(ids, (count,)), "int64")
     values = e.reshape(out_grad, (count, out_grad.dims[-1]))
@@ -58,13 +58,13 @@ def _need_rows(values: e.Tensor, numbers: e.Tensor, slot: str) -> None:
     "sum_rows",
     Differentiation(no_gradient={"Values": _DENSE}),
     Inference(kernel_dtype="Values"),
-    inputs=("Values", "Index", Slot("Rows", metadata_only=True, doc="whose number is that of Out")),
+    inputs=("Values", "Index", Slot("Rows", metadata_only=True, doc="Out has as many rows as this has elements")),
     dtypes={"Values": ALL_FLOATS, "Index": INTS, "Rows": INTS},
     source="Fluid merge_selected_rows_op.cc",
     doc="Out = 0, [rows, width]; Out[Index[i]] += Values[i]",
 )
 def sum_rows(values: e.Tensor, index: e.Tensor, rows: e.Tensor) -> e.Tensor:
-    """Rows that are one added up."""
+    """Add rows of equal index."""
     _need_rows(values, index, "Index")
     if rows.rank != 1:
         e.fail("Rows", "[rows], different numbers")
@@ -81,7 +81,7 @@ def sum_rows(values: e.Tensor, index: e.Tensor, rows: e.Tensor) -> e.Tensor:
     doc="Out = 0, [height, width]; Out[Rows[i]] += Values[i]",
 )
 def dense_rows(rows: e.Tensor, values: e.Tensor, *, height: int) -> e.Tensor:
-    """The whole tensor of which rows are given."""
+    """The dense tensor of sparse rows."""
     _need_rows(values, rows, "Rows")
     if height < 1:
         e.fail_attr("height", "1 or more: the number of rows of the table")
@@ -99,13 +99,13 @@ def dense_rows(rows: e.Tensor, values: e.Tensor, *, height: int) -> e.Tensor:
     doc="Out = -1, [height]; Out[Rows[i]] = i, the last of several; a row out of range is an OutOfRangeError",
 )
 def row_positions(rows: e.Tensor, *, height: int) -> e.Tensor:
-    """Where the values of each row of the whole tensor are."""
+    """For each row of the dense tensor, the index of its values."""
     if rows.rank != 1:
         e.fail("Rows", "[count], numbers of rows")
     if height < 1:
         e.fail_attr("height", "1 or more: the number of rows of the table")
-    none = e.full((height,), -1, "int64")
-    return e.set_at(none, e.iota(rows.dims, 0), e.checked(rows, height), 0)
+    absent = e.full((height,), -1, "int64")
+    return e.set_at(absent, e.iota(rows.dims, 0), e.checked(rows, height), 0)
 
 
 @operator(
@@ -118,7 +118,7 @@ def row_positions(rows: e.Tensor, *, height: int) -> e.Tensor:
     doc="Out[i] = Values[Positions[i]], and 0 where that is -1",
 )
 def rows_at(positions: e.Tensor, values: e.Tensor) -> e.Tensor:
-    """The whole tensor of different rows, said so that what reads it can compute it as it goes along."""
+    """The dense tensor as a gather of unique rows, so that it can be fused with its consumer."""
     if positions.rank != 1:
         e.fail("Positions", "[height]")
     if values.rank != 2:
@@ -133,9 +133,9 @@ def _infer_set_rows(call: Call) -> Inferred:
     x, rows, values = call.spec("X"), call.dims("Rows"), call.dims("Values")
     call.need(x.rank >= 1, "X", "rank 1 or more")
     call.need(len(rows) == 1, "Rows", "rank 1")
-    wanted = (rows[0], *x.dims[1:])
-    agree = len(values) == x.rank and all(a == b or -1 in (a, b) for a, b in zip(values, wanted, strict=True))
-    call.need(agree, "Values", f"{list(wanted)}: a row of X for each of Rows")
+    value_dims = (rows[0], *x.dims[1:])
+    agree = len(values) == x.rank and all(a == b or -1 in (a, b) for a, b in zip(values, value_dims, strict=True))
+    call.need(agree, "Values", f"{list(value_dims)}: a row of X for each of Rows")
     same_dtype(call, "Values", "X")
     return {"Out": like(x)}
 

@@ -1,4 +1,4 @@
-"""sequence_erase: sequences without some words."""
+"""sequence_erase: remove given tokens from sequences."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def _infer_erase(call: Call) -> Inferred:
     "sequence_erase",
     Inference(_infer_erase),
     inputs=("X", Slot("Values", value=True, table=True, doc="X again: its numbers say the LoD of Out")),
-    attrs=(Attr("tokens", "ints", doc="what is left out"),),
+    attrs=(Attr("tokens", "ints", doc="the tokens to remove"),),
     dtypes={"X": INTS, "Values": INTS},
     source="Fluid sequence_erase_op.h",
     doc="Out = the numbers of each sequence that are not among tokens, in order",
 )
 def sequence_erase(x: e.Tensor, values: e.Tensor, *, tokens: tuple[int, ...]) -> e.Tensor:
-    """How many are left is known; where they stand is a running sum."""
+    """Inference has counted the remaining tokens; an exclusive scan gives their positions."""
     rows, flat = x.dims[0], e.reshape(x, (x.dims[0],))
-    stays = e.full((rows,), 1, "int64")
+    is_kept = e.full((rows,), 1, "int64")
     for token in tokens:
-        stays = e.where(e.equal(flat, token), 0, stays)
+        is_kept = e.where(e.equal(flat, token), 0, is_kept)
     left = e.results("Out")[0][0]
-    at = e.where(stays > 0, e.scan("sum", stays, 0, exclusive=True), left)  # out of range: added nowhere
-    of = e.add_at(e.iota((rows,), 0), at, 0, left)
-    return e.take(x, of, 0, "clamp")
+    at = e.where(is_kept > 0, e.scan("sum", is_kept, 0, exclusive=True), left)  # an index out of range adds nothing
+    source = e.add_at(e.iota((rows,), 0), at, 0, left)
+    return e.take(x, source, 0, "clamp")

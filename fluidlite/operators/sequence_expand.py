@@ -1,4 +1,4 @@
-"""sequence_expand, sequence_expand_as and sequence_reverse: sequences repeated, and backwards."""
+"""sequence_expand, sequence_expand_as and sequence_reverse: repeat and reverse sequences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _infer_expand(call: Call) -> Inferred:
     if not y.lod or count < 0:
         return {"Out": spec_with_lod((-1, *x.dims[1:]), x, (), x.lod_level)}
     repeats = [b - a for a, b in pairwise(y.lod[level])]
-    if len(repeats) != count:  # before rows are counted: they may be as many as a pass makes up
+    if len(repeats) != count:  # checked before rows are counted, since a wrong count may be huge
         call.fail("X", f"{len(repeats)} sequences (rows, if X has no LoD): level {level} of the LoD of Y has as many")
     lengths = [b - a for a, b in pairwise(x.lod[0])] if x.lod_level else [1] * count
     offsets = [0]
@@ -45,7 +45,7 @@ def _infer_expand(call: Call) -> Inferred:
     return {"Out": spec_with_lod((offsets[-1], *x.dims[1:]), x, (tuple(offsets),) if x.lod_level else (), x.lod_level)}
 
 
-def _expanded(x: e.Tensor, y: e.Tensor, ref_level: int, rows: e.Numeric) -> e.Tensor:
+def _source_rows(x: e.Tensor, y: e.Tensor, ref_level: int, rows: e.Numeric) -> e.Tensor:
     """For each row of Out, the row of X that it repeats."""
     times = e.segment_sizes(e.offsets(y, ref_level))
     begins = e.offsets(x) if e.lod_level(x) else e.iota((times.dims[0] + 1,), 0)
@@ -53,9 +53,9 @@ def _expanded(x: e.Tensor, y: e.Tensor, ref_level: int, rows: e.Numeric) -> e.Te
     if not e.lod_level(x):
         lengths = e.full((times.dims[0],), 1, "int64")
     starts = e.pad(e.scan("sum", times * lengths, 0), (1,), (0,))
-    of = e.segment_of(starts, rows)
-    step = e.iota((rows,), 0) - e.take(starts, of, 0, "clamp")
-    return e.take(begins, of, 0, "clamp") + step % e.maximum(e.take(lengths, of, 0, "clamp"), 1)
+    segment = e.segment_of(starts, rows)
+    step = e.iota((rows,), 0) - e.take(starts, segment, 0, "clamp")
+    return e.take(begins, segment, 0, "clamp") + step % e.maximum(e.take(lengths, segment, 0, "clamp"), 1)
 
 
 @operator(
@@ -63,19 +63,19 @@ def _expanded(x: e.Tensor, y: e.Tensor, ref_level: int, rows: e.Numeric) -> e.Te
     Differentiation(
         stop_gradient={"Y": "its LoD alone counts"},
         reads=(),
-        doc="X@GRAD = the sum of Out@GRAD over what repeats a row",
+        doc="X@GRAD = the sum of Out@GRAD over the copies of a row",
     ),
     Inference(_infer_expand),
     inputs=(Slot("X", doc="with one level of LoD; or without, and then its rows are repeated"), _Y),
-    attrs=(Attr("ref_level", "int", -1, doc="the level of the LoD of Y that says how often; -1: the last"),),
+    attrs=(Attr("ref_level", "int", -1, doc="the level of the LoD of Y that gives the repetitions; -1: the last"),),
     dtypes={"X": (*ALL_FLOATS, *INTS)},
     source="Fluid sequence_expand_op.h",
     doc="Out = sequence i of X (row i, if X has no LoD) as often as sequence i of Y at ref_level is long",
 )
 def sequence_expand(x: e.Tensor, y: e.Tensor, *, ref_level: int) -> e.Tensor:
-    """Rows are taken where the LoDs say."""
+    """Gather rows by the LoDs of X and Y."""
     rows = e.results("Out")[0][0]
-    return e.take(x, _expanded(x, y, ref_level, rows), 0, "clamp")
+    return e.take(x, _source_rows(x, y, ref_level, rows), 0, "clamp")
 
 
 # sequence_expand_as ------------------------------------------------------------------------------------------------
@@ -112,14 +112,14 @@ def sequence_expand_as(x: e.Tensor, y: e.Tensor) -> e.Tensor:
     doc="X@GRAD[i] = the sum of Out@GRAD over sequence i",
 )
 def sequence_expand_as_grad(x: e.Tensor, y: e.Tensor, dout: e.Tensor) -> e.Tensor:
-    """Written: repeats lie side by side."""
+    """Hand-written: the copies of a row are consecutive, so that a segment sum suffices."""
     return e.reshape(e.segment("sum", dout, e.offsets(y)), x.dims)
 
 
 # sequence_reverse --------------------------------------------------------------------------------------------------
 
 
-def _reversed(x: e.Tensor, like: e.Tensor) -> e.Tensor:
+def _reverse_rows(x: e.Tensor, like: e.Tensor) -> e.Tensor:
     rows = rows_of(like)
     return e.take(x, rows.begin + (rows.end - 1) - rows.row, 0, "clamp")
 
@@ -134,10 +134,10 @@ def _reversed(x: e.Tensor, like: e.Tensor) -> e.Tensor:
 )
 def sequence_reverse(x: e.Tensor) -> e.Tensor:
     """Sequences are those of the last level."""
-    return _reversed(x, x)
+    return _reverse_rows(x, x)
 
 
 @gradient(sequence_reverse, Inference(infer_by_forward(as_x)), metadata=("X",), doc="X@GRAD = Y@GRAD, reversed again")
 def sequence_reverse_grad(x: e.Tensor, dy: e.Tensor) -> e.Tensor:
-    """Written: it needs no sums."""
-    return _reversed(e.wide(dy), x)
+    """Hand-written: it gathers, and needs no sums."""
+    return _reverse_rows(e.wide(dy), x)

@@ -1,4 +1,4 @@
-"""sequence_concat, sequence_slice and sequence_scatter: sequences joined, cut, and added into rows."""
+"""sequence_concat, sequence_slice and sequence_scatter: concatenate, slice and scatter-add sequences."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def _infer_concat(call: Call) -> Inferred:
     return {"Out": spec_with_lod((offsets[-1], *first.dims[1:]), first, (offsets,), 1)}
 
 
-def _places(xs: tuple[e.Tensor, ...]) -> list[e.Tensor]:
+def _output_rows(xs: tuple[e.Tensor, ...]) -> list[e.Tensor]:
     """For each row of each input, the row of Out that it becomes."""
     starts = [e.offsets(x) for x in xs]
-    found = []
+    positions = []
     for k, x in enumerate(xs):
         rows = rows_of(x)
-        before = rows.row
-        for other, at in enumerate(starts):
-            if other != k:  # inputs in front have ended with this sequence, those behind have not begun it
-                before = before + e.take(at, rows.of + (1 if other < k else 0), 0, "clamp")
-        found.append(before)
-    return found
+        target_rows = rows.row
+        for other, other_starts in enumerate(starts):
+            if other != k:  # earlier inputs include this sequence, later ones do not
+                target_rows = target_rows + e.take(other_starts, rows.of + (1 if other < k else 0), 0, "clamp")
+        positions.append(target_rows)
+    return positions
 
 
 @operator(
@@ -67,12 +67,12 @@ def _places(xs: tuple[e.Tensor, ...]) -> list[e.Tensor]:
     doc="Out = sequence i of each X, one behind the other, as sequence i",
 )
 def sequence_concat(x: tuple[e.Tensor, ...]) -> e.Tensor:
-    """Rows are put where they belong."""
+    """Gather rows by the inverse of their output positions."""
     for each in x:
         need_sequences(each, "X")
-    whole = e.concat(x, 0)
-    row = e.iota((whole.dims[0],), 0)
-    return e.take(whole, e.set_at(row, row, e.concat(_places(x), 0)), 0, "clamp")
+    joined = e.concat(x, 0)
+    row = e.iota((joined.dims[0],), 0)
+    return e.take(joined, e.set_at(row, row, e.concat(_output_rows(x), 0)), 0, "clamp")
 
 
 @gradient(
@@ -81,10 +81,10 @@ def sequence_concat(x: tuple[e.Tensor, ...]) -> e.Tensor:
     doc="X@GRAD = the rows of Out@GRAD that X became",
 )
 def sequence_concat_grad(x: tuple[e.Tensor, ...], dout: e.Tensor) -> tuple[tuple[e.Tensor, ...], ...]:
-    """Written: rows are taken, none is added."""
+    """Hand-written: it gathers rows instead of adding them."""
     first, *rest = x
     e.need_dims(dout, (sum((each.dims[0] for each in rest), first.dims[0]), *first.dims[1:]), "Out@GRAD", "Out")
-    return (tuple(e.take(e.wide(dout), at, 0, "clamp") for at in _places(x)),)
+    return (tuple(e.take(e.wide(dout), at, 0, "clamp") for at in _output_rows(x)),)
 
 
 # sequence_slice ----------------------------------------------------------------------------------------------------
@@ -107,26 +107,26 @@ def _infer_slice(call: Call) -> Inferred:
     return {"Out": spec_with_lod((offsets[-1], *x.dims[1:]), x, (offsets,), 1)}
 
 
-def _cut(x: e.Tensor, offset: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.Tensor:
-    """For each row of Out, the row of X that it is."""
+def _source_rows(x: e.Tensor, offset: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.Tensor:
+    """For each row of Out, the row of X that it copies."""
     need_sequences(x, "X")
-    found = Rows(starts_of(length), rows)
+    segments = Rows(starts_of(length), rows)
     begins = e.slice_axis(e.offsets(x), 0, 0, offset.dims[0]) + offset
-    return e.take(begins, found.of, 0, "clamp") + (found.row - found.begin)
+    return e.take(begins, segments.of, 0, "clamp") + (segments.row - segments.begin)
 
 
 @operator(
     "sequence_slice",
     Differentiation(
-        stop_gradient={"Offset": "it only says what is taken", "Length": "it only says what is taken"},
+        stop_gradient={"Offset": "it only selects rows", "Length": "it only selects rows"},
         reads=(),
-        doc="X@GRAD = Out@GRAD, 0 of rows that were left out",
+        doc="X@GRAD = Out@GRAD, 0 in rows outside the slices",
     ),
     Inference(_infer_slice),
     inputs=(
         Slot("X", doc="with one level of LoD"),
         *(
-            Slot(name, value=True, table=True, doc="[sequences, 1]; what is taken lies within the sequence")
+            Slot(name, value=True, table=True, doc="[sequences, 1]; the slice is within the sequence")
             for name in ("Offset", "Length")
         ),
     ),
@@ -135,8 +135,8 @@ def _cut(x: e.Tensor, offset: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.
     doc="Out = of sequence i of X, Length[i] rows from row Offset[i] on",
 )
 def sequence_slice(x: e.Tensor, offset: e.Tensor, length: e.Tensor) -> e.Tensor:
-    """Offset and Length are the LoD of Out."""
-    return e.take(x, _cut(x, offset, length, e.results("Out")[0][0]), 0, "clamp")
+    """Gather rows by Offset and Length, whose values also give the LoD of Out."""
+    return e.take(x, _source_rows(x, offset, length, e.results("Out")[0][0]), 0, "clamp")
 
 
 # sequence_scatter --------------------------------------------------------------------------------------------------
@@ -173,8 +173,8 @@ def _flat(ids: e.Tensor, width: e.Number) -> e.Tensor:
 def sequence_scatter(x: e.Tensor, ids: e.Tensor, updates: e.Tensor) -> e.Tensor:
     """An id out of the row is an error."""
     size = x.dims[0] * x.dims[1]
-    given = e.reshape(e.wide(updates), (updates.dims[0],))
-    return e.reshape(e.add_at(given, _flat(ids, x.dims[1]), 0, size, e.reshape(e.wide(x), (size,))), x.dims)
+    values = e.reshape(e.wide(updates), (updates.dims[0],))
+    return e.reshape(e.add_at(values, _flat(ids, x.dims[1]), 0, size, e.reshape(e.wide(x), (size,))), x.dims)
 
 
 @gradient(
@@ -185,6 +185,6 @@ def sequence_scatter(x: e.Tensor, ids: e.Tensor, updates: e.Tensor) -> e.Tensor:
     doc="X@GRAD = Out@GRAD; Updates@GRAD = Out@GRAD where Ids says",
 )
 def sequence_scatter_grad(x: e.Tensor, ids: e.Tensor, updates: e.Tensor, dout: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
-    """Written: rows are taken."""
+    """Hand-written: it gathers rows."""
     flat = e.reshape(e.wide(dout), (dout.dims[0] * dout.dims[1],))
     return e.reshape(e.wide(dout), x.dims), e.reshape(e.take(flat, _flat(ids, dout.dims[1]), 0, "clamp"), updates.dims)

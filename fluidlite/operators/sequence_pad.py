@@ -1,4 +1,4 @@
-"""sequence_pad, sequence_unpad and sequence_mask: sequences as rows of one length, and back."""
+"""sequence_pad, sequence_unpad and sequence_mask: convert LoD tensors to padded sequences and back."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def _infer_pad(call: Call) -> Inferred:
 
 @operator(
     "sequence_pad",
-    Differentiation(no_gradient={"PadValue": "as in Fluid: what stands behind sequences is no part of them"}),
+    Differentiation(no_gradient={"PadValue": "as in Fluid: the padding is not part of the sequences"}),
     Inference(_infer_pad),
     inputs=(
         Slot("X", doc="with LoD"),
-        Slot("PadValue", doc="what stands behind sequences: one number, or one step of X"),
+        Slot("PadValue", doc="the padding: one number, or one step of X"),
     ),
     outputs=("Out", "Length"),
     attrs=(Attr("padded_length", "int", -1, minimum=-1, doc="steps of Out; -1: as many as the longest sequence has"),),
@@ -68,7 +68,7 @@ def sequence_pad(x: e.Tensor, pad_value: e.Tensor, *, padded_length: int) -> tup
     return e.where(inside, rows, value), lengths
 
 
-def _padded(call: Call) -> dict[str, Spec]:
+def _padded_specs(call: Call) -> dict[str, Spec]:
     x, steps = need_lod(call, "X"), call.attr("padded_length")
     if not x.lod:
         return {"Out": Spec.of((-1, steps, *x.dims[1:]), x.dtype)}
@@ -76,9 +76,9 @@ def _padded(call: Call) -> dict[str, Spec]:
     return {"Out": Spec.of((len(lengths), max(lengths, default=0) if steps < 0 else steps, *x.dims[1:]), x.dtype)}
 
 
-@gradient(sequence_pad, Inference(infer_by_forward(_padded)), metadata=("X",), doc="X@GRAD = Out@GRAD where a row went")
+@gradient(sequence_pad, Inference(infer_by_forward(_padded_specs)), metadata=("X",), doc="X@GRAD = rows of Out@GRAD")
 def sequence_pad_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
-    """Written: the derived one asks for PadValue."""
+    """Hand-written: the derived gradient reads PadValue."""
     rows = rows_of(x)
     flat = e.reshape(e.wide(dout), (dout.dims[0] * dout.dims[1], *dout.dims[2:]))
     return e.take(flat, rows.of * dout.dims[1] + (rows.row - rows.begin), 0, "clamp")
@@ -101,16 +101,16 @@ def _infer_unpad(call: Call) -> Inferred:
     return {"Out": spec_with_lod((offsets[-1], *x.dims[2:]), x, (offsets,), 1)}
 
 
-def _unpadded(x: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.Tensor:
-    """For each row of Out, where it is among the steps of X."""
-    found = Rows(starts_of(length), rows)
-    return found.of * x.dims[1] + (found.row - found.begin)
+def _source_rows(x: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.Tensor:
+    """For each row of Out, its row in the flattened steps of X."""
+    segments = Rows(starts_of(length), rows)
+    return segments.of * x.dims[1] + (segments.row - segments.begin)
 
 
 @operator(
     "sequence_unpad",
     Differentiation(
-        stop_gradient={"Length": "it only says where sequences end"},
+        stop_gradient={"Length": "it only gives the ends of sequences"},
         reads=(),
         doc="X@GRAD = Out@GRAD, and 0 behind sequences",
     ),
@@ -124,22 +124,22 @@ def _unpadded(x: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.Tensor:
     doc="Out = the first Length[i] steps of X[i], one behind the other, as sequences",
 )
 def sequence_unpad(x: e.Tensor, length: e.Tensor) -> e.Tensor:
-    """The numbers of Length are the LoD of Out."""
+    """Gather rows by Length, whose values also give the LoD of Out."""
     flat = e.reshape(x, (x.dims[0] * x.dims[1], *x.dims[2:]))
-    return e.take(flat, _unpadded(x, length, e.results("Out")[0][0]), 0, "clamp")
+    return e.take(flat, _source_rows(x, length, e.results("Out")[0][0]), 0, "clamp")
 
 
 # sequence_mask -----------------------------------------------------------------------------------------------------
 
 
 def _infer_mask(call: Call) -> Inferred:
-    x, most = call.spec("X"), number_of(call, "maxlen")
+    x, length = call.spec("X"), number_of(call, "maxlen")
     call.need(x.rank >= 1, "X", "lengths, of one dim or more")
-    if most is None:
-        most = -1
-    elif most < 0:
+    if length is None:
+        length = -1
+    elif length < 0:
         call.fail_attr("maxlen", "a number of 0 or more, or MaxLenTensor", do="use layers.sequence_mask")
-    return {"Y": Spec.of((*x.dims, most), call.attr("out_dtype"))}
+    return {"Y": Spec.of((*x.dims, length), call.attr("out_dtype"))}
 
 
 @operator(
@@ -156,7 +156,7 @@ def _infer_mask(call: Call) -> Inferred:
     doc="Y[..., j] = 1 where j < X[...], else 0",
 )
 def sequence_mask(x: e.Tensor, *, out_dtype: str) -> e.Tensor:
-    """Steps are counted along a new last dim."""
+    """Compare step indices along a new last dim with the lengths."""
     dims = e.results("Y")[0]
     step = e.iota(dims, x.rank)
     return e.cast(step < e.cast(e.unsqueeze(x, x.rank), "int64"), out_dtype)

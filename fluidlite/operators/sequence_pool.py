@@ -1,4 +1,4 @@
-"""sequence_pool and sequence_softmax: each sequence as one row, and as weights that sum to 1."""
+"""sequence_pool and sequence_softmax: reduce each sequence to a row; softmax over each sequence."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TYPES = ("AVERAGE", "SUM", "SQRT", "LAST", "FIRST", "MAX")
 
 
 def _infer_pool(call: Call) -> Inferred:
-    """A row a sequence of the last level: what is left of the LoD are the levels above."""
+    """One row for each sequence of the last level; Out has the LoD levels above it."""
     x = need_lod(call, "X")
-    found = {}
+    specs = {}
     for slot, spec in infer(call).items():
         assert isinstance(spec, Spec)
-        found[slot] = spec.with_(lod=x.lod[:-1], lod_level=x.lod_level - 1)
-    return found
+        specs[slot] = spec.with_(lod=x.lod[:-1], lod_level=x.lod_level - 1)
+    return specs
 
 
 @operator(
@@ -41,9 +41,9 @@ def _infer_pool(call: Call) -> Inferred:
         ),
     ),
     attrs=(
-        Attr("pooltype", "str", "AVERAGE", choices=TYPES, doc="what is made of the rows of a sequence"),
-        Attr("pad_value", "float", 0.0, doc="what an empty sequence gives"),
-        Attr("is_test", "bool", False, doc="MaxIndex is made where it is asked for: of no effect"),
+        Attr("pooltype", "str", "AVERAGE", choices=TYPES, doc="how the rows of a sequence are reduced"),
+        Attr("pad_value", "float", 0.0, doc="the result of an empty sequence"),
+        Attr("is_test", "bool", False, doc="MaxIndex is computed where it is requested: of no effect"),
     ),
     dtypes={"X": ALL_FLOATS},
     source="Fluid sequence_pool_op.h",
@@ -57,7 +57,7 @@ def sequence_pool(x: e.Tensor, *, pooltype: str, pad_value: e.Number) -> tuple[e
     index = e.full((count, *x.dims[1:]), -1, "int32")
     if pooltype in ("FIRST", "LAST"):
         at = e.slice_axis(starts, 0, 0 if pooltype == "FIRST" else 1, count)
-        # no row of X is read where there is none: an index out of X gives 0
+        # mode "zero": the index of an empty sequence may be out of range
         out = e.take(values, at if pooltype == "FIRST" else at - 1, 0, "zero")
     elif pooltype == "MAX":
         out = e.segment("max", values, starts)
@@ -82,19 +82,19 @@ def sequence_pool(x: e.Tensor, *, pooltype: str, pad_value: e.Number) -> tuple[e
     doc="X@GRAD = Out@GRAD of the row's sequence, where the row was chosen, or divided as Out was",
 )
 def sequence_pool_grad(x: e.Tensor, max_index: e.Tensor, dout: e.Tensor, *, pooltype: str) -> e.Tensor:
-    """Written: MAX follows MaxIndex, and no type reads X."""
+    """Hand-written: MAX reads MaxIndex, and no type reads X."""
     rows = rows_of(x)
-    given = e.take(e.wide(dout), rows.of, 0, "clamp")
+    dout_rows = e.take(e.wide(dout), rows.of, 0, "clamp")
     if pooltype == "SUM":
-        return given
+        return dout_rows
     if pooltype in ("AVERAGE", "SQRT"):
-        length = e.cast(per_row(rows.end - rows.begin, x), given.dtype)
-        return given / (length if pooltype == "AVERAGE" else e.sqrt(length))
+        length = e.cast(per_row(rows.end - rows.begin, x), dout_rows.dtype)
+        return dout_rows / (length if pooltype == "AVERAGE" else e.sqrt(length))
     if pooltype == "MAX":
         chosen = e.equal(e.cast(e.take(max_index, rows.of, 0, "clamp"), "int64"), per_row(rows.row, x))
     else:
         chosen = per_row(e.equal(rows.row, rows.begin if pooltype == "FIRST" else rows.end - 1), x)
-    return e.where(chosen, given, 0)
+    return e.where(chosen, dout_rows, 0)
 
 
 @operator(
@@ -105,7 +105,7 @@ def sequence_pool_grad(x: e.Tensor, max_index: e.Tensor, dout: e.Tensor, *, pool
     doc="Out = softmax of the numbers of each sequence",
 )
 def sequence_softmax(x: e.Tensor) -> e.Tensor:
-    """The largest is taken away first, as of softmax."""
+    """Subtract the maximum first, as softmax does."""
     rows = rows_of(x)
     for d in x.dims[1:]:
         e.need(d == 1, "X", "a number a row, as [rows, 1]")
@@ -126,7 +126,7 @@ def _infer_softmax_grad(call: Call) -> Inferred:
     doc="X@GRAD = Out (Out@GRAD - the sum of Out Out@GRAD over the sequence)",
 )
 def sequence_softmax_grad(x: e.Tensor, out: e.Tensor, dout: e.Tensor) -> e.Tensor:
-    """Written, since the derived one would read X beside Out."""
+    """Hand-written: the derived gradient reads both X and Out."""
     rows = rows_of(x)
     weighed = e.wide(out) * e.wide(dout)
     return weighed - e.wide(out) * e.take(e.segment("sum", weighed, rows.starts), rows.of, 0, "clamp")

@@ -1,4 +1,4 @@
-"""What operators on sequences share: rows of sequences by LoD, and inference of the LoD that they make."""
+"""Helpers of sequence operators: rows and segments by LoD, and inference of the LoD of outputs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _DO = "declare the data with lod_level=1, or use layers.lod_reset"
 
 
 def count(spec: Spec) -> int:
-    """How many sequences of the last level there are; -1 if it is not known yet."""
+    """The number of sequences of the last level; -1 if it is unknown."""
     return len(spec.lod[-1]) - 1 if spec.lod else -1
 
 
 def as_x(call: Call) -> dict[str, Spec]:
-    """Dims of the outputs that are those of X, for the inference of gradients."""
+    """Outputs with the metadata of X, for the inference of gradients."""
     return {"Out": call.spec("X"), "Y": call.spec("X")}
 
 
@@ -26,7 +26,7 @@ def a_row_a_sequence(call: Call) -> dict[str, Spec]:
 
 
 def need_sequences(x: e.Tensor, slot: str) -> None:
-    """Refuse an operand that has no sequences."""
+    """Refuse an operand without LoD."""
     if not e.lod_level(x):
         e.fail(slot, "a LoD tensor: its sequences", _DO)
     if not x.rank:
@@ -34,7 +34,7 @@ def need_sequences(x: e.Tensor, slot: str) -> None:
 
 
 def need_lod(call: Call, slot: str, i: int = 0) -> Spec:
-    """The metadata of an input, which has sequences."""
+    """The metadata of an input; refuse one without LoD."""
     spec = call.spec(slot, i)
     if not spec.lod_level:
         call.fail(slot, "a LoD tensor: its sequences", do=_DO)
@@ -42,12 +42,12 @@ def need_lod(call: Call, slot: str, i: int = 0) -> Spec:
 
 
 class Rows:
-    """The rows of the sequences of a level of LoD.
+    """Rows of sequences, as int64 tensors.
 
-    ``starts``: int64, where sequences begin, and where the last ends.
-    ``of``: int64, the number of each row's sequence.
-    ``begin``, ``end``: int64, where each row's sequence begins and ends.
-    ``row``: int64, the number of each row.
+    ``starts``: the offsets: the first row of each sequence, and the number of rows.
+    ``of``: for each row, the index of its sequence.
+    ``begin``, ``end``: for each row, the first row of its sequence, and the row after the last.
+    ``row``: the index of each row.
     """
 
     def __init__(self, starts: e.Tensor, rows: e.Numeric) -> None:
@@ -65,15 +65,15 @@ def rows_of(x: e.Tensor, slot: str = "X") -> Rows:
 
 
 def starts_of(lengths: e.Tensor) -> e.Tensor:
-    """Where sequences of these lengths begin, and where the last ends: their running sum."""
+    """The offsets of sequences of these lengths: a cumulative sum from 0."""
     return e.scan("sum", e.concat([e.full((1,), 0, "int64"), lengths], 0), 0)
 
 
 def per_row(values: e.Tensor, x: e.Tensor) -> e.Tensor:
-    """A number a row, [rows], as [rows, 1, ...], to stand beside x."""
+    """Reshape [rows] to [rows, 1, ...], to broadcast with x."""
     return e.reshape(values, (values.dims[0], *(1,) * (x.rank - 1)))
 
 
 def spec_with_lod(dims: tuple[int, ...], like: Spec, lod: Lod, level: int) -> Spec:
-    """The metadata of an output with a LoD of its own, of which the levels are known and perhaps not the offsets."""
+    """The metadata of an output with ``level`` levels of LoD, whose offsets may be unknown (``lod`` is empty then)."""
     return Spec.of(dims, like.dtype, lod=lod, lod_level=level)

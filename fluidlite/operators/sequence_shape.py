@@ -1,4 +1,4 @@
-"""sequence_reshape and lod_reset: the same numbers as other sequences."""
+"""sequence_reshape and lod_reset: the same elements with another LoD."""
 
 from __future__ import annotations
 
@@ -39,44 +39,44 @@ def _infer_reshape(call: Call) -> Inferred:
     doc="Out = the numbers of each sequence of X in rows of new_dim",
 )
 def sequence_reshape(x: e.Tensor) -> e.Tensor:
-    """Numbers stay where they are."""
+    """Reshape; the elements keep their order."""
     return e.reshape(x, e.results("Out")[0])
 
 
 def _infer_reset(call: Call) -> Inferred:
     x, target = call.spec("X"), call.attr("target_lod")
     call.need(x.rank >= 1, "X", "rows of one dim or more")
-    new: Lod | None
+    lod: Lod | None
     slot, level = "target_lod", 1
     if call.has("Y"):
         y, slot = need_lod(call, "Y"), "Y"
-        new, level = (y.lod or None), y.lod_level
+        lod, level = (y.lod or None), y.lod_level
     elif call.has("TargetLod"):
         value, slot = call.value("TargetLod"), "TargetLod"
-        new = None if value is None else (tuple(map(int, value)),)
+        lod = None if value is None else (tuple(map(int, value)),)
     else:
-        new = (tuple(target),)
+        lod = (tuple(target),)
     if call.attr("append"):
-        known = bool(x.lod) or not x.lod_level
+        x_is_known = bool(x.lod) or not x.lod_level
         last = x.lod[-1][-1] if x.lod else None
         level += x.lod_level
-        if new is not None and last is not None and len(new[0]) - 1 != last:
-            _wrong(call, slot, f"offsets of {last} sequences: the LoD of X covers as many", new)
-        new = (*x.lod, *new) if new is not None and known else None
-    if new is None:
+        if lod is not None and last is not None and len(lod[0]) - 1 != last:
+            _fail_lod(call, slot, f"offsets of {last} sequences: the LoD of X covers as many", lod)
+        lod = (*x.lod, *lod) if lod is not None and x_is_known else None
+    if lod is None:
         return {"Out": spec_with_lod(x.dims, x, (), level)}
-    for each in new:
-        if not each or each[0] != 0 or any(a > b for a, b in pairwise(each)):
-            _wrong(call, slot, "offsets: they begin with 0, and never fall", new)
-    for upper, lower in pairwise(new):
+    for offsets in lod:
+        if not offsets or offsets[0] != 0 or any(a > b for a, b in pairwise(offsets)):
+            _fail_lod(call, slot, "offsets: they begin with 0, and never fall", lod)
+    for upper, lower in pairwise(lod):
         if upper[-1] != len(lower) - 1:
-            _wrong(call, slot, f"{upper[-1]} sequences: the level above covers as many", new)
-    if x.dims[0] >= 0 and new[-1][-1] != x.dims[0]:
-        _wrong(call, slot, f"offsets that end with {x.dims[0]}, the rows of X", new)
-    return {"Out": spec_with_lod(x.dims, x, new, len(new))}
+            _fail_lod(call, slot, f"{upper[-1]} sequences: the level above covers as many", lod)
+    if x.dims[0] >= 0 and lod[-1][-1] != x.dims[0]:
+        _fail_lod(call, slot, f"offsets that end with {x.dims[0]}, the rows of X", lod)
+    return {"Out": spec_with_lod(x.dims, x, lod, len(lod))}
 
 
-def _wrong(call: Call, slot: str, expected: str, lod: Lod) -> None:
+def _fail_lod(call: Call, slot: str, expected: str, lod: Lod) -> None:
     if slot == "target_lod":
         call.fail_attr(slot, expected)
     call.fail(slot, expected, got=f"LoD {lod}")
@@ -100,11 +100,11 @@ def _wrong(call: Call, slot: str, expected: str, lod: Lod) -> None:
     doc="Out = X with other sequences",
 )
 def lod_reset(x: e.Tensor, y: e.Tensor | None, target_lod: e.Numbers | None) -> e.Tensor:
-    """Numbers stay where they are."""
+    """Copy; only the LoD changes."""
     return e.reshape(x, x.dims)
 
 
 @gradient(lod_reset, Inference(infer_by_forward(as_x)), metadata=("X",), doc="X@GRAD = Out@GRAD with the LoD of X")
 def lod_reset_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
-    """Written: it needs no LoD."""
+    """Hand-written: it needs no LoD."""
     return e.reshape(e.wide(dout), x.dims)

@@ -1,4 +1,4 @@
-"""sequence_topk_avg_pooling: averages of the largest numbers of each row of matrices of different sizes."""
+"""sequence_topk_avg_pooling: averages of the top k elements of each row of ragged matrices."""
 
 from __future__ import annotations
 
@@ -73,15 +73,15 @@ _POOL = register_op(
 def sequence_topk_avg_pooling_grad(
     x: e.Tensor, pos: e.Tensor, dout: e.Tensor, *, topks: tuple[int, ...], channel_num: int
 ) -> e.Tensor:
-    """Written: the averages are cumulative, and so are their gradients, from the last."""
-    rows, most = dout.dims[0], topks[-1]
-    given = e.reshape(e.wide(dout), (rows, channel_num, len(topks)))
+    """Hand-written: each average extends the previous one, so that gradients are cumulative sums from the last."""
+    rows, largest = dout.dims[0], topks[-1]
+    grads = e.reshape(e.wide(dout), (rows, channel_num, len(topks)))
     parts = []
-    for j in range(most):
-        shares = [e.slice_axis(given, 2, i, 1) / float(k) for i, k in enumerate(topks) if k > j]
-        whole = shares[0]
+    for j in range(largest):
+        shares = [e.slice_axis(grads, 2, i, 1) / float(k) for i, k in enumerate(topks) if k > j]
+        sum_of_shares = shares[0]
         for share in shares[1:]:
-            whole = whole + share
-        parts.append(whole)
-    flat = e.reshape(e.concat(parts, 2), (rows * channel_num * most,))
+            sum_of_shares = sum_of_shares + share
+        parts.append(sum_of_shares)
+    flat = e.reshape(e.concat(parts, 2), (rows * channel_num * largest,))
     return e.reshape(e.add_at(flat, e.cast(pos, "int64"), 0, x.dims[0]), x.dims)

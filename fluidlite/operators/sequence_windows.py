@@ -9,11 +9,12 @@ from fluidlite.operators.sequence_rows import rows_of
 from fluidlite.program.opdef import Attr
 from fluidlite.program.operator_options import Differentiation, Execution
 
-_MOST = 1 << 12
+_MAX_STEPS = 1 << 12
+"""Maximum number of steps in a window, and of its offset."""
 
 
 def _windows(x: e.Tensor, start: int, length: int) -> e.Tensor:
-    """For each row, the rows of its window, [rows, length]; -1 where its sequence does not reach."""
+    """For each row, the rows of its window, [rows, length]; -1 outside its sequence."""
     rows, count = rows_of(x), x.dims[0]
     at = e.reshape(rows.row, (count, 1)) + e.iota((1, length), 1) + start
     inside = e.logical_and(at >= e.reshape(rows.begin, (count, 1)), at < e.reshape(rows.end, (count, 1)))
@@ -30,8 +31,8 @@ def _windows(x: e.Tensor, start: int, length: int) -> e.Tensor:
     Execution(memory="the windows: X contextLength times"),
     inputs={"X": "[rows, width], with LoD"},
     attrs=(
-        Attr("contextLength", "int", minimum=1, maximum=_MOST, doc="steps of a window"),
-        Attr("contextStart", "int", 0, minimum=-_MOST, maximum=_MOST, doc="where a window begins, from its step on"),
+        Attr("contextLength", "int", minimum=1, maximum=_MAX_STEPS, doc="steps of a window"),
+        Attr("contextStart", "int", 0, minimum=-_MAX_STEPS, maximum=_MAX_STEPS, doc="offset of a window's first step"),
         Attr("contextStride", "int", 1, minimum=1, maximum=1, doc="1, as in Fluid"),
     ),
     dtypes={"X": ALL_FLOATS, "Filter": ALL_FLOATS},
@@ -39,7 +40,7 @@ def _windows(x: e.Tensor, start: int, length: int) -> e.Tensor:
     doc="Out[t] = the steps t + contextStart, ... of its sequence side by side, times Filter; 0 beyond the sequence",
 )
 def sequence_conv(x: e.Tensor, filter_: e.Tensor, *, contextLength: int, contextStart: int) -> e.Tensor:
-    """Windows are rows of a matrix, as Fluid has it."""
+    """Flatten windows to the rows of a matrix, as Fluid does, and multiply by Filter."""
     if x.rank != 2:
         e.fail("X", "[rows, width] with LoD")
     e.same_dtype(filter_, x)
@@ -56,15 +57,15 @@ def sequence_conv(x: e.Tensor, filter_: e.Tensor, *, contextLength: int, context
     "sequence_enumerate",
     inputs={"X": "int32 or int64, [rows, 1], with LoD"},
     attrs=(
-        Attr("win_size", "int", minimum=1, maximum=_MOST, doc="numbers of a window"),
-        Attr("pad_value", "int", 0, doc="what stands beyond the sequence"),
+        Attr("win_size", "int", minimum=1, maximum=_MAX_STEPS, doc="numbers of a window"),
+        Attr("pad_value", "int", 0, doc="value outside the sequence"),
     ),
     dtypes={"X": INTS},
     source="Fluid sequence_enumerate_op.h",
     doc="Out[t] = the numbers t, ..., t + win_size - 1 of its sequence, pad_value beyond it",
 )
 def sequence_enumerate(x: e.Tensor, *, win_size: int, pad_value: int) -> e.Tensor:
-    """Sequences are those of the last level."""
+    """Gather the windows of each row."""
     if x.rank not in (1, 2):
         e.fail("X", "[rows, 1] with LoD")
     if x.rank == 2:

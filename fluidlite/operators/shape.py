@@ -1,7 +1,7 @@
-"""Other dims for the same elements: reshape, transpose, and the helper that declares such operators in pairs.
+"""reshape and transpose, and the helper that declares operators that only change dims.
 
-Fluid has each of them twice: under the name of 1.0, whose gradient reads the dims of X, and with a 2 behind it,
-whose gradient reads XShape, so that X can be freed.
+Fluid has two versions of each: ``reshape``, whose gradient reads the dims of X, and ``reshape2``, whose gradient reads
+XShape, so that X can be freed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _X_SHAPE = Slot("XShape", intermediate=True, dispensable=True, content="dims (0,
 
 
 def _infer_from_x_shape(call: Call) -> Inferred:
-    """X@GRAD is as XShape says that X was."""
+    """X@GRAD has the dims of X that XShape holds."""
     return {"X@GRAD": like(call.spec("XShape"), call.dims("XShape")[1:])}
 
 
@@ -45,19 +45,19 @@ def register_pair(
 ) -> None:
     """Declare ``type`` and ``type`` + "2", with their gradient operators.
 
-    ``function`` makes Out of X, ``back(dout, dims, **attrs)`` X@GRAD, of the dims of X, and ``out(call)`` the spec of
-    Out.
-    ``view``: whether Out has the bytes of X.
+    ``function`` computes Out from X, ``back(dout, dims, **attrs)`` X@GRAD given the dims of X, and ``out(call)`` the
+    spec of Out.
+    ``view``: whether Out is a view of X.
     ``attrs``, ``doc``, ``grad_doc``, ``source``: of both operators.
     """
 
     @functools.wraps(function)
-    def shaped(x: e.Tensor, **values: Any) -> tuple[e.Tensor, e.Tensor]:
+    def with_x_shape(x: e.Tensor, **values: Any) -> tuple[e.Tensor, e.Tensor]:
         return function(x, **values), e.full((0, *x.dims), 0, "float32")
 
-    def inferred(call: Call) -> Inferred:
-        x, found = call.spec("X"), {"Out": out(call)}
-        return {**found, "XShape": like(x, (0, *x.dims))} if call.op.output("XShape") else found
+    def infer_pair(call: Call) -> Inferred:
+        x, specs = call.spec("X"), {"Out": out(call)}
+        return {**specs, "XShape": like(x, (0, *x.dims))} if call.op.output("XShape") else specs
 
     def from_x(x: e.Tensor, dout: e.Tensor, **values: Any) -> e.Tensor:
         return back(dout, x.dims, **values)
@@ -65,19 +65,19 @@ def register_pair(
     def from_shape(xshape: e.Tensor, dout: e.Tensor, **values: Any) -> e.Tensor:
         return back(dout, xshape.dims[1:], **values)
 
-    seen, shared = ("Out", "X") if view else None, ("X@GRAD", "Out@GRAD") if view else None
-    told = (Inference(inferred), Aliasing(view=seen))
+    view_alias, grad_alias = ("Out", "X") if view else None, ("X@GRAD", "Out@GRAD") if view else None
+    options = (Inference(infer_pair), Aliasing(view=view_alias))
     common: dict[str, Any] = {"attrs": attrs, "dtypes": {"X": ALL}, "doc": doc}
-    first = operator(type, *told, source=source, **common)(function)
-    gradient(first, Aliasing(view=shared), metadata=("X",), doc=grad_doc)(_taking(back, from_x))
-    second = operator(f"{type}2", *told, outputs=("Out", _X_SHAPE), source=source, **common)(shaped)
-    gradient(second, Inference(_infer_from_x_shape), Aliasing(view=shared), metadata=("XShape",), doc=grad_doc)(
-        _taking(back, from_shape)
+    first = operator(type, *options, source=source, **common)(function)
+    gradient(first, Aliasing(view=grad_alias), metadata=("X",), doc=grad_doc)(_with_attrs_of(back, from_x))
+    second = operator(f"{type}2", *options, outputs=("Out", _X_SHAPE), source=source, **common)(with_x_shape)
+    gradient(second, Inference(_infer_from_x_shape), Aliasing(view=grad_alias), metadata=("XShape",), doc=grad_doc)(
+        _with_attrs_of(back, from_shape)
     )
 
 
-def _taking(like: Callable[..., e.Tensor], function: Any) -> Callable[..., e.Tensor]:
-    """A function of two tensors, which takes the attributes that another does."""
+def _with_attrs_of(like: Callable[..., e.Tensor], function: Any) -> Callable[..., e.Tensor]:
+    """Give a function of two tensors the signature with the attributes of ``like``."""
     attrs = [p for p in inspect.signature(like).parameters.values() if p.kind is p.KEYWORD_ONLY]
     operands = list(inspect.signature(function).parameters.values())[:2]
     function.__signature__ = inspect.Signature([*operands, *attrs])
@@ -85,19 +85,19 @@ def _taking(like: Callable[..., e.Tensor], function: Any) -> Callable[..., e.Ten
 
 
 def with_other_dims(x: e.Tensor) -> e.Tensor:
-    """X under the dims of Out."""
+    """Reshape X to the dims of Out."""
     return e.reshape(x, e.results("Out")[0])
 
 
 def with_dims(x: Spec, dims: Sequence[int]) -> Spec:
-    """Return X's spec with other dims; sequences stay where the rows do, or may do so by what is known of them."""
+    """Return X's spec with other dims; it keeps the LoD if the number of rows is, or may be, the same."""
     return like(x, dims) if all_agree(dims[:1], x.dims[:1]) and dims else Spec.of(dims, x.dtype)
 
 
 # reshape -----------------------------------------------------------------------------------------------------------
 
 
-def reshaped(call: Call, x: Dims, shape: Sequence[Number]) -> Dims:
+def reshape_dims(call: Call, x: Dims, shape: Sequence[Number]) -> Dims:
     """Return the dims that ``shape`` gives X."""
     for i, d in enumerate(shape):
         if d == 0 and i >= len(x):
@@ -109,8 +109,8 @@ def reshaped(call: Call, x: Dims, shape: Sequence[Number]) -> Dims:
     dims = [-1 if d is None else x[i] if d == 0 else d for i, d in enumerate(shape)]
     if None in shape:
         return tuple(dims)
-    # Dims of X that are unknown and copied stand on both sides, so what remains is known without them.
-    # So do those of 0, where a dim is inferred: an empty batch is reshaped as any other.
+    # Unknown dims of X that are copied (0) cancel out in the number of elements.
+    # So do copied dims of size 0 beside a -1, so that an empty batch is reshaped like any other.
     copied = {i for i, d in enumerate(shape) if d == 0 and (x[i] < 0 or (x[i] == 0 and -1 in shape))}
     total = size([d for i, d in enumerate(x) if i not in copied])
     rest = prod(d for i, d in enumerate(dims) if i not in copied and shape[i] != -1)
@@ -128,24 +128,24 @@ def reshaped(call: Call, x: Dims, shape: Sequence[Number]) -> Dims:
 def _reshape_dims(call: Call) -> Dims:
     """Return the dims of Out.
 
-    Programs are built on the dims above 0 that the attribute states, so a tensor that says otherwise is refused. -1
-    and 0 state nothing beside a tensor: in Fluid's programs the tensor may say any dim for them.
+    The program is built with the positive dims of the attribute, so that a tensor with other values is refused. Beside
+    a tensor -1 and 0 in the attribute mean unknown, as in Fluid's programs.
     """
-    x, stated = call.dims("X"), call.attr("shape")
-    wanted, slot = numbers_of(call, "shape"), standing_for(call, "shape")
-    if slot is None or not stated:
-        if wanted is None:
+    x, declared = call.dims("X"), call.attr("shape")
+    requested, slot = numbers_of(call, "shape"), standing_for(call, "shape")
+    if slot is None or not declared:
+        if requested is None:
             call.fail("Shape", "known dims, [rank of Out]", do="give shape too, with -1 for what Shape says")
-        return reshaped(call, x, wanted)
-    if wanted is None:
-        wanted = (None,) * len(stated)
+        return reshape_dims(call, x, requested)
+    if requested is None:
+        requested = (None,) * len(declared)
     do = "give shape as -1 where the tensor says the dim"
-    if len(wanted) != len(stated):
-        call.fail(slot, f"{len(stated)} dims, as shape states ({list(stated)})", list(wanted), do=do)
-    dims = reshaped(call, x, [d if n is None and d > 0 else n for n, d in zip(wanted, stated, strict=True)])
-    for i, (n, d) in enumerate(zip(dims, stated, strict=True)):
+    if len(requested) != len(declared):
+        call.fail(slot, f"{len(declared)} dims, as shape states ({list(declared)})", list(requested), do=do)
+    dims = reshape_dims(call, x, [d if n is None and d > 0 else n for n, d in zip(requested, declared, strict=True)])
+    for i, (n, d) in enumerate(zip(dims, declared, strict=True)):
         if n >= 0 and d > 0 and n != d:
-            call.fail(slot, f"{d} for dim {i} of Out, as shape states ({list(stated)})", list(wanted), do=do)
+            call.fail(slot, f"{d} for dim {i} of Out, as shape states ({list(declared)})", list(requested), do=do)
     return dims
 
 
@@ -161,7 +161,7 @@ register_pair(
             (),
             minimum=-1,
             doc="dims of Out; 0: as in X; one may be -1: what remains. Beside a tensor of dims, "
-            "0 and -1 say nothing, and the others must be its",
+            "0 and -1 mean unknown, and the other dims must be equal",
             tensors=(as_tensors("ShapeTensor"), as_tensor("Shape")),
         ),
     ),
@@ -183,18 +183,18 @@ def _transpose_back(dout: e.Tensor, dims: Sequence[e.Number], *, axis: tuple[int
     return e.transpose(dout, [axis.index(i) for i in range(dout.rank)])
 
 
-def _transposed(call: Call) -> Spec:
-    """Rows in another order of dims are no sequences of X."""
-    found = infer(call)["Out"]
-    assert isinstance(found, Spec)
-    return found.with_(lod=())
+def _infer_transpose(call: Call) -> Spec:
+    """Out has no LoD, since its first dim may be another one."""
+    spec = infer(call)["Out"]
+    assert isinstance(spec, Spec)
+    return spec.with_(lod=())
 
 
 register_pair(
     "transpose",
     _transpose,
     _transpose_back,
-    _transposed,
+    _infer_transpose,
     view=False,
     attrs=(Attr("axis", "ints", doc="which dim of X each dim of Out is"),),
     doc="Out = X with its dims in the order axis",

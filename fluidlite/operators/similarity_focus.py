@@ -1,4 +1,4 @@
-"""similarity_focus: a mask of the places where a few planes of features are greatest."""
+"""similarity_focus: a mask of the maxima of selected feature planes, one in each row and column."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ register_op(
     outputs=("Out",),
     attrs=(
         Attr("axis", "int", choices=(1, 2, 3), doc="the dim of X that indexes count"),
-        Attr("indexes", "ints", doc="the planes that are looked at; what any of them chooses counts"),
+        Attr("indexes", "ints", doc="the selected planes; Out is the union of their masks"),
     ),
     dtypes={"X": FLOATS},
-    doc="Out = 1 at the cells that are chosen, all along the axis, else 0: of each plane the greatest cell, then the "
-    "greatest in rows and columns that have none yet, until there are no more; of equal ones the first, NaN last",
+    doc="Out = 1 at the chosen cells, all along the axis, else 0: of each plane the largest cell, then the largest one "
+    "in rows and columns without a chosen cell, until there are no more; of equal ones the first, NaN last",
     source="Fluid similarity_focus_op.cc",
 )

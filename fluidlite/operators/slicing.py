@@ -1,4 +1,4 @@
-"""Parts of a tensor: slice, strided_slice."""
+"""Slicing: slice, strided_slice."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def _bound(name: str, doc: str) -> Attr:
 
 
 _SLICE_ATTRS = (
-    Attr("axes", "ints", doc="the dims that are cut"),
-    _bound("Starts", "the first index kept of each; negative: from the end"),
-    _bound("Ends", "the first index no longer kept of each; negative: from the end; large: up to it"),
+    Attr("axes", "ints", doc="the dims that are sliced"),
+    _bound("Starts", "the first index of each; negative: from the end"),
+    _bound("Ends", "the index after the last of each; negative: from the end; large: up to the end"),
     Attr("infer_flags", "ints", (), doc="-1 for each axis whose bounds are tensors; then -1 to 0 is the last element"),
-    Attr("decrease_axis", "ints", (), doc="dims of 1 that Out does not keep"),
+    Attr("decrease_axis", "ints", (), doc="dims of 1 that Out lacks"),
 )
 _STRIDED_ATTRS = (
     *_SLICE_ATTRS[:3],
@@ -44,52 +44,52 @@ def _check_bounds(call: Call, *names: str) -> None:
     """Raise unless there are as many bounds as axes, and no step is 0."""
     count = len(call.attr("axes"))
     for name in names:
-        found = numbers_of(call, name)
-        if found is not None and len(found) != count:
+        bounds = numbers_of(call, name)
+        if bounds is not None and len(bounds) != count:
             call.fail_attr(name, f"{count} numbers, one for each of axes")
-        if name == "strides" and found is not None and 0 in found:
+        if name == "strides" and bounds is not None and 0 in bounds:
             call.fail_attr(name, "steps other than 0")
 
 
 def _infer_slice(call: Call) -> Inferred:
     x = call.spec("Input")
-    cut = [normal_axis(call, "axes", axis, x.rank, "Input") for axis in call.attr("axes")]
-    if len(set(cut)) != len(cut):
+    sliced_axes = [normal_axis(call, "axes", axis, x.rank, "Input") for axis in call.attr("axes")]
+    if len(set(sliced_axes)) != len(sliced_axes):
         call.fail_attr("axes", "different dims")
-    dropped = {normal_axis(call, "decrease_axis", axis, x.rank, "Input") for axis in call.attr("decrease_axis")}
+    dropped_axes = {normal_axis(call, "decrease_axis", axis, x.rank, "Input") for axis in call.attr("decrease_axis")}
     strided = "strides" in call.attrs
     _check_bounds(call, "starts", "ends", *(("strides",) if strided else ()))
     _, dims, _ = slice_window(call)
-    for axis in cut:
+    for axis in sliced_axes:
         if strided and dims[axis] == 0 and x.dims[axis] > 0:
             call.fail_attr("ends", f"bounds with an element of dim {axis} between them; Input is {call.shown('Input')}")
-    for axis in dropped:
+    for axis in dropped_axes:
         if not agree(dims[axis], 1):
             call.fail_attr("decrease_axis", f"dims of 1; dim {axis} has {dims[axis]} after the cut")
-    kept = [d for i, d in enumerate(dims) if i not in dropped]
-    if 0 in cut or 0 in dropped:
-        return {"Out": Spec.of(kept or (1,), x.dtype)}
-    return {"Out": like(x, kept)}
+    out_dims = [d for i, d in enumerate(dims) if i not in dropped_axes]
+    if 0 in sliced_axes or 0 in dropped_axes:
+        return {"Out": Spec.of(out_dims or (1,), x.dtype)}
+    return {"Out": like(x, out_dims)}
 
 
 Numbers = Sequence[e.Number | int]
 
 
-def _cut(
+def _sliced(
     x: e.Tensor, dims: Sequence[e.Number], dropped: tuple[int, ...], bounds: dict[int, tuple[Any, Any]]
 ) -> e.Tensor:
-    """The part of a tensor that has these dims, ``dropped`` left out; ``bounds`` are start and step of an axis."""
-    left, gone = iter(dims), {axis % x.rank for axis in dropped}
-    sizes = [as_number(1) if axis in gone else next(left) for axis in range(x.rank)]
+    """A slice of these dims, which lack the axes ``dropped``; ``bounds``: start and step by axis."""
+    remaining, dropped_axes = iter(dims), {axis % x.rank for axis in dropped}
+    sizes = [as_number(1) if axis in dropped_axes else next(remaining) for axis in range(x.rank)]
     starts: list[e.Number | int] = [0] * x.rank
     steps = [1] * x.rank
     for axis, (start, stride) in bounds.items():
         n, step = x.dims[axis], e.exactly(stride)
-        behind = n if step > 0 else n - 1
+        limit = n if step > 0 else n - 1
         from_end = bool(start < 0)
-        starts[axis] = e.highest(n + start, behind - n) if from_end else e.lowest(start, behind)
+        starts[axis] = e.highest(n + start, limit - n) if from_end else e.lowest(start, limit)
         steps[axis] = step
-    sizes = [d if axis in bounds or axis in gone else x.dims[axis] for axis, d in enumerate(sizes)]
+    sizes = [d if axis in bounds or axis in dropped_axes else x.dims[axis] for axis, d in enumerate(sizes)]
     return e.reshape(e.slices(x, starts, sizes, steps), dims)
 
 
@@ -103,8 +103,8 @@ def _cut(
     source="Fluid slice_op.cc",
 )
 def slice_(input: e.Tensor, *, axes: tuple[int, ...], starts: Numbers, decrease_axis: tuple[int, ...]) -> e.Tensor:
-    """From the starts on, as much as was inferred."""
-    return _cut(input, e.results("Out")[0], decrease_axis, _bounds(input, axes, starts))
+    """Slice the inferred dims from the starts."""
+    return _sliced(input, e.results("Out")[0], decrease_axis, _bounds(input, axes, starts))
 
 
 def _bounds(x: e.Tensor, axes: tuple[int, ...], starts: Numbers, steps: Numbers | None = None) -> dict[int, Any]:
@@ -124,5 +124,5 @@ def _bounds(x: e.Tensor, axes: tuple[int, ...], starts: Numbers, steps: Numbers 
 def strided_slice(
     input: e.Tensor, *, axes: tuple[int, ...], starts: Numbers, strides: Numbers, decrease_axis: tuple[int, ...]
 ) -> e.Tensor:
-    """As slice, with steps."""
-    return _cut(input, e.results("Out")[0], decrease_axis, _bounds(input, axes, starts, strides))
+    """Slice with steps."""
+    return _sliced(input, e.results("Out")[0], decrease_axis, _bounds(input, axes, starts, strides))

@@ -1,4 +1,4 @@
-"""Orders: argsort, top_k, arg_max and arg_min. Of equal elements the first comes first."""
+"""Sorting and selection: argsort, top_k, arg_max and arg_min. They are stable: of equal elements the first wins."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _argsort = register_op(
     doc="X@GRAD[Indices[i]] = Out@GRAD[i] along the axis",
 )
 def argsort_grad(x: e.Tensor, indices: e.Tensor, dout: e.Tensor, *, axis: int) -> e.Tensor:
-    """Each element to where it was."""
+    """Scatter each element to its original index."""
     at = axis % x.rank
     return e.put(dout, e.checked(indices, x.dims[at]), at, x.dims[at])
 
@@ -75,7 +75,7 @@ def _infer_top_k(call: Call) -> Inferred:
 _top_k = register_op(
     "top_k",
     Inference(_infer_top_k, kernel_dtype="X"),
-    Execution(memory="where arrays compute, a copy of X in which what was found is hidden"),
+    Execution(memory="where arrays compute, a copy of X in which selected elements are masked"),
     inputs=("X", as_tensor("K")),
     outputs=("Out", "Indices"),
     attrs=(Attr("k", "int", 1, minimum=1, doc="how many of the largest", tensors=(as_tensor("K"),)),),
@@ -87,7 +87,7 @@ _top_k = register_op(
 
 @gradient(_top_k, metadata=("X",), doc="X@GRAD[..., Indices[..., j]] = Out@GRAD[..., j], else 0")
 def top_k_grad(x: e.Tensor, indices: e.Tensor, dout: e.Tensor) -> e.Tensor:
-    """Each element to where it was."""
+    """Scatter each element to its original index."""
     return e.put(dout, e.checked(indices, x.dims[-1]), -1, x.dims[-1])
 
 
@@ -108,16 +108,16 @@ def _index_of(type: str, find: Callable[..., e.Tensor], word: str) -> None:
         source="Fluid arg_min_max_op_base.h",
     )
     def index_of(x: e.Tensor, *, axis: int, keepdims: bool, flatten: bool, dtype: str | None) -> e.Tensor:
-        """Along an axis of X, or of all its elements in a row."""
+        """Reduce along an axis of X, or over the flattened X."""
         if not x.rank:
             e.fail("X", "rank 1 or more")
-        line = e.reshape(x, (e.product(x.dims),)) if flatten else x
+        values = e.reshape(x, (e.product(x.dims),)) if flatten else x
         at = 0 if flatten else e.axis("axis", axis, x)
-        results = e.product(d for i, d in enumerate(line.dims) if i != at)
-        nothing = e.lowest(results, 1) * (1 - e.lowest(line.dims[at], 1))
-        e.need(nothing == 0, "X", "one element or more to choose from")
-        found = find(e.wide(line), at, keepdims and not flatten)
-        return e.cast(found if found.rank else e.reshape(found, (1,)), dtype or "int64")
+        results = e.product(d for i, d in enumerate(values.dims) if i != at)
+        is_empty = e.lowest(results, 1) * (1 - e.lowest(values.dims[at], 1))
+        e.need(is_empty == 0, "X", "one element or more to choose from")
+        index = find(e.wide(values), at, keepdims and not flatten)
+        return e.cast(index if index.rank else e.reshape(index, (1,)), dtype or "int64")
 
 
 _index_of("arg_max", e.argmax, "largest")

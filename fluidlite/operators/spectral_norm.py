@@ -1,4 +1,4 @@
-"""spectral_norm: a weight divided by its largest singular value, which a few power iterations estimate."""
+"""spectral_norm: divide a weight by its largest singular value, estimated by power iterations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _unit(line: e.Tensor, eps: e.Number) -> e.Tensor:
             1,
             minimum=0,
             maximum=1000,
-            doc="how often U and V are brought nearer to the singular vectors; 0: they are taken as they are",
+            doc="number of power iterations on U and V; 0: they are used as they are",
         ),
         Attr("eps", "float", 1e-12, doc="is added to the lengths that divide U and V"),
     ),

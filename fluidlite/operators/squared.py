@@ -1,4 +1,4 @@
-"""Norms of a whole tensor and distances of rows: l1_norm, squared_l2_norm, clip_by_norm, squared_l2_distance."""
+"""Norms of a tensor and distances of rows: l1_norm, squared_l2_norm, clip_by_norm, squared_l2_distance."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def squared_l2_norm(x: e.Tensor) -> e.Tensor:
     doc="Out = X if its L2 norm is at most max_norm, else max_norm X / norm(X); no gradient, as in Fluid",
 )
 def clip_by_norm(x: e.Tensor, *, max_norm: e.Number) -> e.Tensor:
-    """A norm that is NaN makes all of X NaN."""
+    """Scale X down to the norm; a norm of NaN makes Out NaN."""
     norm = e.sqrt(e.reduce_sum(x * x))
     return x * e.where(norm <= max_norm, 1, max_norm / norm)
 
@@ -59,7 +59,7 @@ def clip_by_norm(x: e.Tensor, *, max_norm: e.Number) -> e.Tensor:
 
 
 def _matrix(x: e.Tensor) -> e.Tensor:
-    """Rows, which are all that lies behind the first axis."""
+    """Flatten the axes after the first to rows."""
     return e.reshape(x, (x.dims[0], e.product(x.dims[1:])))
 
 
@@ -71,7 +71,7 @@ def _matrix(x: e.Tensor) -> e.Tensor:
     source="Fluid squared_l2_distance_op.cc",
 )
 def squared_l2_distance(x: e.Tensor, y: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
-    """The difference is kept for the gradient."""
+    """Sum squared differences; sub_result is saved for the gradient."""
     e.same_dtype(y, x)
     if x.rank < 2:
         e.fail("X", "[rows, width], or more dims")
@@ -83,8 +83,8 @@ def squared_l2_distance(x: e.Tensor, y: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
         e.fail("Y", f"rows of {width} elements, as X has ({e.shown(x)})")
     if not (y.dims[0] == 1 or e.same_dims(x.dims[:1], y.dims[:1])):
         e.fail("Y", f"one row, or as many as X ({e.shown_dims(x.dims)[0]})")
-    apart = rows - other
-    return apart, e.reduce_sum(apart * apart, 1, keep=True)
+    difference = rows - other
+    return difference, e.reduce_sum(difference * difference, 1, keep=True)
 
 
 @gradient(
@@ -96,7 +96,7 @@ def squared_l2_distance(x: e.Tensor, y: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
 def squared_l2_distance_grad(
     x: e.Tensor, y: e.Tensor, sub_result: e.Tensor, dout: e.Tensor
 ) -> tuple[e.Tensor, e.Tensor]:
-    """Written: the derived one would take sub_result's gradient too, which Fluid's does not."""
+    """Hand-written: the derived gradient also reads sub_result@GRAD, which Fluid's does not."""
     rows = _matrix(x)
     e.need_dims(sub_result, rows.dims, "sub_result", "X as rows")
     e.need_dims(dout, (x.dims[0], e.number(1)), "Out@GRAD", "Out")

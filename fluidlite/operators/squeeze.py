@@ -1,4 +1,4 @@
-"""Dims of 1 taken out and put in, and dims made two: squeeze, unsqueeze, flatten."""
+"""squeeze, unsqueeze and flatten: remove, insert and merge dims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fluidlite.tensor.tensor_spec import Spec
 # squeeze -----------------------------------------------------------------------------------------------------------
 
 
-def _squeezed(call: Call) -> Spec:
+def _infer_squeeze(call: Call) -> Spec:
     x, axes = call.spec("X"), {normal_axis(call, "axes", axis, call.spec("X").rank) for axis in call.attr("axes")}
     for axis in axes:
         if not agree(x.dims[axis], 1):
@@ -27,7 +27,7 @@ register_pair(
     "squeeze",
     with_other_dims,
     e.reshape,
-    _squeezed,
+    _infer_squeeze,
     attrs=(Attr("axes", "ints", (), doc="dims of 1 that Out lacks; none: all that are known to be 1"),),
     doc="Out = X without dims of 1",
     grad_doc="X@GRAD = Out@GRAD with the dims of X",
@@ -37,7 +37,7 @@ register_pair(
 # unsqueeze ---------------------------------------------------------------------------------------------------------
 
 
-def _unsqueezed(call: Call) -> Spec:
+def _infer_unsqueeze(call: Call) -> Spec:
     x, axes = call.spec("X"), numbers_of(call, "axes")
     if axes is None:
         call.fail("AxesTensor", "known dims, [how many axes]")
@@ -59,7 +59,7 @@ register_pair(
     "unsqueeze",
     with_other_dims,
     e.reshape,
-    _unsqueezed,
+    _infer_unsqueeze,
     attrs=(
         Attr(
             "axes",
@@ -77,7 +77,7 @@ register_pair(
 # flatten -----------------------------------------------------------------------------------------------------------
 
 
-def _flattened(call: Call) -> Spec:
+def _infer_flatten(call: Call) -> Spec:
     x, axis = call.spec("X"), call.attr("axis")
     if axis > x.rank:
         call.fail_attr("axis", f"0 to {x.rank}, the rank of X ({call.shown('X')})")
@@ -88,7 +88,7 @@ register_pair(
     "flatten",
     with_other_dims,
     e.reshape,
-    _flattened,
+    _infer_flatten,
     attrs=(Attr("axis", "int", 1, minimum=0, doc="how many dims of X become the first dim of Out"),),
     doc="Out = X as a matrix: its first dims are the rows, the others the columns",
     grad_doc="X@GRAD = Out@GRAD with the dims of X",

@@ -1,4 +1,4 @@
-"""Tensors laid along a new axis, and taken apart along one: stack, unstack, unbind."""
+"""Stacking along a new axis and the inverse: stack, unstack, unbind."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Infer, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
 
-_AXIS = Attr("axis", "int", 0, doc="the axis along which they lie")
+_AXIS = Attr("axis", "int", 0, doc="the axis of the stack")
 Tensors = tuple[e.Tensor, ...]
 
 
-def _joined(parts: Tensors, axis: int, slot: str) -> e.Tensor:
-    """Tensors of equal dims side by side along a new axis."""
+def _stacked(parts: Tensors, axis: int, slot: str) -> e.Tensor:
+    """Check that dims are equal, and stack along a new axis."""
     same_dtypes(parts, slot)
     first = parts[0]
     if not -first.rank - 1 <= axis <= first.rank:
@@ -27,30 +27,30 @@ def _joined(parts: Tensors, axis: int, slot: str) -> e.Tensor:
         e.fail_attr("axis", expected)
     for part in parts[1:]:
         e.need(part.rank == first.rank, slot, "tensors of equal dims")
-        for mine, other in zip(first.dims, part.dims, strict=False):
-            e.need(mine == other, slot, "tensors of equal dims")
+        for size, other in zip(first.dims, part.dims, strict=False):
+            e.need(size == other, slot, "tensors of equal dims")
     return e.stack(parts, axis)
 
 
-def _divided(x: e.Tensor, axis: int) -> Tensors:
-    """The parts of a tensor along an axis, without it."""
+def _unstacked(x: e.Tensor, axis: int) -> Tensors:
+    """The slices of a tensor along an axis, which they lack."""
     at = e.axis("axis", axis, x)
     return tuple(e.squeeze(e.slice_axis(x, at, i, 1), at) for i in range(e.exactly(x.dims[at])))
 
 
 def _infer_parts(slot: str, out: str) -> Infer:
-    """An axis whose size is not known has as many parts as there are variables for them."""
+    """Infer with the size of the axis; if it is unknown, the number of output variables gives it."""
 
-    def inferred(call: Call) -> Inferred:
+    def infer_with_size(call: Call) -> Inferred:
         x, count = call.spec(slot), call.count(out)
         axis = normal_axis(call, "axis", call.attr("axis"), x.rank, slot)
         size = count if x.dims[axis] < 0 else x.dims[axis]
-        if size > 65536 or count not in (0, size):  # before as many specs are made
+        if size > 65536 or count not in (0, size):  # checked before that many specs are created
             call.fail(slot, f"{count} parts along axis {axis}, as many as {out} has variables")
-        whole = x.with_(dims=(*x.dims[:axis], size, *x.dims[axis + 1 :]))
-        return infer(Call(call.op, {slot: (whole,)}, call.outs, call.attrs, call.place, call.training))
+        sized = x.with_(dims=(*x.dims[:axis], size, *x.dims[axis + 1 :]))
+        return infer(Call(call.op, {slot: (sized,)}, call.outs, call.attrs, call.place, call.training))
 
-    return inferred
+    return infer_with_size
 
 
 # stack -------------------------------------------------------------------------------------------------------------
@@ -66,14 +66,14 @@ def _infer_parts(slot: str, out: str) -> Infer:
     source="Fluid stack_op.cc",
 )
 def stack(x: Tensors, *, axis: int) -> e.Tensor:
-    """One or more."""
-    return _joined(x, axis, "X")
+    """Stack one tensor or more."""
+    return _stacked(x, axis, "X")
 
 
 @gradient(stack, Inference(_infer_parts("Y@GRAD", "X@GRAD")), doc="X@GRAD[i] = the part of Y@GRAD that X[i] has become")
 def stack_grad(dy: e.Tensor, *, axis: int) -> tuple[Tensors]:
-    """Written: it takes the dims of Y@GRAD, and X is not read."""
-    return (_divided(dy, axis),)
+    """Hand-written: it takes the dims from Y@GRAD, so that X is not read."""
+    return (_unstacked(dy, axis),)
 
 
 # unstack -----------------------------------------------------------------------------------------------------------
@@ -96,22 +96,22 @@ def _infer_unstack(call: Call) -> Inferred:
     source="Fluid unstack_op.cc",
 )
 def unstack(x: e.Tensor, *, axis: int) -> tuple[Tensors]:
-    """As many parts as X has along the axis."""
-    return (_divided(x, axis),)
+    """One output for each index along the axis."""
+    return (_unstacked(x, axis),)
 
 
 @gradient(unstack, Inference(infer), doc="X@GRAD = the gradients Y@GRAD side by side along axis")
 def unstack_grad(dy: Tensors, *, axis: int) -> e.Tensor:
-    """Written: it takes the dims of Y@GRAD, and X is not read."""
-    return _joined(dy, axis, "Y@GRAD")
+    """Hand-written: it takes the dims from Y@GRAD, so that X is not read."""
+    return _stacked(dy, axis, "Y@GRAD")
 
 
 # unbind ------------------------------------------------------------------------------------------------------------
 
 
 def _grad_unbind(maker: Any) -> None:
-    given = maker.output_grads("Out")
-    maker.op("stack", {"X": given}, {"Y": maker.input_grad("X")}, {"axis": maker.attr("axis")})
+    out_grads = maker.output_grads("Out")
+    maker.op("stack", {"X": out_grads}, {"Y": maker.input_grad("X")}, {"axis": maker.attr("axis")})
 
 
 @operator(
@@ -125,5 +125,5 @@ def _grad_unbind(maker: Any) -> None:
     source="Fluid unbind_op.cc",
 )
 def unbind(x: e.Tensor, *, axis: int) -> tuple[Tensors]:
-    """As unstack, but for the attribute that says how many parts there are."""
-    return (_divided(x, axis),)
+    """As unstack, without the attribute ``num``."""
+    return (_unstacked(x, axis),)

@@ -1,4 +1,4 @@
-"""unfold: the windows of an image as columns, which makes a convolution a product of matrices."""
+"""unfold (im2col): the windows of an image as columns, so that a convolution is a matrix product."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ Ints = tuple[int, ...]
     doc="Y[n, (c, i, j), (h, w)] = X[n, c, h strides + i dilations - paddings], 0 in the padding",
 )
 def unfold(x: e.Tensor, *, kernel_sizes: Ints, strides: Ints, paddings: Ints, dilations: Ints) -> e.Tensor:
-    """Windows of rows, then of columns."""
+    """Take windows of the height, then of the width."""
     if x.rank != 4:
         e.fail("X", "[images, channels, height, width]")
     sizes, steps = e.per_dim("kernel_sizes", kernel_sizes, 2), e.per_dim("strides", strides, 2)
-    apart = e.per_dim("dilations", dilations, 2)
+    dilation_steps = e.per_dim("dilations", dilations, 2)
     if len(paddings) != 4 or min(paddings) < 0:
         e.fail_attr("paddings", "4 numbers of 0 or more: above, left, below, right")
     padded = e.pad(x, (0, 0, *paddings[:2]), (0, 0, *paddings[2:]))
-    for at, taps, step, dilation in zip((2, 4), sizes, steps, apart, strict=True):
+    for at, taps, step, dilation in zip((2, 4), sizes, steps, dilation_steps, strict=True):
         fits = e.window_reach(taps, dilation) <= padded.dims[at]
         e.need_attr(fits, "kernel_sizes", "a window that fits in X, {X}, with its paddings")
         padded = e.window(padded, at, taps, step, dilation)
-    images, channels, rows, height, columns, width = padded.dims
+    images, channels, window_rows, height, window_columns, width = padded.dims
     parts = e.transpose(padded, (0, 1, 3, 5, 2, 4))
-    return e.reshape(parts, (images, channels * height * width, rows * columns))
+    return e.reshape(parts, (images, channels * height * width, window_rows * window_columns))

@@ -1,4 +1,4 @@
-"""unpool, the reverse of a pooling with places, and spp, a pyramid of poolings."""
+"""unpool, the inverse of max pooling with indices, and spp, spatial pyramid pooling."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.operators.math.spans import LOWEST
+from fluidlite.operators.math.pool_windows import LOWEST
 from fluidlite.program.opdef import Attr
 from fluidlite.program.operator_options import Execution
 
@@ -17,14 +17,14 @@ Ints = tuple[int, ...]
 # unpool ------------------------------------------------------------------------------------------------------------
 
 
-def _unpooled(x: e.Tensor, indices: e.Tensor, ksize: Ints, strides: Ints, paddings: Ints) -> Sequence[e.Number]:
+def _unpooled_dims(x: e.Tensor, indices: e.Tensor, ksize: Ints, strides: Ints, paddings: Ints) -> Sequence[e.Number]:
     """The dims of Out."""
     if x.rank != 4:
         e.fail("X", "[images, channels, height, width]")
     e.same_sizes(indices, x.dims, "the dims of X")
     kernel, steps, pads = (
-        e.per_dim(name, values, 2, least)
-        for name, values, least in (("ksize", ksize, 1), ("strides", strides, 1), ("paddings", paddings, 0))
+        e.per_dim(name, values, 2, minimum)
+        for name, values, minimum in (("ksize", ksize, 1), ("strides", strides, 1), ("paddings", paddings, 0))
     )
     space = [(n - 1) * step - 2 * pad + k for n, k, step, pad in zip(x.dims[2:], kernel, steps, pads, strict=True)]
     for d in space:
@@ -33,7 +33,7 @@ def _unpooled(x: e.Tensor, indices: e.Tensor, ksize: Ints, strides: Ints, paddin
 
 
 def _planes(x: e.Tensor) -> e.Tensor:
-    """The elements of each plane side by side."""
+    """Flatten each plane."""
     return e.reshape(x, (*x.dims[:2], e.product(x.dims[2:])))
 
 
@@ -45,18 +45,18 @@ def _planes(x: e.Tensor) -> e.Tensor:
         Attr("ksize", "ints", doc="size of the pooling's windows"),
         Attr("strides", "ints", (1, 1), doc="distance between two of them"),
         Attr("paddings", "ints", (0, 0), doc="padding of the pooling, in height and in width"),
-        Attr("unpooling_type", "str", choices=("max",), doc="of which pooling this is the reverse"),
+        Attr("unpooling_type", "str", choices=("max",), doc="the pooling of which this is the inverse"),
     ),
     doc="Out = 0; Out[n, c] at place Indices[n, c, h, w] of its plane = X[n, c, h, w], the last one if several",
 )
 def unpool(x: e.Tensor, indices: e.Tensor, *, ksize: Ints, strides: Ints, paddings: Ints) -> e.Tensor:
-    """Planes lie one behind the other in a line of places."""
-    dims = _unpooled(x, indices, ksize, strides, paddings)
+    """Scatter to the flattened planes."""
+    dims = _unpooled_dims(x, indices, ksize, strides, paddings)
     planes, size, count = dims[0] * dims[1], e.product(dims[2:]), e.product(x.dims)
     begins = e.reshape(e.iota((planes,), 0) * size, (*dims[:2], 1))
     places = e.checked(_planes(indices), size) + begins
-    none = e.cast(e.full((planes * size,), 0, "float32"), x.dtype)
-    return e.reshape(e.set_at(none, e.reshape(x, (count,)), e.reshape(places, (count,))), dims)
+    zeros = e.cast(e.full((planes * size,), 0, "float32"), x.dtype)
+    return e.reshape(e.set_at(zeros, e.reshape(x, (count,)), e.reshape(places, (count,))), dims)
 
 
 @gradient(
@@ -68,8 +68,8 @@ def unpool(x: e.Tensor, indices: e.Tensor, *, ksize: Ints, strides: Ints, paddin
 def unpool_grad(
     x: e.Tensor, indices: e.Tensor, dout: e.Tensor, *, ksize: Ints, strides: Ints, paddings: Ints
 ) -> e.Tensor:
-    """Written: as in Fluid, elements that another one replaced have a gradient too."""
-    e.same_sizes(dout, _unpooled(x, indices, ksize, strides, paddings), "the dims of Out")
+    """Hand-written: as in Fluid, elements that were overwritten have a gradient, too."""
+    e.same_sizes(dout, _unpooled_dims(x, indices, ksize, strides, paddings), "the dims of Out")
     return e.reshape(e.pick(_planes(dout), _planes(indices), 2), x.dims)
 
 
@@ -77,7 +77,7 @@ def unpool_grad(
 
 
 class _Bins(NamedTuple):
-    """``outs`` windows that divide an axis of ``size`` elements, padded so that each has ``taps``."""
+    """``outs`` windows over an axis of ``size`` elements, padded so that each window has ``taps``."""
 
     outs: int
     size: e.Number
@@ -90,7 +90,7 @@ class _Bins(NamedTuple):
 
     @property
     def widths(self) -> e.Tensor:
-        """How many elements each window has that are not padding."""
+        """Number of elements in each window, without padding."""
         begin = e.iota((self.outs,), 0) * self.taps - self.before
         return e.maximum(e.minimum(begin + self.taps, self.size) - e.maximum(begin, 0), 0)
 
@@ -110,14 +110,14 @@ def _levels(x: e.Tensor, pyramid_height: int) -> Iterator[tuple[_Bins, _Bins]]:
 
 def _windows(x: e.Tensor, down: _Bins, across: _Bins, filler: float) -> e.Tensor:
     """The elements of windows, [images, channels, rows of windows, height, columns of windows, width]."""
-    whole = e.pad(x, (0, 0, down.before, across.before), (0, 0, down.after, across.after), filler)
-    return e.reshape(whole, (*x.dims[:2], down.outs, down.taps, across.outs, across.taps))
+    padded = e.pad(x, (0, 0, down.before, across.before), (0, 0, down.after, across.after), filler)
+    return e.reshape(padded, (*x.dims[:2], down.outs, down.taps, across.outs, across.taps))
 
 
 def _counts(x: e.Tensor, down: _Bins, across: _Bins) -> e.Tensor:
-    """How many elements of X each window has, [rows of windows, columns of windows]."""
-    found = e.unsqueeze(down.widths, 1) * across.widths
-    return e.cast(found, "float64" if x.dtype == "float64" else "float32")
+    """Number of elements of X in each window, [rows of windows, columns of windows]."""
+    counts = e.unsqueeze(down.widths, 1) * across.widths
+    return e.cast(counts, "float64" if x.dtype == "float64" else "float32")
 
 
 @operator(
@@ -126,21 +126,21 @@ def _counts(x: e.Tensor, down: _Bins, across: _Bins) -> e.Tensor:
     source="Fluid spp_op.cc",
     attrs=(
         Attr("pyramid_height", "int", minimum=1, maximum=12, doc="how many levels; level p has 2^p by 2^p windows"),
-        Attr("pooling_type", "str", choices=("max", "avg"), doc="which: the maximum or the mean of a window"),
+        Attr("pooling_type", "str", choices=("max", "avg"), doc="the maximum or the mean of a window"),
     ),
     doc="Out = the poolings of X to 1, 4, 16, ... windows, side by side",
 )
 def spp(x: e.Tensor, *, pyramid_height: int, pooling_type: str) -> e.Tensor:
-    """Windows do not overlap; their padding counts for nothing."""
+    """Pool each level; windows do not overlap, and padding is ignored."""
     parts = []
     for down, across in _levels(x, pyramid_height):
         counts = _counts(x, down, across)
         if pooling_type == "max":
-            found = e.reduce_max(_windows(e.wide(x), down, across, -float("inf")), (3, 5))
-            found = e.where(counts == 0, LOWEST[x.dtype], found)
+            pooled = e.reduce_max(_windows(e.wide(x), down, across, -float("inf")), (3, 5))
+            pooled = e.where(counts == 0, LOWEST[x.dtype], pooled)
         else:
-            found = e.reduce_sum(_windows(x, down, across, 0.0), (3, 5)) / counts
-        parts.append(e.reshape(found, (x.dims[0], x.dims[1] * (down.outs * across.outs))))
+            pooled = e.reduce_sum(_windows(x, down, across, 0.0), (3, 5)) / counts
+        parts.append(e.reshape(pooled, (x.dims[0], x.dims[1] * (down.outs * across.outs))))
     return e.concat(parts, 1)
 
 
@@ -150,31 +150,31 @@ def spp(x: e.Tensor, *, pyramid_height: int, pooling_type: str) -> e.Tensor:
     doc="X@GRAD = the sum of the gradients of the poolings",
 )
 def spp_grad(x: e.Tensor, out: e.Tensor, dout: e.Tensor, *, pyramid_height: int, pooling_type: str) -> e.Tensor:
-    """Written: the derived one would give every one of equal maxima the gradient."""
+    """Hand-written: the derived gradient goes to each of several equal maxima; this one to the first."""
     levels = list(_levels(x, pyramid_height))
     columns = x.dims[1] * sum(down.outs**2 for down, _ in levels)
-    for given in (out, dout):
-        e.same_sizes(given, (x.dims[0], columns), "the dims of Out")
+    for tensor in (out, dout):
+        e.same_sizes(tensor, (x.dims[0], columns), "the dims of Out")
     at, total = e.number(0), None
     for down, across in levels:
         width = x.dims[1] * (down.outs * across.outs)
         dims: tuple[e.Number, ...] = (*x.dims[:2], e.number(down.outs), e.number(1), e.number(across.outs), e.number(1))
         best, d = (e.reshape(e.slice_axis(each, 1, at, width), dims) for each in (out, e.wide(dout)))
         if pooling_type == "max":
-            d = _to_first(_windows(e.wide(x), down, across, float("nan")), best, d)
+            d = _at_first_maximum(_windows(e.wide(x), down, across, float("nan")), best, d)
         else:
             d = d / e.reshape(_counts(x, down, across), dims[2:])
             d = e.broadcast(d, (*dims[:3], down.taps, dims[4], across.taps))
-        whole = e.reshape(d, (*x.dims[:2], down.outs * down.taps, across.outs * across.taps))
-        part = e.slices(whole, (0, 0, down.before, across.before), x.dims)
+        padded = e.reshape(d, (*x.dims[:2], down.outs * down.taps, across.outs * across.taps))
+        part = e.slices(padded, (0, 0, down.before, across.before), x.dims)
         total = part if total is None else total + part
         at = at + width
     assert total is not None
     return total
 
 
-def _to_first(windows: e.Tensor, best: e.Tensor, d: e.Tensor) -> e.Tensor:
-    """``d`` at the first maximum of each window, else 0; nothing of a window of NaN equals its maximum."""
+def _at_first_maximum(windows: e.Tensor, best: e.Tensor, d: e.Tensor) -> e.Tensor:
+    """``d`` at the first maximum of each window, else 0; a window of NaN has no maximum."""
     down, across = windows.dims[3], windows.dims[5]
     at = e.reshape(e.iota((down,), 0) * across, (down, 1, 1)) + e.iota((across,), 0)
     first = e.reduce_min(e.where(windows == best, at, down * across), (3, 5), keep=True)

@@ -1,4 +1,4 @@
-"""Images and sequences: im2sequence reads an image as a sequence of windows, row_conv looks ahead in sequences."""
+"""im2sequence: an image as a sequence of windows; row_conv: lookahead convolution of sequences."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from fluidlite.program.operator_options import Differentiation, Execution, Infer
 from fluidlite.tensor.tensor_spec import Spec
 
 _MAX_SEQUENCES = 1 << 18
+"""Maximum number of images of im2sequence: each becomes a sequence of the LoD."""
 Ints = tuple[int, ...]
 
 # im2sequence -------------------------------------------------------------------------------------------------------
@@ -31,7 +32,7 @@ _UNFOLD_ATTRS = (
 
 
 def _infer_unfold(call: Call) -> Inferred:
-    """Metadata of Out: a sequence for each image. It is known how many rows there are where Y's numbers are."""
+    """Metadata of Out: one sequence for each image. The number of rows is unknown while Y's values are."""
     x = call.spec("X")
     call.need(x.rank == 4, "X", "[images, channels, height, width]")
     if call.has("Y"):
@@ -48,10 +49,10 @@ def _infer_unfold(call: Call) -> Inferred:
     return {"Out": Spec.of((offsets[-1], columns), x.dtype, lod=(tuple(offsets),))}
 
 
-class _Windows(NamedTuple):
-    """The windows of images of one size, one image behind the other: so many rows of them, and in each so many.
+class _ImageWindows(NamedTuple):
+    """The windows of consecutive images of one size; ``counts``: rows and columns of windows in each image.
 
-    ``stops``: how many elements of X, from the padding above and left on, they reach.
+    ``stops``: height and width that the windows cover, from the padding above and left on.
     """
 
     first: e.Numeric
@@ -65,33 +66,33 @@ class _Windows(NamedTuple):
         return self.counts[0] * self.counts[1] * self.images
 
 
-def _windows(
+def _image_windows(
     x: e.Tensor, y: Sequence[e.Number] | None, kernels: Ints, strides: Ints, paddings: Ints, out_stride: Ints
-) -> list[_Windows]:
-    """The windows of equal images in a row; Y says sizes of several images, by whole numbers."""
-    several = y is not None and len(y) > 2
+) -> list[_ImageWindows]:
+    """Groups of consecutive images of equal size; Y, truncated to integers, gives the sizes of several images."""
+    has_sizes = y is not None and len(y) > 2
     sizes = [(x.dims[2], x.dims[3])]
-    if y is not None and several:
+    if y is not None and has_sizes:
         ends = [-(-e.whole(n) // out_stride[k % 2]) for k, n in enumerate(y)]
         sizes = list(zip(ends[::2], ends[1::2], strict=True))
-    found: list[_Windows] = []
+    groups: list[_ImageWindows] = []
     for image, size in enumerate(sizes):
         counts, stops = [], []
         for n, taps, step, before, after in zip(size, kernels, strides, paddings[:2], paddings[2:], strict=True):
-            counts.append(e.highest(e.window_count(n + (before + after), taps, step), 1))  # images there are have one
+            counts.append(e.highest(e.window_count(n + (before + after), taps, step), 1))  # at least one window
             stops.append((counts[-1] - 1) * step + taps)
-        last = found[-1] if found else None
+        last = groups[-1] if groups else None
         if last is not None and e.all_agree(last.counts, counts):
-            found[-1] = last._replace(images=last.images + 1)
+            groups[-1] = last._replace(images=last.images + 1)
         else:
-            images = 1 if several else x.dims[0]
-            found.append(_Windows(image, images, (counts[0], counts[1]), (stops[0], stops[1])))
-    return found
+            images = 1 if has_sizes else x.dims[0]
+            groups.append(_ImageWindows(image, images, (counts[0], counts[1]), (stops[0], stops[1])))
+    return groups
 
 
 @operator(
     "im2sequence",
-    Differentiation(stop_gradient={"Y": "it only says how large the images are"}),
+    Differentiation(stop_gradient={"Y": "it only gives the sizes of the images"}),
     Inference(_infer_unfold),
     inputs=(
         Slot("X", doc="images, [images, channels, height, width]"),
@@ -111,15 +112,15 @@ def _windows(
 def im2sequence(
     x: e.Tensor, y: Sequence[e.Number] | None, *, kernels: Ints, strides: Ints, paddings: Ints, out_stride: Ints
 ) -> e.Tensor:
-    """Channels come last, so that they lie side by side where windows are read; images end where their windows do."""
+    """Move channels last, so that windows are read contiguously; pad or crop images to the extent of their windows."""
     (up, left), parts = paddings[:2], []
-    for each in _windows(x, y, kernels, strides, paddings, out_stride):
-        image = e.transpose(e.slice_axis(x, 0, each.first, each.images), (0, 2, 3, 1))
-        behind = (each.stops[0] - up - x.dims[2], each.stops[1] - left - x.dims[3])
-        image = e.pad(image, (0, up, left, 0), (0, *behind, 0))
+    for group in _image_windows(x, y, kernels, strides, paddings, out_stride):
+        image = e.transpose(e.slice_axis(x, 0, group.first, group.images), (0, 2, 3, 1))
+        trailing = (group.stops[0] - up - x.dims[2], group.stops[1] - left - x.dims[3])
+        image = e.pad(image, (0, up, left, 0), (0, *trailing, 0))
         image = e.window(e.window(image, 2, kernels[1], strides[1]), 1, kernels[0], strides[0])
         rows = e.transpose(image, (0, 1, 3, 5, 2, 4))
-        parts.append(e.reshape(rows, (each.rows, x.dims[1] * prod(kernels))))
+        parts.append(e.reshape(rows, (group.rows, x.dims[1] * prod(kernels))))
     return e.concat(parts, 0)
 
 
@@ -140,17 +141,17 @@ def im2sequence_grad(
     paddings: Ints,
     out_stride: Ints,
 ) -> e.Tensor:
-    """Written: where images differ, the derived one adds up as many tensors of the dims of X."""
+    """Hand-written: for images of different sizes the derived gradient adds one tensor of the dims of X for each."""
     (up, left), (height, width), parts = paddings[:2], x.dims[2:], []
     at = e.number(0)
-    for each in _windows(x, y, kernels, strides, paddings, out_stride):
-        rows = e.slice_axis(dout, 0, at, each.rows)
-        at = at + each.rows
-        image = e.transpose(e.reshape(rows, (each.images, *each.counts, x.dims[1], *kernels)), (0, 1, 4, 2, 5, 3))
-        image = e.unwindow(image, 3, each.stops[1], strides[1])
-        image = e.transpose(e.unwindow(image, 1, each.stops[0], strides[0]), (0, 3, 1, 2))
-        behind = (height + up - each.stops[0], width + left - each.stops[1])
-        parts.append(e.pad(image, (0, 0, -up, -left), (0, 0, *behind)))
+    for group in _image_windows(x, y, kernels, strides, paddings, out_stride):
+        rows = e.slice_axis(dout, 0, at, group.rows)
+        at = at + group.rows
+        image = e.transpose(e.reshape(rows, (group.images, *group.counts, x.dims[1], *kernels)), (0, 1, 4, 2, 5, 3))
+        image = e.unwindow(image, 3, group.stops[1], strides[1])
+        image = e.transpose(e.unwindow(image, 1, group.stops[0], strides[0]), (0, 3, 1, 2))
+        trailing = (height + up - group.stops[0], width + left - group.stops[1])
+        parts.append(e.pad(image, (0, 0, -up, -left), (0, 0, *trailing)))
     return e.concat(parts, 0)
 
 
@@ -171,10 +172,10 @@ def _check_rows(x: e.Tensor, filter_: e.Tensor) -> None:
     e.same_dtype(filter_, x)
 
 
-class _Sequences:
-    """Sequences as lines of steps, [batch, steps, width]; those of a LoD tensor are one line, with zeros between them.
+class _StepLines:
+    """Sequences as [batch, steps, width]; those of a LoD tensor are one batch row, separated by zeros.
 
-    A window of ``reach`` steps that begins, or that ends, at a step of a sequence so reads no other one.
+    A window of ``reach`` steps that begins or ends in a sequence then reads no step of another one.
     """
 
     def __init__(self, x: e.Tensor, reach: e.Number) -> None:
@@ -192,18 +193,18 @@ class _Sequences:
         self.places = e.where(row < end, row, -1), step
 
     def spread(self, x: e.Tensor, before: e.Numeric, after: e.Numeric) -> e.Tensor:
-        """The lines of sequences, with zeros in front and behind."""
+        """The batch rows of sequences, zero-padded in front and behind."""
         x = e.wide(x)
         if self.places is None:
             return e.pad(x if x.rank == 3 else e.unsqueeze(x, 0), (0, before, 0), (0, after, 0))
         return e.unsqueeze(e.take(x, e.pad(self.places[0], (before,), (after,), -1), 0, "zero"), 0)
 
     def windows(self, lines: e.Tensor) -> e.Tensor:
-        """The windows that begin at the steps of lines, [batch, steps, reach, width]; zeros in front count, too."""
+        """The windows that begin at each step, [batch, steps, reach, width]; padding in front counts as steps."""
         return e.slice_axis(e.window(lines, 1, self.reach), 1, 0, self.steps)
 
     def gathered(self, lines: e.Tensor, dims: Sequence[e.Number]) -> e.Tensor:
-        """The steps of lines as they were given."""
+        """The steps in the layout of the operand, without separating zeros."""
         if self.places is None:
             return e.reshape(lines, dims)
         return e.take(e.squeeze(lines, 0), self.places[1], 0, "clamp")
@@ -218,11 +219,11 @@ class _Sequences:
     doc="Out[t] = the sum over w of Filter[w] X[t + w], as far as the sequence reaches",
 )
 def row_conv(x: e.Tensor, filter_: e.Tensor) -> e.Tensor:
-    """Each step's window ahead times the filter."""
+    """Contract the window from each step on with the filter."""
     _check_rows(x, filter_)
     ahead = filter_.dims[0]
-    sequences = _Sequences(x, ahead)
-    windows = sequences.windows(sequences.spread(x, 0, ahead))  # a zero more: of no steps, too, one window fits
+    sequences = _StepLines(x, ahead)
+    windows = sequences.windows(sequences.spread(x, 0, ahead))  # padded by one more: a window fits without steps, too
     return sequences.gathered(e.contract(windows, e.wide(filter_), "ntwd,wd->ntd"), x.dims)
 
 
@@ -234,12 +235,12 @@ def row_conv(x: e.Tensor, filter_: e.Tensor) -> e.Tensor:
     "Filter@GRAD[w] = the sum over t of X[t + w] Out@GRAD[t]",
 )
 def row_conv_grad(x: e.Tensor, filter_: e.Tensor, dout: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
-    """Written: the derived one makes the gradients of all windows, and adds them up; it is faster to read windows."""
+    """Hand-written: the derived gradient scatter-adds the gradients of windows; gathering windows is faster."""
     _check_rows(x, filter_)
     e.same_sizes(dout, x.dims, "the dims of Out")
     ahead = filter_.dims[0]
-    sequences = _Sequences(x, ahead)
-    windows, spread = sequences.windows(sequences.spread(x, 0, ahead)), sequences.spread(dout, ahead - 1, 1)
-    dx = e.contract(sequences.windows(spread), e.flip(e.wide(filter_), 0), "ntwd,wd->ntd")
-    given = e.slice_axis(spread, 1, ahead - 1, sequences.steps)
-    return sequences.gathered(dx, x.dims), e.contract(windows, given, "ntwd,ntd->wd")
+    sequences = _StepLines(x, ahead)
+    windows, dout_lines = sequences.windows(sequences.spread(x, 0, ahead)), sequences.spread(dout, ahead - 1, 1)
+    dx = e.contract(sequences.windows(dout_lines), e.flip(e.wide(filter_), 0), "ntwd,wd->ntd")
+    dout_steps = e.slice_axis(dout_lines, 1, ahead - 1, sequences.steps)
+    return sequences.gathered(dx, x.dims), e.contract(windows, dout_steps, "ntwd,ntd->wd")

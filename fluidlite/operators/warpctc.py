@@ -1,4 +1,4 @@
-"""warpctc: connectionist temporal classification, the cost of labels whose steps are not known."""
+"""warpctc: the CTC loss (connectionist temporal classification), of labels without an alignment."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _ATTRS = (
 def _infer(call: Call) -> Inferred:
     logits, label = call.spec("Logits"), call.spec("Label")
     if call.has("LogitsLength") != call.has("LabelLength"):
-        given, absent = sorted(_LENGTHS, key=call.has, reverse=True)
-        call.fail(given, f"{absent} beside it: both inputs are padded, or both have LoD")
+        present, absent = sorted(_LENGTHS, key=call.has, reverse=True)
+        call.fail(present, f"{absent} beside it: both inputs are padded, or both have LoD")
     if call.has("LogitsLength"):
         call.need(logits.rank == 3, "Logits", "[longest, batch, classes]: padded sequences, steps first")
         call.need(label.rank == 2, "Label", "[batch, longest label]: padded sequences")

@@ -1,10 +1,10 @@
-"""Choosing by conditions and by value: where, where_index, unique, unique_with_counts."""
+"""Selection by condition and by value: where, where_index, unique, unique_with_counts."""
 
 from __future__ import annotations
 
 from fluidlite.base.dtypes import ALL, ALL_FLOATS, FLOATS, INTS
 from fluidlite.expr import where
-from fluidlite.operators.inference import Inferred, all_agree, like, merged, same_dtype
+from fluidlite.operators.inference import Inferred, all_agree, like, merged_dims, same_dtype
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
@@ -20,7 +20,7 @@ def _infer_where(call: Call) -> Inferred:
     call.need(all_agree(condition, x.dims), "Condition", f"the dims of X, {list(x.dims)}")
     call.need(all_agree(call.dims("Y"), x.dims), "Y", f"the dims of X, {list(x.dims)}")
     same_dtype(call, "Y", "X")
-    return {"Out": like(x, merged(merged(x.dims, call.dims("Y")), condition))}
+    return {"Out": like(x, merged_dims(merged_dims(x.dims, call.dims("Y")), condition))}
 
 
 scalar_op(
@@ -59,8 +59,8 @@ register_op(
 def _infer_unique(call: Call) -> Inferred:
     x, dtype = call.spec("X"), call.attr("dtype")
     call.need(x.rank == 1, "X", "rank 1", do="flatten it with layers.reshape")
-    found = {"Out": Spec.of((-1,), x.dtype), "Index": Spec.of(x.dims, dtype)}
-    return found if call.op.type == "unique" else {**found, "Count": Spec.of((-1,), dtype)}
+    specs = {"Out": Spec.of((-1,), x.dtype), "Index": Spec.of(x.dims, dtype)}
+    return specs if call.op.type == "unique" else {**specs, "Count": Spec.of((-1,), dtype)}
 
 
 for _type in ("unique", "unique_with_counts"):

@@ -1,6 +1,6 @@
-"""The attributes that convolutions, pools and normalisations share, and the rule of where channels lie.
+"""Attributes of convolutions, poolings and normalisations, and the layout rule of channels-last images.
 
-Layouts are a meaning here: with ``data_format`` "NHWC" the logical dims ARE [N, H, W, C].
+Layouts are semantic: with ``data_format`` "NHWC" the logical dims are [N, H, W, C].
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def data_format(spatial: int) -> Attr:
 
 
 def channels_to_end(*slots: str, name: str = "data_format") -> Callable[[Call, Layout], Relaid | None]:
-    """Return the rule of an operator on images in those slots: where channels lie last, its attribute says so."""
+    """Return the layout rule of an operator on images in those slots: a channels-last layout sets its attribute."""
 
     def rule(call: Call, layout: Layout) -> Relaid | None:
         if layout not in (NHWC, NDHWC) or channels_last(call, name):
             return None
         attr = call.op.attr(name)
-        known = attr is None or attr.choices is None or layout.name in attr.choices
-        attrs = {**call.attrs, name: layout.name if known else NHWC.name}
+        is_choice = attr is None or attr.choices is None or layout.name in attr.choices
+        attrs = {**call.attrs, name: layout.name if is_choice else NHWC.name}
         return Relaid(call.op, attrs, frozenset(slot for slot in slots if call.has(slot)))
 
     return rule

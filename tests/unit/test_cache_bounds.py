@@ -71,7 +71,7 @@ MODULE_STATE = {
     "plugin_loader.py": {"_records": "one a plugin", "_undo": "one a plugin"},
     "memory/__init__.py": {"_memories": "one a device"},
     "control_flow/bodies.py": {"_bodies": "weak; of each operator one a block and context"},
-    "operators/printing.py": {"_shown": "weak"},
+    "operators/printing.py": {"_print_counts": "weak"},
     "operators/py_func.py": {"_functions": "one a Python function that programs call"},
     "devices/cpu/thread_pool.py": {"_teams": "one"},
     "platform/context_pool.py": {"_queues": "one a place"},

@@ -241,8 +241,8 @@ def test_a_saved_program_does_not_call_another_function(function: Any, monkeypat
 
 def test_the_text_of_a_function_is_the_same_in_every_process() -> None:
     """Members of a group compare the texts of their programs; sets of texts have another order in each process."""
-    assert py_func._text(frozenset("bdca")) == "['a', 'b', 'c', 'd']"
-    assert "0x" not in py_func._text(by_sets.__code__)
+    assert py_func._code_text(frozenset("bdca")) == "['a', 'b', 'c', 'd']"
+    assert "0x" not in py_func._code_text(by_sets.__code__)
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -1,4 +1,4 @@
-"""Math functors: one meaning, an implementation a library."""
+"""Math functors: one function with an implementation for each library."""
 
 from fluidlite.operators.math.fill import fill_number
 from fluidlite.operators.math.functor import Functor

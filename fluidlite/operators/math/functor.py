@@ -13,8 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Functor:
     """A function that several kernels share, implemented once for each kind of context.
 
-    The operator's kernel is then the same few lines everywhere: it asks the functor for the
-    implementation of its context.
+    The operator's kernels are then alike: each gets the implementation for its context from the functor.
 
     Parameters
     ----------
@@ -60,23 +59,23 @@ class Functor:
         ----------
         context : Context
         *capabilities : str
-            Those to look for, in order; default "array", "language". A kernel of one of them names it, as a context
-            may have both.
+            Capabilities to look for, in order; default "array", "language". A kernel written for one of them names it,
+            since a context may have both.
 
         Raises
         ------
         KernelNotFoundError
             If there is none; the message lists what exists.
         """
-        found = self._implementations.get(context.place.kind)
-        if found is not None:
-            return found
+        implementation = self._implementations.get(context.place.kind)
+        if implementation is not None:
+            return implementation
         for capability in capabilities or ("array", "language"):
             if capability in self._implementations and getattr(context, capability, None) is not None:
                 return self._implementations[capability]
-        known = ", ".join(sorted(self._implementations)) or "nothing"
+        available = ", ".join(sorted(self._implementations)) or "nothing"
         raise KernelNotFoundError(
-            f"functor {self.name!r} has no implementation for {context.place}; there is one for: {known}.\n"
+            f"functor {self.name!r} has no implementation for {context.place}; there is one for: {available}.\n"
             f"  Do: decorate one with @functor.implement({context.place.kind!r})"
         )
 

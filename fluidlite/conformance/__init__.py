@@ -1,7 +1,7 @@
-"""What is held against what: samples and references by operator type; the certificate of a place; the scaffold.
+"""Conformance tests: samples and float64 references by operator type; the certificate of a place; plugin scaffolds.
 
-The certificate (every check of a place, in processes of their own, as a report that one can publish) is imported when
-it is asked for: a plugin that registers samples has no use for it.
+The certificate (all checks of a place, run in worker processes, as a report) is imported lazily: a plugin that only
+registers samples does not need it.
 """
 
 from importlib import import_module as _import_module

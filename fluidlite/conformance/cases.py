@@ -1,4 +1,4 @@
-"""Cases: each sample of each operator, once for every dtype that it names."""
+"""Test cases: one for each sample of each operator and each dtype of the sample."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Case:
     label : str
         The sample's name, unique within the operator.
     dtype : str
-        What the sample's floating inputs are cast to.
+        The dtype to which the sample's floating inputs are cast.
     """
 
     op: OpDef
@@ -43,7 +43,7 @@ class Case:
         return f"{self.op.type}[{self.label}:{self.dtype}]"
 
     def inputs(self) -> dict[str, list[Array]]:
-        """What is fed: floating arrays in the case's dtype, others as the sample has them."""
+        """The arrays to feed: floating ones in the case's dtype, others as in the sample."""
         return {slot: [self._cast(item) for item in _items(value)] for slot, value in self.sample.inputs.items()}
 
     def _cast(self, item: Any) -> Array:
@@ -53,15 +53,15 @@ class Case:
         return array
 
     def attrs(self) -> dict[str, Any]:
-        """Every attribute of the operator in canonical form."""
+        """All attributes of the operator in canonical form."""
         return canonical(self.op, self.sample.attrs)
 
     def wanted(self) -> tuple[str, ...]:
-        """The output slots that are asked for."""
+        """The requested output slots."""
         return self.sample.outputs or tuple(slot.name for slot in self.op.outputs)
 
     def loosest(self, *others: str) -> str:
-        """The coarsest floating dtype that takes part; float64 if only integers do."""
+        """The floating dtype of lowest precision among inputs and ``others``; float64 if there is none."""
         order = ("float64", "float32", "float16", "bfloat16")
         fed = [dtype_name(a.dtype) for arrays in self.inputs().values() for a in arrays]
         present = [dtype for dtype in (*fed, *others) if dtype in order]
@@ -79,7 +79,7 @@ class Case:
 
 
 def canonical(op: OpDef, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Every attribute of an operator in canonical form: as given, else its default."""
+    """All attributes of an operator in canonical form: the given value, or the default."""
     return {
         attr.name: None if (value := attrs.get(attr.name, attr.default)) is None else attr.check(value)
         for attr in op.attrs
@@ -93,27 +93,27 @@ def _items(value: Any) -> list[Any]:
 def cases_of(type: str) -> list[Case]:
     """The cases of one operator.
 
-    Raises FluidError: there are none: nothing would be checked.
+    Raises FluidError if there are none, since nothing would be checked.
     """
-    found = cases([type])
-    if not found:
+    selected = cases([type])
+    if not selected:
         raise FluidError(
             f"operator {type!r} has no samples with a reference, so that nothing can be checked\n"
             "  Do: register them with fluidlite.plugin.register_samples"
         )
-    return found
+    return selected
 
 
 def cases(types: Iterable[str] | None = None) -> list[Case]:
-    """Every case of the named operators (of all, if none is named) that has a reference to be held against."""
-    found: list[Case] = []
+    """All cases of the named operators (by default of all) that have a reference."""
+    selected: list[Case] = []
     for op in ops if types is None else [ops.get(type) for type in types]:
         if reference_of(op.type) is None:
             continue
-        seen: dict[str, int] = {}
+        name_counts: dict[str, int] = {}
         for sample in samples_of(op.type):
             name = sample.name or "sample"
-            number = seen[name] = seen.get(name, 0) + 1
+            number = name_counts[name] = name_counts.get(name, 0) + 1
             label = name if number == 1 else f"{name}#{number}"
-            found += [Case(op, sample, label, dtype) for dtype in sample.dtypes]
-    return found
+            selected += [Case(op, sample, label, dtype) for dtype in sample.dtypes]
+    return selected

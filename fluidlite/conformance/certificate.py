@@ -11,12 +11,12 @@ PASSED, FAILED, KNOWN = "passed", "failed", "known failure"
 FALLBACK = "fallback"
 
 Use = tuple[str, str, str]
-"""How an operator got its kernel in a check: operator type, how, library."""
+"""How a kernel was selected in a check: operator type, kind of selection ("native", ...), library."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one check.
+    """The result of one check.
 
     Attributes
     ----------
@@ -25,10 +25,10 @@ class Outcome:
     state : {"passed", "failed", "known failure"}
     seconds : float
     error : str
-        Of a failure: the exception's type and text; of a known one: its reason.
+        For a failure: the exception's type and text; for a known failure: its reason.
     traceback : str
     uses : tuple of (operator type, how, library)
-        How the operators of the check got their kernels, interpreted.
+        How the operators' kernels were selected in the interpreted run.
     """
 
     id: str
@@ -51,13 +51,13 @@ class Outcome:
 
 @dataclass
 class Row:
-    """One operator of a certificate.
+    """The results of one operator in a certificate.
 
     Attributes
     ----------
     operator : str
     kernel, gradient : Counter of (how, library)
-        In how many checks the operator, and the operators of its gradient, got their kernels in which way.
+        Number of checks by kind of kernel selection, for the operator and for the operators of its gradient.
     outcomes : list of Outcome
     """
 
@@ -77,43 +77,43 @@ class Row:
 
 
 def usual(uses: Counter[tuple[str, str]]) -> str:
-    """How most checks got their kernel: "native", "generated", ...; "" if no operator ran."""
+    """The most frequent kind of kernel selection: "native", "generated", ...; "" if no operator ran."""
     return uses.most_common(1)[0][0][0] if uses else ""
 
 
 def in_words(uses: Counter[tuple[str, str]]) -> str:
-    """The ways with their libraries, such as ``native fpgann (fallback: 2 of 9)``."""
+    """The kinds of kernel selection with their libraries, such as ``native fpgann (fallback: 2 of 9)``."""
     if not uses:
         return ""
     named = [(" ".join(filter(None, use)), count) for use, count in uses.most_common()]
-    others = ", ".join(f"{name}: {count} of {uses.total()}" for name, count in named[1:])
-    return named[0][0] + (f" ({others})" if others else "")
+    rest = ", ".join(f"{name}: {count} of {uses.total()}" for name, count in named[1:])
+    return named[0][0] + (f" ({rest})" if rest else "")
 
 
 @dataclass
 class Certificate:
-    """What a run of the conformance checks found on one place.
+    """The results of a run of the conformance checks on one place.
 
     Attributes
     ----------
     place : str
     device : dict
-        What the device says of itself: name, memory, alignment, queues, capabilities, dtypes.
+        The device's information: name, memory, alignment, queues, capabilities, dtypes.
     plugin : dict
         Name, version and origin of the plugin that brings the device.
     versions : dict of name to version
     date : str
-        When it began, in UTC.
+        Start of the run, in UTC.
     seconds : float
     jobs : int
-        Processes that shared the work.
+        Number of worker processes.
     scope : str
-        "" if every check was run, else what was asked for: then it certifies no more than that.
+        "" if all checks were run, else the selection: then the certificate covers only that.
     tolerances : dict of kind to dict of dtype to (framework's, used)
         Relative tolerances of "values" and "gradients".
     outcomes : list of Outcome
     plugins : tuple of str
-        Modules that were loaded by name, as a reproduction needs them.
+        Modules that were loaded by name; a reproduction has to load them.
     """
 
     place: str
@@ -135,7 +135,7 @@ class Certificate:
 
     @property
     def verdict(self) -> str:
-        """PASSED, or FAILED; of a part of the checks it says so."""
+        """PASSED or FAILED, with the scope if only some checks were run."""
         word = "PASSED" if self.ok else "FAILED"
         return f"{word} (only {self.scope})" if self.scope else word
 
@@ -149,21 +149,21 @@ class Certificate:
         return sum(outcome.state == state for outcome in self.outcomes)
 
     def rows(self) -> list[Row]:
-        """One row an operator, by name; the device's own checks first."""
-        found: dict[str, Row] = {}
+        """One row for each operator, by name, after the checks of the device."""
+        by_operator: dict[str, Row] = {}
         for outcome in self.outcomes:
-            row = found.setdefault(outcome.operator, Row(outcome.operator))
+            row = by_operator.setdefault(outcome.operator, Row(outcome.operator))
             row.outcomes.append(outcome)
             for type, how, library in outcome.uses:
-                library = "" if how == FALLBACK else library  # the fallback place's own affair
+                library = "" if how == FALLBACK else library  # a library of the fallback place, not of this one
                 if not outcome.of_gradient and type == outcome.operator:
                     row.kernel[how, library] += 1
                 elif outcome.of_gradient and type != outcome.operator:
                     row.gradient[how, library] += 1
-        return sorted(found.values(), key=lambda row: (row.operator not in ("device", "random"), row.operator))
+        return sorted(by_operator.values(), key=lambda row: (row.operator not in ("device", "random"), row.operator))
 
     def hows(self) -> dict[str, tuple[int, int]]:
-        """By how operators got their kernel: the number of operators, and of gradients, of which most checks did."""
+        """By kind of kernel selection, the number of operators and of gradients for which it is most frequent."""
         rows = self.rows()
         forward = Counter(usual(row.kernel) for row in rows)
         gradient = Counter(usual(row.gradient) for row in rows)
@@ -171,7 +171,7 @@ class Certificate:
         return {how: (forward[how], gradient[how]) for how in order}
 
     def loosened(self) -> dict[str, dict[str, tuple[float, float]]]:
-        """The tolerances that the device has loosened: by kind and dtype, (framework's, used)."""
+        """The tolerances that the device has raised: by kind and dtype, (framework's, used)."""
         changed = {
             kind: {dtype: pair for dtype, pair in table.items() if pair[0] != pair[1]}
             for kind, table in self.tolerances.items()
@@ -179,20 +179,20 @@ class Certificate:
         return {kind: table for kind, table in changed.items() if table}
 
     def reproduction(self, outcome: Outcome) -> str:
-        """The command that runs one check alone."""
-        loaded = "".join(f" --plugin {module}" for module in self.plugins)
-        return f"fluidlite certify {self.place}{loaded} --check '{outcome.id}'"
+        """The command that runs only this check."""
+        options = "".join(f" --plugin {module}" for module in self.plugins)
+        return f"fluidlite certify {self.place}{options} --check '{outcome.id}'"
 
     def summary(self) -> list[str]:
-        """Lines that one can publish: the verdict, the device, counts, versions, tolerances."""
+        """Lines of a report: the verdict, the device, counts, versions, tolerances."""
         device = self.device
         by_how = ", ".join(f"{forward} {how}" for how, (forward, _) in self.hows().items() if forward)
         operators = sum(row.operator not in ("device", "random") for row in self.rows())
-        known = f", {self.count(KNOWN)} known failures" if self.count(KNOWN) else ""
+        known_failures = f", {self.count(KNOWN)} known failures" if self.count(KNOWN) else ""
         lines = [
             f"{self.place}: {device['name']}: {self.verdict}",
             f"{len(self.outcomes)} checks of {operators} operators: {self.count(PASSED)} passed, "
-            f"{self.count(FAILED)} failed{known}; {self.seconds:.0f} s in {self.jobs} processes, {self.date}",
+            f"{self.count(FAILED)} failed{known_failures}; {self.seconds:.0f} s in {self.jobs} processes, {self.date}",
             f"operators by kernel: {by_how or 'none ran'}",
             "device: " + ", ".join(f"{name} {value}" for name, value in _facts(device)),
             f"plugin: {self.plugin['name']} {self.plugin['version']} ({self.plugin['origin']})",
@@ -206,7 +206,7 @@ class Certificate:
         return lines
 
     def data(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON."""
+        """The certificate as JSON data."""
         return {
             "place": self.place,
             "verdict": self.verdict,

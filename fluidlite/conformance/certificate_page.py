@@ -1,4 +1,4 @@
-"""The certificate as one HTML file: no scripts, nothing from elsewhere, readable in light and in dark."""
+"""The certificate as one HTML file, without scripts or external resources, for light and dark mode."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def page(certificate: Certificate) -> str:
         _device(certificate),
         _tolerances(certificate),
         _failures(certificate),
-        _known(certificate),
+        _known_failures(certificate),
         _operators(certificate),
     ]
     title = escape(f"{certificate.place}: {certificate.verdict}")
@@ -169,20 +169,20 @@ def _tolerances(certificate: Certificate) -> str:
     dtypes = list(next(iter(certificate.tolerances.values())))
     head = "".join(f"<th class='n'>{dtype}</th>" for dtype in dtypes)
     rows = "".join(
-        f"<tr><td>{kind}</td>" + "".join(_limit(*table[dtype]) for dtype in dtypes) + "</tr>"
+        f"<tr><td>{kind}</td>" + "".join(_tolerance_cell(*table[dtype]) for dtype in dtypes) + "</tr>"
         for kind, table in certificate.tolerances.items()
     )
-    said = "The device has loosened those in colour." if loosened else "The framework's, none loosened."
+    note = "The device has loosened those in colour." if loosened else "The framework's, none loosened."
     return (
-        f"<h2>Relative tolerances</h2><p class='sub'>{said} Integers, indices and random bits must be equal.</p>"
+        f"<h2>Relative tolerances</h2><p class='sub'>{note} Integers, indices and random bits must be equal.</p>"
         f"<table><tr><th></th>{head}</tr>{rows}</table>"
     )
 
 
-def _limit(own: float, used: float) -> str:
-    if own == used:
+def _tolerance_cell(default: float, used: float) -> str:
+    if default == used:
         return f"<td class='n'>{used:g}</td>"
-    return f"<td class='n warn'>{used:g} <small>instead of {own:g}</small></td>"
+    return f"<td class='n warn'>{used:g} <small>instead of {default:g}</small></td>"
 
 
 def _failures(certificate: Certificate) -> str:
@@ -201,11 +201,11 @@ def _failure(certificate: Certificate, outcome: Outcome) -> str:
     )
 
 
-def _known(certificate: Certificate) -> str:
-    known = [outcome for outcome in certificate.outcomes if outcome.state == KNOWN]
-    if not known:
+def _known_failures(certificate: Certificate) -> str:
+    outcomes = [outcome for outcome in certificate.outcomes if outcome.state == KNOWN]
+    if not outcomes:
         return ""
-    rows = "".join(f"<tr><td><code>{escape(o.id)}</code></td><td>{escape(o.error)}</td></tr>" for o in known)
+    rows = "".join(f"<tr><td><code>{escape(o.id)}</code></td><td>{escape(o.error)}</td></tr>" for o in outcomes)
     return f"<h2>Known failures</h2><table><tr><th>check</th><th>reason</th></tr>{rows}</table>"
 
 

@@ -1,4 +1,4 @@
-"""Certify a place: share out the checks, collect what came of them, and say on what."""
+"""Certify a place: distribute the checks to worker processes, collect outcomes, describe device and versions."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from fluidlite.platform.place import PlaceLike
 from fluidlite.program.registry import ops
 
 MAX_DEFAULT_JOBS = 4
+"""Maximum number of worker processes by default."""
 Progress = Callable[[Outcome, int, int], None]
 """Called after each check with its outcome, the number done and the number in all."""
 
@@ -42,19 +43,19 @@ def certify(
     timeout: float = 300.0,
     progress: Progress | None = None,
 ) -> Certificate:
-    """Run the conformance checks on a place, in processes of their own.
+    """Run the conformance checks on a place, in worker processes.
 
-    First of all its array namespace is looked at: where it lacks what every namespace must have, that is the one check.
+    The array namespace is checked first: if it lacks a required function, no other check is run.
 
     Parameters
     ----------
     place : Place or str
     operators : iterable of str
-        Only these operators (``*`` and ``?`` match), and no checks of the device; all, and the device's, if empty.
+        Only these operators (with wildcards ``*`` and ``?``), without checks of the device; empty: all, and the device.
     only : iterable of str
         Only these checks, by id, such as ``relu[rank4:float64]``.
     jobs : int, optional
-        Processes that share the work; default: one for each core, 4 at most.
+        Number of worker processes; default: one for each core, 4 at most.
     plugins : iterable of str
         Modules of plugins that are not installed (see :func:`load_plugin_modules`).
     known_failures : mapping of check to reason, optional
@@ -75,28 +76,28 @@ def certify(
     unit = devices.unit(place)
     if not unit.info.computes:
         raise DeviceUnavailable(f"{unit.place} computes nothing that could be checked: {unit.info.name}")
-    patterns, wanted, known = tuple(operators), tuple(only), dict(known_failures or {})
-    selected = _selected(checks(), patterns, wanted)
-    names = {check.id: next((name for name in check.names() if name in known), None) for check in selected}
-    if not patterns and not wanted and (unused := set(known) - set(names.values())):
+    patterns, ids, reasons = tuple(operators), tuple(only), dict(known_failures or {})
+    selected = _selected(checks(), patterns, ids)
+    known_names = {check.id: next((name for name in check.names() if name in reasons), None) for check in selected}
+    if not patterns and not ids and (unused := set(reasons) - set(known_names.values())):
         raise FluidError(f"known failures: no check is called {', '.join(sorted(map(str, unused)))}")
     count = jobs if jobs is not None else min(MAX_DEFAULT_JOBS, os.cpu_count() or 1)
     if count < 1:
         raise FluidError(f"jobs is {count}; expected 1 or more")
-    first, _ = run_check(Check(NAMESPACE, device_checks()[NAMESPACE]), str(unit.place))
-    if first.state == FAILED and NAMESPACE not in known:
-        selected, names = [], {}
+    namespace_outcome, _ = run_check(Check(NAMESPACE, device_checks()[NAMESPACE]), str(unit.place))
+    if namespace_outcome.state == FAILED and NAMESPACE not in reasons:
+        selected, known_names = [], {}
     chunks: dict[str, list[str]] = {}
     for check in selected:
         chunks.setdefault(check.operator, []).append(check.id)
     date, start = datetime.now(UTC), time.perf_counter()
-    outcomes: list[Outcome] = [] if selected else [first]
+    outcomes: list[Outcome] = [] if selected else [namespace_outcome]
     if progress is not None and outcomes:
-        progress(first, 1, 1)
+        progress(namespace_outcome, 1, 1)
     setup = {"place": str(unit.place), "plugins": list(modules)}
-    for found in run_in_processes(list(chunks.values()), count, setup, timeout):
-        name = names[found.id]
-        outcome = found if name is None else _known(found, known[name], exact=name == found.id)
+    for raw in run_in_processes(list(chunks.values()), count, setup, timeout):
+        name = known_names[raw.id]
+        outcome = raw if name is None else _as_known_failure(raw, reasons[name], exact=name == raw.id)
         outcomes.append(outcome)
         if progress is not None:
             progress(outcome, len(outcomes), len(selected))
@@ -108,39 +109,39 @@ def certify(
         date=date.strftime("%Y-%m-%d %H:%M UTC"),
         seconds=time.perf_counter() - start,
         jobs=max(min(count, len(chunks)), 1),
-        scope=", ".join((*patterns, *wanted)),
+        scope=", ".join((*patterns, *ids)),
         tolerances=tolerances(unit.place),
         outcomes=outcomes,
         plugins=modules,
     )
 
 
-def _selected(found: list[Check], patterns: tuple[str, ...], wanted: tuple[str, ...]) -> list[Check]:
-    """The checks that are asked for; each name must mean one at least."""
-    if not patterns and not wanted:
-        return found
+def _selected(available: list[Check], patterns: tuple[str, ...], ids: tuple[str, ...]) -> list[Check]:
+    """The requested checks; each name must match at least one."""
+    if not patterns and not ids:
+        return available
     selected: dict[str, Check] = {}
-    operators = dict.fromkeys(check.operator for check in found)
+    operators = dict.fromkeys(check.operator for check in available)
     for pattern in patterns:
-        matching = [check for check in found if fnmatchcase(check.operator, pattern)]
+        matching = [check for check in available if fnmatchcase(check.operator, pattern)]
         if not matching:
-            raise FluidError(f"no check of operator {pattern!r}{_why(pattern, list(operators))}")
+            raise FluidError(f"no check of operator {pattern!r}{_reason_unchecked(pattern, list(operators))}")
         selected |= {check.id: check for check in matching}
-    for id in wanted:
-        matching = [check for check in found if check.id == id]
+    for id in ids:
+        matching = [check for check in available if check.id == id]
         if not matching:
-            raise FluidError(f"no check is called {id!r}{did_you_mean(id, _ids_near(id, found), 1, 0.3)}")
+            raise FluidError(f"no check is called {id!r}{did_you_mean(id, _similar_ids(id, available), 1, 0.3)}")
         selected |= {check.id: check for check in matching}
     return list(selected.values())
 
 
-def _ids_near(id: str, found: list[Check]) -> list[str]:
-    """Ids of the same operator, if it has any."""
-    ids = [check.id for check in found]
+def _similar_ids(id: str, available: list[Check]) -> list[str]:
+    """Ids of the same operator; all ids if it has none."""
+    ids = [check.id for check in available]
     return [other for other in ids if other.partition("[")[0] == id.partition("[")[0]] or ids
 
 
-def _why(type: str, operators: list[str]) -> str:
+def _reason_unchecked(type: str, operators: list[str]) -> str:
     op = ops.find(type)
     if op is None:
         return f": no operator is called so{did_you_mean(type, operators, 1, 0.3)}"
@@ -152,8 +153,8 @@ def _why(type: str, operators: list[str]) -> str:
     return ": it has no reference, or no samples"
 
 
-def _known(outcome: Outcome, reason: str, exact: bool) -> Outcome:
-    """The outcome of a check that is known to fail: one that passes is out of date, where just it is named."""
+def _as_known_failure(outcome: Outcome, reason: str, exact: bool) -> Outcome:
+    """The outcome of a check that is known to fail; if it passes and is listed by its exact id, that is a failure."""
     if outcome.state == FAILED:
         return Outcome(outcome.id, KNOWN, outcome.seconds, reason, outcome.traceback, outcome.uses)
     if exact:

@@ -1,4 +1,4 @@
-"""Checks of one case on one place."""
+"""Checks of one test case on one place: outputs and gradients against the reference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY
 from fluidlite.base.errors import ProgramError
 from fluidlite.conformance.cases import Array, Case, cases_of
-from fluidlite.conformance.op_harness import MODES, OneOperator, build, other_ways, run, start_gradients
+from fluidlite.conformance.op_harness import MODES, OneOperator, build, other_builds, run, start_gradients
 from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import reference_of
 from fluidlite.conformance.tolerances import ConformanceError, gradient_tolerance, tolerance
@@ -44,18 +44,18 @@ def check_sample(case: Case | str, place: PlaceLike, modes: Sequence[str] = MODE
     place = Place.parse(place)
     if not isinstance(case, (Case, str)):
         raise ProgramError(f"check_sample takes a case or an operator's type, got {case!r:.80}")
-    for one_case in cases_of(case) if isinstance(case, str) else [case]:
-        _check_values(one_case, place, modes)
+    for item in cases_of(case) if isinstance(case, str) else [case]:
+        _check_values(item, place, modes)
 
 
 def _check_values(case: Case, place: Place, modes: Sequence[str]) -> None:
     oracle = Oracle(case)
-    one = build(case, oracle.counts())
+    program = build(case, oracle.counts())
     for mode in modes:
-        _check_outputs(case, oracle, one, place, mode, "")
-        for way, slots in other_ways(one) if mode == "compiled" else ():
-            other = build(case, oracle.counts(), **{way: slots})
-            _check_outputs(case, oracle, other, place, mode, f", {' and '.join(sorted(slots))} {way}")
+        _check_outputs(case, oracle, program, place, mode, "")
+        for parameter, slots in other_builds(program) if mode == "compiled" else ():
+            other = build(case, oracle.counts(), **{parameter: slots})
+            _check_outputs(case, oracle, other, place, mode, f", {' and '.join(sorted(slots))} {parameter}")
 
 
 def _check_outputs(case: Case, oracle: Oracle, one: OneOperator, place: Place, mode: str, how: str) -> None:
@@ -70,18 +70,18 @@ def _check_outputs(case: Case, oracle: Oracle, one: OneOperator, place: Place, m
         where = f"{case.id} on {place}, {mode}{how}: {what}"
         _check_metadata(where, variable, result, expected)
         rtol = tolerance(place, case.loosest(variable.dtype))
-        compare(where, result.numpy(), expected, rtol, oracle.cancelled)
+        compare(where, result.numpy(), expected, rtol, oracle.cancellation_error)
 
 
 def check_sample_gradients(case: Case, place: PlaceLike, modes: Sequence[str] = MODES, subsets: bool = True) -> None:
-    """Hold a case's gradients, interpreted and compiled, against central differences of its reference.
+    """Compare a case's gradients, interpreted and compiled, with central differences of its reference.
 
-    All gradients are made together and, where there are several, also each alone, since operators leave out the others.
-    Where an intermediate output is among those that they start from, they are also made without it, as programs do.
+    All gradients are computed together; if there are several, each is also computed alone, since operators then skip
+    the others. A gradient that also starts from an intermediate output is computed once more without that.
 
     ``modes``: the executor's modes.
-    ``subsets``: whether gradients are also made alone, and without those of intermediate outputs.
-    Raises ConformanceError: names case, place, input and the worst element.
+    ``subsets``: whether to compute gradients also alone, and without those of intermediate outputs.
+    Raises ConformanceError, which names case, place, input and the worst element.
     """
     if case.sample.grads:
         if case.op.grad is None:
@@ -92,13 +92,13 @@ def check_sample_gradients(case: Case, place: PlaceLike, modes: Sequence[str] = 
             )
         place, oracle = Place.parse(place), Oracle(case)
         intermediate = [slot.name for slot in case.op.outputs if slot.intermediate and slot.name in oracle.weights]
-        whole = tuple(case.sample.grads)
+        all_slots = tuple(case.sample.grads)
         if subsets and 0 < len(intermediate) < len(oracle.weights):
-            _check_gradients(case, oracle, place, modes, whole)
+            _check_gradients(case, oracle, place, modes, all_slots)
             for slot in intermediate:
                 del oracle.weights[slot]
-        alone = [(slot,) for slot in whole] if subsets and len(whole) > 1 and case.dtype == "float32" else []
-        for slots in (whole, *alone):
+        singles = [(slot,) for slot in all_slots] if subsets and len(all_slots) > 1 and case.dtype == "float32" else []
+        for slots in (all_slots, *singles):
             _check_gradients(case, oracle, place, modes, slots)
 
 
@@ -106,7 +106,7 @@ def _check_gradients(case: Case, oracle: Oracle, place: Place, modes: Sequence[s
     one, graded = _differentiated(case, oracle, slots)
     for mode in modes:
         _check_graded(case, oracle, one, graded, place, mode, "")
-        if mode == "compiled" and any(way == "computed" for way, _ in other_ways(one)):
+        if mode == "compiled" and any(way == "computed" for way, _ in other_builds(one)):
             other = _differentiated(case, oracle, slots, computed=True)
             _check_graded(case, oracle, *other, place, mode, ", all computed")
 
@@ -119,12 +119,12 @@ def _differentiated(
     one = build(case, oracle.counts(), computed=case.sample.inputs if computed else ())
     targets, starts = start_gradients(one, oracle.weights, computed)
     inputs = [(slot, i, variable) for slot in slots for i, variable in enumerate(one.inputs[slot])]
-    found: list[Graded] = []
+    graded: list[Graded] = []
     for (slot, i, variable), grad in zip(inputs, gradients(targets, [each[2] for each in inputs], starts), strict=True):
         if grad is None:
             raise ConformanceError(f"{case.id}: backward makes no gradient of {slot}[{i}]")
-        found.append((slot, i, variable, grad))
-    return one, found
+        graded.append((slot, i, variable, grad))
+    return one, graded
 
 
 def _check_graded(
@@ -135,7 +135,7 @@ def _check_graded(
     for (slot, i, variable, _), result in zip(graded, results, strict=True):
         where = f"{case.id} on {place}, {mode}{how}: gradient of {slot}[{i}]"
         _check_metadata(where, variable, result, expected[slot][i])
-        compare(where, result.numpy(), expected[slot][i], rtol, oracle.cancelled)
+        compare(where, result.numpy(), expected[slot][i], rtol, oracle.cancellation_error)
 
 
 def _check_metadata(where: str, variable: Variable, result: Tensor, expected: Array) -> None:
@@ -151,30 +151,30 @@ def _check_metadata(where: str, variable: Variable, result: Tensor, expected: Ar
 
 
 def compare(where: str, actual: Any, expected: Array, rtol: float, atol: float) -> None:
-    """Hold floats within ``rtol`` of the element plus the mean magnitude, plus ``atol``; all else must be equal."""
+    """Compare arrays: floats within rtol * (abs(expected) + mean magnitude) + atol, other dtypes exactly."""
     if not expected.size:
         return
     name = str(actual.dtype)
     if name not in ALL_FLOATS:
-        wrong = np.asarray(actual != expected)
+        is_wrong = np.asarray(actual != expected)
         limit: Any = 0
     else:
         with np.errstate(over="ignore"):
             rounded = expected.astype(NUMPY[name]).astype(np.float64)
-        expected = np.where(np.isinf(rounded), rounded, expected)  # beyond the dtype's range: infinity
+        expected = np.where(np.isinf(rounded), rounded, expected)  # values out of the dtype's range are infinite
         actual = actual.astype(np.float64)
         finite = np.isfinite(expected)
         magnitude = float(np.mean(np.abs(expected[finite]))) if finite.any() else 0.0
         with np.errstate(invalid="ignore"):
             limit = rtol * (np.abs(expected) + magnitude) + atol
-            same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
-            wrong = ~(same | (np.isfinite(expected) & (np.abs(actual - expected) <= limit)))
-    if wrong.any():
+            is_equal = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+            is_wrong = ~(is_equal | (np.isfinite(expected) & (np.abs(actual - expected) <= limit)))
+    if is_wrong.any():
         with np.errstate(invalid="ignore"):
             distance = np.abs(np.asarray(actual, np.float64) - np.asarray(expected, np.float64))
-        place = np.unravel_index(np.argmax(np.where(wrong, np.nan_to_num(distance, nan=np.inf), -1)), wrong.shape)
+        place = np.unravel_index(np.argmax(np.where(is_wrong, np.nan_to_num(distance, nan=np.inf), -1)), is_wrong.shape)
         raise ConformanceError(
-            f"{where}: {int(wrong.sum())} of {wrong.size} elements are wrong; at {[int(i) for i in place]} "
+            f"{where}: {int(is_wrong.sum())} of {is_wrong.size} elements are wrong; at {[int(i) for i in place]} "
             f"it is {actual[place]}, expected {expected[place]} (relative tolerance {rtol:g})"
         )
 

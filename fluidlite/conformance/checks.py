@@ -1,4 +1,4 @@
-"""The checks of a place by name: the device's, random numbers, and each operator's samples and gradients."""
+"""The checks of a place by id: of the device, of random numbers, and of each operator's samples and gradients."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ class Check:
         return self.id.partition("[")[0].removesuffix(".grad")
 
     def names(self) -> tuple[str, ...]:
-        """What a line of known failures may say to mean this check, from exact to broad."""
+        """The names by which a line of known failures may refer to this check, from exact to broad."""
         operator, _, rest = self.id.partition("[")
         broad = (f"{operator}[{rest.rpartition(':')[0]}]", operator) if ":" in rest else (operator,)
         return (self.id, *broad)
 
 
 def checks(operators: Iterable[str] | None = None) -> list[Check]:
-    """Every check: the device's, random numbers, then each operator's samples and gradients."""
-    others = {**device_checks(), **random_checks()} if operators is None else {}
-    found = [Check(name, check) for name, check in others.items()]
+    """All checks: of the device, of random numbers, then of each operator's samples and gradients."""
+    extra = {**device_checks(), **random_checks()} if operators is None else {}
+    selected = [Check(name, check) for name, check in extra.items()]
     for case in cases(operators):
-        found.append(Check(case.id, partial(check_sample, case)))
+        selected.append(Check(case.id, partial(check_sample, case)))
         if case.sample.grads:
-            found.append(
+            selected.append(
                 Check(f"{case.op.type}.grad[{case.label}:{case.dtype}]", partial(check_sample_gradients, case))
             )
-    return found
+    return selected
 
 
 def read_known_failures(text: str) -> dict[str, str]:
@@ -68,7 +68,7 @@ def read_known_failures(text: str) -> dict[str, str]:
     FluidError
         A line has no reason.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         line = line.partition("#")[0].strip()
         if not line:
@@ -76,5 +76,5 @@ def read_known_failures(text: str) -> dict[str, str]:
         name, colon, reason = line.partition("]:") if "[" in line else line.partition(":")
         if not colon or not reason.strip():
             raise FluidError(f"known failures, line {number}: {line!r} has no reason; write `op[sample]: reason`")
-        found[name.strip() + ("]" if "[" in line else "")] = reason.strip()
-    return found
+        reasons[name.strip() + ("]" if "[" in line else "")] = reason.strip()
+    return reasons

@@ -1,4 +1,4 @@
-"""Raw checks of a device: its copies, events, array views and compiler, without any operator."""
+"""Checks of a device without operators: copies, events, array views and compiler."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from fluidlite.render.array_functions import lacking
 
 DeviceCheck = Callable[[Place], None]
 NAMESPACE = "device[namespace]"
-"""What a certificate begins with: where it fails, no other check tells anything."""
+"""The first check of a certificate: if it fails, the other checks are meaningless."""
 
 _SIZES = (1, 3, 64, 255, 4097, 1 << 20)
+"""Sizes of copies, in bytes."""
 _OFFSETS = (0, 1, 7, 64)
+"""Offsets of copies in an allocation, in bytes."""
 
 
 def device_checks() -> dict[str, DeviceCheck]:
@@ -44,7 +46,7 @@ def device_checks() -> dict[str, DeviceCheck]:
 
 
 def _namespace(place: Place) -> None:
-    """The array namespace, if there is one, has what every namespace must have, and arrays of the device's dtypes."""
+    """The array namespace, if there is one, has the required functions, and arrays of the device's dtypes."""
     unit = devices.unit(place)
     if unit.array is None:
         return
@@ -60,13 +62,13 @@ def _namespace(place: Place) -> None:
     for dtype in unit.array_dtypes:
         try:
             array = unit.array.wrap(_part(allocation, 0, ITEMSIZE[dtype]), (1,), dtype, None)
-            right = tuple(array.shape) == (1,) and str(array.dtype).rpartition(".")[2] == dtype
-            wrong = "" if right else f"gave {array!r:.80}"
+            matches = tuple(array.shape) == (1,) and str(array.dtype).rpartition(".")[2] == dtype
+            problem = "" if matches else f"gave {array!r:.80}"
         except Exception as exc:
-            wrong = f"raised {type(exc).__name__}: {exc}"
-        if wrong:
+            problem = f"raised {type(exc).__name__}: {exc}"
+        if problem:
             raise ConformanceError(
-                f"{place}: wrap(span, (1,), {dtype!r}, None) {wrong}"
+                f"{place}: wrap(span, (1,), {dtype!r}, None) {problem}"
                 f"\n  Do: return an array of it, or leave {dtype} out of DeviceInfo(dtypes=...)"
             )
 
@@ -101,23 +103,23 @@ def _same(what: str, place: Place, actual: Array, expected: Array) -> None:
 
 
 def _round_trip(place: Place) -> None:
-    """What is copied in comes out, at odd offsets and of odd sizes, and nothing beside it changes."""
+    """Bytes that are copied in are copied out unchanged, for odd offsets and sizes; bytes around them do not change."""
     context = get_context(place)
     for size in _SIZES:
         for offset in _OFFSETS:
             allocation = memory.alloc(place, size + offset + 9, context)
-            around = _pattern(size + offset + 9, seed=1)
-            _write(context, allocation.span(), around)
+            expected = _pattern(size + offset + 9, seed=1)
+            _write(context, allocation.span(), expected)
             data = _pattern(size)
             _write(context, _part(allocation, offset, size), data)
-            around[offset : offset + size] = data
-            _same(f"{size} bytes copied in at offset {offset}", place, _read(context, allocation.span()), around)
+            expected[offset : offset + size] = data
+            _same(f"{size} bytes copied in at offset {offset}", place, _read(context, allocation.span()), expected)
             part = _read(context, _part(allocation, offset, size))
             _same(f"{size} bytes copied out from offset {offset}", place, part, data)
 
 
 def _copy_within(place: Place) -> None:
-    """Copies inside the place, between allocations and inside one."""
+    """Copies within the place, between allocations and within one."""
     context = get_context(place)
     for size in (1, 65, 4099):
         source, target = (memory.alloc(place, size + 16, context) for _ in range(2))
@@ -137,7 +139,7 @@ def _copy_within(place: Place) -> None:
 
 
 def _order(place: Place) -> None:
-    """One queue works in order, and the host's bytes may be reused as soon as copy_in returns."""
+    """A queue executes in order, and the host buffer may be reused as soon as copy_in returns."""
     context = get_context(place)
     first, second = (memory.alloc(place, 1 << 16, context) for _ in range(2))
     host = np.empty(1 << 16, np.uint8)
@@ -150,7 +152,7 @@ def _order(place: Place) -> None:
 
 
 def _events(place: Place) -> None:
-    """A waited-for event is done, and what came before it has happened."""
+    """After its wait an event is done, and the work queued before it is complete."""
     context = get_context(place)
     allocation = memory.alloc(place, 1 << 16, context)
     data = _pattern(1 << 16)
@@ -167,7 +169,7 @@ def _events(place: Place) -> None:
 
 
 def _two_contexts(place: Place) -> None:
-    """A second context sees what the first did, once it has waited for its event."""
+    """A second context sees the writes of the first after waiting for its event."""
     first, second = get_context(place), new_context(place)
     try:
         allocation = memory.alloc(place, 1 << 16, first)
@@ -181,7 +183,7 @@ def _two_contexts(place: Place) -> None:
 
 
 def _threads(place: Place) -> None:
-    """Threads with their own contexts do not disturb each other."""
+    """Threads with their own contexts do not interfere."""
     failures: list[BaseException] = []
 
     def work(seed: int) -> None:
@@ -204,32 +206,32 @@ def _threads(place: Place) -> None:
 
 
 def _many_allocations(place: Place) -> None:
-    """Allocations hold apart: each keeps its own bytes; all come back."""
+    """Allocations do not overlap, and all memory is returned."""
     context = get_context(place)
     before = memory.used(place)
-    held = [memory.alloc(place, 1 + 37 * i, context) for i in range(40)]
-    for i, allocation in enumerate(held):
+    allocations = [memory.alloc(place, 1 + 37 * i, context) for i in range(40)]
+    for i, allocation in enumerate(allocations):
         _write(context, allocation.span(), _pattern(allocation.nbytes, i))
-    for i, allocation in enumerate(held):
+    for i, allocation in enumerate(allocations):
         _same(f"allocation {i} of 40", place, _read(context, allocation.span()), _pattern(allocation.nbytes, i))
-    for allocation in held:
+    for allocation in allocations:
         memory.free(allocation, place)
     if memory.used(place) != before:
         raise ConformanceError(f"{place}: {memory.used(place) - before} bytes stay in use after everything was freed")
 
 
 def _array_views(place: Place) -> None:
-    """The array capability sees and writes the device's own bytes, at aligned offsets too."""
+    """Arrays of the array capability are views of the device's memory, at aligned offsets, too."""
     unit = devices.unit(place)
     if unit.array is None:
         return
     context = get_context(place)
     for dtype in unit.array_dtypes:
         data = (np.arange(24) % 2).astype(NUMPY[dtype])
-        raw = data.view(np.uint8)
-        allocation = memory.alloc(place, raw.nbytes + 64, context)
-        span = _part(allocation, 64, raw.nbytes)
-        _write(context, span, raw)
+        data_bytes = data.view(np.uint8)
+        allocation = memory.alloc(place, data_bytes.nbytes + 64, context)
+        span = _part(allocation, 64, data_bytes.nbytes)
+        _write(context, span, data_bytes)
         array = unit.array.wrap(span, (4, 6), dtype, None)
         if tuple(array.shape) != (4, 6):
             raise ConformanceError(f"{place}: wrap gave shape {tuple(array.shape)}, expected (4, 6)")
@@ -249,20 +251,20 @@ _SOURCE = """
 
 
 def _launch(place: Place) -> None:
-    """The kernel language capability compiles a kernel, and runs it once for each item."""
+    """The kernel language capability compiles a kernel and runs it once for each work-item."""
     unit = devices.unit(place)
     if unit.language is None:
         return
     context = get_context(place)
-    words = {**unit.language.keywords, "int": unit.language.types["int32"], "long": unit.language.types["int64"]}
-    source = _SOURCE.format(**words)
+    keywords = {**unit.language.keywords, "int": unit.language.types["int32"], "long": unit.language.types["int64"]}
+    source = _SOURCE.format(**keywords)
     kernel = context.compile(source, "conformance", ("buffer", "int64", "int64", "int32"))
-    for items in (1, 100, 1025):
-        allocation = memory.alloc(place, 4 * (items + 8), context)
-        expected = np.full(items + 8, -1, np.int32)
+    for work_items in (1, 100, 1025):
+        allocation = memory.alloc(place, 4 * (work_items + 8), context)
+        expected = np.full(work_items + 8, -1, np.int32)
         _write(context, allocation.span(), expected.view(np.uint8))
         if allocation.offset:
             raise ConformanceError(f"{place}: a fresh allocation starts at offset {allocation.offset}")
-        context.launch(kernel, items, [allocation.span().handle, items, 4, -3])
-        expected[4 : 4 + items] = np.arange(items) * -3
-        _same(f"a kernel of {items} items", place, _read(context, allocation.span()).view(np.int32), expected)
+        context.launch(kernel, work_items, [allocation.span().handle, work_items, 4, -3])
+        expected[4 : 4 + work_items] = np.arange(work_items) * -3
+        _same(f"a kernel of {work_items} items", place, _read(context, allocation.span()).view(np.int32), expected)

@@ -1,4 +1,4 @@
-"""Running one operator as a program on a place."""
+"""Run one operator as a program on a place."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Named = dict[str, list[Variable]]
 
 @dataclass
 class OneOperator:
-    """A program of one operator, and what is fed to it."""
+    """A program of one operator, with its feeds and state."""
 
     program: Program
     inputs: Named = field(default_factory=dict)
     outputs: Named = field(default_factory=dict)
     feed: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Array] = field(default_factory=dict)
-    least: int = MIN_INPLACE_BYTES
-    """Bytes from which outputs take the memory of inputs."""
+    min_shared_bytes: int = MIN_INPLACE_BYTES
+    """Minimum size in bytes of an output that takes the memory of an input."""
     plan: Plan | None = None
-    """What ran last."""
+    """The plan of the last run."""
 
     def data(
         self, block: Block, name: str, array: Array, lod: Any = (), stop_gradient: bool = True, dims: Any = None
@@ -55,47 +55,47 @@ class OneOperator:
         self.feed[name] = Tensor().set(array, None, [list(level) for level in lod]) if lod else array
         return variable
 
-    def computed(self, block: Block, given: Variable, array: Array, lod: Any = ()) -> Variable:
-        """Compute a variable of the numbers of one that is fed with an array; outputs take the memory of small ones."""
-        self.least = 1
-        zeros = self.data(block, f"{given.name}.zeros", np.zeros_like(array), lod, dims=given.shape)
-        made = block.create_var(f"{given.name}.computed")
-        block.append_op("elementwise_sub", {"X": given, "Y": zeros}, {"Out": made})
-        return made
+    def computed(self, block: Block, fed: Variable, array: Array, lod: Any = ()) -> Variable:
+        """Compute a copy of a fed variable, whose memory an output may take, however small it is."""
+        self.min_shared_bytes = 1
+        zeros = self.data(block, f"{fed.name}.zeros", np.zeros_like(array), lod, dims=fed.shape)
+        result = block.create_var(f"{fed.name}.computed")
+        block.append_op("elementwise_sub", {"X": fed, "Y": zeros}, {"Out": result})
+        return result
 
 
 def build(
-    case: Case, counts: Mapping[str, int], computed: Collection[str] = (), held: Collection[str] = ()
+    case: Case, counts: Mapping[str, int], computed: Collection[str] = (), persistent: Collection[str] = ()
 ) -> OneOperator:
-    """Make the program of a case.
+    """Build the program of a case.
 
     Inputs that an output updates in place (``must_alias``) are state of the scope, since a feed is read-only.
 
-    ``counts``: numbers of variables by output slot; the outputs that are asked for.
-    ``computed``: input slots that another operator computes, so that outputs may have their memory.
-    ``held``: input slots that are state of the scope, of which kernels may ask for another form.
+    ``counts``: numbers of variables by requested output slot.
+    ``computed``: input slots that another operator computes, so that outputs may take their memory.
+    ``persistent``: input slots that are state of the scope, of which kernels may cache a packed form.
     """
     one = OneOperator(Program())
     block = one.program.global_block()
-    updated = {given: out for out, given in case.op.must_alias.items()}
+    updated = {source: out for out, source in case.op.must_alias.items()}
     for slot, arrays in case.inputs().items():
         lod = case.sample.lod.get(slot, ())
         one.inputs[slot] = []
         for i, array in enumerate(arrays):
             name = f"{slot}.{i}"
-            if slot in updated or slot in held:
+            if slot in updated or slot in persistent:
                 variable = block.create_var(name, array.shape, dtype_name(array.dtype), persistable=True)
                 one.state[name] = array
             else:
-                fixed = dtype_name(array.dtype) not in ALL_FLOATS
-                variable = one.data(block, name, array, lod, stop_gradient=fixed)
-                if slot in computed and not fixed:
+                is_exact = dtype_name(array.dtype) not in ALL_FLOATS
+                variable = one.data(block, name, array, lod, stop_gradient=is_exact)
+                if slot in computed and not is_exact:
                     variable = one.computed(block, variable, array, lod)
             one.inputs[slot].append(variable)
     for slot, count in counts.items():
-        source = case.op.must_alias.get(slot)
-        if source is not None:
-            one.outputs[slot] = one.inputs[source]
+        alias = case.op.must_alias.get(slot)
+        if alias is not None:
+            one.outputs[slot] = one.inputs[alias]
         else:
             one.outputs[slot] = [block.create_var(f"{slot}.{i}") for i in range(count)]
     block.append_op(case.op.type, one.inputs, one.outputs, case.sample.attrs)
@@ -103,7 +103,7 @@ def build(
 
 
 MODES = ("interpreted", "compiled")
-"""How a program can run: a place must be right both ways."""
+"""The executor's modes; a place must be correct in both."""
 
 
 Use = tuple[str, str, str]
@@ -112,18 +112,18 @@ _uses: ContextVar[list[Use] | None] = ContextVar("uses", default=None)
 
 @contextmanager
 def recorded_kernels() -> Iterator[list[Use]]:
-    """Record how operators got their kernels in interpreted runs: operator type, how, library."""
-    found: list[Use] = []
-    token = _uses.set(found)
+    """Record how kernels are selected in interpreted runs: operator type, kind of selection, library."""
+    uses: list[Use] = []
+    token = _uses.set(uses)
     try:
-        yield found
+        yield uses
     finally:
         _uses.reset(token)
 
 
 @contextmanager
-def _sharing_from(least: int) -> Iterator[None]:
-    token = min_inplace_bytes.set(least)
+def _min_shared_bytes(nbytes: int) -> Iterator[None]:
+    token = min_inplace_bytes.set(nbytes)
     try:
         yield
     finally:
@@ -133,7 +133,7 @@ def _sharing_from(least: int) -> Iterator[None]:
 def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) -> list[Tensor]:
     """Run the program on a place; operators without a kernel there fall back.
 
-    It runs a second time, with the outputs of its kernels and what becomes of their inputs watched.
+    A second run checks that kernels write all of their outputs and nothing else.
 
     Raises KernelError if a kernel leaves an element of an output unwritten, or writes anything else.
     """
@@ -143,7 +143,7 @@ def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) ->
     scope = Scope()
     for name, array in one.state.items():
         scope.var(name).get_tensor().set(array, place)
-    with warnings.catch_warnings(), _sharing_from(one.least):
+    with warnings.catch_warnings(), _min_shared_bytes(one.min_shared_bytes):
         warnings.simplefilter("ignore", FallbackWarning)
         executor = Executor(place, mode=mode)
         results: list[Tensor] = executor.run(
@@ -152,39 +152,39 @@ def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) ->
         with debug(check_kernels=True):
             executor.run(one.program, feed=one.feed, fetch_list=list(fetch), scope=scope, return_numpy=False)
     one.plan = executor.explain_last().plan
-    found = _uses.get()
-    if found is not None and mode == "interpreted":
+    uses = _uses.get()
+    if uses is not None and mode == "interpreted":
         for line in one.plan.lines:
             if line.choice is not None:
                 parts = line.choice.part_choices or (line.choice,)
                 libraries = dict.fromkeys(part.library for part in parts if part.library)
-                found.append((line.op.type, line.how, " ".join(libraries)))
+                uses.append((line.op.type, line.how, " ".join(libraries)))
     return results
 
 
-def other_ways(one: OneOperator) -> Iterator[tuple[str, set[str]]]:
-    """How else to :func:`build` what has run compiled: the parameter and slots, for what its kernels may do besides."""
+def other_builds(one: OneOperator) -> Iterator[tuple[str, set[str]]]:
+    """Parameters of :func:`build`, with slots, that make compiled kernels run in place or on packed inputs."""
     for step in one.plan.steps if one.plan is not None else ():
         if isinstance(step, Launch) and step.choice.kernel is not None:
             op = step.call.op
             if step.choice.kernel.inplace and op.may_alias:
                 yield "computed", set(op.may_alias.values())
-            packed = {slot for ready in step.runs.values() for slot in ready.prepared.packed}
-            if packed:
-                yield "held", packed
+            packed_slots = {slot for ready in step.runs.values() for slot in ready.prepared.packed}
+            if packed_slots:
+                yield "persistent", packed_slots
 
 
 def start_gradients(
     one: OneOperator, weights: Mapping[str, list[Array]], computed: bool = False
 ) -> tuple[list[Variable], list[Variable]]:
-    """Feed the gradients of outputs, or compute them; return the outputs and those gradients, in the same order."""
+    """Feed the gradients of outputs, or compute them; return the outputs and their gradients."""
     block = one.program.global_block()
     targets: list[Variable] = []
-    starts: list[Variable] = []
+    gradients: list[Variable] = []
     for slot, arrays in weights.items():
         for i, (variable, array) in enumerate(zip(one.outputs[slot], arrays, strict=True)):
             targets.append(variable)
-            start = array.astype(NUMPY[variable.dtype])
-            fed = one.data(block, f"{slot}.{i}.start", start, dims=variable.shape)
-            starts.append(one.computed(block, fed, start) if computed else fed)
-    return targets, starts
+            gradient = array.astype(NUMPY[variable.dtype])
+            fed = one.data(block, f"{slot}.{i}.start", gradient, dims=variable.shape)
+            gradients.append(one.computed(block, fed, gradient) if computed else fed)
+    return targets, gradients

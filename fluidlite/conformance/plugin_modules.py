@@ -1,4 +1,4 @@
-"""Plugins that are not installed: modules named on the command line."""
+"""Load plugins that are not installed: modules named on the command line."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fluidlite.base.errors import FluidError
 
 
 def load_plugin_modules(modules: Iterable[str]) -> list[str]:
-    """Load plugins by the names of their modules, from the current folder too.
+    """Load plugins by module name; the current folder is searched, too.
 
     Parameters
     ----------
     modules : iterable of str
         ``"package.module"``, ``"package.module:object"``, or a path to a file ``"folder/module.py"``, whose folder is
-        then searched first for imports. One that an installed package has brought already is not loaded again.
+        then searched first for imports. A plugin that an installed package has loaded already is not loaded again.
 
     Returns
     -------
@@ -30,25 +30,25 @@ def load_plugin_modules(modules: Iterable[str]) -> list[str]:
     FluidError
         A plugin cannot be loaded; the message ends with its traceback.
     """
-    found = []
-    known = {record.origin for record in plugin_loader.plugins()}
-    for given in modules:
-        name, folder = _module(given)
+    names = []
+    loaded = {record.origin for record in plugin_loader.plugins()}
+    for target in modules:
+        name, folder = _module(target)
         if folder not in sys.path:
             sys.path.insert(0, folder)
-        found.append(name)
-        if name in known:
+        names.append(name)
+        if name in loaded:
             continue
-        known.add(name)
+        loaded.add(name)
         record = plugin_loader.load(name, name)
         if record.state != "loaded":
             plugin_loader.unload(name)
             raise FluidError(f"plugin {name!r} cannot be loaded: {record.error}\n{record.traceback.rstrip()}")
-    return found
+    return names
 
 
 def _module(target: str) -> tuple[str, str]:
-    """A module's name, and the folder in which it is searched first."""
+    """A module's name, and the folder that is searched first for it."""
     if not target.endswith(".py"):
         return target, os.getcwd()
     path = Path(target)

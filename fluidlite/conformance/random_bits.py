@@ -1,4 +1,4 @@
-"""Checks of random numbers: every place draws the bits that Philox's definition gives."""
+"""Checks of random numbers: each place draws the bits of the Philox generator."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _DROPPED = 0.3
 
 def random_checks() -> dict[str, Callable[[Place], None]]:
     """The checks by name; each takes a place and raises ConformanceError."""
-    found = {
+    checks_by_name = {
         "random[uniform]": _uniform,
         "random[gaussian]": _gaussian,
         "random[truncated_gaussian]": _truncated,
         "random[dropout_mask]": _dropout_mask,
     }
-    return {name: partial(_in_every_mode, check) for name, check in found.items()}
+    return {name: partial(_in_every_mode, check) for name, check in checks_by_name.items()}
 
 
 def _in_every_mode(check: Callable[[Place, str], None], place: Place) -> None:
@@ -39,7 +39,7 @@ def _in_every_mode(check: Callable[[Place, str], None], place: Place) -> None:
 
 
 def _numbers() -> Array:
-    """The upper 24 bits of each element's word, by the definition in Python integers."""
+    """The upper 24 bits of each element's random word, computed with Python integers."""
     key = (_SEED & philox.MASK, _SEED >> 32)
     count = int(np.prod(_DIMS))
     words = [word for block in range(-(-count // 4)) for word in philox.block((block, 0, 0, 0), key)]

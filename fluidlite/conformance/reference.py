@@ -1,4 +1,4 @@
-"""What a case should give: values by its float64 reference, gradients by differences of that reference."""
+"""Expected results of a case: values by its float64 reference, gradients by central differences of that."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fluidlite.program.opdef import OpDef
 
 _differences: LRUCache[dict[str, list[Array]]] = LRUCache(4096, "central differences", 64 << 20)
 _STEP = 5e-4
+"""Step of the central differences, relative to the magnitude of the element, if that is above 1."""
 UNIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -25,7 +26,7 @@ def exact(array: Array) -> Array:
 
 
 def with_lod(reference: Reference) -> Reference:
-    """A reference as a function of inputs, attributes and LoD, which not every one takes."""
+    """Wrap a reference as a function of inputs, attributes and LoD; not every reference takes the LoD."""
     if len(inspect.signature(reference).parameters) > 2:
         return reference
     return lambda inputs, attrs, _: reference(inputs, attrs)
@@ -35,12 +36,12 @@ def call_reference(
     reference: Reference, op: OpDef, inputs: Mapping[str, list[Array]], attrs: Mapping[str, Any], lod: Mapping[str, Any]
 ) -> dict[str, list[Array]]:
     """Call a reference, as :func:`with_lod` gives it: arrays by slot, lists where the operator's slot takes several."""
-    given = {
+    arguments = {
         slot: list(arrays) if (declared := op.input(slot)) is not None and declared.duplicable else arrays[0]
         for slot, arrays in inputs.items()
     }
     with np.errstate(all="ignore"):
-        results = reference(given, attrs, lod)
+        results = reference(arguments, attrs, lod)
     return {
         slot: [np.asarray(a) for a in (value if isinstance(value, (list, tuple)) else [value])]
         for slot, value in results.items()
@@ -49,17 +50,16 @@ def call_reference(
 
 def drawn_weights(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
     """Weights of both signs, in eighths: every floating dtype holds them exactly."""
-    found: Array = rng.choice([-1.0, 1.0], dims) * rng.integers(2, 8, dims) / 8
-    return found
+    weights: Array = rng.choice([-1.0, 1.0], dims) * rng.integers(2, 8, dims) / 8
+    return weights
 
 
 class Oracle:
-    """The float64 answers to one case.
+    """The expected float64 results of one case.
 
-    ``outputs``: by slot; what the reference gives for the inputs as fed (rounded to the case's dtype).
-    ``weights``: by slot; the gradients that :meth:`gradients` starts from: fixed numbers for each output of the
-    gradient rule.
-    ``cancelled``: what differences of the inputs lose by rounding: half a unit in the last place of the largest input.
+    ``outputs``: by slot; the results of the reference for the inputs as fed (rounded to the case's dtype).
+    ``weights``: by slot; the output gradients of :meth:`gradients`: fixed numbers for each output of the gradient rule.
+    ``cancellation_error``: rounding error of differences of inputs: half a unit in the last place of the largest input.
     """
 
     def __init__(self, case: Case) -> None:
@@ -72,7 +72,7 @@ class Oracle:
         self.outputs = self.evaluate(self.inputs)
         floats = [a for arrays in self.inputs.values() for a in arrays if a.dtype.kind == "f"]
         largest = max((float(np.abs(a[np.isfinite(a)]).max(initial=0.0)) for a in floats), default=0.0)
-        self.cancelled = UNIT[case.loosest()] * largest / 2
+        self.cancellation_error = UNIT[case.loosest()] * largest / 2
         rng = np.random.default_rng(7)
         self.weights = {
             slot: [drawn_weights(rng, a.shape) for a in self.outputs[slot]]
@@ -89,34 +89,34 @@ class Oracle:
     def gradients(self) -> dict[str, list[Array]]:
         """Gradients of the weighted sum of the outputs, for the sample's ``grads`` slots; the arrays are read-only.
 
-        Central differences of fourth order on the reference: four values an element. Places have them in common.
+        Fourth-order central differences of the reference: four evaluations an element. The cache serves all places.
         """
-        given = tuple((slot, a.shape, str(a.dtype), a.tobytes()) for slot, some in self.inputs.items() for a in some)
-        case = self._reference, repr(self.attrs), repr(self.case.sample.lod), tuple(self.case.sample.grads)
-        return _differences.get((*case, tuple(self.weights), given), self._gradients)
+        key = tuple((slot, a.shape, str(a.dtype), a.tobytes()) for slot, arrays in self.inputs.items() for a in arrays)
+        definition = self._reference, repr(self.attrs), repr(self.case.sample.lod), tuple(self.case.sample.grads)
+        return _differences.get((*definition, tuple(self.weights), key), self._gradients)
 
     def _gradients(self) -> dict[str, list[Array]]:
-        found: dict[str, list[Array]] = {}
+        gradients: dict[str, list[Array]] = {}
         for slot in self.case.sample.grads:
-            found[slot] = []
+            gradients[slot] = []
             for array in self.inputs[slot]:
                 grad = np.zeros(array.shape)
                 for place in np.ndindex(array.shape):
                     grad[place] = self._difference(array, place)
                 grad.flags.writeable = False
-                found[slot].append(grad)
-        return found
+                gradients[slot].append(grad)
+        return gradients
 
     def _difference(self, array: Array, place: tuple[int, ...]) -> float:
-        middle = array[place]
-        step = _STEP * max(1.0, abs(float(middle)))
+        value = array[place]
+        step = _STEP * max(1.0, abs(float(value)))
         total = 0.0
         try:
             for steps, factor in ((1, 8.0), (-1, -8.0), (2, -1.0), (-2, 1.0)):
-                array[place] = middle + steps * step
+                array[place] = value + steps * step
                 total += factor * self._weighted_sum()
         finally:
-            array[place] = middle
+            array[place] = value
         return total / (12 * step)
 
     def _weighted_sum(self) -> float:

@@ -17,12 +17,12 @@ Inputs = Mapping[str, Any]
 Attrs = Mapping[str, Any]
 Lods = Mapping[str, Lod]
 Outputs = dict[str, Any]
-"""What a reference takes and gives, by slot; attributes by name."""
+"""Arguments and results of references, by slot; attributes by name."""
 
 WIDE = ("float32", "float64")
 EVERY = ("float32", "float64", "float16", "bfloat16")
 MIXED = ("mixed",)
-"""Of a sample whose inputs differ in dtype: they are fed as they are."""
+"""``dtypes`` of a sample whose inputs differ in dtype: they are not cast."""
 
 
 def rand(*dims: int, low: float = -1.0, high: float = 1.0, seed: int = 0, dtype: str = "float32") -> Array:
@@ -46,23 +46,23 @@ def bools(*dims: int, seed: int = 0) -> Array:
 
 
 def distinct(*dims: int, seed: int = 0, dtype: str = "float32") -> Array:
-    """Numbers that are all different and at least 0.25 apart: maxima and orders have no ties."""
+    """Numbers with differences of at least 0.25, so that maxima and orders have no ties."""
     size = int(np.prod(dims))
     steps = np.random.default_rng(seed).permutation(size) - size // 2
     return np.asarray(steps.reshape(dims) * 0.25, dtype)
 
 
 def away_from(array: Array, *points: float, gap: float = 0.05) -> Array:
-    """Move numbers that lie near a kink out of its neighbourhood, so that differences across it never count."""
+    """Move numbers away from kinks, so that finite differences do not cross one."""
     out = array.copy()
     for point in points:
-        near = np.abs(out - point) < gap
-        out[near] = point + np.where(out[near] >= point, 2 * gap, -2 * gap)
+        is_near = np.abs(out - point) < gap
+        out[is_near] = point + np.where(out[is_near] >= point, 2 * gap, -2 * gap)
     return out
 
 
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + exp(-x)), of numbers of usual size."""
+    """1 / (1 + exp(-x)), for moderate x."""
     return 1 / (1 + np.exp(-x))
 
 
@@ -72,21 +72,21 @@ def unary_samples(
     avoid: Sequence[float] = (),
     attrs: Iterable[Mapping[str, Any]] = ({},),
 ) -> Callable[[], list[Sample]]:
-    """Return samples of an operator on one tensor: usual dims under each of ``attrs``, then the edges."""
+    """Return samples of an operator on one tensor: usual dims with each of ``attrs``, then edge cases."""
 
     def samples() -> list[Sample]:
         def x(*dims: int) -> dict[str, Array]:
             return {"X": away_from(rand(*dims, low=low, high=high, seed=1 + len(dims)), *avoid)}
 
-        found = [Sample(x(5, 7), each, ("X",), name=f"attrs{i}", dtypes=EVERY) for i, each in enumerate(attrs)]
-        first = found[0].attrs
-        found += [
-            Sample(x(1), first, ("X",), name="one"),
-            Sample(x(), first, ("X",), name="rank0"),
-            Sample(x(0, 3), first, name="empty", dtypes=EVERY),
-            Sample(x(2, 3, 4, 1), first, ("X",), name="rank4", dtypes=WIDE),
+        result = [Sample(x(5, 7), values, ("X",), name=f"attrs{i}", dtypes=EVERY) for i, values in enumerate(attrs)]
+        attributes = result[0].attrs
+        result += [
+            Sample(x(1), attributes, ("X",), name="one"),
+            Sample(x(), attributes, ("X",), name="rank0"),
+            Sample(x(0, 3), attributes, name="empty", dtypes=EVERY),
+            Sample(x(2, 3, 4, 1), attributes, ("X",), name="rank4", dtypes=WIDE),
         ]
-        return found
+        return result
 
     return samples
 
@@ -127,7 +127,7 @@ def pairwise(function: Callable[..., Any]) -> Reference:
 
 
 def sequences(x: Array, lengths: Array | None, lod: Lod) -> list[list[int]]:
-    """Return the numbers of each sequence: of padded rows as many as the lengths say, else those of the last level."""
+    """Return the numbers of each sequence: padded rows cut to ``lengths``, or rows of the last LoD level."""
     rows = x.reshape(len(x), -1).tolist()
     if lengths is None:
         return [[n for row in rows[a:b] for n in row] for a, b in itertools.pairwise(lod[-1])]
@@ -138,10 +138,10 @@ def sequences(x: Array, lengths: Array | None, lod: Lod) -> list[list[int]]:
 
 
 def stated(inputs: Inputs, attrs: Attrs, attr: str, *slots: str) -> Sequence[int]:
-    """Return the numbers that a reference reads from the first slot that is given, else from the attribute."""
+    """Return numbers from the first slot that is given, else from the attribute."""
     for slot in slots:
         if slot in inputs:
-            given = inputs[slot]
-            return [int(np.reshape(n, -1)[0]) for n in given] if isinstance(given, list) else [int(n) for n in given]
-    found: Sequence[int] = attrs[attr]
-    return found
+            tensor = inputs[slot]
+            return [int(np.reshape(n, -1)[0]) for n in tensor] if isinstance(tensor, list) else [int(n) for n in tensor]
+    numbers: Sequence[int] = attrs[attr]
+    return numbers

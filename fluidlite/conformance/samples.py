@@ -1,8 +1,8 @@
-"""Samples and float64 references of operators, by type: the text against which every kernel is held.
+"""Registry of samples and float64 references of operators, by type; all kernels are tested with them.
 
-They stand beside the operators, not in them. Those of fluidlite's own are the modules of
-:mod:`fluidlite.conformance.operators`, those of a plugin what it registers itself; all are imported when samples are
-first asked for, so that a program that runs imports none.
+They are separate from the operators' declarations. Fluidlite's own are the modules of
+:mod:`fluidlite.conformance.operators`, a plugin registers its own. They are imported when samples are first requested,
+so that an ordinary program imports none.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Sample:
     dtypes : tuple of str
         The sample also runs with its floating inputs cast to each of these.
     outputs : tuple of str
-        Output slots to ask for; empty: all of the definition.
+        Output slots to request; empty: all of the definition.
     """
 
     inputs: Mapping[str, Any]
@@ -62,7 +62,7 @@ Samples = Union[Callable[[], Iterable[Sample]], Sequence[Sample]]
 
 @dataclass(eq=False)
 class Registration:
-    """What one call of :func:`register_samples` says of one type."""
+    """The samples and the reference of one type, as registered by :func:`register_samples`."""
 
     type: str
     reference: Reference | None
@@ -81,72 +81,72 @@ def register_samples(
     Parameters
     ----------
     *types : str
-        The operator's type; several types that have one meaning are registered alike.
+        The operator's type; several types of the same meaning may share samples.
     reference : callable, optional
         ``reference(inputs, attrs) -> {output slot: array, or list of arrays}`` in float64 NumPy, written without
         fluidlite's kernels; ``reference(inputs, attrs, lod)`` also gets the sample's LoD. An input of a duplicable slot
-        is a list of arrays. Without one (random numbers have none), the samples show uses, and are not checked.
-    samples : list of Sample, or a function that makes it
-        The function is called when they are asked for.
+        is a list of arrays. Without a reference (as for random numbers) samples are examples, and are not checked.
+    samples : list of Sample, or a function that returns it
+        The function is called when they are requested.
     override : bool
-        They replace those that are registered, as ``override`` of ``register_op`` replaces the operator.
+        Replace samples that are registered, as ``override`` of ``register_op`` replaces the operator.
 
     Raises
     ------
     RegistryError
-        If no operator is called so, or a type has samples already; a plugin's samples are left out then, with a
+        If no operator has the type, or the type has samples already; a plugin's samples are then dropped with a
         PluginWarning.
     """
     frame = sys._getframe(1)
     if not types or not all(isinstance(type, str) for type in types):
         raise RegistryError(f"register_samples got {types!r}; expected the types of operators")
-    made = [Registration(type, reference, samples, declared_at(frame), override) for type in types]
-    for each in made:
-        registry.add(each, frame)
+    registrations = [Registration(type, reference, samples, declared_at(frame), override) for type in types]
+    for registration in registrations:
+        registry.add(registration, frame)
 
     def refer(reference: OwnReference) -> OwnReference:
-        for each in made:
-            each.reference = reference
+        for registration in registrations:
+            registration.reference = reference
         return reference
 
     return refer
 
 
 def samples_of(type: str) -> list[Sample]:
-    """The samples of an operator, made anew; none if nobody registered any."""
-    found = registry.find(type)
-    if found is None:
+    """The samples of an operator, newly created; empty if none are registered."""
+    registration = registry.find(type)
+    if registration is None:
         return []
-    return list(found.samples() if callable(found.samples) else found.samples)
+    return list(registration.samples() if callable(registration.samples) else registration.samples)
 
 
 def reference_of(type: str) -> Reference | None:
     """The float64 reference of an operator, or None."""
-    found = registry.find(type)
-    return None if found is None else found.reference
+    registration = registry.find(type)
+    return None if registration is None else registration.reference
 
 
 class SampleRegistry:
-    """Registrations by type: fluidlite's own and those of programs, and over them those of the loaded plugins."""
+    """Registrations by type: fluidlite's own and those of programs; those of loaded plugins take precedence."""
 
     def __init__(self) -> None:
         self._own: dict[str, Registration] = {}
         self._of_plugins: dict[str, Registration] = {}
-        self._seen = -1
+        self._plugin_version = -1
         self._loaded = False
         self._lock = new_rlock()
 
     def add(self, registration: Registration, frame: FrameType) -> None:
-        """Register at once; but what a plugin's module says counts while the plugin is loaded."""
+        """Register immediately; registrations of a plugin's module are valid while the plugin is loaded."""
         if plugin_modules.declare(registration, frame) is not None:
             return
         if frame.f_globals.get("__name__", "").startswith(f"{OPERATORS}."):
-            _put(self._own, registration, {})  # no lock: who holds it may wait for this very import
+            _insert(self._own, registration, {})  # no lock: its owner may be waiting for this import
             return
         with self._lock:
-            self._refresh()  # what is registered already is known then
+            self._refresh()  # so that duplicates are detected
             _need_operator(registration)
-            _put(self._own, registration, self._of_plugins)
+            _insert(self._own, registration, self._of_plugins)
 
     def find(self, type: str) -> Registration | None:
         """The registration of a type, or None."""
@@ -157,11 +157,11 @@ class SampleRegistry:
     def _refresh(self) -> None:
         if not self._loaded:
             self._load()
-        if self._seen != plugin_modules.version:
+        if self._plugin_version != plugin_modules.version:
             self._take_plugins()
 
     def _load(self) -> None:
-        self._loaded = True  # while they are imported the modules register
+        self._loaded = True  # set first: the modules register while they are imported
         try:
             for module in pkgutil.iter_modules(importlib.import_module(OPERATORS).__path__):
                 importlib.import_module(f"{OPERATORS}.{module.name}")
@@ -172,28 +172,28 @@ class SampleRegistry:
             raise
 
     def _take_plugins(self) -> None:
-        """Take what the loaded plugins registered: of each all or, if something is wrong with it, nothing."""
+        """Collect the registrations of loaded plugins: all of a plugin or, on an error, none."""
         self._of_plugins = {}
         for record in plugin_loader.plugins():
             if record.state == "loaded":
                 try:
-                    self._of_plugins |= self._taken(record)
-                except (Exception, SystemExit) as exc:  # a module that exits takes nobody with it
+                    self._of_plugins |= self._registrations_of(record)
+                except (Exception, SystemExit) as exc:  # SystemExit: a module may call sys.exit
                     _leave_out(record, exc)
-        self._seen = plugin_modules.version
+        self._plugin_version = plugin_modules.version
 
-    def _taken(self, record: plugin_loader.PluginRecord) -> dict[str, Registration]:
+    def _registrations_of(self, record: plugin_loader.PluginRecord) -> dict[str, Registration]:
         for module in record.brought["samples"]:
             importlib.import_module(module)
-        found: dict[str, Registration] = {}
-        things = [thing for thing in plugin_modules.declared(record.name) if isinstance(thing, Registration)]
-        for thing in things:  # one that was imported before it was a plugin's is its own now
-            if self._own.get(thing.type) is thing:
-                del self._own[thing.type]
-        for thing in things:
-            _put(found, thing, {**self._own, **self._of_plugins})
-            _need_operator(thing)
-        return found
+        registrations: dict[str, Registration] = {}
+        declared = [entry for entry in plugin_modules.declared(record.name) if isinstance(entry, Registration)]
+        for entry in declared:  # imported before the plugin was loaded: now the plugin's
+            if self._own.get(entry.type) is entry:
+                del self._own[entry.type]
+        for entry in declared:
+            _insert(registrations, entry, {**self._own, **self._of_plugins})
+            _need_operator(entry)
+        return registrations
 
 
 def _leave_out(record: plugin_loader.PluginRecord, why: BaseException) -> None:
@@ -211,15 +211,15 @@ def _need_operator(registration: Registration) -> None:
         raise RegistryError(f"samples are registered at {registration.origin}, but {exc}") from None
 
 
-def _put(into: dict[str, Registration], new: Registration, under: Mapping[str, Registration]) -> None:
-    """Enter a registration; a second one of a type, there or in ``under``, is an error unless it overrides."""
-    other = into.get(new.type) or under.get(new.type)
-    if other is not None and not new.override:
+def _insert(target: dict[str, Registration], entry: Registration, existing: Mapping[str, Registration]) -> None:
+    """Insert a registration; a second one of a type, in ``target`` or ``existing``, is an error unless it overrides."""
+    other = target.get(entry.type) or existing.get(entry.type)
+    if other is not None and not entry.override:
         raise RegistryError(
-            f"the samples of operator {new.type!r} are registered twice: at {other.origin} and at {new.origin}.\n"
+            f"the samples of operator {entry.type!r} are registered twice: at {other.origin} and at {entry.origin}.\n"
             "  Do: say them once, or say override=True"
         )
-    into[new.type] = new
+    target[entry.type] = entry
 
 
 registry = SampleRegistry()

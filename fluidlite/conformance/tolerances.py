@@ -1,4 +1,4 @@
-"""How near a place's answers must be, and the error of one that is not."""
+"""Tolerances of a place's results, and the error for results beyond them."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ _GRADIENTS = {"float64": 1e-6, "float32": 5e-5, "float16": 6e-3, "bfloat16": 4e-
 
 
 class ConformanceError(AssertionError):
-    """A place gives another answer than the reference."""
+    """A place's result differs from the reference."""
 
 
 def tolerance(place: PlaceLike, dtype: str) -> float:
     """The relative tolerance of values: the framework's, or the device's own if that is looser."""
-    return _loosened(place, dtype, _VALUES)
+    return _max_tolerance(place, dtype, _VALUES)
 
 
 def gradient_tolerance(place: PlaceLike, dtype: str) -> float:
-    """The relative tolerance of gradients, which differences of the reference know less exactly."""
-    return _loosened(place, dtype, _GRADIENTS)
+    """The relative tolerance of gradients, which is higher, since finite differences are less exact."""
+    return _max_tolerance(place, dtype, _GRADIENTS)
 
 
 def tolerances(place: PlaceLike) -> dict[str, dict[str, tuple[float, float]]]:
     """The relative tolerances by kind and dtype: the framework's, and the one used on a place."""
     return {
-        kind: {dtype: (own, _loosened(place, dtype, table)) for dtype, own in table.items()}
+        kind: {dtype: (default, _max_tolerance(place, dtype, table)) for dtype, default in table.items()}
         for kind, table in (("values", _VALUES), ("gradients", _GRADIENTS))
     }
 
 
-def _loosened(place: PlaceLike, dtype: str, table: dict[str, float]) -> float:
+def _max_tolerance(place: PlaceLike, dtype: str, table: dict[str, float]) -> float:
     return max(table[dtype], devices.unit(place).info.tolerance.get(dtype, 0.0))

@@ -1,6 +1,6 @@
-"""A process that runs checks: ids come in by its standard input, outcomes go out by its standard output, in JSON.
+"""A worker process that runs checks: it reads ids from standard input and writes outcomes to standard output, in JSON.
 
-A device that crashes, hangs or is lost takes only this process with it.
+A device that crashes, hangs or is lost only affects this process.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from fluidlite.conformance.op_harness import recorded_kernels
 from fluidlite.conformance.plugin_modules import load_plugin_modules
 
 LOST = 3
-"""Exit code after the place was lost: nothing more can be run here."""
+"""Exit code after the place was lost: this process can run no more checks."""
 
 
 def main() -> int:
-    """Serve ids until the standard input ends."""
+    """Run checks until standard input ends."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)  # what plugins and libraries print is no reply
+    os.dup2(2, 1)  # output of plugins and libraries must not mix with replies
 
     def reply(**message: Any) -> None:
         replies.write(json.dumps(message) + "\n")
 
     setup = json.loads(sys.stdin.readline())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PluginWarning)  # said once by the process that asked
+        warnings.simplefilter("ignore", PluginWarning)  # the parent process has warned
         load_plugin_modules(setup["plugins"])
-    known = {check.id: check for check in checks()}
+    checks_by_id = {check.id: check for check in checks()}
     reply(ready=True)
     for line in sys.stdin:
         for id in json.loads(line):
             reply(started=id)
-            outcome, lost = run_check(known[id], setup["place"])
+            outcome, lost = run_check(checks_by_id[id], setup["place"])
             reply(outcome=asdict(outcome))
             if lost:
                 return LOST

@@ -1,4 +1,4 @@
-"""Checks shared out among processes; one that dies or hangs fails its check, and another goes on."""
+"""Distribute checks to worker processes; a process that dies or hangs fails its check, and a new one continues."""
 
 from __future__ import annotations
 
@@ -24,19 +24,23 @@ _START = (
     "from fluidlite.conformance.worker import main; sys.exit(main())"
 )
 _TICK_SECONDS = 0.5
+"""Interval between tests for overdue checks."""
 _PATIENCE_SECONDS = 10.0
+"""Time for a process to exit before it is killed."""
 _MAX_DEATHS = 3
+"""Maximum number of processes that may die between checks."""
 _STDERR_TAIL_CHARS = 2000
+"""Characters of standard error in the message of a dead process."""
 _BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class _Worker:
-    """One process; its replies go to a queue that all share."""
+    """A worker process; replies go to a queue shared by all."""
 
     def __init__(self, setup: dict[str, Any], jobs: int, replies: queue.Queue[tuple[_Worker, Any]]) -> None:
         self.chunk: deque[str] = deque()
         self.running = ""
-        self.since = 0.0
+        self.started_at = 0.0
         self.ready = False
         self._why = ""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
@@ -60,7 +64,7 @@ class _Worker:
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
         except OSError:
-            pass  # it is gone: its replies end, and that is when it is noticed
+            pass  # the process has died; the end of its replies reports it
 
     def _listen(self, replies: queue.Queue[tuple[_Worker, Any]]) -> None:
         assert self.process.stdout is not None
@@ -68,30 +72,30 @@ class _Worker:
             for line in self.process.stdout:
                 replies.put((self, json.loads(line)))
         except (OSError, ValueError):
-            pass  # half a line of a process that was ended
+            pass  # an incomplete line of a killed process
         replies.put((self, None))
 
-    def give(self, chunk: Sequence[str]) -> None:
+    def send_chunk(self, chunk: Sequence[str]) -> None:
         self.chunk = deque(chunk)
         self._send(list(chunk))
 
     def started(self, id: str) -> None:
         self.chunk.remove(id)
-        self.running, self.since = id, time.monotonic()
+        self.running, self.started_at = id, time.monotonic()
 
     def overdue(self, timeout: float) -> bool:
-        return bool(self.running) and time.monotonic() - self.since > timeout
+        return bool(self.running) and time.monotonic() - self.started_at > timeout
 
     def kill(self, why: str) -> None:
-        """End the process now; ``why`` is what becomes of its check."""
+        """Kill the process; ``why`` is the error of its check."""
         self._why = why
         self.process.kill()
 
-    def ending(self) -> str:
-        """How the process, whose replies have ended, ended, with the end of what it wrote to standard error."""
+    def describe_exit(self) -> str:
+        """Describe how the process exited, with the tail of its standard error, once its replies have ended."""
         try:
             code = self.process.wait(_PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:  # it closed its output, and goes on
+        except subprocess.TimeoutExpired:  # it closed its output, but still runs
             self.process.kill()
             code = self.process.wait()
         self._stderr.seek(0)
@@ -118,11 +122,11 @@ def run_in_processes(
 ) -> Iterator[Outcome]:
     """Run checks by id, and yield their outcomes as they come.
 
-    ``chunks``: ids; what one process runs in a row; the longest are begun first.
+    ``chunks``: lists of ids that one process runs in sequence; the longest are started first.
     ``jobs``: number of processes.
     ``setup``: ``place`` and ``plugins``, for each process.
     ``timeout``: seconds that one check may take; its process is then ended.
-    Raises FluidError: a process ended before it was ready, or again and again between checks.
+    Raises FluidError if a process ends before it is ready, or if several end between checks.
     """
     waiting = deque(sorted(chunks, key=len, reverse=True))
     replies: queue.Queue[tuple[_Worker, Any]] = queue.Queue()
@@ -132,7 +136,7 @@ def run_in_processes(
     deaths = 0
     try:
         while busy:
-            for worker in busy if replies.empty() else ():  # what has come may say that it is done
+            for worker in busy if replies.empty() else ():  # a pending reply may report that the check is done
                 if worker.overdue(timeout):
                     worker.kill(f"took longer than {timeout:g} s, and its process was ended")
             try:
@@ -141,11 +145,11 @@ def run_in_processes(
                 continue
             if message is None:
                 busy.discard(worker)
-                ending = worker.ending()
+                ending = worker.describe_exit()
                 if not worker.ready:
                     raise FluidError(f"a process for checks did not start: {ending}")
                 if worker.running:
-                    yield Outcome(worker.running, FAILED, time.monotonic() - worker.since, ending)
+                    yield Outcome(worker.running, FAILED, time.monotonic() - worker.started_at, ending)
                 elif worker.process.returncode != LOST:
                     deaths += 1
                     if deaths > _MAX_DEATHS:
@@ -159,12 +163,14 @@ def run_in_processes(
                 worker.started(message["started"])
             elif "outcome" in message:
                 worker.running = ""
-                found = message["outcome"]
-                yield Outcome(**{**found, "uses": tuple((type, how, library) for type, how, library in found["uses"])})
+                outcome = message["outcome"]
+                yield Outcome(
+                    **{**outcome, "uses": tuple((type, how, library) for type, how, library in outcome["uses"])}
+                )
             else:
                 worker.ready = True
                 if waiting:
-                    worker.give(waiting.popleft())
+                    worker.send_chunk(waiting.popleft())
                 else:
                     busy.discard(worker)
     except BaseException:

@@ -43,7 +43,7 @@ register_samples(
 def _cast_samples() -> list[Sample]:
     x = rand(5, 7, low=-9, high=9)
     special = np.asarray([np.nan, np.inf, -np.inf, 1e20, -1e20, -0.9, 0.0, 300.0], "float32")
-    found = [
+    samples = [
         Sample({"X": x}, {"in_dtype": "float32", "out_dtype": "float64"}, ("X",), name="widen"),
         Sample({"X": x.astype("float64")}, {"out_dtype": "float32"}, ("X",), name="narrow", dtypes=("float64",)),
         Sample({"X": x}, {"out_dtype": "float16"}, name="to_float16"),
@@ -55,7 +55,7 @@ def _cast_samples() -> list[Sample]:
         Sample({"X": ints(5, low=-300, high=300)}, {"out_dtype": "uint8"}, name="wrapped", dtypes=("int64",)),
         Sample({"X": rand(0, 3)}, {"out_dtype": "int64"}, name="empty"),
     ]
-    return found + [Sample({"X": special}, {"out_dtype": kind}, name="special_" + kind) for kind in ALL_INTS]
+    return samples + [Sample({"X": special}, {"out_dtype": kind}, name="special_" + kind) for kind in ALL_INTS]
 
 
 @register_samples("cast", samples=_cast_samples)

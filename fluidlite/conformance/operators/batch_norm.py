@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import HALVES, NUMPY
-from fluidlite.conformance.operators.layer_norm import FAR
+from fluidlite.conformance.operators.layer_norm import FAR_FROM_ZERO
 from fluidlite.conformance.sample_helpers import MIXED, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
@@ -15,19 +15,21 @@ def _uses_averages(attrs: Attrs) -> bool:
     return bool(attrs["use_global_stats"] or (attrs["is_test"] and not attrs["trainable_statistics"]))
 
 
-def _inputs(*dims: int, last: bool = False, dtype: str = "float32", kept: float | None = None, **options: Any) -> Any:
+def _inputs(
+    *dims: int, last: bool = False, dtype: str = "float32", momentum: float | None = None, **options: Any
+) -> Any:
     """X of a dtype and float32 parameters; ``kept`` gives a MomentumTensor."""
     channels = dims[-1] if last else dims[1]
-    found = {
+    inputs = {
         "X": rand(*dims, seed=len(dims), **options).astype(NUMPY[dtype]),
         "Scale": rand(channels, low=0.5, high=1.5, seed=21),
         "Bias": rand(channels, seed=22),
         "Mean": rand(channels, seed=23),
         "Variance": rand(channels, low=0.5, high=2.0, seed=24),
     }
-    if kept is not None:
-        found["MomentumTensor"] = np.asarray([kept], "float32")
-    return found
+    if momentum is not None:
+        inputs["MomentumTensor"] = np.asarray([momentum], "float32")
+    return inputs
 
 
 _GRADS = ("X", "Scale", "Bias")
@@ -46,7 +48,7 @@ _TEST: dict[str, Any] = {"is_test": True}
         Sample(_inputs(2, 3, 18), {}, _GRADS, name="rank3", dtypes=WIDE),
         Sample(_inputs(2, 3, 2, 1, 3), {"momentum": 0.5}, _GRADS, name="rank5", dtypes=WIDE),
         Sample(_inputs(5, 2, low=-0.02, high=0.02), {"epsilon": 1e-3}, _GRADS, name="epsilon", dtypes=WIDE),
-        Sample(_inputs(4, 3, 2, kept=0.25), {}, _GRADS, name="momentum_tensor"),
+        Sample(_inputs(4, 3, 2, momentum=0.25), {}, _GRADS, name="momentum_tensor"),
         Sample(_inputs(3, 4, 2, 3), _GLOBAL, _GRADS, name="global", dtypes=WIDE),
         Sample(_inputs(3, 2, 20, last=True), {**_GLOBAL, **_LAST}, _GRADS, name="global_last", dtypes=WIDE),
         Sample(_inputs(3, 4, 2, 3), _TEST, _GRADS, name="test", dtypes=WIDE),
@@ -55,8 +57,8 @@ _TEST: dict[str, Any] = {"is_test": True}
         Sample(_inputs(3, 4, 5), {}, name="y_only", outputs=("Y",)),
         Sample(_inputs(1, 3), {}, _GRADS, name="one_element"),
         Sample(_inputs(1, 3, 1, 1), {}, _GRADS, name="one_pixel"),
-        Sample(_inputs(3, 2, 5, 4, **FAR), {}, name="far", dtypes=WIDE),
-        Sample(_inputs(60, 19, **FAR), {}, name="far_matrix", dtypes=WIDE),
+        Sample(_inputs(3, 2, 5, 4, **FAR_FROM_ZERO), {}, name="far", dtypes=WIDE),
+        Sample(_inputs(60, 19, **FAR_FROM_ZERO), {}, name="far_matrix", dtypes=WIDE),
         Sample(_inputs(2, 3, 21, last=True, low=-3.0), _LAST, _GRADS, name="wide_last", dtypes=WIDE),
         Sample(_inputs(0, 3, 2), _TEST, name="no_samples"),
         Sample(_inputs(0, 3), _GLOBAL, name="no_rows"),
@@ -69,7 +71,7 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, old_mean, old_variance = np.asarray(inputs["X"], "float64"), inputs["Mean"], inputs["Variance"]
     last = x if attrs["data_layout"] == "NHWC" else np.moveaxis(x, 1, -1)
     rows = last.reshape(-1, last.shape[-1])
-    kept = inputs["MomentumTensor"][0] if "MomentumTensor" in inputs else attrs["momentum"]
+    decay = inputs["MomentumTensor"][0] if "MomentumTensor" in inputs else attrs["momentum"]
     if _uses_averages(attrs):
         mean, variance = old_mean, old_variance
         new_mean, new_variance = old_mean, old_variance
@@ -85,7 +87,7 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
         }
     else:
         mean, variance = rows.mean(axis=0), rows.var(axis=0)
-        new_mean, new_variance = kept * old_mean + (1 - kept) * mean, kept * old_variance + (1 - kept) * variance
+        new_mean, new_variance = decay * old_mean + (1 - decay) * mean, decay * old_variance + (1 - decay) * variance
     inverse = 1 / np.sqrt(variance + attrs["epsilon"])
     y = ((rows - mean) * inverse * inputs["Scale"] + inputs["Bias"]).reshape(last.shape)
     return {

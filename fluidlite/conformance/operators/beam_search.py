@@ -15,7 +15,7 @@ END = 1
 def selected(inputs: Inputs, attrs: Attrs, offsets: Any) -> list[tuple[int, int, float]]:
     """The prefix, word and score of all that one step selects: each candidate is listed, and lists are sorted."""
     scores, end = inputs["scores"], attrs["end_id"]
-    found: list[tuple[int, int, float]] = []
+    rows: list[tuple[int, int, float]] = []
     for begin, stop in pairwise(offsets):
         candidates = []
         for row in range(begin, stop):
@@ -29,8 +29,8 @@ def selected(inputs: Inputs, attrs: Attrs, offsets: Any) -> list[tuple[int, int,
                 candidates.append((-whole, -row, k, row, word, whole))
         best = [each[3:] for each in sorted(candidates)[: attrs["beam_size"]]]
         if any(word != end or inputs["pre_ids"].reshape(-1)[row] != end for row, word, _ in best):
-            found += sorted(best, key=lambda each: each[0])
-    return found
+            rows += sorted(best, key=lambda each: each[0])
+    return rows
 
 
 def _samples() -> list[Sample]:
@@ -71,9 +71,9 @@ def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
     offsets = np.array(lod["scores"][attrs["level"]])
     for level in lod["scores"][attrs["level"] + 1 :]:
         offsets = np.array(level)[offsets]
-    found = selected(inputs, attrs, offsets.tolist())
+    rows = selected(inputs, attrs, offsets.tolist())
     return {
-        "selected_ids": np.array([each[1] for each in found], inputs["pre_ids"].dtype).reshape(-1, 1),
-        "selected_scores": np.array([each[2] for each in found], np.float64).reshape(-1, 1),
-        "parent_idx": np.array([each[0] for each in found], "int32"),
+        "selected_ids": np.array([each[1] for each in rows], inputs["pre_ids"].dtype).reshape(-1, 1),
+        "selected_scores": np.array([each[2] for each in rows], np.float64).reshape(-1, 1),
+        "parent_idx": np.array([each[0] for each in rows], "int32"),
     }

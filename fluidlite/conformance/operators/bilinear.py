@@ -14,7 +14,7 @@ def _short(*dims: int, seed: int = 0) -> Any:
     return rand(*dims, seed=seed) * scale[:, None]
 
 
-LEAST_SQUARES = 1e-8
+MIN_SQUARED_NORM = 1e-8
 """What the sum of a row's squares counts as at least, so that a row of zeros has a cosine, 0, and a gradient."""
 
 
@@ -35,7 +35,7 @@ LEAST_SQUARES = 1e-8
 )
 def _reference_cos(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, y = (inputs[slot].reshape(inputs[slot].shape[0], int(np.prod(inputs[slot].shape[1:]))) for slot in "XY")
-    norms = [np.sqrt(np.maximum(np.sum(a * a, axis=1, keepdims=True), LEAST_SQUARES)) for a in (x, y)]
+    norms = [np.sqrt(np.maximum(np.sum(a * a, axis=1, keepdims=True), MIN_SQUARED_NORM)) for a in (x, y)]
     cosine = [[a @ y[i % len(y)] / norms[0][i, 0] / norms[1][i % len(y), 0]] for i, a in enumerate(x)]
     return {"Out": np.asarray(cosine).reshape(-1, 1), "XNorm": norms[0], "YNorm": norms[1]}
 

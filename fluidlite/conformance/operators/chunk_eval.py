@@ -34,11 +34,11 @@ def enumerated(tags: list[int], types: int, scheme: str) -> set[tuple[int, int, 
 def _samples() -> list[Sample]:
     def ragged(name: str, types: int, scheme: str, dtype: str = "int64", **attrs: Any) -> Sample:
         high = types * len(_LETTERS[scheme]) + 1
-        right = ints(24, 1, high=high, dtype=dtype)
-        found = np.where(ints(24, 1, high=4, seed=1) == 0, ints(24, 1, high=high, seed=2), right).astype(dtype)
+        label = ints(24, 1, high=high, dtype=dtype)
+        inference = np.where(ints(24, 1, high=4, seed=1) == 0, ints(24, 1, high=high, seed=2), label).astype(dtype)
         lod = dict.fromkeys(("Inference", "Label"), ((0, 9, 9, 10, 24),))
-        given = {"num_chunk_types": types, "chunk_scheme": scheme, **attrs}
-        return Sample({"Inference": found, "Label": right}, given, lod=lod, name=name, dtypes=(dtype,))
+        options = {"num_chunk_types": types, "chunk_scheme": scheme, **attrs}
+        return Sample({"Inference": inference, "Label": label}, options, lod=lod, name=name, dtypes=(dtype,))
 
     padded = {"Inference": ints(3, 7, high=5), "Label": ints(3, 7, high=5), "SeqLength": np.array([7, 0, 4])}
     padded["Label"][0, 3] = 4
@@ -66,9 +66,9 @@ def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
         }
         for side in rows
     ]
-    found, wanted, right = len(sets[0]), len(sets[1]), len(sets[0] & sets[1])
-    precision, recall = right / found if found else 0.0, right / wanted if wanted else 0.0
-    f1 = 2 * precision * recall / (precision + recall) if right else 0.0
+    inferred, labelled, correct = len(sets[0]), len(sets[1]), len(sets[0] & sets[1])
+    precision, recall = correct / inferred if inferred else 0.0, correct / labelled if labelled else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if correct else 0.0
     numbers = {"Precision": precision, "Recall": recall, "F1-Score": f1}
-    counts = {"NumInferChunks": found, "NumLabelChunks": wanted, "NumCorrectChunks": right}
+    counts = {"NumInferChunks": inferred, "NumLabelChunks": labelled, "NumCorrectChunks": correct}
     return {slot: np.array([n], "float64" if slot in numbers else "int64") for slot, n in {**numbers, **counts}.items()}

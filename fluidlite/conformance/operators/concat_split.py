@@ -52,8 +52,8 @@ register_samples(
 )
 def _reference_split(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, axis = inputs["X"], _reference_axis(inputs, attrs)
-    given = stated(inputs, attrs, "sections", "SectionsTensorList")
-    if not len(given):
+    sizes = stated(inputs, attrs, "sections", "SectionsTensorList")
+    if not len(sizes):
         return {"Out": np.split(x, attrs["num"], axis)}
-    sections = [s if s >= 0 else x.shape[axis] - sum(v for v in given if v >= 0) for s in given]
+    sections = [s if s >= 0 else x.shape[axis] - sum(v for v in sizes if v >= 0) for s in sizes]
     return {"Out": np.split(x, np.cumsum(sections)[:-1], axis)}

@@ -10,7 +10,7 @@ from fluidlite.conformance.samples import Sample
 
 
 def reference_pads(sizes: Sequence[int], kernel: Sequence[int], attrs: Attrs) -> list[tuple[int, int]]:
-    spatial, given = len(sizes), list(attrs["paddings"])
+    spatial, paddings = len(sizes), list(attrs["paddings"])
     if attrs.get("padding_algorithm") == "VALID":
         return [(0, 0)] * spatial
     if attrs.get("padding_algorithm") == "SAME":
@@ -19,7 +19,10 @@ def reference_pads(sizes: Sequence[int], kernel: Sequence[int], attrs: Attrs) ->
             for n, k, s in zip(sizes, kernel, attrs["strides"], strict=True)
         ]
         return [(total // 2, (total + 1) // 2) for total in totals]
-    return [(given[i], given[i]) if len(given) == spatial else (given[2 * i], given[2 * i + 1]) for i in range(spatial)]
+    return [
+        (paddings[i], paddings[i]) if len(paddings) == spatial else (paddings[2 * i], paddings[2 * i + 1])
+        for i in range(spatial)
+    ]
 
 
 def reference_dilations(attrs: Attrs) -> list[int]:

@@ -42,8 +42,8 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
         ]
         full[(..., *reached)] += np.einsum("ngm...,gmc->ngc...", rows, weights[(..., *tap)])
     y = full.reshape(images, groups * w.shape[1], *room)
-    kept: Any = [slice(before, before + n) for n, (before, _) in zip(sizes, pads, strict=True)]
-    y = y[(..., *kept)]
+    window: Any = [slice(before, before + n) for n, (before, _) in zip(sizes, pads, strict=True)]
+    y = y[(..., *window)]
     return finished(y, inputs, attrs)
 
 

@@ -38,15 +38,15 @@ def _unpadded(reference: Callable[..., dict[str, Any]]) -> Callable[..., dict[st
     def of_both(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
         if "Length" not in inputs:
             return reference(inputs, attrs, lod)
-        x, found = inputs["Emission"], []
+        x, results = inputs["Emission"], []
         for i, n in enumerate(inputs["Length"].reshape(-1).tolist()):
             one = {"Emission": x[i, :n], "Transition": inputs["Transition"]}
             if "Label" in inputs:
                 one["Label"] = inputs["Label"][i, :n].reshape(-1, 1)
-            found.append(reference(one, attrs, {"Emission": ((0, n),)}))
-        out = {"TransitionExps": found[0]["TransitionExps"]} if "TransitionExps" in found[0] else {}
-        for slot in found[0].keys() - out.keys():
-            steps = [each[slot] for each in found]
+            results.append(reference(one, attrs, {"Emission": ((0, n),)}))
+        out = {"TransitionExps": results[0]["TransitionExps"]} if "TransitionExps" in results[0] else {}
+        for slot in results[0].keys() - out.keys():
+            steps = [each[slot] for each in results]
             if slot == "LogLikelihood":
                 out[slot] = np.concatenate(steps)
             else:

@@ -54,7 +54,7 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     count = attrs["num_layers"] * ways
     weights, biases = w[: len(w) - count * 8 * hidden], w[len(w) - count * 8 * hidden :].reshape(count, 8, hidden)
     last_h, last_c = np.zeros((2, count, batch, hidden))
-    kept: list[Any] = []
+    reserve: list[Any] = []
     if not attrs["is_test"] and attrs["dropout_prob"] not in (0.0, 1.0):
         raise ValueError("cudnn_lstm's reference is for what is not random")
     factor = 1.0 if attrs["is_test"] or attrs["dropout_prob"] == 0 else 0.0
@@ -68,16 +68,16 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
         h = inputs["InitH"][number] if "InitH" in inputs else np.zeros((batch, hidden))
         c = inputs["InitC"][number] if "InitC" in inputs else np.zeros((batch, hidden))
         backward = number % ways == 1
-        made: tuple[list[Any], ...] = ([], [], [])
+        parts: tuple[list[Any], ...] = ([], [], [])
         for t in reversed(range(steps)) if backward else range(steps):
             i, f, g, o = np.split(below[t] @ a.T + h @ r.T + bias, 4, axis=1)
             i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
             c = f * c + i * g
             h = o * np.tanh(c)
-            for part, found in zip(made, (np.concatenate([g, i, f, o], 1), c, h), strict=True):
-                part.append(found)
+            for part, step_values in zip(parts, (np.concatenate([g, i, f, o], 1), c, h), strict=True):
+                part.append(step_values)
             x[t, :, hidden * backward : hidden * (1 + backward)] = h
         last_h[number], last_c[number] = h, c
-        kept += [np.concatenate(part[::-1] if backward else part) for part in made]
-    kept += [np.full((steps * batch, hidden * ways), factor)] * (attrs["num_layers"] - 1)
-    return {"Out": x, "last_h": last_h, "last_c": last_c, "Reserve": kept}
+        reserve += [np.concatenate(part[::-1] if backward else part) for part in parts]
+    reserve += [np.full((steps * batch, hidden * ways), factor)] * (attrs["num_layers"] - 1)
+    return {"Out": x, "last_h": last_h, "last_c": last_c, "Reserve": reserve}

@@ -70,19 +70,19 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
 def _reference_grad(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, dy, width, scaled = inputs["X"], inputs["Y@GRAD"], attrs["slot_dim"], attrs["enable_scale_and_shift"]
     apart = x - inputs["Means"]
-    there = np.ones(x.shape)
+    present = np.ones(x.shape)
     if width > 0:
-        there = np.repeat(np.abs(x[:, ::width]) >= 1e-7, width, axis=1).astype("float64")
-    count, total, squares = there.sum(axis=0), (there * x).sum(axis=0), (there * apart * apart).sum(axis=0)
+        present = np.repeat(np.abs(x[:, ::width]) >= 1e-7, width, axis=1).astype("float64")
+    count, total, squares = present.sum(axis=0), (present * x).sum(axis=0), (present * apart * apart).sum(axis=0)
     if width > 0:
         least = np.maximum(count, 1)
         total, squares = total / least, squares / least
-    unit = inputs["scale_w"] * there if scaled else 1
+    unit = inputs["scale_w"] * present if scaled else 1
     return {
         "X@GRAD": dy * inputs["Scales"] * unit,
         "BatchSize@GRAD": np.minimum(count, 1) if width > 0 else count,
         "BatchSum@GRAD": total,
         "BatchSquareSum@GRAD": squares + count * attrs["epsilon"],
-        "scale_w@GRAD": (there * dy * apart * inputs["Scales"]).sum(axis=0),
-        "bias@GRAD": (there * dy).sum(axis=0),
+        "scale_w@GRAD": (present * dy * apart * inputs["Scales"]).sum(axis=0),
+        "bias@GRAD": (present * dy).sum(axis=0),
     }

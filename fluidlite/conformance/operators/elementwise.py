@@ -35,9 +35,9 @@ def _samples(
             a, b = rand(*x, low=low, high=high, seed=1), rand(*y, low=low, high=high, seed=2)
             return {"X": np.round(a * 16) / 16, "Y": np.round(b * 16) / 16 + np.float32(0.03125)}
 
-        found = []
+        result = []
         if floats:
-            found = [
+            result = [
                 Sample(pair((5, 7), (5, 7)), {}, grads, name="same", dtypes=EVERY),
                 Sample(pair((1,), (1,)), {}, grads, name="one"),
                 Sample(pair((), ()), {}, grads, name="rank0"),
@@ -61,9 +61,9 @@ def _samples(
         if integers:
             for dtype in INTS:
                 x, y = ints(4, 5, low=-9, dtype=dtype), ints(4, 5, low=1, high=4, seed=1, dtype=dtype)
-                found.append(Sample({"X": x, "Y": y}, {}, name=dtype, dtypes=(dtype,)))
-                found.append(Sample({"X": x, "Y": y[:, 0]}, {"axis": 0}, name=dtype + "_axis0", dtypes=(dtype,)))
-        return found
+                result.append(Sample({"X": x, "Y": y}, {}, name=dtype, dtypes=(dtype,)))
+                result.append(Sample({"X": x, "Y": y[:, 0]}, {"axis": 0}, name=dtype + "_axis0", dtypes=(dtype,)))
+        return result
 
     return samples
 
@@ -88,13 +88,13 @@ def _mod_samples() -> list[Sample]:
     def signed(array: Any, seed: int) -> Any:
         return np.asarray(np.where(rand(*array.shape, seed=seed) < 0, -array, array), array.dtype)
 
-    found = []
+    result = []
     for sample in _samples()():
         x, y = sample.inputs["X"], sample.inputs["Y"]
         if x.dtype.kind == "f":
             sample = replace(sample, inputs={"X": signed(x + np.float32(1 / 64), 5), "Y": signed(y, 6)})
-        found.append(sample)
-    return found
+        result.append(sample)
+    return result
 
 
 def _divided(toward_0: Callable[..., Any], down: Callable[..., Any]) -> Reference:
@@ -106,17 +106,17 @@ def _divided(toward_0: Callable[..., Any], down: Callable[..., Any]) -> Referenc
 def _either_way(samples: Callable[[], list[Sample]]) -> Callable[[], list[Sample]]:
     """Each sample, and those of integers, Y of both signs, rounded down as well."""
 
-    def found() -> list[Sample]:
-        made = samples()
-        for sample in made[:]:
+    def rounded_both_ways() -> list[Sample]:
+        result = samples()
+        for sample in result[:]:
             if sample.inputs["X"].dtype.kind == "i":
                 y = sample.inputs["Y"]
                 inputs = {**sample.inputs, "Y": np.where(np.arange(y.size).reshape(y.shape) % 2, -y, y)}
                 attrs = {**sample.attrs, "floor": True}
-                made.append(replace(sample, inputs=inputs, attrs=attrs, name=f"{sample.name}_floor"))
-        return made
+                result.append(replace(sample, inputs=inputs, attrs=attrs, name=f"{sample.name}_floor"))
+        return result
 
-    return found
+    return rounded_both_ways
 
 
 register_samples(

@@ -11,11 +11,11 @@ from fluidlite.conformance.samples import Sample, register_samples
 def _places(images: int, rows: int, columns: int, height: int, width: int) -> Any:
     """Return places between pixels, some of them outside, none of them near a pixel's row or column."""
     rng = np.random.default_rng(3)
-    found = [
+    pixels = [
         rng.integers(-2, size + 1, (images, rows, columns)) + rng.uniform(0.2, 0.8, (images, rows, columns))
         for size in (width, height)
     ]
-    scaled = [2 * places / max(size - 1, 1) - 1 for places, size in zip(found, (width, height), strict=True)]
+    scaled = [2 * places / max(size - 1, 1) - 1 for places, size in zip(pixels, (width, height), strict=True)]
     return np.asarray(np.stack(scaled, axis=-1), "float32")
 
 

@@ -28,20 +28,20 @@ def xxh64(data: bytes, seed: int) -> int:
         while len(rest) >= 32:
             lanes = [mixed(lane, word) for lane, word in zip(lanes, struct.unpack("<4Q", rest[:32]), strict=True)]
             rest = rest[32:]
-        found = sum(_turned(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & _WORD
+        state = sum(_turned(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & _WORD
         for lane in lanes:
-            found = ((found ^ mixed(0, lane)) * p1 + p4) & _WORD
+            state = ((state ^ mixed(0, lane)) * p1 + p4) & _WORD
     else:
-        found = (seed + p5) & _WORD
-    found = (found + len(data)) & _WORD
+        state = (seed + p5) & _WORD
+    state = (state + len(data)) & _WORD
     while len(rest) >= 8:
-        found = (_turned(found ^ mixed(0, struct.unpack("<Q", rest[:8])[0]), 27) * p1 + p4) & _WORD
+        state = (_turned(state ^ mixed(0, struct.unpack("<Q", rest[:8])[0]), 27) * p1 + p4) & _WORD
         rest = rest[8:]
     if rest:  # rows are whole 4-byte words
-        found = (_turned(found ^ struct.unpack("<I", rest)[0] * p1 & _WORD, 23) * p2 + p3) & _WORD
-    found = (found ^ found >> 33) * p2 & _WORD
-    found = (found ^ found >> 29) * p3 & _WORD
-    return found ^ found >> 32
+        state = (_turned(state ^ struct.unpack("<I", rest)[0] * p1 & _WORD, 23) * p2 + p3) & _WORD
+    state = (state ^ state >> 33) * p2 & _WORD
+    state = (state ^ state >> 29) * p3 & _WORD
+    return state ^ state >> 32
 
 
 @register_samples(

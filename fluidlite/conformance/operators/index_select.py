@@ -61,7 +61,7 @@ register_samples(
 def _reference_shard_index(inputs: Inputs, attrs: Attrs) -> Outputs:
     if not ((inputs["X"] >= 0) & (inputs["X"] < attrs["index_num"])).all():
         raise IndexError("an index that no shard has")
-    held = -(-attrs["index_num"] // attrs["nshards"])
-    low = held * attrs["shard_id"]
+    shard_size = -(-attrs["index_num"] // attrs["nshards"])
+    low = shard_size * attrs["shard_id"]
     x = inputs["X"]
-    return {"Out": np.where((x >= low) & (x < low + held), x - low, attrs["ignore_value"]).astype(x.dtype)}
+    return {"Out": np.where((x >= low) & (x < low + shard_size), x - low, attrs["ignore_value"]).astype(x.dtype)}

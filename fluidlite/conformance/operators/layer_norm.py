@@ -23,18 +23,18 @@ def _normalised(x: Array, inputs: Inputs, epsilon: float, param: tuple[int, ...]
 
 def _inputs(dims: tuple[int, ...], length: int, parts: str = "sb", dtype: str = "float32", **options: Any) -> Any:
     """X of a dtype, and the parameters that ``parts`` names (s: Scale, b: Bias), which are float32."""
-    found = {"X": rand(*dims, seed=len(dims), **options).astype(NUMPY[dtype])}
+    inputs = {"X": rand(*dims, seed=len(dims), **options).astype(NUMPY[dtype])}
     if "s" in parts:
-        found["Scale"] = rand(length, low=0.5, high=1.5, seed=11)
+        inputs["Scale"] = rand(length, low=0.5, high=1.5, seed=11)
     if "b" in parts:
-        found["Bias"] = rand(length, seed=12)
-    return found
+        inputs["Bias"] = rand(length, seed=12)
+    return inputs
 
 
 _GRADS = ("X", "Scale", "Bias")
 
 
-FAR: dict[str, Any] = {"low": 998.3, "high": 1001.7}
+FAR_FROM_ZERO: dict[str, Any] = {"low": 998.3, "high": 1001.7}
 """Numbers of mean 1000 and deviation 1: their squares do not differ enough to be subtracted in float32."""
 
 
@@ -49,7 +49,7 @@ FAR: dict[str, Any] = {"low": 998.3, "high": 1001.7}
         Sample(_inputs((3, 5), 5, "b"), {}, ("X", "Bias"), name="no_scale"),
         Sample(_inputs((3, 5), 5, ""), {}, ("X",), name="neither"),
         Sample(_inputs((3, 5), 5), {}, name="y_only", outputs=("Y",)),
-        Sample(_inputs((3, 40), 40, **FAR), {}, name="far", dtypes=WIDE),
+        Sample(_inputs((3, 40), 40, **FAR_FROM_ZERO), {}, name="far", dtypes=WIDE),
         Sample(_inputs((4, 35), 35), {}, _GRADS, name="wide", dtypes=WIDE),
         Sample(_inputs((70, 33), 33), {}, name="many"),
         Sample(_inputs((3, 1), 1), {}, name="one_element"),
@@ -94,8 +94,8 @@ register_samples(
         Sample(_inputs((2, 4, 3), 4, "s"), {"groups": 2}, ("X", "Scale"), name="no_bias"),
         Sample(_inputs((2, 4, 3), 4, "b"), {"groups": 2}, ("X", "Bias"), name="no_scale"),
         Sample(_inputs((2, 3, 4), 4, ""), _LAST, ("X",), name="neither_last"),
-        Sample(_inputs((2, 4, 5, 4), 4, **FAR), {"groups": 2}, name="far", dtypes=WIDE),
-        Sample(_inputs((2, 5, 4, 40), 40, **FAR), _LAST, name="far_last", dtypes=WIDE),
+        Sample(_inputs((2, 4, 5, 4), 4, **FAR_FROM_ZERO), {"groups": 2}, name="far", dtypes=WIDE),
+        Sample(_inputs((2, 5, 4, 40), 40, **FAR_FROM_ZERO), _LAST, name="far_last", dtypes=WIDE),
         Sample(_inputs((2, 2, 18), 18), _LAST, _GRADS, name="many_last", dtypes=WIDE),
         Sample(_inputs((1, 4, 17), 4), {"groups": 2}, _GRADS, name="long", dtypes=WIDE),
         Sample(_inputs((2, 4, 5, 7), 4), {"groups": 2}, name="y_only", outputs=("Y",)),
@@ -115,12 +115,12 @@ register_samples(
         Sample(_inputs((3, 2), 2), {}, ("Scale", "Bias"), name="matrix"),
         Sample(_inputs((2, 2, 4), 2, low=-0.02, high=0.02), {"epsilon": 1e-3}, _GRADS, name="epsilon", dtypes=WIDE),
         Sample(_inputs((2, 3, 4), 3, ""), {}, ("X",), name="neither"),
-        Sample(_inputs((2, 3, 40), 3, **FAR), {}, name="far", dtypes=WIDE),
+        Sample(_inputs((2, 3, 40), 3, **FAR_FROM_ZERO), {}, name="far", dtypes=WIDE),
         Sample(_inputs((0, 3, 4), 3), {}, name="no_samples"),
         *(Sample(_inputs((2, 3, 5), 3, dtype=half), {}, _GRADS, name=half, dtypes=MIXED) for half in HALVES),
     ],
 )
 def _reference_instance_norm(inputs: Inputs, attrs: Attrs) -> Outputs:
-    found = _reference_group_norm(inputs, {**attrs, "groups": inputs["X"].shape[1], "data_layout": "NCHW"})
-    deviation = np.sqrt(found["Variance"].reshape(-1) + attrs["epsilon"])
-    return {"Y": found["Y"], "SavedMean": found["Mean"].reshape(-1), "SavedVariance": 1 / deviation}
+    results = _reference_group_norm(inputs, {**attrs, "groups": inputs["X"].shape[1], "data_layout": "NCHW"})
+    deviation = np.sqrt(results["Variance"].reshape(-1) + attrs["epsilon"])
+    return {"Y": results["Y"], "SavedMean": results["Mean"].reshape(-1), "SavedVariance": 1 / deviation}

@@ -24,9 +24,9 @@ _ADDMM_IN = ("Input", "X", "Y")
 
 
 def _samples_addmm() -> list[Sample]:
-    def case(name: str, given: Dims, dtypes: tuple[str, ...] = ("float32",), **attrs: float) -> Sample:
+    def case(name: str, dims: Dims, dtypes: tuple[str, ...] = ("float32",), **attrs: float) -> Sample:
         return Sample(
-            {"Input": rand(*given, seed=2), **pair((4, 3), (3, 5))}, attrs, _ADDMM_IN, name=name, dtypes=dtypes
+            {"Input": rand(*dims, seed=2), **pair((4, 3), (3, 5))}, attrs, _ADDMM_IN, name=name, dtypes=dtypes
         )
 
     return [

@@ -22,5 +22,5 @@ from fluidlite.conformance.samples import Sample, register_samples
 )
 def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     axes = None if attrs["reduce_all"] else tuple(attrs["dim"])
-    found = np.logaddexp.reduce(inputs["X"], axes, keepdims=attrs["keep_dim"])
-    return {"Out": np.asarray(found).reshape(np.shape(found) or (1,))}
+    result = np.logaddexp.reduce(inputs["X"], axes, keepdims=attrs["keep_dim"])
+    return {"Out": np.asarray(result).reshape(np.shape(result) or (1,))}

@@ -17,13 +17,13 @@ def _pairs(scores: str, labels: str) -> Callable[..., list[Sample]]:
             x = away_from(rand(*dims, low=low, high=high, seed=3), *avoid)
             return {scores: x, labels: np.asarray(ints(*dims, high=2, seed=4), "float32")}
 
-        first, *others = attrs or ({},)
+        first, *rest = attrs or ({},)
         both = (scores, labels)
         soft = inputs(6, 1)
         soft[labels] = soft[labels] * np.float32(0.75) + np.float32(0.125)
         return [
             Sample(inputs(7, 1), first, both, name="rows", dtypes=EVERY),
-            *(Sample(inputs(5, 1), each, both, name=f"attrs{i}") for i, each in enumerate(others, 1)),
+            *(Sample(inputs(5, 1), each, both, name=f"attrs{i}") for i, each in enumerate(rest, 1)),
             Sample(inputs(3, 4, 2), first, both, name="rank3", dtypes=WIDE),
             Sample(soft, first, both, name="soft", dtypes=EVERY),
             Sample(inputs(1), first, both, name="one"),

@@ -31,11 +31,11 @@ def _reference_huber(inputs: Inputs, attrs: Attrs) -> Outputs:
 def _samples_smooth() -> list[Sample]:
     def inputs(*dims: int, weights: bool = False) -> dict[str, Any]:
         y = np.round(rand(*dims, low=-2, high=2, seed=1) * 8) / 8
-        found = {"X": y + away_from(rand(*dims, low=-2, high=2, seed=2), -1, -0.25, 0.25, 1, gap=0.1), "Y": y}
+        arrays = {"X": y + away_from(rand(*dims, low=-2, high=2, seed=2), -1, -0.25, 0.25, 1, gap=0.1), "Y": y}
         if weights:  # powers of two leave the distances where they are, beside the kinks
-            found["InsideWeight"] = np.where(rand(*dims, seed=3) < 0, np.float32(0), np.float32(1))
-            found["OutsideWeight"] = rand(*dims, low=0.5, high=2, seed=4)
-        return found
+            arrays["InsideWeight"] = np.where(rand(*dims, seed=3) < 0, np.float32(0), np.float32(1))
+            arrays["OutsideWeight"] = rand(*dims, low=0.5, high=2, seed=4)
+        return arrays
 
     return [
         Sample(inputs(5, 4), {}, ("X", "Y"), name="rows", dtypes=EVERY),
@@ -70,12 +70,12 @@ def _samples_kldiv() -> list[Sample]:
     impossible = inputs(4, 5)
     impossible["Target"] = np.maximum(impossible["Target"], 0)
     impossible["X"][impossible["Target"] == 0] = -np.inf
-    found = [
+    reductions = [
         Sample(inputs(4, 5), {"reduction": reduction}, ("X", "Target"), name=reduction, dtypes=EVERY)
         for reduction in ("none", "batchmean", "mean", "sum")
     ]
     return [
-        *found,
+        *reductions,
         Sample(inputs(2, 3, 4), {}, ("X", "Target"), name="rank3", dtypes=WIDE),
         Sample(inputs(2, 3, 4), {"reduction": "batchmean"}, ("X", "Target"), name="rank3_batch"),
         Sample(inputs(300, 60), {}, name="large", dtypes=EVERY),

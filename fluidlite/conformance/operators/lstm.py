@@ -45,10 +45,10 @@ def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
             out[row] = h
             order.append((step, begin - end, number, row))
     by_step = [row for *_, row in sorted(order)]
-    made = {"Cell": cells, "BatchGate": gates[by_step], "BatchCellPreAct": cells[by_step]}
+    outputs = {"Cell": cells, "BatchGate": gates[by_step], "BatchCellPreAct": cells[by_step]}
     if project is None:
-        return {"Hidden": out, **made}
-    return {"Projection": out, **made, "BatchHidden": hiddens[by_step]}
+        return {"Hidden": out, **outputs}
+    return {"Projection": out, **outputs, "BatchHidden": hiddens[by_step]}
 
 
 def _sample(

@@ -77,8 +77,8 @@ def _reference_iou(inputs: Inputs, attrs: Attrs) -> Outputs:
     wrong = np.asarray([np.sum(~hit & (labels == c)) + np.sum(~hit & (predicted == c)) for c in classes])
     correct = correct + sum(inputs.get("InCorrects", ()))
     wrong = wrong + sum(inputs.get("InWrongs", ()))
-    seen = (correct + wrong) > 0
-    mean = np.mean(correct[seen] / (correct + wrong)[seen]) if seen.any() else 0.0
+    occurs = (correct + wrong) > 0
+    mean = np.mean(correct[occurs] / (correct + wrong)[occurs]) if occurs.any() else 0.0
     return {
         "OutMeanIou": np.asarray([mean + sum(float(a[0]) for a in inputs.get("InMeanIou", ()))]),
         "OutWrong": np.asarray(wrong, "int32"),

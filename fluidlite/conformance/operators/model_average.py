@@ -7,7 +7,7 @@ import numpy as np
 from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
-MOST = 16384
+MAX_SUMMED_UPDATES = 16384
 """After so many updates a sum is moved on: a longer one loses what is added to it."""
 
 
@@ -28,8 +28,8 @@ def _average_samples() -> list[Sample]:
         sample("below_rate", (9, 5, 29), 5, 7, min_average_window=5, average_window=0.5),
         sample("at_rate", (14, 5, 29), 5, 7, min_average_window=5, average_window=0.5),
         sample("at_most", (9, 5, 29), 5, 7, min_average_window=5, max_average_window=10, average_window=0.9),
-        sample("moves_on", (3, 5, MOST - 1), 5, 7),
-        sample("moves_on_full", (9, 5, MOST - 1), 5, 7, min_average_window=5, max_average_window=10),
+        sample("moves_on", (3, 5, MAX_SUMMED_UPDATES - 1), 5, 7),
+        sample("moves_on_full", (9, 5, MAX_SUMMED_UPDATES - 1), 5, 7, min_average_window=5, max_average_window=10),
         sample("one", (0, 0, 0), 1),
         sample("empty", (0, 0, 0), 0, 3),
         sample("large", (9, 5, 29), 300, 250, min_average_window=5, max_average_window=10),
@@ -42,7 +42,7 @@ def _reference_average(inputs: Inputs, attrs: Attrs) -> Outputs:
     count, old, updates = (int(inputs[slot].reshape(())) for slot in _NUMBERS)
     count, updates = count + 1, updates + 1
     sums = [one + inputs["param"], two, three]
-    if updates % MOST == 0:
+    if updates % MAX_SUMMED_UPDATES == 0:
         sums = [np.zeros_like(one), sums[0] + two, three]
     if count >= attrs["min_average_window"] and count >= min(
         attrs["max_average_window"], int(updates * attrs["average_window"])

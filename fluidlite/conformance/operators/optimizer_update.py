@@ -46,25 +46,25 @@ def update_samples(
     """
 
     def samples() -> list[Sample]:
-        def given(*dims: int) -> dict[str, Any]:
-            made = tensors(*dims, **ranges)
-            return made if rate else {slot: array for slot, array in made.items() if slot != "LearningRate"}
+        def operands(*dims: int) -> dict[str, Any]:
+            arrays = tensors(*dims, **ranges)
+            return arrays if rate else {slot: array for slot, array in arrays.items() if slot != "LearningRate"}
 
         first = next(iter(attributes.values()))
-        state = tuple(slot for slot in given(1) if slot not in ("Param", "Grad"))
+        state = tuple(slot for slot in operands(1) if slot not in ("Param", "Grad"))
         scalars = tuple(slot for slot in state if slot in SCALARS)
-        found = [
-            Sample(given(5, 7), each, name=name, dtypes=WIDE, outputs=outputs) for name, each in attributes.items()
+        result = [
+            Sample(operands(5, 7), each, name=name, dtypes=WIDE, outputs=outputs) for name, each in attributes.items()
         ]
         for name, dims in (("one", (1,)), ("empty", (0, 3)), ("large", (300, 250))):
-            found.append(Sample(given(*dims), first, name=name, outputs=outputs))
+            result.append(Sample(operands(*dims), first, name=name, outputs=outputs))
         for half in HALVES:
-            inputs = halved(given(5, 7), half, *state)
-            found.append(Sample(inputs, first, name=half, dtypes=MIXED, outputs=outputs))
+            inputs = halved(operands(5, 7), half, *state)
+            result.append(Sample(inputs, first, name=half, dtypes=MIXED, outputs=outputs))
         if len(state) > len(scalars):
-            inputs = halved(given(5, 7), "float16", *scalars)
-            found.append(Sample(inputs, first, name="half_state", dtypes=MIXED, outputs=outputs))
-        return found
+            inputs = halved(operands(5, 7), "float16", *scalars)
+            result.append(Sample(inputs, first, name="half_state", dtypes=MIXED, outputs=outputs))
+        return result
 
     return samples
 

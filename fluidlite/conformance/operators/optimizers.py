@@ -37,8 +37,8 @@ def _reference_momentum(inputs: Inputs, attrs: Attrs) -> Outputs:
 
 def reference_shrunk(param: Any, rate: Any, l1: float, l2: float) -> Any:
     """Return the proximal step of the two penalties."""
-    kept = param - np.clip(param, -rate * l1, rate * l1) if l1 > 0 else param
-    return kept / (1 + rate * l2)
+    beyond_l1 = param - np.clip(param, -rate * l1, rate * l1) if l1 > 0 else param
+    return beyond_l1 / (1 + rate * l2)
 
 
 PROXIMAL = {

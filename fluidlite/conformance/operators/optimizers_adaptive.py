@@ -52,8 +52,8 @@ def _reference_adamax(inputs: Inputs, attrs: Attrs) -> Outputs:
 
 
 def _reference_adagrad(inputs: Inputs, attrs: Attrs) -> Outputs:
-    kept, added = attrs.get("decay", 1), 1 - attrs["decay"] if "decay" in attrs else 1
-    moment = kept * inputs["Moment"] + added * np.square(inputs["Grad"])
+    moment_weight, grad_weight = attrs.get("decay", 1), 1 - attrs["decay"] if "decay" in attrs else 1
+    moment = moment_weight * inputs["Moment"] + grad_weight * np.square(inputs["Grad"])
     rates = inputs["LearningRate"] / (moment**0.5 + attrs["epsilon"])
     return {"ParamOut": inputs["Param"] - rates * inputs["Grad"], "MomentOut": moment}
 

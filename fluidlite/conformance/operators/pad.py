@@ -61,7 +61,7 @@ def _pad2d(
 
 
 def _pad2d_samples() -> list[Sample]:
-    found = [
+    samples = [
         _pad2d("value", (1, 2, 3, 2), [0, 2, 1, 0], pad_value=-2.5, dtypes=EVERY),
         _pad2d("nothing", (1, 2, 3, 2), [0, 0, 0, 0], mode="edge"),
         _pad2d("tensor", (1, 1, 3, 4), [], tensor=[1, 0, 2, 1]),
@@ -77,9 +77,9 @@ def _pad2d_samples() -> list[Sample]:
         ),
     ]
     for mode in ("constant", "reflect", "edge"):
-        found.append(_pad2d(mode, (2, 2, 3, 4), [1, 2, 2, 1], mode=mode, dtypes=EVERY))
-        found.append(_pad2d(f"{mode}_nhwc", (2, 3, 4, 2), [2, 0, 1, 3], mode=mode, data_format="NHWC", dtypes=WIDE))
-    return found
+        samples.append(_pad2d(mode, (2, 2, 3, 4), [1, 2, 2, 1], mode=mode, dtypes=EVERY))
+        samples.append(_pad2d(f"{mode}_nhwc", (2, 3, 4, 2), [2, 0, 1, 3], mode=mode, data_format="NHWC", dtypes=WIDE))
+    return samples
 
 
 @register_samples("pad2d", samples=_pad2d_samples)

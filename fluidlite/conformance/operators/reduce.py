@@ -36,7 +36,7 @@ def _samples(
     make: Callable[..., Any], dtypes: tuple[str, ...], empty: bool = True, integers: bool = True
 ) -> Callable[[], list[Sample]]:
     def samples() -> list[Sample]:
-        found = [
+        result = [
             Sample({"X": make(5, 7)}, {}, ("X",), name="rows", dtypes=dtypes),
             Sample({"X": make(5, 7)}, {"dim": [1]}, ("X",), name="columns", dtypes=dtypes),
             Sample({"X": make(3, 4, 5)}, {"dim": [-2], "keep_dim": True}, ("X",), name="middle_kept", dtypes=WIDE),
@@ -52,13 +52,13 @@ def _samples(
             Sample({"X": make(0, 3)}, {"dim": [1]}, name="empty"),
         ]
         if empty:
-            found.append(Sample({"X": make(0, 3)}, {"dim": [0]}, name="empty_axis", dtypes=WIDE))
-            found.append(Sample({"X": make(2, 0)}, {"reduce_all": True}, name="empty_all"))
+            result.append(Sample({"X": make(0, 3)}, {"dim": [0]}, name="empty_axis", dtypes=WIDE))
+            result.append(Sample({"X": make(2, 0)}, {"reduce_all": True}, name="empty_all"))
         if integers:
-            found += [Sample({"X": ints(4, 3, low=-9, dtype=t)}, {"dim": [1]}, name=t, dtypes=(t,)) for t in INTS]
+            result += [Sample({"X": ints(4, 3, low=-9, dtype=t)}, {"dim": [1]}, name=t, dtypes=(t,)) for t in INTS]
             lowest = np.array([[5, np.iinfo("int32").min, 1]], "int32")
-            found.append(Sample({"X": lowest}, {"dim": [1]}, name="lowest", dtypes=("int32",)))
-        return found
+            result.append(Sample({"X": lowest}, {"dim": [1]}, name="lowest", dtypes=("int32",)))
+        return result
 
     return samples
 
@@ -110,7 +110,7 @@ register_samples(
 )
 
 
-for _type, _function, _made in (
+for _type, _function, _type_samples in (
     ("reduce_sum", np.sum, _samples(rand, EVERY)),
     ("reduce_mean", np.mean, _samples(rand, EVERY, empty=False, integers=False)),
     ("reduce_max", np.max, _samples(distinct, EVERY, empty=False)),
@@ -119,4 +119,4 @@ for _type, _function, _made in (
     ("reduce_all", np.all, _truth_samples),
     ("reduce_any", np.any, _truth_samples),
 ):
-    register_samples(_type, reference=_reference(_function), samples=_made)
+    register_samples(_type, reference=_reference(_function), samples=_type_samples)

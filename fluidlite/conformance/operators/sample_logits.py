@@ -31,10 +31,10 @@ def _samples() -> list[Sample]:
 @register_samples("sample_logits", samples=_samples)
 def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     logits, true = inputs["Logits"], inputs["Labels"].shape[1]
-    found = np.zeros(inputs["Samples"].shape)
+    scores = np.zeros(inputs["Samples"].shape)
     for i, samples in enumerate(inputs["Samples"]):
         for j, k in enumerate(samples):
-            found[i, j] = logits[i, k] - np.log(inputs["Probabilities"][i, j])
+            scores[i, j] = logits[i, k] - np.log(inputs["Probabilities"][i, j])
             if attrs["remove_accidental_hits"] and j >= true and k in samples[:true]:
-                found[i, j] -= float(np.float32(1e20))
-    return {"SampledLogits": found, "SampledLabels": np.tile(np.arange(true), (len(found), 1))}
+                scores[i, j] -= float(np.float32(1e20))
+    return {"SampledLogits": scores, "SampledLabels": np.tile(np.arange(true), (len(scores), 1))}

@@ -12,26 +12,26 @@ def _scatter_samples() -> list[Sample]:
     every = np.array([4, 0, 4, 5])
     add = {"overwrite": False}
 
-    def given(ids: Any, *dims: int) -> dict[str, Any]:
+    def operands(ids: Any, *dims: int) -> dict[str, Any]:
         ids = np.asarray(ids)
         return {"X": rand(*dims), "Ids": ids, "Updates": rand(ids.shape[0], *dims[1:], seed=3)}
 
     both = ("X", "Updates")
     return [
-        Sample(given([4, 0, 5], 6, 3), {}, both, name="rows", dtypes=EVERY),
-        Sample(given(every, 6, 3), {}, both, name="last_wins", dtypes=EVERY),
-        Sample(given(every, 6, 3), add, both, name="added", dtypes=EVERY),
-        Sample(given([[2], [1], [2]], 4), add, both, name="column", dtypes=WIDE),
-        Sample(given(np.array([1, 0, 1], "int32"), 3, 2, 20), {}, both, name="rank3_int32"),
+        Sample(operands([4, 0, 5], 6, 3), {}, both, name="rows", dtypes=EVERY),
+        Sample(operands(every, 6, 3), {}, both, name="last_wins", dtypes=EVERY),
+        Sample(operands(every, 6, 3), add, both, name="added", dtypes=EVERY),
+        Sample(operands([[2], [1], [2]], 4), add, both, name="column", dtypes=WIDE),
+        Sample(operands(np.array([1, 0, 1], "int32"), 3, 2, 20), {}, both, name="rank3_int32"),
         Sample(
             {"X": ints(4, 2), "Ids": np.array([1, 1]), "Updates": ints(2, 2, seed=2)},
             add,
             name="int64",
             dtypes=("int64",),
         ),
-        Sample(given(ints(0), 4, 2), {}, name="none"),
-        Sample(given(ints(0), 4, 2), add, name="none_added"),
-        Sample(given([1, 2], 4, 0), {}, name="empty_rows"),
+        Sample(operands(ints(0), 4, 2), {}, name="none"),
+        Sample(operands(ints(0), 4, 2), add, name="none_added"),
+        Sample(operands([1, 2], 4, 0), {}, name="empty_rows"),
     ]
 
 

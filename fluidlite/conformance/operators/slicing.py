@@ -24,8 +24,8 @@ def _cut(
     """Return a sample with the attributes that are not empty."""
     attrs = {"axes": axes, "starts": starts, "ends": ends, "strides": strides}
     attrs |= {"decrease_axis": drop, "infer_flags": flags}
-    given = {attr: value for attr, value in attrs.items() if value not in ((), None)}
-    return Sample({"Input": rand(*dims), **tensors}, given, ("Input",) if check else (), name=name, dtypes=dtypes)
+    used_attrs = {attr: value for attr, value in attrs.items() if value not in ((), None)}
+    return Sample({"Input": rand(*dims), **tensors}, used_attrs, ("Input",) if check else (), name=name, dtypes=dtypes)
 
 
 def _vector(*numbers: int, dtype: str = "int32") -> Any:
@@ -46,10 +46,10 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
         strides = stated(inputs, attrs, "strides", "StridesTensorList", "StridesTensor")
     for i, (axis, start, end, stride) in enumerate(zip(attrs["axes"], starts, ends, strides, strict=True)):
         if list(attrs["infer_flags"][i : i + 1]) == [-1] and (start, end) == (-1, 0) and axis in attrs["decrease_axis"]:
-            kept = [out.shape[axis] - 1]
+            indices = [out.shape[axis] - 1]
         else:
-            kept = list(range(out.shape[axis]))[start : None if stride < 0 and end == -1 else end : stride]
-        out = np.take(out, np.asarray(kept, "int64"), axis)
+            indices = list(range(out.shape[axis]))[start : None if stride < 0 and end == -1 else end : stride]
+        out = np.take(out, np.asarray(indices, "int64"), axis)
     if attrs["decrease_axis"]:
         out = np.squeeze(out, tuple(attrs["decrease_axis"]))
     return {"Out": out.reshape(out.shape or (1,)) if inputs["Input"].ndim else out}

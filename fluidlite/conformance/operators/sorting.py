@@ -91,8 +91,8 @@ def _reference_arg(better: Callable[[Any, Any], bool]) -> Callable[..., dict[str
         for where in np.ndindex(out.shape):
             best = 0
             for j, value in enumerate(x[where]):
-                held = x[where][best]
-                if held == held and (better(value, held) or value != value):
+                largest = x[where][best]
+                if largest == largest and (better(value, largest) or value != value):
                     best = j
             out[where] = best
         if attrs["keepdims"] and not attrs["flatten"]:
@@ -127,5 +127,5 @@ def _arg_samples() -> list[Sample]:
     ]
 
 
-register_samples("arg_max", reference=_reference_arg(lambda value, held: value > held), samples=_arg_samples)
-register_samples("arg_min", reference=_reference_arg(lambda value, held: value < held), samples=_arg_samples)
+register_samples("arg_max", reference=_reference_arg(lambda x, best: x > best), samples=_arg_samples)
+register_samples("arg_min", reference=_reference_arg(lambda x, best: x < best), samples=_arg_samples)

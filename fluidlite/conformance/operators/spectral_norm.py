@@ -63,7 +63,7 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
 )
 def _reference_grad(inputs: Inputs, attrs: Attrs) -> Outputs:
     _, sigma, u, v = _iterated(inputs, attrs)
-    weight, given = inputs["Weight"], inputs["Out@GRAD"]
-    others = [d for i, d in enumerate(weight.shape) if i != attrs["dim"]]
-    of_sigma = np.moveaxis(np.outer(u, v).reshape(len(u), *others), 0, attrs["dim"])
-    return {"Weight@GRAD": given / sigma - np.sum(given * weight) / sigma**2 * of_sigma}
+    weight, dout = inputs["Weight"], inputs["Out@GRAD"]
+    column_dims = [d for i, d in enumerate(weight.shape) if i != attrs["dim"]]
+    of_sigma = np.moveaxis(np.outer(u, v).reshape(len(u), *column_dims), 0, attrs["dim"])
+    return {"Weight@GRAD": dout / sigma - np.sum(dout * weight) / sigma**2 * of_sigma}

@@ -32,9 +32,9 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, (kh, kw), (sh, sw), (dh, dw) = inputs["X"], attrs["kernel_sizes"], attrs["strides"], attrs["dilations"]
     up, left, down, right = attrs["paddings"]
     padded = np.pad(x, ((0, 0), (0, 0), (up, down), (left, right)))
-    found = []
+    windows = []
     for top in range(0, padded.shape[2] - dh * (kh - 1), sh):
         for side in range(0, padded.shape[3] - dw * (kw - 1), sw):
             window = padded[:, :, top : top + dh * (kh - 1) + 1 : dh, side : side + dw * (kw - 1) + 1 : dw]
-            found.append(window.reshape(x.shape[0], x.shape[1] * kh * kw))
-    return {"Y": np.stack(found, axis=-1)}
+            windows.append(window.reshape(x.shape[0], x.shape[1] * kh * kw))
+    return {"Y": np.stack(windows, axis=-1)}

@@ -1,4 +1,4 @@
-"""New plugins: a package of one module with tests that pass, written from templates."""
+"""Scaffolds of new plugins: a package with one module and passing tests, from templates."""
 
 from __future__ import annotations
 

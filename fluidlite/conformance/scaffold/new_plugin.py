@@ -26,11 +26,11 @@ _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 def new_plugin(name: str, kind: str, folder: str | Path = ".") -> list[Path]:
     """Write the package ``fluidlite-NAME``: metadata, a module, tests and a README. Return the files.
 
-    ``name``: lower-case words, such as ``acme`` or ``my-chip``. It names the package, and the place kind, the library
-    or the operator that the plugin brings.
+    ``name``: lower-case words, such as ``acme`` or ``my-chip``. It names the package, and the place kind, library or
+    operator of the plugin.
     ``kind``: ``"device"``, ``"library"`` or ``"operator"``.
-    ``folder``: where the package's folder is made.
-    Raises FluidError if the name is no such word, or taken; the kind is unknown; the folder is there already.
+    ``folder``: the folder in which the package's folder is created.
+    Raises FluidError if the name is invalid or in use, the kind is unknown, or the folder exists.
     """
     if kind not in KINDS:
         raise FluidError(f"kind is {kind!r}; expected one of {', '.join(KINDS)}")
@@ -64,7 +64,7 @@ def new_plugin(name: str, kind: str, folder: str | Path = ".") -> list[Path]:
 
 
 def _sources(module: str, templates: Traversable) -> dict[str, Traversable]:
-    """The source files: one module or, where samples stand beside it, a package."""
+    """The source files: one module or, with samples, a package."""
     samples = templates / "samples.py.txt"
     if not samples.is_file():
         return {f"{module}.py": templates / "module.py.txt"}
@@ -72,15 +72,15 @@ def _sources(module: str, templates: Traversable) -> dict[str, Traversable]:
 
 
 def _checked(name: str, kind: str) -> str:
-    """The name as an identifier; raises if it cannot be one, or if something of this kind is called so."""
+    """The name as an identifier; raises if it is invalid, or if something of this kind has the name."""
     if not _NAME.fullmatch(name):
         raise FluidError(f"{name!r} is not a plugin's name; expected lower-case words, such as 'acme' or 'my-chip'")
     word = name.replace("-", "_")
     if keyword.iskeyword(word) or word in ("array", "language", "memory", "fluidlite", "plugin", "test"):
         raise FluidError(f"{name!r} is not a plugin's name: the word has a meaning already")
-    taken = {record.name: record.origin for record in plugin_loader.plugins()}
-    if word in taken:
-        raise FluidError(f"a plugin is called {word!r} already: {taken[word]}")
+    origins = {record.name: record.origin for record in plugin_loader.plugins()}
+    if word in origins:
+        raise FluidError(f"a plugin is called {word!r} already: {origins[word]}")
     if kind == "device" and word in devices.kinds():
         raise FluidError(f"a kind of places is called {word!r} already")
     if kind == "library" and any(library.name == word for library in kernels.libraries()):

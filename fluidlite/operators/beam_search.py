@@ -61,7 +61,7 @@ register_op(
     outputs=(
         Slot("selected_ids", doc="[selected, 1], with two levels of LoD: prefixes of sources, selected of prefixes"),
         Slot("selected_scores", doc="[selected, 1], with the same LoD"),
-        Slot("parent_idx", dispensable=True, doc="the prefix that each goes on from, [selected]"),
+        Slot("parent_idx", dispensable=True, doc="the row of the prefix that each extends, [selected]"),
     ),
     attrs=(
         Attr("level", "int", 0, minimum=0, doc="the level of the LoD of scores that delimits sources"),

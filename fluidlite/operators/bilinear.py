@@ -153,7 +153,7 @@ def _circular_windows(x: e.Tensor, taps: e.Number) -> e.Tensor:
 
 @operator(
     "conv_shift",
-    Execution(memory="where arrays compute, X as often as the filter is wide"),
+    Execution(memory="where arrays compute, as many copies of X as the filter has columns"),
     dtypes=_PAIR_DTYPES,
     source="Fluid conv_shift_op.cc",
     doc="Out[i, j] = the sum over k of X[i, j + k - half] Y[i, k], half the filter's width // 2; X is circular",
@@ -166,7 +166,7 @@ def conv_shift(x: e.Tensor, y: e.Tensor) -> e.Tensor:
 
 @gradient(
     conv_shift,
-    Execution(memory="where arrays compute, Out@GRAD and X as often as the filter is wide"),
+    Execution(memory="where arrays compute, as many copies of Out@GRAD and X as the filter has columns"),
     writes=("X", "Y"),
     doc="X@GRAD = Out@GRAD shifted the other way; Y@GRAD[i, k] = the sum over j of X[i, j + k - half] Out@GRAD[i, j]",
 )

@@ -43,8 +43,8 @@ register_op(
     Inference(_infer, kernel_dtype="Inference"),
     Execution(host_only="chunks are walked over on the host, as in Fluid"),
     inputs=(
-        Slot("Inference", doc="the tags found: [rows, 1] with LoD, or padded, [batch, longest]"),
-        Slot("Label", doc="the right tags, in the same form"),
+        Slot("Inference", doc="the predicted tags: [rows, 1] with LoD, or padded, [batch, longest]"),
+        Slot("Label", doc="the true tags, in the same form"),
         Slot("SeqLength", dispensable=True, doc="how long each padded sequence is"),
     ),
     outputs=(
@@ -56,8 +56,10 @@ register_op(
         "NumCorrectChunks",
     ),
     attrs=(
-        Attr("num_chunk_types", "int", minimum=1, doc="how many types of chunks there are"),
-        Attr("chunk_scheme", "str", "IOB", choices=("IOB", "IOE", "IOBES", "plain"), doc="what tags a type has"),
+        Attr("num_chunk_types", "int", minimum=1, doc="number of types of chunks"),
+        Attr(
+            "chunk_scheme", "str", "IOB", choices=("IOB", "IOE", "IOBES", "plain"), doc="the scheme of tags of a type"
+        ),
         Attr("excluded_chunk_types", "ints", (), doc="types that do not count"),
     ),
     dtypes={"Inference": INTS, "Label": INTS, "SeqLength": INTS},

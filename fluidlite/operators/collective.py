@@ -21,7 +21,7 @@ _USE_CALC_STREAM = Attr(
     "use_calc_stream",
     "bool",
     False,
-    doc="finish before the next operator; else computing goes on meanwhile, and Out is read behind c_sync_comm_stream",
+    doc="finish before the next operator; else run asynchronously: Out may be read after c_sync_comm_stream",
 )
 _MEMBERS = Attr("nranks", "int", 1, minimum=1, doc="members of the ring")
 
@@ -158,6 +158,6 @@ register_op(
     outputs=(Slot("Out", duplicable=True),),
     attrs=(_RING,),
     dtypes={"X": ALL},
-    doc="Out = what the collective operators under way on the ring make of X; X itself where none is",
+    doc="Out = X once the collective operators that are running on the ring have written it",
     source="Fluid c_sync_comm_stream_op.cc",
 )

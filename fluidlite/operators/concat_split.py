@@ -60,13 +60,9 @@ def _infer_concat_grad(call: Call) -> Inferred:
     "concat",
     Inference(_infer_concat),
     inputs=[Slot("X", duplicable=True, doc="of one dtype, and of equal dims but for axis")],
-    attrs=[
-        Attr(
-            "axis", "int", 0, doc="the axis along which X lie one behind the other", tensors=(as_tensor("AxisTensor"),)
-        )
-    ],
+    attrs=[Attr("axis", "int", 0, doc="the axis along which X are concatenated", tensors=(as_tensor("AxisTensor"),))],
     dtypes={"X": ALL},
-    doc="Out = the tensors X one behind the other along axis",
+    doc="Out = the concatenation of the tensors X along axis",
     source="Fluid concat_op.cc",
 )
 def concat(x: tuple[e.Tensor, ...], *, axis: e.Numeric) -> e.Tensor:
@@ -87,7 +83,7 @@ def concat(x: tuple[e.Tensor, ...], *, axis: e.Numeric) -> e.Tensor:
     concat,
     Inference(_infer_concat_grad),
     metadata=("X",),
-    doc="X@GRAD[i] = the part of Out@GRAD that X[i] has become",
+    doc="X@GRAD[i] = the part of Out@GRAD that corresponds to X[i]",
 )
 def concat_grad(x: tuple[e.Tensor, ...], dout: e.Tensor, *, axis: e.Numeric) -> tuple[tuple[e.Tensor, ...]]:
     """Hand-written: the derived gradient cannot be traced before the axis is known."""
@@ -172,7 +168,7 @@ def _grad_split(maker: Any) -> None:
             "sections",
             "ints",
             (),
-            doc="the size of each part; one may be -1: what remains",
+            doc="the size of each part; one may be -1: the remainder",
             tensors=(as_tensors("SectionsTensorList"),),
         ),
         Attr("axis", "int", 0, doc="the axis that is divided", tensors=(as_tensor("AxisTensor"),)),

@@ -24,7 +24,7 @@ from fluidlite.operators.conv_common import (
     with_bias,
     with_relu,
 )
-from fluidlite.operators.conv_windows import Geometry, geometry
+from fluidlite.operators.conv_windows import ConvWindows, conv_windows
 from fluidlite.operators.windows import channels_to_end
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Lowering
@@ -48,8 +48,8 @@ _IGNORED = (
 
 
 def _register(type: str, spatial: int, depthwise: bool = False) -> None:
-    def checked_geometry(x: e.Tensor, w: e.Tensor, attrs: Mapping[str, Any]) -> Geometry:
-        windows = geometry(x, w, spatial, **attrs)
+    def checked_windows(x: e.Tensor, w: e.Tensor, attrs: Mapping[str, Any]) -> ConvWindows:
+        windows = conv_windows(x, w, spatial, **attrs)
         groups, (_, channels, sizes) = windows.groups, windows.split(x.dims)
         if depthwise:
             check_depthwise_groups(channels, groups, "conv2d")
@@ -74,7 +74,7 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
         input_: e.Tensor, filter_: e.Tensor, bias: e.Tensor | None, residual_data: e.Tensor | None, **attrs: Any
     ) -> e.Tensor:
         image = with_relu(input_) if relu_before(type, attrs) else input_
-        windows = checked_geometry(image, filter_, attrs)
+        windows = checked_windows(image, filter_, attrs)
         y = windows.correlate(image, filter_)
         out = e.call(type, {"Input": image, "Filter": filter_}, unfused_attrs(attrs), lambda: {"Output": y})["Output"]
         check_bias(bias, input_, filter_.dims[0])
@@ -108,10 +108,10 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
     )(conv)
     declare_gradient(
         op,
-        checked_geometry,
+        checked_windows,
         False,
         (),
-        "Input@GRAD: windows of Output@GRAD sent back through Filter; Filter@GRAD = sum of Output@GRAD Input",
+        "Input@GRAD: Output@GRAD scattered through Filter; Filter@GRAD = sum of Output@GRAD Input",
     )
 
 

@@ -11,7 +11,7 @@ from fluidlite.base.errors import GradientError
 from fluidlite.expr.declare import gradient
 from fluidlite.expr.scalars import tensor_function
 from fluidlite.geometry.convolving import ACTIVATIONS, EPILOGUE, RELU_BEFORE
-from fluidlite.operators.conv_windows import Geometry
+from fluidlite.operators.conv_windows import ConvWindows
 from fluidlite.operators.windows import PADDING_ALGORITHM, channels_to_end, data_format
 from fluidlite.program.opdef import GRAD, Attr, OpDef
 from fluidlite.program.operator_options import Differentiation, Execution, Lowering
@@ -47,7 +47,7 @@ WORKSPACE = (
 )
 GRAD_WORKSPACE = (
     "in a kernel language, a few images padded with zeros, 8 MB or one image of them, and Filter in tiles; where "
-    "arrays compute, the image to which windows are sent back as often as Filter has elements for a channel"
+    "arrays compute, as many copies of the image as Filter has elements for a channel"
 )
 _MAX_CORRELATIONS = 1 << 16
 """Maximum product of strides: scattering windows to an image is one correlation for each residue modulo strides."""
@@ -127,7 +127,7 @@ def relu_before(type: str, attrs: Mapping[str, Any]) -> bool:
     return type.startswith("depthwise") and bool(attrs.get(RELU_BEFORE))
 
 
-Checked = Callable[[e.Tensor, e.Tensor, Mapping[str, Any]], Geometry]
+Checked = Callable[[e.Tensor, e.Tensor, Mapping[str, Any]], ConvWindows]
 """From Input, Filter and attributes to the windows of a call."""
 
 

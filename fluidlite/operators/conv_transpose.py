@@ -22,7 +22,7 @@ from fluidlite.operators.conv_common import (
     with_activations,
     with_bias,
 )
-from fluidlite.operators.conv_windows import Geometry, geometry
+from fluidlite.operators.conv_windows import ConvWindows, conv_windows
 from fluidlite.operators.windows import channels_to_end
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Lowering
@@ -31,8 +31,8 @@ _SIZES = ("output_size", "output_padding")
 
 
 def _output_windows(
-    counts: Sequence[e.Number], windows: Geometry, output_size: Sequence[int], output_padding: Sequence[int]
-) -> tuple[Geometry, list[e.Number]]:
+    counts: Sequence[e.Number], windows: ConvWindows, output_size: Sequence[int], output_padding: Sequence[int]
+) -> tuple[ConvWindows, list[e.Number]]:
     """The windows over Output, and its spatial dims: the smallest that hold all windows, or those of the attributes."""
     if output_size and len(output_size) != windows.spatial:
         e.fail_attr("output_size", f"{windows.spatial} numbers, one for each spatial dim")
@@ -64,8 +64,8 @@ def _output_windows(
 
 
 def _register(type: str, spatial: int, depthwise: bool = False) -> None:
-    def output_windows(x: e.Tensor, w: e.Tensor, attrs: Mapping[str, Any]) -> tuple[Geometry, list[e.Number]]:
-        windows = geometry(x, w, spatial, **attrs)
+    def output_windows(x: e.Tensor, w: e.Tensor, attrs: Mapping[str, Any]) -> tuple[ConvWindows, list[e.Number]]:
+        windows = conv_windows(x, w, spatial, **attrs)
         groups, (_, channels, counts) = windows.groups, windows.split(x.dims)
         if depthwise:
             check_depthwise_groups(channels, groups, "conv2d_transpose")

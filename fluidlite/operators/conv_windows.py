@@ -9,7 +9,7 @@ from fluidlite import expr as e
 from fluidlite.operators.math.pool_windows import explicit_pads, same_pads
 
 
-class Axis(NamedTuple):
+class ConvAxis(NamedTuple):
     """Windows along one spatial dim of an image that is padded ``before`` and ``after``.
 
     ``has_remainder``: the image may extend beyond the last window, by ``-after`` elements.
@@ -28,10 +28,10 @@ class Axis(NamedTuple):
         return e.window_reach(self.taps, self.dilation)
 
 
-class Geometry(NamedTuple):
+class ConvWindows(NamedTuple):
     """Windows over images [N, C, ...] or, with ``last``, [N, ..., C], with channels in groups."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[ConvAxis, ...]
     groups: int
     last: bool
 
@@ -148,7 +148,7 @@ class Geometry(NamedTuple):
         return e.reshape(result, w.dims)
 
 
-def geometry(
+def conv_windows(
     x: e.Tensor,
     w: e.Tensor,
     spatial: int,
@@ -159,7 +159,7 @@ def geometry(
     padding_algorithm: str,
     data_format: str,
     **_: Any,
-) -> Geometry:
+) -> ConvWindows:
     """The windows of a call.
 
     Raises Refused for a wrong rank, different dtypes, a dim of 0, or a list of numbers of the wrong length.
@@ -185,7 +185,7 @@ def geometry(
     for i, (taps, step, dilation, pads) in enumerate(zip(w.dims[2:], steps, dilation_steps, explicit, strict=True)):
         if padding_algorithm == "SAME":
             size = x.dims[i + (1 if last else 2)]
-            axes.append(Axis(taps, step, 1, *same_pads(size, taps, step)))
+            axes.append(ConvAxis(taps, step, 1, *same_pads(size, taps, step)))
         else:
-            axes.append(Axis(taps, step, dilation, e.number(pads[0]), e.number(pads[1])))
-    return Geometry(tuple(axes), groups, last)
+            axes.append(ConvAxis(taps, step, dilation, e.number(pads[0]), e.number(pads[1])))
+    return ConvWindows(tuple(axes), groups, last)

@@ -15,7 +15,7 @@ from fluidlite.geometry.numbers import numbers_of
 from fluidlite.operators.inference import Inferred, number_fits, size
 from fluidlite.operators.math.fill import fill_number
 from fluidlite.operators.scalar_op import Elementwise, unary
-from fluidlite.operators.sequence_rows import count
+from fluidlite.operators.sequence_rows import sequence_count
 from fluidlite.program.op_call import Call, standing_for
 from fluidlite.program.opdef import Attr, Slot, as_tensor, as_tensors
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -24,7 +24,7 @@ from fluidlite.tensor.tensor_spec import MAX_RANK, Spec
 
 _SHAPE = Attr("shape", "ints", doc="dims of Out")
 SHAPE = replace(_SHAPE, default=(), tensors=(as_tensors("ShapeTensorList"), as_tensor("ShapeTensor")))
-_VALUE = Attr("value", "float", 0.0, static=True, doc="what Out is filled with; it is converted to dtype")
+_VALUE = Attr("value", "float", 0.0, static=True, doc="the value of Out; it is converted to dtype")
 _DTYPE = Attr("dtype", "dtype", "float32", doc="dtype of Out")
 
 
@@ -89,12 +89,17 @@ def full_cast(dims: Sequence[e.Numeric], value: e.Numeric, dtype: str) -> e.Tens
     "fill_constant",
     Differentiation(no_gradient={"ValueTensor": "layers.expand(value, times), whose value has a gradient"}),
     Inference(_infer_fill, constant=_known_fill),
-    inputs=(Slot("ValueTensor", dispensable=True, value=True, doc="the value, [1]; wins over the others"),),
+    inputs=(Slot("ValueTensor", dispensable=True, value=True, doc="the value, [1]; it takes precedence"),),
     attrs=(
         SHAPE,
         _VALUE,
         _DTYPE,
-        Attr("str_value", "str", "", doc="the value as text, for what a float cannot hold; wins over value"),
+        Attr(
+            "str_value",
+            "str",
+            "",
+            doc="the value as text, for numbers that a float cannot hold; it takes precedence over value",
+        ),
     ),
     doc="Out = value, everywhere",
     source="Fluid fill_constant_op.cc",
@@ -129,7 +134,7 @@ def infer_like(call: Call) -> Inferred:
         call.fail_attr("output_dim_idx", f"a dim of shape, which has {len(shape)}")
     batch = spec.dims[input_dim]
     if input_dim == 0 and spec.lod_level:  # the batch of a LoD tensor is its number of sequences
-        batch = count(spec)
+        batch = sequence_count(spec)
     if "value" in call.attrs:
         number_fits(call, "value", call.attr("dtype"))
     shape[output_dim] = batch
@@ -196,7 +201,7 @@ register_op(
         _SHAPE,
         _DTYPE,
         Attr(
-            "fp32_values", "floats", (), doc="values of a floating Out, row by row; kept in float64, and rounded once"
+            "fp32_values", "floats", (), doc="values of a floating Out, row by row; stored as float64, and rounded once"
         ),
         Attr("int32_values", "ints", (), doc="values of any other Out, row by row; of any width, and 0 or 1 of a bool"),
         Attr("int64_values", "ints", (), doc="values of an int64 Out, instead of int32_values"),

@@ -17,7 +17,7 @@ from fluidlite.operators.inference import (
     same_dtype,
 )
 from fluidlite.operators.ragged import need_lengths
-from fluidlite.operators.sequence_rows import count, need_lod
+from fluidlite.operators.sequence_rows import need_lod, sequence_count
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
@@ -63,7 +63,7 @@ def _check(call: Call) -> None:
 def _infer(call: Call) -> Inferred:
     _check(call)
     emission, transition = call.spec("Emission"), call.spec("Transition")
-    sequences = emission.dims[0] if call.has("Length") else count(emission)
+    sequences = emission.dims[0] if call.has("Length") else sequence_count(emission)
     return {
         "Alpha": Spec.of(emission.dims, emission.dtype),
         "EmissionExps": Spec.of(emission.dims, emission.dtype),

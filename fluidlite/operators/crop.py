@@ -80,7 +80,7 @@ def _infer_crop(call: Call) -> Inferred:
 @operator(
     "crop",
     Inference(_infer_crop),
-    inputs=["X", Slot("Y", dispensable=True, metadata_only=True, doc="Out gets its dims")],
+    inputs=["X", Slot("Y", dispensable=True, metadata_only=True, doc="its dims are those of Out")],
     attrs=_CROP_ATTRS,
     dtypes={"X": ALL},
     doc="Out = the part of X that begins at the offsets and has the given dims",

@@ -8,7 +8,7 @@ from itertools import accumulate
 from fluidlite.base.dtypes import INTS
 from fluidlite.operators.inference import Inferred, all_agree
 from fluidlite.operators.ragged import need_lengths, need_number_a_row
-from fluidlite.operators.sequence_rows import count, spec_with_lod
+from fluidlite.operators.sequence_rows import sequence_count, spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Execution, Inference
@@ -34,7 +34,7 @@ def _infer(call: Call) -> Inferred:
     values = call.spec("Values")
     call.need(all_agree(values.dims, x.dims) and values.dtype == x.dtype, "Values", "Input itself")
     tokens = call.value("Values")
-    dims = (count(x), 1)
+    dims = (sequence_count(x), 1)
     if tokens is None or not x.lod:
         return {"Output": spec_with_lod((-1, 1), x, (), 1), "OutputLength": Spec.of(dims, x.dtype)}
     label_counts = (0, *accumulate(label_mask(tokens, x.lod[0], call.attr("blank"), call.attr("merge_repeated"))))
@@ -49,7 +49,10 @@ register_op(
     inputs=(
         Slot("Input", doc="a token a step: [rows, 1] with LoD, or padded, [batch, longest]"),
         Slot(
-            "Values", dispensable=True, value=True, doc="Input again, where it has LoD: its tokens say that of Output"
+            "Values",
+            dispensable=True,
+            value=True,
+            doc="Input again, where it has LoD: its tokens determine the LoD of Output",
         ),
         Slot("InputLength", dispensable=True, doc="how long each padded sequence is"),
     ),
@@ -60,7 +63,7 @@ register_op(
     attrs=(
         Attr("blank", "int", 0, doc="the token that is no label"),
         Attr("merge_repeated", "bool", True, doc="leave out a token that equals the previous one"),
-        Attr("padding_value", "int", 0, doc="what stands after the labels of a padded sequence"),
+        Attr("padding_value", "int", 0, doc="the value after the labels of a padded sequence"),
     ),
     dtypes={"Input": INTS, "Values": INTS, "InputLength": INTS},
     doc="Output = the tokens of each sequence without repetitions, and without blanks then",

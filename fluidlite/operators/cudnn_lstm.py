@@ -48,7 +48,7 @@ def _infer(call: Call) -> Inferred:
 
 _ATTRS = (
     Attr("max_len", "int", 20, minimum=0, doc="the steps are those of Input: of no effect"),
-    Attr("input_size", "int", 0, minimum=0, doc="the width of Input; 0: whatever it is"),
+    Attr("input_size", "int", 0, minimum=0, doc="the width of Input; 0: any"),
     Attr("hidden_size", "int", 100, minimum=1, doc="units of a cell"),
     Attr("num_layers", "int", 1, minimum=1, maximum=1000, doc="LSTMs, each on the results of the previous one"),
     Attr("is_bidirec", "bool", False, doc="each layer runs in both directions; their results are concatenated"),
@@ -89,7 +89,7 @@ def reserved(num_layers: int, directions: int) -> int:
             "InitH",
             dispensable=True,
             doc="hidden states before the first step, [layers x directions, batch, "
-            "hidden_size]: the directions of a layer beside each other; none: 0",
+            "hidden_size]: the directions of a layer are adjacent; none: 0",
         ),
         Slot("InitC", dispensable=True, doc="cells before the first step, as InitH"),
         Slot(

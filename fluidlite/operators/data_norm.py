@@ -80,8 +80,8 @@ class _SlotMask:
             "slot_dim",
             "int",
             -1,
-            doc="if above 0, channels are slots of so many, and a slot whose first number is 0 "
-            "is left out: its Y is 0, and it counts in no sum",
+            doc="if above 0, channels form slots of this width, and a slot whose first number is 0 "
+            "is absent: its Y is 0, and it is in no sum",
         ),
         Attr("summary_decay_rate", "float", 0.9999999, doc="of Fluid's servers; of no effect"),
         Attr("enable_scale_and_shift", "bool", False, doc="whether scale_w and bias are used"),
@@ -119,7 +119,7 @@ def data_norm(
     writes=("X", *_SUMS, "scale_w", "bias"),
     metadata=("bias",),
     source="Fluid data_norm_op.cc",
-    doc="X@GRAD = Y@GRAD Scales; scale_w@GRAD and bias@GRAD as those of a product and a sum. What is no gradient: "
+    doc="X@GRAD = Y@GRAD Scales; scale_w@GRAD and bias@GRAD as those of a product and a sum. These are no gradients: "
     "BatchSize@GRAD is the number of samples, BatchSum@GRAD the sum of X, BatchSquareSum@GRAD that of (X - Means)^2 + "
     "epsilon; of slots these are 1 and means over the samples that show them",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fluidlite.base.dtypes import INTS
 from fluidlite.operators.inference import Inferred, agree, same_dtype
 from fluidlite.operators.ragged import need_lengths, need_number_a_row, same_count
-from fluidlite.operators.sequence_rows import count
+from fluidlite.operators.sequence_rows import sequence_count
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Execution, Inference
@@ -27,7 +27,7 @@ def _infer(call: Call) -> Inferred:
             need_lengths(call, f"{slot}Length", slot, spec.dims[0])
             counts.append(spec.dims[0])
     else:
-        counts = [count(need_number_a_row(call, slot)) for slot in ("Hyps", "Refs")]
+        counts = [sequence_count(need_number_a_row(call, slot)) for slot in ("Hyps", "Refs")]
     pairs = same_count(call, "Refs", counts[1], "Hyps", counts[0])
     return {"SequenceNum": Spec.of((1,), "int64"), "Out": Spec.of((pairs, 1), "float32")}
 
@@ -37,12 +37,12 @@ register_op(
     Inference(_infer, kernel_dtype="Hyps"),
     Execution(host_only="the table of each pair is filled row by row, as Fluid does it"),
     inputs=(
-        Slot("Hyps", doc="what was found: [rows, 1] with LoD, or padded, [batch, longest]"),
-        Slot("Refs", doc="what is right, in the same form"),
+        Slot("Hyps", doc="the predicted sequences: [rows, 1] with LoD, or padded, [batch, longest]"),
+        Slot("Refs", doc="the reference sequences, in the same form"),
         Slot("HypsLength", dispensable=True, doc="how long each padded sequence of Hyps is"),
         Slot("RefsLength", dispensable=True, doc="how long each padded sequence of Refs is"),
     ),
-    outputs=(Slot("SequenceNum", doc="how many pairs there are"), Slot("Out", doc="[pairs, 1]")),
+    outputs=(Slot("SequenceNum", doc="number of pairs"), Slot("Out", doc="[pairs, 1]")),
     attrs=(
         Attr("normalized", "bool", False, doc="divide by the length of the sequence of Refs, which has to have one"),
     ),

@@ -106,7 +106,7 @@ def _infer_expand_as(call: Call) -> Inferred:
     Inference(_infer_expand_as),
     inputs=[
         Slot("X", doc="of one rank; only the dims of the target are read"),
-        Slot("target_tensor", metadata_only=True, doc="Out gets its dims"),
+        Slot("target_tensor", metadata_only=True, doc="its dims are those of Out"),
     ],
     dtypes={"X": ALL},
     doc="Out = X, repeated up to the dims of target_tensor",

@@ -23,8 +23,10 @@ register_op(
     "gather_tree",
     Inference(_infer),
     inputs=(
-        Slot("Ids", doc="what each beam chose at each step, [steps, batch, beams]"),
-        Slot("Parents", doc="the beam of the step before that each beam goes on from; those of the first are not read"),
+        Slot("Ids", doc="the id of each beam at each step, [steps, batch, beams]"),
+        Slot(
+            "Parents", doc="the beam of the previous step that each beam extends; those of the first step are not read"
+        ),
     ),
     outputs=("Out",),
     dtypes={"Ids": INTS, "Parents": INTS},

@@ -114,7 +114,7 @@ def hierarchical_sigmoid(
 @gradient(
     hierarchical_sigmoid,
     writes=("X", "W", "Bias"),
-    doc="D = Out@GRAD (sigmoid(PreOut) - turn) at the turns there are; X@GRAD = sum of D W[node], W@GRAD[node] and "
+    doc="D = Out@GRAD (sigmoid(PreOut) - turn) at the turns of the path; X@GRAD = sum of D W[node], W@GRAD[node] and "
     "Bias@GRAD[node] sum up D X and D",
 )
 def hierarchical_sigmoid_grad(

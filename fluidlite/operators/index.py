@@ -53,8 +53,8 @@ def gather(x: e.Tensor, index: e.Tensor) -> e.Tensor:
 _TABLE_ATTRS = (
     Attr("padding_idx", "int", -1, doc="rows of this id are zeros and get no gradient; -1: none"),
     Attr("is_sparse", "bool", False, doc="optimisers get the gradient of W by rows"),
-    Attr("is_distributed", "bool", False, doc="taken for Fluid's sake; of no effect"),
-    Attr("remote_prefetch", "bool", False, doc="taken for Fluid's sake; of no effect"),
+    Attr("is_distributed", "bool", False, doc="accepted for Fluid programs; of no effect"),
+    Attr("remote_prefetch", "bool", False, doc="accepted for Fluid programs; of no effect"),
 )
 NO_PADDING = -1
 

@@ -54,7 +54,7 @@ def index_sample(x: e.Tensor, index: e.Tensor) -> e.Tensor:
     dtypes={"X": INTS},
     source="Fluid shard_index_op.cc",
     attrs=(
-        Attr("index_num", "int", minimum=1, doc="how many indices there are in all"),
+        Attr("index_num", "int", minimum=1, doc="number of all indices"),
         Attr("nshards", "int", minimum=1, doc="number of shards; each has a block of consecutive indices"),
         Attr("shard_id", "int", minimum=0, doc="the requested shard"),
         Attr("ignore_value", "int", -1, doc="replaces indices of other shards"),

@@ -24,7 +24,7 @@ _ATTRS = (
         "scale",
         "float",
         0.0,
-        doc="above 0: Out is so many times as large as X, rounded down",
+        doc="above 0: the spatial dims of Out are those of X times scale, rounded down",
         tensors=(as_tensor("Scale"),),
     ),
     Attr(
@@ -181,7 +181,7 @@ for _name in ("bilinear", "nearest", "bicubic", "linear", "trilinear"):
         Differentiation(
             reads=(),
             stop_gradient={"Scale": "it only sets the size of Out"},
-            doc="X@GRAD = the sum of Out@GRAD over the elements that one was taken for, with their weights",
+            doc="X@GRAD = the weighted sum of Out@GRAD over the elements that read one of X",
             memory="in loops, the sums of Out@GRAD along one dim after the other: as much as Out@GRAD at most",
         ),
         inputs=("X", *_SLOTS),

@@ -125,7 +125,7 @@ _OUTPUTS = ("BatchMetrics", "AccumMetrics", "AccumStatesInfo")
     ),
     inputs=(
         Slot("MaxProbs", metadata_only=True, doc="the scores that top_k found"),
-        Slot("Indices", doc="the class of each row, as top_k found it"),
+        Slot("Indices", doc="the predicted class of each row, as top_k gives it"),
         Slot("Labels", doc="the right class of each row"),
         Slot("Weights", dispensable=True, doc="how much each row counts; default: 1"),
         Slot("StatesInfo", dispensable=True, doc="AccumStatesInfo of earlier batches, which is added"),

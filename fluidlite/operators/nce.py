@@ -17,7 +17,7 @@ from fluidlite.tensor.tensor_spec import Spec
 
 SAMPLERS = ("uniform", "log_uniform", "custom_dist")
 _SAMPLER = Attr("sampler", "str", "uniform", choices=SAMPLERS, doc="how classes are drawn")
-_CLASSES = Attr("num_total_classes", "int", minimum=1, doc="how many classes there are")
+_CLASSES = Attr("num_total_classes", "int", minimum=1, doc="number of classes")
 
 # sample_classes ----------------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ def _probability(classes: e.Tensor, probs: e.Tensor | None, sampler: str, total:
         Slot("Label", doc="the true classes, [rows, true classes]"),
         Slot("Weight", doc="[classes, width]"),
         Slot("Bias", dispensable=True, doc="[classes, 1]"),
-        Slot("SampleWeight", dispensable=True, doc="what each row's cost is multiplied by, [rows, 1]"),
+        Slot("SampleWeight", dispensable=True, doc="the factor of each row's cost, [rows, 1]"),
         Slot("Samples", doc="the classes that sample_classes drew, [rows, samples]"),
         Slot("CustomDistProbs", dispensable=True, doc="the probability of each class, for custom_dist"),
     ),

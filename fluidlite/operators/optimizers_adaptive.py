@@ -218,7 +218,7 @@ update(
 
 # ftrl --------------------------------------------------------------------------------------------------------------
 
-_TINY = 1e-10
+_FTRL_EPSILON = 1e-10
 """Fluid adds it to l1 and l2."""
 
 
@@ -236,8 +236,8 @@ def _ftrl(
     total = squared_accumulator + grad * grad
     power, before = (sqrt(x) if lr_power == -0.5 else pow_(x, -lr_power) for x in (total, squared_accumulator))
     linear = linear_accumulator + grad - (power - before) / learning_rate * param
-    bound = l1 + _TINY
-    shrinking = (bound * sign(linear) - linear) / (power / learning_rate + 2 * (l2 + _TINY))
+    bound = l1 + _FTRL_EPSILON
+    shrinking = (bound * sign(linear) - linear) / (power / learning_rate + 2 * (l2 + _FTRL_EPSILON))
     return where(abs_(linear) > bound, shrinking, 0), total, linear
 
 

@@ -60,8 +60,8 @@ def pad(x: e.Tensor, *, paddings: tuple[int, ...], pad_value: float) -> e.Tensor
     "pad_constant_like",
     Inference(_infer_pad("Y"), kernel_dtype="Y"),
     inputs=[
-        Slot("X", metadata_only=True, doc="Out gets its dims"),
-        Slot("Y", doc="of one rank and dtype; no dim of Y is larger than that of X, whose dims alone are read"),
+        Slot("X", metadata_only=True, doc="its dims are those of Out"),
+        Slot("Y", doc="of one rank and dtype; no dim of Y is larger than that of X"),
     ],
     attrs=[_VALUE],
     dtypes={"Y": ALL},

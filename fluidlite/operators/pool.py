@@ -251,7 +251,7 @@ def _register_indexed(spatial: int) -> None:
         outputs=("Out", "Mask"),
         attrs=attrs,
         dtypes={"X": ALL_FLOATS},
-        doc="Out = the maximum of each window of X; Mask = where in its plane the first such element is",
+        doc="Out = the maximum of each window of X; Mask = the index of its first element in the plane",
         source="Fluid pool_with_index_op.cc",
     )(pool_with_index)
     gradient(

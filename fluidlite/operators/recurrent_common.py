@@ -6,7 +6,7 @@ from typing import Any
 
 from fluidlite import expr as e
 from fluidlite.operators.inference import all_agree, same_dtype
-from fluidlite.operators.sequence_rows import count
+from fluidlite.operators.sequence_rows import sequence_count
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
 from fluidlite.tensor.tensor_spec import Spec
@@ -37,7 +37,7 @@ def sequences(call: Call, slot: str = "Input") -> int:
     call.need(x.rank == 2, slot, "[steps of all sequences, gates]")
     if not x.lod_level:
         call.fail(slot, "a LoD tensor: its sequences", do="declare the data with lod_level=1, or use lod_reset")
-    return count(x)
+    return sequence_count(x)
 
 
 def need_dims(call: Call, slot: str, dims: tuple[int, ...], meaning: str) -> None:

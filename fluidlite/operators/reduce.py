@@ -36,7 +36,7 @@ def mean(x: e.Tensor) -> e.Tensor:
 REDUCE_ATTRS = (
     Attr("dim", "ints", (0,), doc="the dims to reduce; negative ones count from the end"),
     Attr("keep_dim", "bool", False, doc="keep reduced dims as 1"),
-    Attr("reduce_all", "bool", False, doc="reduce every dim, whatever dim says"),
+    Attr("reduce_all", "bool", False, doc="reduce all dims, and ignore dim"),
 )
 
 

@@ -32,7 +32,7 @@ def _infer_negatives(call: Call) -> Inferred:
 register_op(
     "sample_negatives",
     Inference(_infer_negatives),
-    Execution(random=True, host_only="classes are drawn one after the other, till there are enough different ones"),
+    Execution(random=True, host_only="classes are drawn one after the other until enough are different"),
     inputs=(Slot("Labels", doc="the true classes, [rows, true classes]"),),
     outputs=(
         Slot("Samples", doc="the true classes, and behind them drawn ones, the same for each row"),

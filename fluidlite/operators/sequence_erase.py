@@ -30,7 +30,7 @@ def _infer_erase(call: Call) -> Inferred:
 @operator(
     "sequence_erase",
     Inference(_infer_erase),
-    inputs=("X", Slot("Values", value=True, table=True, doc="X again: its numbers say the LoD of Out")),
+    inputs=("X", Slot("Values", value=True, table=True, doc="X itself: its numbers determine the LoD of Out")),
     attrs=(Attr("tokens", "ints", doc="the tokens to remove"),),
     dtypes={"X": INTS, "Values": INTS},
     source="Fluid sequence_erase_op.h",

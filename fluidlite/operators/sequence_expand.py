@@ -10,7 +10,7 @@ from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.operators.inference import Inferred, agree
 from fluidlite.operators.ragged import need_one_level
-from fluidlite.operators.sequence_rows import as_x, count as count_of, need_lod, rows_of, spec_with_lod
+from fluidlite.operators.sequence_rows import as_x, need_lod, rows_of, sequence_count, spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -32,7 +32,7 @@ def _infer_expand(call: Call) -> Inferred:
     level = _ref(call)
     call.need(x.lod_level <= 1, "X", "at most one level of LoD")
     call.need(x.rank >= 1, "X", "rows of one dim or more")
-    count = count_of(x) if x.lod_level else x.dims[0]
+    count = sequence_count(x) if x.lod_level else x.dims[0]
     if not y.lod or count < 0:
         return {"Out": spec_with_lod((-1, *x.dims[1:]), x, (), x.lod_level)}
     repeats = [b - a for a, b in pairwise(y.lod[level])]

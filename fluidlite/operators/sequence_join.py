@@ -11,12 +11,12 @@ from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.operators.inference import Inferred, agree, all_agree
 from fluidlite.operators.ragged import need_each, need_number_a_row, need_one_level
 from fluidlite.operators.sequence_rows import (
-    Rows,
+    SegmentRows,
     as_x,
-    count,
     need_lod,
     need_sequences,
     rows_of,
+    sequence_count,
     spec_with_lod,
     starts_of,
 )
@@ -53,7 +53,7 @@ def _output_rows(xs: tuple[e.Tensor, ...]) -> list[e.Tensor]:
         target_rows = rows.row
         for other, other_starts in enumerate(starts):
             if other != k:  # earlier inputs include this sequence, later ones do not
-                target_rows = target_rows + e.take(other_starts, rows.of + (1 if other < k else 0), 0, "clamp")
+                target_rows = target_rows + e.take(other_starts, rows.segment + (1 if other < k else 0), 0, "clamp")
         positions.append(target_rows)
     return positions
 
@@ -93,7 +93,7 @@ def sequence_concat_grad(x: tuple[e.Tensor, ...], dout: e.Tensor) -> tuple[tuple
 def _infer_slice(call: Call) -> Inferred:
     x = need_one_level(call, "X")
     for slot in ("Offset", "Length"):
-        need_each(call, slot, count(x), "a number for each sequence of X")
+        need_each(call, slot, sequence_count(x), "a number for each sequence of X")
     begins, lengths = call.value("Offset"), call.value("Length")
     if begins is None or lengths is None or not x.lod:
         return {"Out": spec_with_lod((-1, *x.dims[1:]), x, (), 1)}
@@ -110,9 +110,9 @@ def _infer_slice(call: Call) -> Inferred:
 def _source_rows(x: e.Tensor, offset: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.Tensor:
     """For each row of Out, the row of X that it copies."""
     need_sequences(x, "X")
-    segments = Rows(starts_of(length), rows)
+    segments = SegmentRows(starts_of(length), rows)
     begins = e.slice_axis(e.offsets(x), 0, 0, offset.dims[0]) + offset
-    return e.take(begins, segments.of, 0, "clamp") + (segments.row - segments.begin)
+    return e.take(begins, segments.segment, 0, "clamp") + (segments.row - segments.begin)
 
 
 @operator(
@@ -149,13 +149,13 @@ def _infer_scatter(call: Call) -> Inferred:
         call.fail_dtype("Updates", f"{x.dtype}, the dtype of X")
     if ids.lod and updates.lod and ids.lod != updates.lod:
         call.fail("Updates", f"the LoD of Ids, {ids.lod}")
-    call.need(agree(x.dims[0], count(ids)), "X", f"{count(ids)} rows: Ids has as many sequences")
+    call.need(agree(x.dims[0], sequence_count(ids)), "X", f"{sequence_count(ids)} rows: Ids has as many sequences")
     return {"Out": Spec.of(x.dims, x.dtype, lod=x.lod, lod_level=x.lod_level)}
 
 
 def _flat(ids: e.Tensor, width: e.Number) -> e.Tensor:
     rows = rows_of(ids, "Ids")
-    return rows.of * width + e.checked(e.cast(e.reshape(ids, (ids.dims[0],)), "int64"), width)
+    return rows.segment * width + e.checked(e.cast(e.reshape(ids, (ids.dims[0],)), "int64"), width)
 
 
 @operator(
@@ -168,7 +168,7 @@ def _flat(ids: e.Tensor, width: e.Number) -> e.Tensor:
     ),
     dtypes={"X": (*ALL_FLOATS, *INTS), "Ids": INTS},
     source="Fluid sequence_scatter_op.h",
-    doc="Out = X, and in row i each number of sequence i of Updates added where Ids says",
+    doc="Out = X; the numbers of sequence i of Updates are added to row i at Ids",
 )
 def sequence_scatter(x: e.Tensor, ids: e.Tensor, updates: e.Tensor) -> e.Tensor:
     """An id out of the row is an error."""
@@ -182,7 +182,7 @@ def sequence_scatter(x: e.Tensor, ids: e.Tensor, updates: e.Tensor) -> e.Tensor:
     Inference(infer_by_forward(as_x)),
     writes=("X", "Updates"),
     metadata=("X", "Updates"),
-    doc="X@GRAD = Out@GRAD; Updates@GRAD = Out@GRAD where Ids says",
+    doc="X@GRAD = Out@GRAD; Updates@GRAD = Out@GRAD at Ids",
 )
 def sequence_scatter_grad(x: e.Tensor, ids: e.Tensor, updates: e.Tensor, dout: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
     """Hand-written: it gathers rows."""

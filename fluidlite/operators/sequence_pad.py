@@ -11,7 +11,7 @@ from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.geometry.numbers import number_of
 from fluidlite.operators.inference import Inferred, agree
-from fluidlite.operators.sequence_rows import Rows, need_lod, need_sequences, rows_of, spec_with_lod, starts_of
+from fluidlite.operators.sequence_rows import SegmentRows, need_lod, need_sequences, rows_of, spec_with_lod, starts_of
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot, as_tensor
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -37,7 +37,7 @@ def _infer_pad(call: Call) -> Inferred:
     attrs=(Attr("padded_length", "int", -1, minimum=-1, doc="steps of Out; -1: as many as the longest sequence has"),),
     dtypes={"X": (*ALL_FLOATS, *INTS)},
     source="Fluid sequence_pad_op.h",
-    doc="Out[i] = the rows of sequence i, and PadValue behind them; Length[i] = how many there are",
+    doc="Out[i] = the rows of sequence i, and PadValue behind them; Length[i] = the number of rows",
 )
 def sequence_pad(x: e.Tensor, pad_value: e.Tensor, *, padded_length: int) -> tuple[e.Tensor, e.Tensor]:
     """Sequences are those of the last level."""
@@ -81,7 +81,7 @@ def sequence_pad_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
     """Hand-written: the derived gradient reads PadValue."""
     rows = rows_of(x)
     flat = e.reshape(e.wide(dout), (dout.dims[0] * dout.dims[1], *dout.dims[2:]))
-    return e.take(flat, rows.of * dout.dims[1] + (rows.row - rows.begin), 0, "clamp")
+    return e.take(flat, rows.segment * dout.dims[1] + (rows.row - rows.begin), 0, "clamp")
 
 
 # sequence_unpad ----------------------------------------------------------------------------------------------------
@@ -103,8 +103,8 @@ def _infer_unpad(call: Call) -> Inferred:
 
 def _source_rows(x: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.Tensor:
     """For each row of Out, its row in the flattened steps of X."""
-    segments = Rows(starts_of(length), rows)
-    return segments.of * x.dims[1] + (segments.row - segments.begin)
+    segments = SegmentRows(starts_of(length), rows)
+    return segments.segment * x.dims[1] + (segments.row - segments.begin)
 
 
 @operator(

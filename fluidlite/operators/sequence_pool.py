@@ -62,7 +62,7 @@ def sequence_pool(x: e.Tensor, *, pooltype: str, pad_value: e.Number) -> tuple[e
     elif pooltype == "MAX":
         out = e.segment("max", values, starts)
         rows = rows_of(x)
-        top = e.take(out, rows.of, 0, "clamp")
+        top = e.take(out, rows.segment, 0, "clamp")
         is_top = e.logical_or(e.equal(values, top), e.isnan(values))
         row = e.broadcast(per_row(rows.row, x), x.dims)
         first = e.segment("min", e.where(is_top, row, x.dims[0]), starts)
@@ -84,14 +84,14 @@ def sequence_pool(x: e.Tensor, *, pooltype: str, pad_value: e.Number) -> tuple[e
 def sequence_pool_grad(x: e.Tensor, max_index: e.Tensor, dout: e.Tensor, *, pooltype: str) -> e.Tensor:
     """Hand-written: MAX reads MaxIndex, and no type reads X."""
     rows = rows_of(x)
-    dout_rows = e.take(e.wide(dout), rows.of, 0, "clamp")
+    dout_rows = e.take(e.wide(dout), rows.segment, 0, "clamp")
     if pooltype == "SUM":
         return dout_rows
     if pooltype in ("AVERAGE", "SQRT"):
         length = e.cast(per_row(rows.end - rows.begin, x), dout_rows.dtype)
         return dout_rows / (length if pooltype == "AVERAGE" else e.sqrt(length))
     if pooltype == "MAX":
-        chosen = e.equal(e.cast(e.take(max_index, rows.of, 0, "clamp"), "int64"), per_row(rows.row, x))
+        chosen = e.equal(e.cast(e.take(max_index, rows.segment, 0, "clamp"), "int64"), per_row(rows.row, x))
     else:
         chosen = per_row(e.equal(rows.row, rows.begin if pooltype == "FIRST" else rows.end - 1), x)
     return e.where(chosen, dout_rows, 0)
@@ -110,8 +110,8 @@ def sequence_softmax(x: e.Tensor) -> e.Tensor:
     for d in x.dims[1:]:
         e.need(d == 1, "X", "a number a row, as [rows, 1]")
     values = e.wide(x)
-    powers = e.exp(values - e.take(e.segment("max", values, rows.starts), rows.of, 0, "clamp"))
-    return powers / e.take(e.segment("sum", powers, rows.starts), rows.of, 0, "clamp")
+    powers = e.exp(values - e.take(e.segment("max", values, rows.starts), rows.segment, 0, "clamp"))
+    return powers / e.take(e.segment("sum", powers, rows.starts), rows.segment, 0, "clamp")
 
 
 def _infer_softmax_grad(call: Call) -> Inferred:
@@ -129,4 +129,4 @@ def sequence_softmax_grad(x: e.Tensor, out: e.Tensor, dout: e.Tensor) -> e.Tenso
     """Hand-written: the derived gradient reads both X and Out."""
     rows = rows_of(x)
     weighed = e.wide(out) * e.wide(dout)
-    return weighed - e.wide(out) * e.take(e.segment("sum", weighed, rows.starts), rows.of, 0, "clamp")
+    return weighed - e.wide(out) * e.take(e.segment("sum", weighed, rows.starts), rows.segment, 0, "clamp")

@@ -9,7 +9,7 @@ from fluidlite.tensor.tensor_spec import Lod, Spec
 _DO = "declare the data with lod_level=1, or use layers.lod_reset"
 
 
-def count(spec: Spec) -> int:
+def sequence_count(spec: Spec) -> int:
     """The number of sequences of the last level; -1 if it is unknown."""
     return len(spec.lod[-1]) - 1 if spec.lod else -1
 
@@ -22,7 +22,7 @@ def as_x(call: Call) -> dict[str, Spec]:
 def a_row_a_sequence(call: Call) -> dict[str, Spec]:
     """Dims of Out: a row of X for each sequence of its last level."""
     x = need_lod(call, "X")
-    return {"Out": Spec.of((count(x), *x.dims[1:]), x.dtype)}
+    return {"Out": Spec.of((sequence_count(x), *x.dims[1:]), x.dtype)}
 
 
 def need_sequences(x: e.Tensor, slot: str) -> None:
@@ -41,11 +41,11 @@ def need_lod(call: Call, slot: str, i: int = 0) -> Spec:
     return spec
 
 
-class Rows:
+class SegmentRows:
     """Rows of sequences, as int64 tensors.
 
     ``starts``: the offsets: the first row of each sequence, and the number of rows.
-    ``of``: for each row, the index of its sequence.
+    ``segment``: for each row, the index of its sequence.
     ``begin``, ``end``: for each row, the first row of its sequence, and the row after the last.
     ``row``: the index of each row.
     """
@@ -53,15 +53,15 @@ class Rows:
     def __init__(self, starts: e.Tensor, rows: e.Numeric) -> None:
         self.starts = starts
         self.row = e.iota((rows,), 0)
-        self.of = e.segment_of(starts, rows)
-        self.begin = e.take(starts, self.of, 0, "clamp")
-        self.end = e.take(starts, self.of + 1, 0, "clamp")
+        self.segment = e.segment_of(starts, rows)
+        self.begin = e.take(starts, self.segment, 0, "clamp")
+        self.end = e.take(starts, self.segment + 1, 0, "clamp")
 
 
-def rows_of(x: e.Tensor, slot: str = "X") -> Rows:
+def rows_of(x: e.Tensor, slot: str = "X") -> SegmentRows:
     """The rows of an operand, by the last level of its LoD."""
     need_sequences(x, slot)
-    return Rows(e.offsets(x), x.dims[0])
+    return SegmentRows(e.offsets(x), x.dims[0])
 
 
 def starts_of(lengths: e.Tensor) -> e.Tensor:

@@ -9,7 +9,7 @@ from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.declare import gradient
 from fluidlite.operators.inference import Inferred, agree
 from fluidlite.operators.ragged import need_one_level, same_count
-from fluidlite.operators.sequence_rows import count
+from fluidlite.operators.sequence_rows import sequence_count
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Execution, Inference
@@ -24,8 +24,8 @@ def _infer(call: Call) -> Inferred:
     topks, channels = call.attr("topks"), call.attr("channel_num")
     if not topks or list(topks) != sorted(set(topks)) or topks[0] < 1:
         call.fail_attr("topks", "numbers of 1 or more that rise")
-    matrices = same_count(call, "ROW", count(row), "X", count(x))
-    same_count(call, "COLUMN", count(column), "X", matrices)
+    matrices = same_count(call, "ROW", sequence_count(row), "X", sequence_count(x))
+    same_count(call, "COLUMN", sequence_count(column), "X", matrices)
     if x.lod and row.lod and column.lod:
         sizes = [[b - a for a, b in pairwise(spec.lod[0])] for spec in (x, row, column)]
         for i, (numbers, rows, columns) in enumerate(zip(*sizes, strict=True)):

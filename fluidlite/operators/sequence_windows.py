@@ -25,7 +25,7 @@ def _windows(x: e.Tensor, start: int, length: int) -> e.Tensor:
     "sequence_conv",
     Differentiation(
         reads=("X", "Filter"),
-        doc="X@GRAD = the sums over the windows that a step lies in; Filter@GRAD = the windows, times Out@GRAD",
+        doc="X@GRAD = the sums over the windows that a step lies in; Filter@GRAD = the windows times Out@GRAD",
         memory="the windows, and their gradient: each X contextLength times",
     ),
     Execution(memory="the windows: X contextLength times"),

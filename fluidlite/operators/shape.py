@@ -160,7 +160,7 @@ register_pair(
             "ints",
             (),
             minimum=-1,
-            doc="dims of Out; 0: as in X; one may be -1: what remains. Beside a tensor of dims, "
+            doc="dims of Out; 0: as in X; one may be -1: the remainder. Beside a tensor of dims, "
             "0 and -1 mean unknown, and the other dims must be equal",
             tensors=(as_tensors("ShapeTensor"), as_tensor("Shape")),
         ),
@@ -196,7 +196,7 @@ register_pair(
     _transpose_back,
     _infer_transpose,
     view=False,
-    attrs=(Attr("axis", "ints", doc="which dim of X each dim of Out is"),),
+    attrs=(Attr("axis", "ints", doc="for each dim of Out, the dim of X"),),
     doc="Out = X with its dims in the order axis",
     grad_doc="X@GRAD = Out@GRAD with its dims in the inverse order",
     source="Fluid transpose_op.cc",

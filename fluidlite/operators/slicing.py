@@ -95,7 +95,7 @@ def _sliced(
 
 @operator(
     "slice",
-    Differentiation(reads=(), doc="Input@GRAD = Out@GRAD where Input was kept, else 0"),
+    Differentiation(reads=(), doc="Input@GRAD = Out@GRAD inside the slice, else 0"),
     Inference(_infer_slice),
     attrs=_SLICE_ATTRS,
     dtypes={"Input": ALL},
@@ -114,7 +114,7 @@ def _bounds(x: e.Tensor, axes: tuple[int, ...], starts: Numbers, steps: Numbers 
 
 @operator(
     "strided_slice",
-    Differentiation(reads=(), doc="Input@GRAD = Out@GRAD where Input was kept, else 0"),
+    Differentiation(reads=(), doc="Input@GRAD = Out@GRAD inside the slice, else 0"),
     Inference(_infer_slice),
     attrs=_STRIDED_ATTRS,
     dtypes={"Input": ALL},

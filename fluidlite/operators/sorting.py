@@ -38,8 +38,8 @@ _argsort = register_op(
     outputs=("Out", "Indices"),
     attrs=_SORT,
     dtypes={"X": NUMBERS},
-    doc="Out = X sorted along the axis, NaN last; Indices = where each element was; equal ones keep their order; "
-    "takes temporary memory of both outputs, asked for one of them twice that",
+    doc="Out = X sorted along the axis, NaN last; Indices = the original index of each element; stable; takes "
+    "temporary memory of both outputs, and twice that if only one is requested",
     source="Fluid argsort_op.cc",
 )
 
@@ -100,7 +100,7 @@ def _index_of(type: str, find: Callable[..., e.Tensor], word: str) -> None:
         attrs=[
             Attr("axis", "int", doc="the axis along which to look; negative ones count from the end"),
             Attr("keepdims", "bool", False, doc="keep the axis as 1"),
-            Attr("flatten", "bool", False, doc="look at X as one row, whatever axis says; Out is [1]"),
+            Attr("flatten", "bool", False, doc="flatten X and ignore axis; Out is [1]"),
             Attr("dtype", "dtype", optional=True, choices=INTS, doc="dtype of Out; none, or -1: int64"),
         ],
         dtypes={"X": (*ALL_FLOATS, *ALL_INTS)},

@@ -62,7 +62,7 @@ def _infer_parts(slot: str, out: str) -> Infer:
     outputs=["Y"],
     attrs=[_AXIS],
     dtypes={"X": ALL},
-    doc="Y = the tensors X side by side along a new axis",
+    doc="Y = the tensors X stacked along a new axis",
     source="Fluid stack_op.cc",
 )
 def stack(x: Tensors, *, axis: int) -> e.Tensor:
@@ -70,7 +70,9 @@ def stack(x: Tensors, *, axis: int) -> e.Tensor:
     return _stacked(x, axis, "X")
 
 
-@gradient(stack, Inference(_infer_parts("Y@GRAD", "X@GRAD")), doc="X@GRAD[i] = the part of Y@GRAD that X[i] has become")
+@gradient(
+    stack, Inference(_infer_parts("Y@GRAD", "X@GRAD")), doc="X@GRAD[i] = the part of Y@GRAD that corresponds to X[i]"
+)
 def stack_grad(dy: e.Tensor, *, axis: int) -> tuple[Tensors]:
     """Hand-written: it takes the dims from Y@GRAD, so that X is not read."""
     return (_unstacked(dy, axis),)
@@ -91,7 +93,7 @@ def _infer_unstack(call: Call) -> Inferred:
     Inference(_infer_unstack),
     outputs=[Slot("Y", duplicable=True)],
     dtypes={"X": ALL},
-    attrs=[_AXIS, Attr("num", "int", minimum=1, maximum=65536, doc="how many parts there are: X's dim at axis")],
+    attrs=[_AXIS, Attr("num", "int", minimum=1, maximum=65536, doc="number of parts: X's dim at axis")],
     doc="Y = the parts of X along axis, without it",
     source="Fluid unstack_op.cc",
 )

@@ -101,7 +101,7 @@ def _image_windows(
             dispensable=True,
             value=True,
             doc="heights and widths of the images, [images, 2], of "
-            "which the fractions are left out; they count where there are several images",
+            "which the fractions are truncated; they are used if there are several images",
         ),
     ),
     attrs=_UNFOLD_ATTRS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fluidlite.base.dtypes import FLOATS, INTS
 from fluidlite.operators.inference import Inferred, agree, grad_like, grad_outputs
 from fluidlite.operators.ragged import need_lengths, need_number_a_row, need_one_level, same_count
-from fluidlite.operators.sequence_rows import count
+from fluidlite.operators.sequence_rows import sequence_count
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
@@ -36,7 +36,7 @@ def _infer(call: Call) -> Inferred:
         call.need(logits.rank == 2, "Logits", "[rows, classes], sequences by LoD")
         need_one_level(call, "Logits")
         need_number_a_row(call, "Label")
-        batch = same_count(call, "Label", count(label), "Logits", count(logits))
+        batch = same_count(call, "Label", sequence_count(label), "Logits", sequence_count(logits))
     classes = logits.dims[-1]
     if classes >= 0 and not call.attr("blank") < classes:
         call.fail_attr("blank", f"a class of Logits, which has {classes}: from 0 to {classes - 1}")

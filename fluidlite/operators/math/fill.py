@@ -9,7 +9,7 @@ from fluidlite.program.op_call import Call
 
 
 def fill_number(call: Call) -> bool | int | float:
-    """Return what Out is filled with, as a number of its dtype's kind.
+    """Return the value of Out as a bool, int or float, by its dtype.
 
     The slot ValueTensor takes precedence over the attribute ``str_value``, and that over ``value``. Integers are
     converted as by cast: they saturate, and NaN becomes 0.

@@ -16,7 +16,11 @@ from fluidlite.conformance.samples import (
 )
 
 if _TYPE_CHECKING:
-    from fluidlite.conformance.certificate import Certificate as Certificate, Outcome as Outcome, Row as Row
+    from fluidlite.conformance.certificate import (
+        Certificate as Certificate,
+        OperatorRow as OperatorRow,
+        Outcome as Outcome,
+    )
     from fluidlite.conformance.certificate_page import page as page
     from fluidlite.conformance.certification import certify as certify
     from fluidlite.conformance.plugin_modules import load_plugin_modules as load_plugin_modules
@@ -24,7 +28,7 @@ if _TYPE_CHECKING:
 _LATE = {
     "Certificate": "certificate",
     "Outcome": "certificate",
-    "Row": "certificate",
+    "OperatorRow": "certificate",
     "certify": "certification",
     "load_plugin_modules": "plugin_modules",
     "page": "certificate_page",

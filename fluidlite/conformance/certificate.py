@@ -50,7 +50,7 @@ class Outcome:
 
 
 @dataclass
-class Row:
+class OperatorRow:
     """The results of one operator in a certificate.
 
     Attributes
@@ -148,11 +148,11 @@ class Certificate:
         """How many checks ended in a state."""
         return sum(outcome.state == state for outcome in self.outcomes)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[OperatorRow]:
         """One row for each operator, by name, after the checks of the device."""
-        by_operator: dict[str, Row] = {}
+        by_operator: dict[str, OperatorRow] = {}
         for outcome in self.outcomes:
-            row = by_operator.setdefault(outcome.operator, Row(outcome.operator))
+            row = by_operator.setdefault(outcome.operator, OperatorRow(outcome.operator))
             row.outcomes.append(outcome)
             for type, how, library in outcome.uses:
                 library = "" if how == FALLBACK else library  # a library of the fallback place, not of this one

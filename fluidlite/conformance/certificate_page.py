@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from html import escape
 
-from fluidlite.conformance.certificate import FAILED, KNOWN, PASSED, Certificate, Outcome, Row
+from fluidlite.conformance.certificate import FAILED, KNOWN, PASSED, Certificate, OperatorRow, Outcome
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --soft: #5d6778; --line: #e3e7ee; --paper: #fff; --card: #f6f8fb;
@@ -217,7 +217,7 @@ def _operators(certificate: Certificate) -> str:
     )
 
 
-def _row(row: Row) -> str:
+def _row(row: OperatorRow) -> str:
     failed = len(row.failures)
     cell = f"<td class='n bad'>{failed}</td>" if failed else "<td class='n ok'>0</td>"
     if row.count(KNOWN):

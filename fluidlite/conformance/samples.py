@@ -61,7 +61,7 @@ Samples = Union[Callable[[], Iterable[Sample]], Sequence[Sample]]
 
 
 @dataclass(eq=False)
-class Registration:
+class SampleRegistration:
     """The samples and the reference of one type, as registered by :func:`register_samples`."""
 
     type: str
@@ -100,7 +100,7 @@ def register_samples(
     frame = sys._getframe(1)
     if not types or not all(isinstance(type, str) for type in types):
         raise RegistryError(f"register_samples got {types!r}; expected the types of operators")
-    registrations = [Registration(type, reference, samples, declared_at(frame), override) for type in types]
+    registrations = [SampleRegistration(type, reference, samples, declared_at(frame), override) for type in types]
     for registration in registrations:
         registry.add(registration, frame)
 
@@ -130,13 +130,13 @@ class SampleRegistry:
     """Registrations by type: fluidlite's own and those of programs; those of loaded plugins take precedence."""
 
     def __init__(self) -> None:
-        self._own: dict[str, Registration] = {}
-        self._of_plugins: dict[str, Registration] = {}
+        self._own: dict[str, SampleRegistration] = {}
+        self._of_plugins: dict[str, SampleRegistration] = {}
         self._plugin_version = -1
         self._loaded = False
         self._lock = new_rlock()
 
-    def add(self, registration: Registration, frame: FrameType) -> None:
+    def add(self, registration: SampleRegistration, frame: FrameType) -> None:
         """Register immediately; registrations of a plugin's module are valid while the plugin is loaded."""
         if plugin_modules.declare(registration, frame) is not None:
             return
@@ -148,7 +148,7 @@ class SampleRegistry:
             _need_operator(registration)
             _insert(self._own, registration, self._of_plugins)
 
-    def find(self, type: str) -> Registration | None:
+    def find(self, type: str) -> SampleRegistration | None:
         """The registration of a type, or None."""
         with self._lock:
             self._refresh()
@@ -182,11 +182,11 @@ class SampleRegistry:
                     _leave_out(record, exc)
         self._plugin_version = plugin_modules.version
 
-    def _registrations_of(self, record: plugin_loader.PluginRecord) -> dict[str, Registration]:
+    def _registrations_of(self, record: plugin_loader.PluginRecord) -> dict[str, SampleRegistration]:
         for module in record.brought["samples"]:
             importlib.import_module(module)
-        registrations: dict[str, Registration] = {}
-        declared = [entry for entry in plugin_modules.declared(record.name) if isinstance(entry, Registration)]
+        registrations: dict[str, SampleRegistration] = {}
+        declared = [entry for entry in plugin_modules.declared(record.name) if isinstance(entry, SampleRegistration)]
         for entry in declared:  # imported before the plugin was loaded: now the plugin's
             if self._own.get(entry.type) is entry:
                 del self._own[entry.type]
@@ -203,7 +203,7 @@ def _leave_out(record: plugin_loader.PluginRecord, why: BaseException) -> None:
         warnings.warn(f"plugin {record.name!r}: {note}", PluginWarning, stacklevel=6)
 
 
-def _need_operator(registration: Registration) -> None:
+def _need_operator(registration: SampleRegistration) -> None:
     """Raise RegistryError if no operator has the type: its samples would check nothing."""
     try:
         ops.get(registration.type)
@@ -211,7 +211,9 @@ def _need_operator(registration: Registration) -> None:
         raise RegistryError(f"samples are registered at {registration.origin}, but {exc}") from None
 
 
-def _insert(target: dict[str, Registration], entry: Registration, existing: Mapping[str, Registration]) -> None:
+def _insert(
+    target: dict[str, SampleRegistration], entry: SampleRegistration, existing: Mapping[str, SampleRegistration]
+) -> None:
     """Insert a registration; a second one of a type, in ``target`` or ``existing``, is an error unless it overrides."""
     other = target.get(entry.type) or existing.get(entry.type)
     if other is not None and not entry.override:

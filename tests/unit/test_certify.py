@@ -140,7 +140,7 @@ def test_who_takes_long_for_an_outcome_finds_the_next_one(monkeypatch: pytest.Mo
             self.process: Any = SimpleNamespace(kill=lambda: None)
             replies.put((self, {"ready": True}))
 
-        def give(self, chunk: Any) -> None:
+        def send_chunk(self, chunk: Any) -> None:
             self.chunk = deque(chunk)
             begun.append((self, chunk[0]))
             self.replies.put((self, {"started": chunk[0]}))

@@ -1,4 +1,4 @@
-"""Samples and references of the operators: a module has those of the module of ``fluidlite.operators`` called so.
+"""Samples and references of operators; each module mirrors the one of the same name in ``fluidlite.operators``.
 
-They are loaded when samples are first asked for.
+They are imported when samples are first requested.
 """

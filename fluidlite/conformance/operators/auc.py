@@ -8,8 +8,8 @@ from fluidlite.conformance.sample_helpers import EVERY, Attrs, Inputs, Outputs, 
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _slid(stat: Any, counts: Any, steps: int) -> tuple[Any, Any]:
-    """Return the next state, and the counts that the area is of."""
+def _next_state(stat: Any, counts: Any, steps: int) -> tuple[Any, Any]:
+    """Return the next state, and the counts of which the area is computed."""
     flat, buckets = stat.reshape(-1).copy(), len(counts)
     if not steps:
         flat += counts
@@ -26,7 +26,7 @@ def _slid(stat: Any, counts: Any, steps: int) -> tuple[Any, Any]:
 
 def _samples() -> list[Sample]:
     def inputs(rows: int, dims: tuple[int, ...], width: int = 2, times: int = 0, dtype: str = "int64") -> Any:
-        score = np.asarray(ints(rows, high=129) / 128, "float32")  # such as every floating dtype holds exactly
+        score = np.asarray(ints(rows, high=129) / 128, "float32")  # exact in all floating dtypes
         stats = [ints(*dims, high=5, seed=i) for i in (3, 4)]
         if times:  # the ring's counts and their sum
             for stat in stats:
@@ -44,7 +44,7 @@ def _samples() -> list[Sample]:
     none = {**inputs(5, (1, 17)), "Label": ints(5, 1, high=1), "StatPos": ints(1, 17, high=1)}
     less = inputs(2, (69,), times=3)
     for slot in ("StatPos", "StatNeg"):
-        less[slot][51:68] = 0  # the sum has less than the batch that leaves it
+        less[slot][51:68] = 0  # the sum is smaller than the oldest batch, which is subtracted
     return [
         Sample(inputs(30, (1, 17)), some, name="global", dtypes=EVERY),
         Sample(inputs(30, (1, 17)), {**some, "curve": "PR"}, name="pr"),
@@ -68,8 +68,8 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     counts = np.zeros((2, buckets), "int64")
     for score, positive in zip(scores, truth, strict=True):
         counts[int(positive), int(score * attrs["num_thresholds"])] += 1
-    next_pos, pos = _slid(inputs["StatPos"], counts[1], attrs["slide_steps"])
-    next_neg, neg = _slid(inputs["StatNeg"], counts[0], attrs["slide_steps"])
+    next_pos, pos = _next_state(inputs["StatPos"], counts[1], attrs["slide_steps"])
+    next_neg, neg = _next_state(inputs["StatNeg"], counts[0], attrs["slide_steps"])
     area = sum(neg[i] * (pos[i + 1 :].sum() + pos[i] / 2) for i in range(buckets))
     auc = np.asarray([area / float(pos.sum()) / float(neg.sum()) if pos.sum() > 0 and neg.sum() > 0 else 0.0])
     return {"AUC": auc, "StatPosOut": next_pos, "StatNegOut": next_neg}

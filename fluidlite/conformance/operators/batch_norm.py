@@ -11,14 +11,14 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _uses_averages(attrs: Attrs) -> bool:
-    """Whether Mean and Variance normalise, and are left as they are."""
+    """Whether X is normalised by Mean and Variance, which are not updated then."""
     return bool(attrs["use_global_stats"] or (attrs["is_test"] and not attrs["trainable_statistics"]))
 
 
 def _inputs(
     *dims: int, last: bool = False, dtype: str = "float32", momentum: float | None = None, **options: Any
 ) -> Any:
-    """X of a dtype and float32 parameters; ``kept`` gives a MomentumTensor."""
+    """X of a dtype and float32 parameters; ``momentum`` gives a MomentumTensor."""
     channels = dims[-1] if last else dims[1]
     inputs = {
         "X": rand(*dims, seed=len(dims), **options).astype(NUMPY[dtype]),
@@ -75,7 +75,7 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     if _uses_averages(attrs):
         mean, variance = old_mean, old_variance
         new_mean, new_variance = old_mean, old_variance
-    elif len(rows) == 1:  # Fluid: nothing to normalise by
+    elif len(rows) == 1:  # as in Fluid: the variance is 0
         nothing = np.zeros_like(old_mean)
         return {
             "Y": x,

@@ -13,7 +13,7 @@ END = 1
 
 
 def selected(inputs: Inputs, attrs: Attrs, offsets: Any) -> list[tuple[int, int, float]]:
-    """The prefix, word and score of all that one step selects: each candidate is listed, and lists are sorted."""
+    """Prefix, word and score of each selection of one step, by sorting a list of all candidates."""
     scores, end = inputs["scores"], attrs["end_id"]
     rows: list[tuple[int, int, float]] = []
     for begin, stop in pairwise(offsets):

@@ -8,8 +8,8 @@ from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Out
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _short(*dims: int, seed: int = 0) -> Any:
-    """Rows of usual length, of zeros, and shorter than what counts."""
+def _rows_of_norms(*dims: int, seed: int = 0) -> Any:
+    """Rows of ordinary norm, of zeros, and of a norm below the lower bound."""
     scale = np.asarray([1, 0, 2.0**-16], "float32")[(np.arange(dims[0]) + seed) % 3]
     return rand(*dims, seed=seed) * scale[:, None]
 
@@ -29,8 +29,8 @@ MIN_SQUARED_NORM = 1e-8
         Sample(pair((70, 1200), (70, 1200)), {}, name="large", dtypes=WIDE),
         Sample(pair((70, 1200), (1, 1200)), {}, name="large_one_row", dtypes=WIDE),
         Sample(pair((0, 3), (1, 3)), {}, name="empty"),
-        Sample({"X": _short(5, 7), "Y": _short(5, 7, seed=1)}, {}, name="zeros", dtypes=EVERY),
-        Sample({"X": _short(5, 7), "Y": np.zeros((1, 7), "float32")}, {}, name="one_row_of_zeros"),
+        Sample({"X": _rows_of_norms(5, 7), "Y": _rows_of_norms(5, 7, seed=1)}, {}, name="zeros", dtypes=EVERY),
+        Sample({"X": _rows_of_norms(5, 7), "Y": np.zeros((1, 7), "float32")}, {}, name="one_row_of_zeros"),
     ],
 )
 def _reference_cos(inputs: Inputs, attrs: Attrs) -> Outputs:

@@ -1,4 +1,4 @@
-"""Samples and the reference of fluidlite.operators.chunk_eval: every run of rows is asked whether it is a chunk."""
+"""Samples and the reference of fluidlite.operators.chunk_eval: each run of rows is tested for being a chunk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LETTERS = {"IOB": "BI", "IOE": "IE", "IOBES": "BIES", "plain": "I"}
 
 
 def enumerated(tags: list[int], types: int, scheme: str) -> set[tuple[int, int, int]]:
-    """All (begin, end, type) whose rows are of the type, not parted inside, and parted from their neighbours."""
+    """All (begin, end, type) of runs of the type with boundaries at both ends and none inside."""
     letters = _LETTERS[scheme]
     marks = [(tag // len(letters), letters[tag % len(letters)]) for tag in tags]
 

@@ -13,8 +13,8 @@ from fluidlite.conformance.samples import Sample, register_samples
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
-def _alone(inputs: Inputs, attrs: Attrs) -> Outputs:
-    """The reduction over one member, its rows, its X."""
+def _single_member(inputs: Inputs, attrs: Attrs) -> Outputs:
+    """Reference of a collective over one member: X itself."""
     return {"Out": inputs["X"]}
 
 
@@ -24,7 +24,7 @@ for _type in ("c_allreduce_sum", "c_allreduce_max", "c_allreduce_min", "c_allred
     _grads = ("X",) if _type == "c_allreduce_sum" else ()
     register_samples(
         _type,
-        reference=_alone,
+        reference=_single_member,
         samples=[
             Sample({"X": [rand(3, 4)]}, {"use_calc_stream": True}, grads=_grads, name="one", dtypes=_DTYPES),
             Sample({"X": [rand(3, 4)]}, {}, name="begun"),
@@ -36,7 +36,7 @@ for _type in ("c_allreduce_sum", "c_allreduce_max", "c_allreduce_min", "c_allred
 
 register_samples(
     "c_allgather",
-    reference=_alone,
+    reference=_single_member,
     samples=[
         Sample({"X": rand(3, 4)}, {"nranks": 1}, grads=("X",), name="rows", dtypes=_DTYPES),
         Sample({"X": _WHOLE}, {"ring_id": 3}, name="integers"),
@@ -44,7 +44,7 @@ register_samples(
 )
 register_samples(
     "c_reducescatter",
-    reference=_alone,
+    reference=_single_member,
     samples=[
         Sample({"X": rand(3, 4)}, {"nranks": 1}, grads=("X",), name="rows", dtypes=_DTYPES),
         Sample({"X": _WHOLE}, {"use_calc_stream": True}, name="integers"),
@@ -52,16 +52,16 @@ register_samples(
 )
 register_samples(
     "c_broadcast",
-    reference=_alone,
+    reference=_single_member,
     samples=[
         Sample({"X": rand(3, 4)}, {"root": 0}, name="floats", dtypes=_DTYPES),
         Sample({"X": np.array([True, False, True])}, {"root": 0, "use_calc_stream": True}, name="bools"),
     ],
 )
-register_samples("c_sync_calc_stream", reference=_alone, samples=[Sample({"X": rand(3, 4)}, {}, name="plain")])
+register_samples("c_sync_calc_stream", reference=_single_member, samples=[Sample({"X": rand(3, 4)}, {}, name="plain")])
 register_samples(
     "c_sync_comm_stream",
-    reference=_alone,
+    reference=_single_member,
     samples=[
         Sample({"X": [rand(3, 4)]}, {"ring_id": 0}, name="nothing under way"),
         Sample({"X": [rand(3, 4), rand(2)]}, {"ring_id": 5}, name="several"),

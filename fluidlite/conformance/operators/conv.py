@@ -9,10 +9,10 @@ import numpy as np
 from fluidlite.conformance.operators.conv_common import (
     case,
     channels_first,
-    finished,
     fused,
     reference_dilations,
     reference_pads,
+    with_epilogue,
 )
 from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs
 from fluidlite.conformance.samples import Sample, register_samples
@@ -37,7 +37,7 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     columns = windows.reshape(x.shape[0], groups, prod(w.shape[1:]), prod(counts))
     y = w.reshape(groups, w.shape[0] // groups, -1) @ columns
     y = y.reshape(x.shape[0], w.shape[0], *counts)
-    return finished(y, inputs, attrs)
+    return with_epilogue(y, inputs, attrs)
 
 
 def _fused(x: Sequence[int], w: Sequence[int], out: Sequence[int], **attrs: Any) -> list[Sample]:

@@ -26,7 +26,7 @@ def reference_pads(sizes: Sequence[int], kernel: Sequence[int], attrs: Attrs) ->
 
 
 def reference_dilations(attrs: Attrs) -> list[int]:
-    """Return the dilations that count: SAME has none."""
+    """Return the effective dilations; SAME ignores them."""
     return [1] * len(attrs["dilations"]) if attrs["padding_algorithm"] == "SAME" else list(attrs["dilations"])
 
 
@@ -58,8 +58,8 @@ def fused(x: Sequence[int], w: Sequence[int], **attrs: Any) -> list[Sample]:
     ]
 
 
-def finished(y: Any, inputs: Inputs, attrs: Attrs) -> Outputs:
-    """Return Output: of a convolution with its channels second, bias, residual data and what is fused added."""
+def with_epilogue(y: Any, inputs: Inputs, attrs: Attrs) -> Outputs:
+    """Return Output of a channels-second convolution: add bias and residual data, apply fused activations."""
     if "Bias" in inputs:
         y = y + inputs["Bias"].reshape(-1, *(1,) * (y.ndim - 2))
     if "ResidualData" in inputs:
@@ -78,7 +78,7 @@ def in_data_format(y: Any, attrs: Attrs) -> Any:
 
 
 def reference_activation(y: Any, attrs: Attrs) -> Any:
-    """Return the activations that are fused, one after the other: relu, bounded relu, then the one that is named."""
+    """Apply the fused activations in order: relu, bounded relu, then fuse_activation."""
     name, alpha = attrs["fuse_activation"], attrs["fuse_alpha"]
     if attrs["fuse_relu"]:
         y = np.maximum(y, 0)
@@ -89,5 +89,5 @@ def reference_activation(y: Any, attrs: Attrs) -> Any:
     if name == "relu6":
         return np.clip(y, 0, alpha)
     if name == "leaky_relu":
-        return np.maximum(y, alpha * y)  # of a slope above 1, too: as the operator leaky_relu
+        return np.maximum(y, alpha * y)  # also for a slope above 1, as in leaky_relu
     return y / (1 + np.exp(-alpha * y)) if name == "swish" else y

@@ -9,10 +9,10 @@ import numpy as np
 from fluidlite.conformance.operators.conv_common import (
     case,
     channels_first,
-    finished,
     fused,
     reference_dilations,
     reference_pads,
+    with_epilogue,
 )
 from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs
 from fluidlite.conformance.samples import Sample, register_samples
@@ -44,7 +44,7 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     y = full.reshape(images, groups * w.shape[1], *room)
     window: Any = [slice(before, before + n) for n, (before, _) in zip(sizes, pads, strict=True)]
     y = y[(..., *window)]
-    return finished(y, inputs, attrs)
+    return with_epilogue(y, inputs, attrs)
 
 
 _case = partial(case, transposed=True)

@@ -9,7 +9,7 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _exact(dtype: str) -> str:
-    """Return the dtype in which a reference answers for ``dtype``."""
+    """Return the dtype of a reference's result for ``dtype``."""
     return "float64" if "float" in dtype else dtype
 
 
@@ -83,7 +83,7 @@ _VALUES = ("fp32_values", "int32_values", "int64_values", "bool_values")
     ],
 )
 def _reference_value(inputs: Inputs, attrs: Attrs) -> Outputs:
-    values = sum((attrs[name] for name in _VALUES), ())  # only one has any
+    values = sum((attrs[name] for name in _VALUES), ())  # at most one is not empty
     return {"Out": np.reshape(np.asarray(values, _exact(attrs["dtype"])), attrs["shape"])}
 
 

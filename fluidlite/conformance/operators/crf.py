@@ -33,7 +33,7 @@ def _log_sum(scores: Any) -> float:
 
 
 def _unpadded(reference: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """The reference that also takes padded sequences: each alone, as one with LoD."""
+    """Extend a reference to padded sequences: it is called for each of them as one sequence with LoD."""
 
     def of_both(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
         if "Length" not in inputs:
@@ -69,7 +69,7 @@ def _inputs(steps: int, tags: int) -> dict[str, Any]:
 def _padded(name: str, grads: tuple[str, ...] = (), label: bool = True) -> Sample:
     inputs = _inputs(12, 3)
     inputs["Emission"], inputs["Label"] = inputs["Emission"].reshape(3, 4, 3), inputs["Label"].reshape(3, 4)
-    inputs["Label"][1, 3] = 7  # behind the end: it does not count
+    inputs["Label"][1, 3] = 7  # behind the end, so that it is ignored
     if not label:
         del inputs["Label"]
     return Sample({**inputs, "Length": np.array([[4], [1], [0]])}, {}, grads, name=name, dtypes=WIDE)

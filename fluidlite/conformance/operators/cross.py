@@ -5,7 +5,7 @@ import numpy as np
 from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, pair
 from fluidlite.conformance.samples import Sample, register_samples
 
-_ANY = 9
+_ANY_DIM = 9
 
 
 @register_samples(
@@ -22,5 +22,5 @@ _ANY = 9
 )
 def _reference_cross(inputs: Inputs, attrs: Attrs) -> Outputs:
     x = inputs["X"]
-    axis = attrs["dim"] if attrs["dim"] != _ANY else x.shape.index(3)
+    axis = attrs["dim"] if attrs["dim"] != _ANY_DIM else x.shape.index(3)
     return {"Out": np.cross(x, inputs["Y"], axis=axis)}

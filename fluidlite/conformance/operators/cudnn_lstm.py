@@ -47,7 +47,7 @@ def _sample(
     ],
 )
 def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
-    """Layer by layer, direction by direction, step by step; W is read from front to back, the biases apart."""
+    """Layer by layer, direction by direction, step by step; W has all weights in order, then all biases."""
     x, w = inputs["Input"], inputs["W"]
     hidden, ways = attrs["hidden_size"], 2 if attrs["is_bidirec"] else 1
     steps, batch, _ = x.shape

@@ -12,18 +12,18 @@ def _line(seed: int) -> Any:
     return rand(6, low=0.5, high=2, seed=seed)
 
 
-_HELD = {
+_STATS = {
     "BatchSize": _line(5) * 16,
     "BatchSum": rand(6, low=-9, high=9, seed=6),
     "BatchSquareSum": _line(7) * 30,
 }
 _WEIGHTS = {"scale_w": _line(3), "bias": rand(6, seed=4)}
 _SCALED: dict[str, Any] = {"enable_scale_and_shift": True}
-_FOUND = {"Means": rand(6, seed=1), "Scales": _line(2), "Y@GRAD": rand(5, 6, seed=8)}
+_SAVED = {"Means": rand(6, seed=1), "Scales": _line(2), "Y@GRAD": rand(5, 6, seed=8)}
 
 
 def _slots(width: int) -> dict[str, Any]:
-    """X with some slots never shown."""
+    """X with some absent slots."""
     x = rand(5, 6)
     x[::2, ::width] = 0
     return {"X": x}
@@ -32,16 +32,16 @@ def _slots(width: int) -> dict[str, Any]:
 @register_samples(
     "data_norm",
     samples=lambda: [
-        Sample({"X": rand(5, 6), **_HELD}, {}, ("X",), name="rows", dtypes=WIDE),
-        Sample({"X": rand(5, 6), **_HELD}, {"data_layout": "NHWC"}, ("X",), name="last"),
-        Sample({"X": rand(5, 6), **_HELD, **_WEIGHTS}, _SCALED, ("X", "scale_w", "bias"), name="scaled", dtypes=WIDE),
-        Sample({"X": rand(5, 6), **_HELD, **_WEIGHTS}, {}, name="weights_unused"),
-        Sample({**_slots(3), **_HELD}, {"slot_dim": 3}, name="slots", dtypes=WIDE),
-        Sample({**_slots(2), **_HELD, **_WEIGHTS}, {"slot_dim": 2, **_SCALED}, ("scale_w", "bias"), name="both"),
-        Sample({"X": rand(5, 6), **_HELD}, {"slot_dim": 0}, name="no_slots"),
-        Sample({"X": rand(5, 6), **_HELD}, {"sync_stats": True, "summary_decay_rate": 0.5}, name="unused"),
-        Sample({"X": rand(1, 6), **_HELD}, {}, ("X",), name="one_row"),
-        Sample({"X": rand(0, 6), **_HELD}, {"slot_dim": 2}, name="no_samples"),
+        Sample({"X": rand(5, 6), **_STATS}, {}, ("X",), name="rows", dtypes=WIDE),
+        Sample({"X": rand(5, 6), **_STATS}, {"data_layout": "NHWC"}, ("X",), name="last"),
+        Sample({"X": rand(5, 6), **_STATS, **_WEIGHTS}, _SCALED, ("X", "scale_w", "bias"), name="scaled", dtypes=WIDE),
+        Sample({"X": rand(5, 6), **_STATS, **_WEIGHTS}, {}, name="weights_unused"),
+        Sample({**_slots(3), **_STATS}, {"slot_dim": 3}, name="slots", dtypes=WIDE),
+        Sample({**_slots(2), **_STATS, **_WEIGHTS}, {"slot_dim": 2, **_SCALED}, ("scale_w", "bias"), name="both"),
+        Sample({"X": rand(5, 6), **_STATS}, {"slot_dim": 0}, name="no_slots"),
+        Sample({"X": rand(5, 6), **_STATS}, {"sync_stats": True, "summary_decay_rate": 0.5}, name="unused"),
+        Sample({"X": rand(1, 6), **_STATS}, {}, ("X",), name="one_row"),
+        Sample({"X": rand(0, 6), **_STATS}, {"slot_dim": 2}, name="no_samples"),
     ],
 )
 def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
@@ -60,11 +60,11 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
 @register_samples(
     "data_norm_grad",
     samples=lambda: [
-        Sample({"X": rand(5, 6), **_FOUND}, {}, name="rows", dtypes=WIDE),
-        Sample({"X": rand(5, 6), **_FOUND}, {"epsilon": 0.001}, name="epsilon"),
-        Sample({"X": rand(5, 6), **_WEIGHTS, **_FOUND}, _SCALED, name="scaled"),
-        Sample({**_slots(3), **_FOUND}, {"slot_dim": 3}, name="slots", dtypes=WIDE),
-        Sample({**_slots(2), **_WEIGHTS, **_FOUND}, {"slot_dim": 2, **_SCALED}, name="both"),
+        Sample({"X": rand(5, 6), **_SAVED}, {}, name="rows", dtypes=WIDE),
+        Sample({"X": rand(5, 6), **_SAVED}, {"epsilon": 0.001}, name="epsilon"),
+        Sample({"X": rand(5, 6), **_WEIGHTS, **_SAVED}, _SCALED, name="scaled"),
+        Sample({**_slots(3), **_SAVED}, {"slot_dim": 3}, name="slots", dtypes=WIDE),
+        Sample({**_slots(2), **_WEIGHTS, **_SAVED}, {"slot_dim": 2, **_SCALED}, name="both"),
     ],
 )
 def _reference_grad(inputs: Inputs, attrs: Attrs) -> Outputs:

@@ -29,7 +29,7 @@ def _sample(name: str, dims: tuple[int, ...], dtypes: tuple[str, ...] = ("float3
     ],
 )
 def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
-    """Only where chance has no part: at test, and with probabilities 0 and 1."""
+    """Only for deterministic cases: at test, and with probabilities 0 and 1."""
     x, p = inputs["X"], attrs["dropout_prob"]
     upscale = attrs["dropout_implementation"] == _UPSCALE
     if attrs["is_test"]:

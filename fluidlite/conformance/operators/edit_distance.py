@@ -10,7 +10,7 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 
 def enumerated(a: Any, b: Any) -> int:
-    """The least cost of all ways to put tokens of two sequences side by side, in order."""
+    """The minimum cost over all alignments of two sequences."""
     costs = (
         len(a) + len(b) - 2 * k + sum(x != y for x, y in zip(left, right, strict=True))
         for k in range(min(len(a), len(b)) + 1)

@@ -28,7 +28,7 @@ def _samples(
     integers: bool = True,
     floats: bool = True,
 ) -> Callable[[], list[Sample]]:
-    """Return samples of every form of broadcasting. X and Y are never nearer than 1/32."""
+    """Return samples of every form of broadcasting. X and Y differ by 1/32 or more."""
 
     def samples() -> list[Sample]:
         def pair(x: tuple[int, ...], y: tuple[int, ...]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ register_samples("elementwise_pow", reference=pairwise(np.power), samples=_sampl
 
 
 def _mod_samples() -> list[Sample]:
-    """Both signs, and X nowhere nearer than 1/64 to a multiple of Y, where the remainder jumps."""
+    """Both signs; X is 1/64 or more from a multiple of Y, where the remainder jumps."""
 
     def signed(array: Any, seed: int) -> Any:
         return np.asarray(np.where(rand(*array.shape, seed=seed) < 0, -array, array), array.dtype)
@@ -97,14 +97,14 @@ def _mod_samples() -> list[Sample]:
     return result
 
 
-def _divided(toward_0: Callable[..., Any], down: Callable[..., Any]) -> Reference:
-    """The reference of a division of integers that ``floor`` rounds down."""
+def _integer_division(toward_0: Callable[..., Any], down: Callable[..., Any]) -> Reference:
+    """The reference of an integer division that rounds down if ``floor`` is set."""
     both = [pairwise(each) for each in (toward_0, down)]
     return lambda inputs, attrs: both[attrs["floor"]](inputs, attrs)
 
 
-def _either_way(samples: Callable[[], list[Sample]]) -> Callable[[], list[Sample]]:
-    """Each sample, and those of integers, Y of both signs, rounded down as well."""
+def _with_floor(samples: Callable[[], list[Sample]]) -> Callable[[], list[Sample]]:
+    """All samples, and those of integers also with Y of both signs and floor=True."""
 
     def rounded_both_ways() -> list[Sample]:
         result = samples()
@@ -121,13 +121,13 @@ def _either_way(samples: Callable[[], list[Sample]]) -> Callable[[], list[Sample
 
 register_samples(
     "elementwise_mod",
-    reference=_divided(lambda x, y: np.mod(x, y) if x.dtype.kind == "f" else np.fmod(x, y), np.mod),
-    samples=_either_way(_mod_samples),
+    reference=_integer_division(lambda x, y: np.mod(x, y) if x.dtype.kind == "f" else np.fmod(x, y), np.mod),
+    samples=_with_floor(_mod_samples),
 )
 register_samples(
     "elementwise_floordiv",
-    reference=_divided(_truncated, np.floor_divide),
-    samples=_either_way(_samples(floats=False, grads=())),
+    reference=_integer_division(_truncated, np.floor_divide),
+    samples=_with_floor(_samples(floats=False, grads=())),
 )
 
 

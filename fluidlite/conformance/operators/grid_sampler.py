@@ -9,7 +9,7 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _places(images: int, rows: int, columns: int, height: int, width: int) -> Any:
-    """Return places between pixels, some of them outside, none of them near a pixel's row or column."""
+    """Return positions between pixels, some outside, none near a pixel's row or column."""
     rng = np.random.default_rng(3)
     pixels = [
         rng.integers(-2, size + 1, (images, rows, columns)) + rng.uniform(0.2, 0.8, (images, rows, columns))
@@ -39,6 +39,6 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     out = np.zeros((*x.shape[:2], *grid.shape[1:3]))
     for n, i, j in np.ndindex(grid.shape[:3]):
         column, row = (grid[n, i, j] + 1) / 2 * (width - 1, height - 1)
-        across = np.maximum(0, 1 - np.abs(column - np.arange(width)))  # a pixel counts by how near it is
+        across = np.maximum(0, 1 - np.abs(column - np.arange(width)))  # the weight of a pixel by its distance
         out[n, :, i, j] = x[n] @ across @ np.maximum(0, 1 - np.abs(row - np.arange(height)))
     return {"Output": out}

@@ -13,7 +13,7 @@ NAMES = ("identity", "sigmoid", "tanh", "relu")
 
 
 def _step(x: Any, h: Any, weight: Any, gate: Any, act: Any, origin: bool) -> tuple[Any, Any, Any]:
-    """Gates, what reset leaves of the state, and the new state, of one row."""
+    """The gates, the reset state and the new state of one row."""
     units, flat = len(h), weight.reshape(-1)
     both = gate(x[: 2 * units] + h @ flat[: 2 * units * units].reshape(units, 2 * units))
     update, reset = both[:units], both[units:]

@@ -10,7 +10,7 @@ from fluidlite.conformance.samples import Sample, register_samples
 _WORD = 2**64 - 1
 
 
-def _turned(x: int, bits: int) -> int:
+def _rotated(x: int, bits: int) -> int:
     return (x << bits | x >> (64 - bits)) & _WORD
 
 
@@ -20,7 +20,7 @@ def xxh64(data: bytes, seed: int) -> int:
     p4, p5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
 
     def mixed(lane: int, word: int) -> int:
-        return _turned((lane + word * p2) & _WORD, 31) * p1 & _WORD
+        return _rotated((lane + word * p2) & _WORD, 31) * p1 & _WORD
 
     rest = data
     if len(data) >= 32:
@@ -28,17 +28,17 @@ def xxh64(data: bytes, seed: int) -> int:
         while len(rest) >= 32:
             lanes = [mixed(lane, word) for lane, word in zip(lanes, struct.unpack("<4Q", rest[:32]), strict=True)]
             rest = rest[32:]
-        state = sum(_turned(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & _WORD
+        state = sum(_rotated(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & _WORD
         for lane in lanes:
             state = ((state ^ mixed(0, lane)) * p1 + p4) & _WORD
     else:
         state = (seed + p5) & _WORD
     state = (state + len(data)) & _WORD
     while len(rest) >= 8:
-        state = (_turned(state ^ mixed(0, struct.unpack("<Q", rest[:8])[0]), 27) * p1 + p4) & _WORD
+        state = (_rotated(state ^ mixed(0, struct.unpack("<Q", rest[:8])[0]), 27) * p1 + p4) & _WORD
         rest = rest[8:]
     if rest:  # rows are whole 4-byte words
-        state = (_turned(state ^ struct.unpack("<I", rest)[0] * p1 & _WORD, 23) * p2 + p3) & _WORD
+        state = (_rotated(state ^ struct.unpack("<I", rest)[0] * p1 & _WORD, 23) * p2 + p3) & _WORD
     state = (state ^ state >> 33) * p2 & _WORD
     state = (state ^ state >> 29) * p3 & _WORD
     return state ^ state >> 32

@@ -1,4 +1,4 @@
-"""Samples and the reference of fluidlite.operators.hierarchical_sigmoid: a row and a turn at a time."""
+"""Samples and the reference of fluidlite.operators.hierarchical_sigmoid: one row and one branch at a time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
             nodes = nodes[: nodes.index(-1)] if -1 in nodes else nodes
             way = list(zip(nodes, inputs["PathCode"][i].tolist(), strict=False))
         else:
-            digits = f"{classes + label:b}"  # from the root: 1, then a digit a turn
+            digits = f"{classes + label:b}"  # from the root: 1, then one digit for each branch
             way = [(int(digits[:k], 2) - 1, int(digits[k])) for k in range(len(digits) - 1, 0, -1)]
         for k, (node, turn) in enumerate(way):
             scores[i, k] = x[i] @ w[node] + (0 if bias is None else bias.reshape(-1)[node])

@@ -11,7 +11,7 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _line(n: int, m: int, attrs: Attrs) -> Any:
-    """The matrix [m, n] of an axis."""
+    """The interpolation matrix [m, n] of an axis."""
     method, corners = attrs["interp_method"], attrs["align_corners"]
     matrix = np.zeros((m, n))
     ratio = 0.0 if m == 1 else (n - 1) / (m - 1) if corners else n / m
@@ -126,7 +126,7 @@ def _volume_samples() -> list[Sample]:
 
 
 def _by_method() -> Sample:
-    """The method decides, whatever the operator is called."""
+    """Samples in which interp_method differs from the operator's name."""
     return _sample(
         "by_method",
         rand(1, 2, 3, 2, 2),

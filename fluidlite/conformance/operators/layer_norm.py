@@ -12,7 +12,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _normalised(x: Array, inputs: Inputs, epsilon: float, param: tuple[int, ...]) -> tuple[Array, ...]:
-    """Rows of a matrix normalised, then scaled and shifted in the shape of ``param``; with mean and variance."""
+    """Normalise the rows of a matrix, then scale and shift in the shape ``param``; also return mean and variance."""
     mean = x.mean(axis=1)
     variance = ((x - mean[:, None]) ** 2).mean(axis=1)
     y = ((x.T - mean) / np.sqrt(variance + epsilon)).T.reshape(-1, *param)

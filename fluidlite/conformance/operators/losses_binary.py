@@ -10,7 +10,7 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _pairs(scores: str, labels: str) -> Callable[..., list[Sample]]:
-    """Return samples of scores and labels in the usual dims and at the edges: 0 and 1, and numbers between them."""
+    """Return samples of scores and labels: ordinary dims and edge cases; labels of 0, of 1 and between."""
 
     def samples(*attrs: Attrs, low: float = -3.0, high: float = 3.0, avoid: Any = ()) -> list[Sample]:
         def inputs(*dims: int) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def _samples_smooth() -> list[Sample]:
     def inputs(*dims: int, weights: bool = False) -> dict[str, Any]:
         y = np.round(rand(*dims, low=-2, high=2, seed=1) * 8) / 8
         arrays = {"X": y + away_from(rand(*dims, low=-2, high=2, seed=2), -1, -0.25, 0.25, 1, gap=0.1), "Y": y}
-        if weights:  # powers of two leave the distances where they are, beside the kinks
+        if weights:  # weights of 0 and 1 do not move distances to kinks
             arrays["InsideWeight"] = np.where(rand(*dims, seed=3) < 0, np.float32(0), np.float32(1))
             arrays["OutsideWeight"] = rand(*dims, low=0.5, high=2, seed=4)
         return arrays
@@ -64,7 +64,7 @@ def _reference_smooth(inputs: Inputs, attrs: Attrs) -> Outputs:
 def _samples_kldiv() -> list[Sample]:
     def inputs(*dims: int) -> dict[str, Any]:
         target = rand(*dims, low=-0.4, high=1, seed=2)
-        target = away_from(np.where(target < -0.2, np.float32(-0.25), target), 0)  # the loss jumps in slope at 0
+        target = away_from(np.where(target < -0.2, np.float32(-0.25), target), 0)  # the derivative jumps at 0
         return {"X": rand(*dims, low=-3, high=0, seed=1), "Target": target}
 
     impossible = inputs(4, 5)

@@ -17,7 +17,7 @@ ACT: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _cut(x: Any, limit: float) -> Any:
+def _clip(x: Any, limit: float) -> Any:
     return np.clip(x, -limit, limit) if limit else x
 
 
@@ -36,12 +36,12 @@ def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
         for step, row in enumerate(reversed(rows) if attrs["is_reverse"] else rows):
             g, i, f, o = np.split(x[row] + h @ weight + bias[: 4 * units], 4)
             g, i, f = candidate(g), gate(i + peep[0] * c), gate(f + peep[1] * c)
-            c = _cut(g * i + c * f, attrs["cell_clip"])
+            c = _clip(g * i + c * f, attrs["cell_clip"])
             o = gate(o + peep[2] * c)
             h = o * act(c)
             hiddens[row], cells[row], gates[row] = h, c, np.concatenate([g, i, f, o])
             if project is not None:
-                h = _cut(ACT[attrs["proj_activation"]](h @ project), attrs["proj_clip"])
+                h = _clip(ACT[attrs["proj_activation"]](h @ project), attrs["proj_clip"])
             out[row] = h
             order.append((step, begin - end, number, row))
     by_step = [row for *_, row in sorted(order)]

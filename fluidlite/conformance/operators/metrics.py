@@ -16,7 +16,7 @@ def _sample(name: str, rows: int, k: int, label_type: str = "int64") -> Sample:
 
 
 def _hit(name: str, column: int) -> Sample:
-    """Rows of three different indices, of which one ``column`` holds the label in every row but the first."""
+    """Rows of three different indices; ``column`` holds the label in each row except the first."""
     indices = np.asarray([[2, 0, 5], [4, 1, 3], [0, 3, 1], [5, 2, 4]])
     label = indices[:, column : column + 1].copy()
     label[0] = 7

@@ -1,4 +1,4 @@
-"""Samples of sample_classes, and samples and the reference of nce: a row and a class at a time."""
+"""Samples of sample_classes, and samples and the reference of nce: one row and one class at a time."""
 
 from __future__ import annotations
 

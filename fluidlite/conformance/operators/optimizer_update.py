@@ -18,7 +18,7 @@ SCALARS = ("LearningRate", "Beta1Pow", "Beta2Pow", "Beta1Tensor", "Beta2Tensor")
 
 
 def tensors(*dims: int, **ranges: tuple[float, float]) -> dict[str, Any]:
-    """Return Param, Grad, LearningRate, and state of uniform numbers in ``ranges``; that of a scalar is its number."""
+    """Return Param, Grad, LearningRate, and state of uniform numbers in ``ranges``; SCALARS hold one number."""
     inputs = {"Param": rand(*dims, seed=1), "Grad": rand(*dims, seed=2), "LearningRate": np.asarray([0.1], "float32")}
     for i, (slot, (low, high)) in enumerate(ranges.items()):
         size = (1,) if slot in SCALARS else dims
@@ -27,7 +27,7 @@ def tensors(*dims: int, **ranges: tuple[float, float]) -> dict[str, Any]:
 
 
 def halved(inputs: Inputs, dtype: str, *wide: str) -> Outputs:
-    """Return inputs in a half type, but for those named."""
+    """Return inputs in a half type, except those named."""
     return {slot: array if slot in wide else array.astype(NUMPY[dtype]) for slot, array in inputs.items()}
 
 
@@ -37,11 +37,11 @@ def update_samples(
     outputs: tuple[str, ...] = (),
     rate: bool = True,
 ) -> Callable[[], list[Sample]]:
-    """Return samples of an update: a matrix under each of ``attributes``, then the edges and the half types.
+    """Return samples of an update: a matrix with each of ``attributes``, then edge cases and half types.
 
     ``ranges``: by slot, (low, high); state beside Param, Grad and LearningRate.
-    ``attributes``: by name; the first is used for the edges.
-    ``outputs``: output slots to ask for; empty: all.
+    ``attributes``: by name; the first is used for the edge cases.
+    ``outputs``: output slots to request; empty: all.
     ``rate``: whether there is a LearningRate.
     """
 

@@ -35,7 +35,7 @@ def _reference_momentum(inputs: Inputs, attrs: Attrs) -> Outputs:
     return {"ParamOut": inputs["Param"] - step, "VelocityOut": velocity}
 
 
-def reference_shrunk(param: Any, rate: Any, l1: float, l2: float) -> Any:
+def reference_proximal_step(param: Any, rate: Any, l1: float, l2: float) -> Any:
     """Return the proximal step of the two penalties."""
     beyond_l1 = param - np.clip(param, -rate * l1, rate * l1) if l1 > 0 else param
     return beyond_l1 / (1 + rate * l2)
@@ -54,7 +54,7 @@ PROXIMAL = {
 register_samples(
     "proximal_gd",
     reference=lambda inputs, attrs: {
-        "ParamOut": reference_shrunk(
+        "ParamOut": reference_proximal_step(
             inputs["Param"] - inputs["LearningRate"] * inputs["Grad"], inputs["LearningRate"], attrs["l1"], attrs["l2"]
         )
     },

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from fluidlite.conformance.operators.optimizer_update import tensors, update_samples
-from fluidlite.conformance.operators.optimizers import PROXIMAL, reference_shrunk
+from fluidlite.conformance.operators.optimizers import PROXIMAL, reference_proximal_step
 from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs
 from fluidlite.conformance.samples import Sample, register_samples
 
@@ -76,7 +76,7 @@ register_samples(
 def _reference_proximal_adagrad(inputs: Inputs, attrs: Attrs) -> Outputs:
     rate, moment = inputs["LearningRate"], inputs["Moment"] + np.square(inputs["Grad"])
     moved = inputs["Param"] - rate * inputs["Grad"] * moment**-0.5
-    return {"ParamOut": reference_shrunk(moved, rate, attrs["l1"], attrs["l2"]), "MomentOut": moment}
+    return {"ParamOut": reference_proximal_step(moved, rate, attrs["l1"], attrs["l2"]), "MomentOut": moment}
 
 
 @register_samples(
@@ -122,7 +122,7 @@ def _reference_rmsprop(inputs: Inputs, attrs: Attrs) -> Outputs:
     return {**outputs, "MomentOut": speed, "ParamOut": inputs["Param"] - speed}
 
 
-_TINY = 1e-10
+_FTRL_EPSILON = 1e-10
 """Fluid adds it to l1 and l2."""
 
 
@@ -134,7 +134,7 @@ _TINY = 1e-10
     ),
 )
 def _reference_ftrl(inputs: Inputs, attrs: Attrs) -> Outputs:
-    l1, l2, power = attrs["l1"] + _TINY, attrs["l2"] + _TINY, -attrs["lr_power"]
+    l1, l2, power = attrs["l1"] + _FTRL_EPSILON, attrs["l2"] + _FTRL_EPSILON, -attrs["lr_power"]
     old, rate = inputs["SquaredAccumulator"], inputs["LearningRate"]
     total = old + np.square(inputs["Grad"])
     linear = inputs["LinearAccumulator"] + inputs["Grad"] - (total**power - old**power) / rate * inputs["Param"]

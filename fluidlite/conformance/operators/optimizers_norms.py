@@ -15,15 +15,15 @@ def _norm(value: Any) -> Any:
 
 
 def _zeros(state: Ranges, attrs: Attrs) -> Iterable[Sample]:
-    """Yield samples of a parameter, and of a gradient, without a norm."""
+    """Yield samples with a parameter, and with a gradient, of norm 0."""
     for slot in ("Param", "Grad"):
         inputs = tensors(5, 7, **state)
         inputs[slot] = np.zeros_like(inputs[slot])
         yield Sample(inputs, attrs, name=f"zero_{slot.lower()}")
 
 
-_PAIR = {"Param": rand(4, 9, seed=1), "Grad": rand(4, 9, seed=2)}
-_ONE = np.asarray([1.3], "float32")
+_INPUTS = {"Param": rand(4, 9, seed=1), "Grad": rand(4, 9, seed=2)}
+_NUMBER = np.asarray([1.3], "float32")
 _RATE = np.asarray([0.1], "float32")
 
 
@@ -74,7 +74,7 @@ def _reference_lamb(inputs: Inputs, attrs: Attrs) -> Outputs:
 @register_samples(
     "dpsgd_step",
     samples=lambda: [
-        Sample({**_PAIR, "LearningRate": _RATE, "Noise": _ONE}, attrs, name=name)
+        Sample({**_INPUTS, "LearningRate": _RATE, "Noise": _NUMBER}, attrs, name=name)
         for name, attrs in (("matrix", {}), ("attributes", {"clip": 0.5, "batch_size": 4.0}))
     ],
 )
@@ -84,4 +84,4 @@ def _reference_dpsgd(inputs: Inputs, attrs: Attrs) -> Outputs:
     return {"ParamOut": inputs["Param"] - inputs["LearningRate"] * (clipped + inputs["Noise"] / attrs["batch_size"])}
 
 
-register_samples("dpsgd", samples=lambda: [Sample({**_PAIR, "LearningRate": _RATE}, {}, name="matrix")])
+register_samples("dpsgd", samples=lambda: [Sample({**_INPUTS, "LearningRate": _RATE}, {}, name="matrix")])

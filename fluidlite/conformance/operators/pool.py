@@ -13,7 +13,7 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _reference_windows(size: int, axis: int, attrs: Attrs) -> list[tuple[int, int]]:
-    """Windows along a spatial dim, unclipped; of adaptive pooling they never leave X."""
+    """Windows along a spatial dim, unclipped; adaptive ones are always inside X."""
     k = attrs["ksize"]
     if attrs["global_pooling"]:
         return [(0, size)]
@@ -27,7 +27,7 @@ def _reference_windows(size: int, axis: int, attrs: Attrs) -> list[tuple[int, in
 
 
 def _reference_parts(x: Any, attrs: Attrs) -> Iterator[tuple[tuple[int, ...], Any, tuple[slice, ...], int]]:
-    """Yield (where in Out, the window of every image and channel, where that is, its size with the padding)."""
+    """Yield (index in Out, the window in all images and channels, its position, its size with padding)."""
     space = x.shape[2:]
     windows = [_reference_windows(n, axis, attrs) for axis, n in enumerate(space)]
     for where in product(*(range(len(each)) for each in windows)):

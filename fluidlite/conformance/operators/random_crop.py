@@ -9,10 +9,10 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 
 class _Engine:
-    """C++'s ``minstd_rand``, number by number."""
+    """The generator ``minstd_rand`` of C++."""
 
     def __init__(self, seed: int) -> None:
-        self.state = int(np.uint64(seed % 2**64)) % 2147483647 or 1  # C++ takes it unsigned
+        self.state = int(np.uint64(seed % 2**64)) % 2147483647 or 1  # unsigned in C++
 
     def draw(self) -> int:
         self.state = self.state * 48271 % 2147483647

@@ -5,7 +5,7 @@ import numpy as np
 from fluidlite.conformance.sample_helpers import EVERY, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
-# Of operators that draw numbers samples only say what a call looks like: no reference tells what it gives.
+# Samples of random operators are only examples of calls; there is no reference.
 _LIKE_SAMPLES = [Sample({"Input": np.zeros((5, 2), "float32")}, {"shape": [-1, 3]}, name="rows")]
 
 
@@ -39,7 +39,7 @@ register_samples(
     ],
 )
 def _reference_sampling_id(inputs: Inputs, attrs: Attrs) -> Outputs:
-    """The class that every number from min to max gives: samples leave no choice."""
+    """The class of each row; in the samples all random numbers from min to max give the same one."""
     sums = np.cumsum(inputs["X"], axis=1)
     out = [min(int((row <= (attrs["min"] + attrs["max"]) / 2).sum()), row.size - 1) for row in sums]
     return {"Out": np.asarray(out, "int64")}

@@ -1,4 +1,4 @@
-"""Samples of sample_negatives, and samples and the reference of sample_logits: a row and a class at a time."""
+"""Samples of sample_negatives, and samples and the reference of sample_logits: one row and one class at a time."""
 
 from __future__ import annotations
 

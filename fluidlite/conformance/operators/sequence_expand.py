@@ -7,7 +7,7 @@ import numpy as np
 from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Lods, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
-_ONE = {"X": ((0, 2, 2, 7),)}
+_ONE_LEVEL = {"X": ((0, 2, 2, 7),)}
 
 
 def _reference_expand(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
@@ -46,7 +46,7 @@ register_samples(
 @register_samples(
     "sequence_reverse",
     samples=lambda: [
-        Sample({"X": rand(7, 2)}, {}, ("X",), _ONE, name="sequences", dtypes=WIDE),
+        Sample({"X": rand(7, 2)}, {}, ("X",), _ONE_LEVEL, name="sequences", dtypes=WIDE),
         Sample({"X": rand(7)}, {}, ("X",), {"X": ((0, 1, 3), (0, 3, 3, 7))}, name="two_levels"),
     ],
 )

@@ -8,8 +8,8 @@ import numpy as np
 from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Lods, Outputs, distinct, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
-_ONE, _TWO = {"X": ((0, 2, 2, 7),)}, {"X": ((0, 2, 3), (0, 3, 3, 7))}
-_THREE = {"X": ((0, 1, 2), (0, 0, 3), (0, 1, 1, 7))}
+_ONE_LEVEL, _TWO_LEVELS = {"X": ((0, 2, 2, 7),)}, {"X": ((0, 2, 3), (0, 3, 3, 7))}
+_THREE_LEVELS = {"X": ((0, 1, 2), (0, 0, 3), (0, 1, 1, 7))}
 
 
 def _pool(kind: str, lod: Lods, dtypes: tuple[str, ...] = ("float32",), **attrs: Any) -> Sample:
@@ -20,12 +20,12 @@ def _pool(kind: str, lod: Lods, dtypes: tuple[str, ...] = ("float32",), **attrs:
 @register_samples(
     "sequence_pool",
     samples=lambda: [
-        _pool("AVERAGE", _ONE, WIDE),
-        _pool("SUM", _TWO),
-        _pool("SQRT", _THREE, pad_value=2.5),
-        _pool("LAST", _ONE, pad_value=-1.0),
-        _pool("FIRST", _TWO),
-        _pool("MAX", _ONE, EVERY, pad_value=0.5),
+        _pool("AVERAGE", _ONE_LEVEL, WIDE),
+        _pool("SUM", _TWO_LEVELS),
+        _pool("SQRT", _THREE_LEVELS, pad_value=2.5),
+        _pool("LAST", _ONE_LEVEL, pad_value=-1.0),
+        _pool("FIRST", _TWO_LEVELS),
+        _pool("MAX", _ONE_LEVEL, EVERY, pad_value=0.5),
         Sample({"X": distinct(1, 2, 2)}, {"pooltype": "MAX"}, ("X",), {"X": ((0, 1),)}, name="one_row"),
         Sample({"X": rand(0, 3)}, {"pooltype": "LAST"}, lod={"X": ((0, 0),)}, name="no_rows"),
     ],
@@ -51,8 +51,8 @@ def _reference_pool(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
 @register_samples(
     "sequence_softmax",
     samples=lambda: [
-        Sample({"X": rand(7, 1)}, {}, ("X",), _ONE, name="sequences", dtypes=EVERY),
-        Sample({"X": rand(7)}, {}, ("X",), _THREE, name="three_levels"),
+        Sample({"X": rand(7, 1)}, {}, ("X",), _ONE_LEVEL, name="sequences", dtypes=EVERY),
+        Sample({"X": rand(7)}, {}, ("X",), _THREE_LEVELS, name="three_levels"),
     ],
 )
 def _reference_softmax(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:

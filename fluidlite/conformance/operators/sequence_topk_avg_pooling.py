@@ -12,7 +12,7 @@ def _samples() -> list[Sample]:
     rng = np.random.default_rng(2)
     rows, columns, channels = [2, 0, 3], [4, 2, 1], 2
     sizes = [channels * a * b for a, b in zip(rows, columns, strict=True)]
-    x = (rng.permutation(sum(sizes)) / 7.0 - 1).reshape(-1, 1)  # no two are near each other
+    x = (rng.permutation(sum(sizes)) / 7.0 - 1).reshape(-1, 1)  # without ties
     named = (("X", sizes), ("ROW", rows), ("COLUMN", columns))
     lod = {name: (tuple(np.cumsum([0, *of]).tolist()),) for name, of in named}
     inputs = {"X": x, "ROW": np.zeros((5, 1), "float32"), "COLUMN": np.zeros((7, 1), "float32")}

@@ -7,7 +7,7 @@ import numpy as np
 from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Lods, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
-_ONE, _TWO = {"X": ((0, 2, 2, 7),)}, {"X": ((0, 1, 2), (0, 3, 7))}
+_ONE_LEVEL, _TWO_LEVELS = {"X": ((0, 2, 2, 7),)}, {"X": ((0, 1, 2), (0, 3, 7))}
 
 
 @register_samples(
@@ -17,7 +17,7 @@ _ONE, _TWO = {"X": ((0, 2, 2, 7),)}, {"X": ((0, 1, 2), (0, 3, 7))}
             {"X": rand(7, 2), "Filter": rand(6, 3, seed=1)},
             {"contextLength": 3, "contextStart": -1},
             ("X", "Filter"),
-            _ONE,
+            _ONE_LEVEL,
             name="around",
             dtypes=WIDE,
         ),
@@ -25,7 +25,7 @@ _ONE, _TWO = {"X": ((0, 2, 2, 7),)}, {"X": ((0, 1, 2), (0, 3, 7))}
             {"X": rand(7, 2), "Filter": rand(4, 1, seed=1)},
             {"contextLength": 2, "contextStart": 1},
             ("X", "Filter"),
-            _TWO,
+            _TWO_LEVELS,
             name="ahead",
         ),
     ],
@@ -42,8 +42,8 @@ def _reference_conv(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
 @register_samples(
     "sequence_enumerate",
     samples=lambda: [
-        Sample({"X": ints(7, 1)}, {"win_size": 3, "pad_value": -4}, lod=_ONE, name="words", dtypes=("int64",)),
-        Sample({"X": ints(7, dtype="int32")}, {"win_size": 2}, lod=_TWO, name="two_levels", dtypes=("int32",)),
+        Sample({"X": ints(7, 1)}, {"win_size": 3, "pad_value": -4}, lod=_ONE_LEVEL, name="words", dtypes=("int64",)),
+        Sample({"X": ints(7, dtype="int32")}, {"win_size": 2}, lod=_TWO_LEVELS, name="two_levels", dtypes=("int32",)),
     ],
 )
 def _reference_windows(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:

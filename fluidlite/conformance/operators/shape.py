@@ -40,7 +40,7 @@ def _reference_reshape(inputs: Inputs, attrs: Attrs) -> Outputs:
     x = inputs["X"]
     stated_dims = stated(inputs, attrs, "shape", *_SHAPES)
     dims = [x.shape[i] if d == 0 else d for i, d in enumerate(stated_dims)]
-    if not x.size and -1 in dims:  # what the dims that are copied leave: NumPy cannot tell beside a 0
+    if not x.size and -1 in dims:  # NumPy cannot infer a dim beside a 0: divide by the copied dims
         copied = {i for i, d in enumerate(stated_dims) if d == 0}
         left = [d for i, d in enumerate(x.shape) if i not in copied]
         rest = [d for i, d in enumerate(dims) if i not in copied and d != -1]

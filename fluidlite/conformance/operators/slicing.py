@@ -8,7 +8,7 @@ from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Out
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _cut(
+def _sample(
     name: str,
     dims: tuple[int, ...],
     axes: Any,
@@ -21,7 +21,7 @@ def _cut(
     dtypes: tuple[str, ...] = ("float32",),
     **tensors: Any,
 ) -> Sample:
-    """Return a sample with the attributes that are not empty."""
+    """Return a sample with its non-empty attributes."""
     attrs = {"axes": axes, "starts": starts, "ends": ends, "strides": strides}
     attrs |= {"decrease_axis": drop, "infer_flags": flags}
     used_attrs = {attr: value for attr, value in attrs.items() if value not in ((), None)}
@@ -59,16 +59,16 @@ register_samples(
     "slice",
     reference=_reference,
     samples=lambda: [
-        _cut("rows", (5, 6), [0], [1], [4], dtypes=EVERY),
-        _cut("both", (5, 6), [0, 1], [1, 2], [4, 5], dtypes=WIDE),
-        _cut("negative", (5, 6, 3), [1, 0], [-4, -3], [-1, 9]),
-        _cut("clamped", (5, 6), [1], [-99], [99]),
-        _cut("decreased", (5, 6, 3), [1], [2], [3], drop=[1]),
-        _cut("decreased_all", (5, 6), [0, 1], [2, -1], [3, 99], drop=[0, 1]),
-        _cut("nothing", (5, 6), [1], [4], [2]),
-        _cut("empty", (0, 6), [1], [2], [4], check=False),
-        _cut("by_tensors", (5, 6), [0, 1], (), (), StartsTensor=_vector(1, -4), EndsTensor=_vector(4, 6)),
-        _cut(
+        _sample("rows", (5, 6), [0], [1], [4], dtypes=EVERY),
+        _sample("both", (5, 6), [0, 1], [1, 2], [4, 5], dtypes=WIDE),
+        _sample("negative", (5, 6, 3), [1, 0], [-4, -3], [-1, 9]),
+        _sample("clamped", (5, 6), [1], [-99], [99]),
+        _sample("decreased", (5, 6, 3), [1], [2], [3], drop=[1]),
+        _sample("decreased_all", (5, 6), [0, 1], [2, -1], [3, 99], drop=[0, 1]),
+        _sample("nothing", (5, 6), [1], [4], [2]),
+        _sample("empty", (0, 6), [1], [2], [4], check=False),
+        _sample("by_tensors", (5, 6), [0, 1], (), (), StartsTensor=_vector(1, -4), EndsTensor=_vector(4, 6)),
+        _sample(
             "by_lists",
             (5, 6),
             [1, 0],
@@ -78,7 +78,7 @@ register_samples(
             EndsTensorList=[_vector(4, dtype="int64"), _vector(-1)],
             flags=[-1, -1],
         ),
-        _cut("last_by_tensor", (5, 6), [0], [7], [8], **_LAST),
+        _sample("last_by_tensor", (5, 6), [0], [7], [8], **_LAST),
         Sample({"Input": ints(7)}, {"axes": [0], "starts": [2], "ends": [5]}, name="int64", dtypes=("int64",)),
         Sample({"Input": bools(7)}, {"axes": [0], "starts": [2], "ends": [5]}, name="bool", dtypes=("bool",)),
     ],
@@ -89,16 +89,16 @@ register_samples(
     "strided_slice",
     reference=_reference,
     samples=lambda: [
-        _cut("every_second", (7, 3), [0], [1], [6], [2], dtypes=EVERY),
-        _cut("both", (5, 9), [0, 1], [-4, 0], [99, 8], [1, 3], dtypes=WIDE),
-        _cut("backwards", (8, 3), [0], [6], [1], [-2], dtypes=EVERY),
-        _cut("backwards_columns", (2, 8), [1], [-1], [-6], [-1]),
-        _cut("to_the_first", (3, 8), [1], [99], [-1], [-3]),
-        _cut("three", (3, 4, 5), [2, 0, 1], [4, 1, 0], [0, 3, 4], [-2, 1, 3]),
-        _cut("decreased", (5, 6), [0, 1], [2, 0], [3, 6], [1, 4], drop=[0]),
-        _cut("decreased_all", (5, 6), [0, 1], [2, 3], [3, 2], [1, -1], drop=[0, 1]),
-        _cut("last_by_tensor", (5, 6), [0], [7], [8], [1], **_LAST),
-        _cut(
+        _sample("every_second", (7, 3), [0], [1], [6], [2], dtypes=EVERY),
+        _sample("both", (5, 9), [0, 1], [-4, 0], [99, 8], [1, 3], dtypes=WIDE),
+        _sample("backwards", (8, 3), [0], [6], [1], [-2], dtypes=EVERY),
+        _sample("backwards_columns", (2, 8), [1], [-1], [-6], [-1]),
+        _sample("to_the_first", (3, 8), [1], [99], [-1], [-3]),
+        _sample("three", (3, 4, 5), [2, 0, 1], [4, 1, 0], [0, 3, 4], [-2, 1, 3]),
+        _sample("decreased", (5, 6), [0, 1], [2, 0], [3, 6], [1, 4], drop=[0]),
+        _sample("decreased_all", (5, 6), [0, 1], [2, 3], [3, 2], [1, -1], drop=[0, 1]),
+        _sample("last_by_tensor", (5, 6), [0], [7], [8], [1], **_LAST),
+        _sample(
             "by_tensors",
             (5, 6),
             [0, 1],
@@ -108,12 +108,12 @@ register_samples(
             EndsTensor=_vector(4, 0),
             StridesTensor=_vector(2, -2),
         ),
-        _cut(
+        _sample(
             "by_lists", (5, 6), [1], (), [5], StartsTensorList=[_vector(1)], StridesTensorList=[_vector(2)], flags=[-1]
         ),
-        _cut("rank1", (6,), [0], [0], [6], [4]),
-        _cut("empty", (0, 6), [1], [1], [4], [2], check=False),
-        _cut("empty_axis", (0, 6), [0], [1], [4], [2], check=False),
+        _sample("rank1", (6,), [0], [0], [6], [4]),
+        _sample("empty", (0, 6), [1], [1], [4], [2], check=False),
+        _sample("empty_axis", (0, 6), [0], [1], [4], [2], check=False),
         Sample(
             {"Input": ints(7)},
             {"axes": [0], "starts": [5], "ends": [1], "strides": [-3]},

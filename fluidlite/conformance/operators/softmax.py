@@ -5,7 +5,7 @@ import numpy as np
 from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
-_apart = np.asarray([[0, 100, -300], [-63, 0, -65], [3e4, -3e4, 2e4], [-64, 1, 64]], "float32")
+_SPREAD_LOGITS = np.asarray([[0, 100, -300], [-63, 0, -65], [3e4, -3e4, 2e4], [-64, 1, 64]], "float32")
 """Rows in which the least number is below the maximum by more than 64."""
 
 
@@ -18,8 +18,8 @@ def _samples() -> list[Sample]:
         Sample({"X": rand(4, 5, low=900, high=1000)}, {}, name="large"),
         Sample({"X": rand(4, 5, low=-1000, high=-900)}, {}, name="small"),
         Sample({"X": rand(3, 35, low=-80, high=80)}, {}, name="wide", dtypes=("float32", "float16")),
-        Sample({"X": _apart}, {}, name="far_apart", dtypes=EVERY),
-        Sample({"X": np.ascontiguousarray(_apart.T)}, {"axis": 0}, name="far_apart_columns", dtypes=EVERY),
+        Sample({"X": _SPREAD_LOGITS}, {}, name="far_apart", dtypes=EVERY),
+        Sample({"X": np.ascontiguousarray(_SPREAD_LOGITS.T)}, {"axis": 0}, name="far_apart_columns", dtypes=EVERY),
         Sample({"X": rand(0, 3)}, {}, name="empty"),
         Sample({"X": rand(5, 4, low=-3, high=3)}, {"axis": 0}, ("X",), name="columns", dtypes=EVERY),
         Sample({"X": rand(2, 5, 3)}, {"axis": -2}, ("X",), name="middle", dtypes=WIDE),

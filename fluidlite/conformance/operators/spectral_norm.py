@@ -10,7 +10,7 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _iterated(inputs: Inputs, attrs: Attrs) -> tuple[Any, Any, Any, Any]:
-    """The matrix, its singular value and vectors, in NumPy."""
+    """The matrix, its singular value and singular vectors."""
     matrix = np.moveaxis(inputs["Weight"], attrs["dim"], 0)
     matrix = matrix.reshape(len(matrix), -1)
     u, v = inputs["U"].reshape(-1), inputs["V"].reshape(-1)
@@ -23,7 +23,7 @@ def _iterated(inputs: Inputs, attrs: Attrs) -> tuple[Any, Any, Any, Any]:
 
 
 def _inputs(dims: tuple[int, ...], dim: int, *, columns: bool = False) -> dict[str, Any]:
-    """Vectors near the weight's own, so that the singular value is not small."""
+    """U and V near the singular vectors of the weight, so that the singular value is not small."""
     weight = rand(*dims, low=0.2)
     rows, tail = dims[dim], (1,) * columns
     u, v = rand(rows, *tail, low=0.2, seed=1), rand(prod(dims) // rows, *tail, low=0.2, seed=2)
@@ -31,7 +31,7 @@ def _inputs(dims: tuple[int, ...], dim: int, *, columns: bool = False) -> dict[s
 
 
 _GRAD = ("Weight",)
-_AS_GIVEN: dict[str, Any] = {"power_iters": 0}
+_NO_ITERATIONS: dict[str, Any] = {"power_iters": 0}
 
 
 @register_samples(
@@ -39,8 +39,8 @@ _AS_GIVEN: dict[str, Any] = {"power_iters": 0}
     samples=lambda: [
         Sample(_inputs((5, 7), 0), {}, name="rows", dtypes=WIDE),
         Sample(_inputs((5, 7), 1), {"dim": 1}, name="columns", dtypes=WIDE),
-        Sample(_inputs((5, 7), 0), _AS_GIVEN, _GRAD, name="as_given", dtypes=WIDE),
-        Sample(_inputs((4, 3, 2, 3), 1), {"dim": 1, **_AS_GIVEN}, _GRAD, name="filter_as_given"),
+        Sample(_inputs((5, 7), 0), _NO_ITERATIONS, _GRAD, name="as_given", dtypes=WIDE),
+        Sample(_inputs((4, 3, 2, 3), 1), {"dim": 1, **_NO_ITERATIONS}, _GRAD, name="filter_as_given"),
         Sample(_inputs((4, 3, 2, 3), 1), {"dim": 1, "power_iters": 3}, name="filter"),
         Sample(_inputs((2, 3, 4), 0), {"power_iters": 2, "eps": 0.5}, name="eps"),
         Sample(_inputs((2, 3, 2, 1, 2), 1), {"dim": 1}, name="rank5"),

@@ -9,7 +9,7 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _unpooled(n: int, c: int, h: int, w: int, size: int, dtype: str = "int32") -> dict[str, Any]:
-    """X and different places in a plane of ``size`` for its elements."""
+    """X, and unique indices of its elements in a plane of ``size``."""
     rng = np.random.default_rng(3)
     places = np.stack([rng.permutation(size)[: h * w] for _ in range(n * c)]).reshape(n, c, h, w)
     return {"X": rand(n, c, h, w), "Indices": places.astype(dtype)}

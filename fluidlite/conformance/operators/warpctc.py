@@ -1,4 +1,4 @@
-"""Samples and the reference of fluidlite.operators.warpctc: every path, one by one."""
+"""Samples and the reference of fluidlite.operators.warpctc: enumerates all paths."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def _reference_unique(inputs: Inputs, attrs: Attrs) -> Outputs:
     counts: list[int] = []
     index = []
     for value in inputs["X"].tolist():
-        at = next((i for i, other in enumerate(values) if other == value), len(values))  # a NaN equals none
+        at = next((i for i, other in enumerate(values) if other == value), len(values))  # NaN equals nothing
         if at == len(values):
             values.append(value)
             counts.append(0)

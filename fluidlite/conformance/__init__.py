@@ -25,7 +25,7 @@ if _TYPE_CHECKING:
     from fluidlite.conformance.certification import certify as certify
     from fluidlite.conformance.plugin_modules import load_plugin_modules as load_plugin_modules
 
-_LATE = {
+_LAZY_MODULES = {
     "Certificate": "certificate",
     "Outcome": "certificate",
     "OperatorRow": "certificate",
@@ -36,9 +36,9 @@ _LATE = {
 
 
 def __getattr__(name: str) -> _Any:
-    if name in _LATE:
-        return getattr(_import_module(f"{__name__}.{_LATE[name]}"), name)
+    if name in _LAZY_MODULES:
+        return getattr(_import_module(f"{__name__}.{_LAZY_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-_export(__name__, *_LATE)
+_export(__name__, *_LAZY_MODULES)

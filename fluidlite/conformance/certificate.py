@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PASSED, FAILED, KNOWN = "passed", "failed", "known failure"
-FALLBACK = "fallback"
+_FALLBACK = "fallback"
 
 Use = tuple[str, str, str]
 """How a kernel was selected in a check: operator type, kind of selection ("native", ...), library."""
@@ -155,7 +155,7 @@ class Certificate:
             row = by_operator.setdefault(outcome.operator, OperatorRow(outcome.operator))
             row.outcomes.append(outcome)
             for type, how, library in outcome.uses:
-                library = "" if how == FALLBACK else library  # a library of the fallback place, not of this one
+                library = "" if how == _FALLBACK else library  # a library of the fallback place, not of this one
                 if not outcome.of_gradient and type == outcome.operator:
                     row.kernel[how, library] += 1
                 elif outcome.of_gradient and type != outcome.operator:

@@ -19,7 +19,7 @@ from fluidlite.program.program import Program
 
 _SEED = 0x1234_5678_9ABC
 _DIMS = (37, 29)
-_DROPPED = 0.3
+_DROPOUT_PROB = 0.3
 
 
 def random_checks() -> dict[str, Callable[[Place], None]]:
@@ -88,6 +88,6 @@ def _truncated(place: Place, mode: str) -> None:
 
 def _dropout_mask(place: Place, mode: str) -> None:
     feed = {"X": np.ones(_DIMS, np.float32)}
-    attrs = {"dropout_prob": _DROPPED, "fix_seed": True}
-    expected = (_numbers().astype(np.float32) * np.float32(2.0**-24) >= np.float32(_DROPPED)).astype(np.uint8)
+    attrs = {"dropout_prob": _DROPOUT_PROB, "fix_seed": True}
+    expected = (_numbers().astype(np.float32) * np.float32(2.0**-24) >= np.float32(_DROPOUT_PROB)).astype(np.uint8)
     _exact("dropout's mask", place, _draw(place, mode, "dropout", "Mask", feed, attrs), expected)

@@ -19,7 +19,7 @@ from fluidlite.base.errors import FluidError
 from fluidlite.conformance.certificate import FAILED, Outcome
 from fluidlite.conformance.worker import LOST
 
-_START = (
+_WORKER_SOURCE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from fluidlite.conformance.worker import main; sys.exit(main())"
 )
@@ -46,7 +46,7 @@ class _Worker:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         threads = str(max(1, (os.cpu_count() or 1) // jobs))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(sys.path)],
+            [sys.executable, "-c", _WORKER_SOURCE, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

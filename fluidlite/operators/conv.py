@@ -50,7 +50,7 @@ _IGNORED = (
 def _register(type: str, spatial: int, depthwise: bool = False) -> None:
     def checked_windows(x: e.Tensor, w: e.Tensor, attrs: Mapping[str, Any]) -> ConvWindows:
         windows = conv_windows(x, w, spatial, **attrs)
-        groups, (_, channels, sizes) = windows.groups, windows.split(x.dims)
+        groups, (_, channels, sizes) = windows.groups, windows.split_dims(x.dims)
         if depthwise:
             check_depthwise_groups(channels, groups, "conv2d")
         check_groups(channels, groups)
@@ -78,7 +78,7 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
         y = windows.correlate(image, filter_)
         out = e.call(type, {"Input": image, "Filter": filter_}, unfused_attrs(attrs), lambda: {"Output": y})["Output"]
         check_bias(bias, input_, filter_.dims[0])
-        out = with_bias(out, bias, windows.last)
+        out = with_bias(out, bias, windows.channels_last)
         if residual_data is not None:
             if not e.all_agree(residual_data.dims, y.dims):
                 e.fail("ResidualData", f"{e.shown_dims(y.dims)}, the dims of Output")

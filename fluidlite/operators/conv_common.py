@@ -89,9 +89,9 @@ def unfused_attrs(attrs: Mapping[str, Any], *more: str) -> dict[str, Any]:
     return {name: attrs[name] for name in (*WINDOWS, *more)}
 
 
-def with_bias(y: e.Tensor, bias: e.Tensor | None, last: bool) -> e.Tensor:
+def with_bias(y: e.Tensor, bias: e.Tensor | None, channels_last: bool) -> e.Tensor:
     """Add a number to each channel of the result."""
-    return y if bias is None else y + e.reshape(bias, (*bias.dims, *(1,) * (0 if last else y.rank - 2)))
+    return y if bias is None else y + e.reshape(bias, (*bias.dims, *(1,) * (0 if channels_last else y.rank - 2)))
 
 
 def with_activations(y: e.Tensor, attrs: Mapping[str, Any]) -> e.Tensor:
@@ -152,13 +152,13 @@ def declare_gradient(op: OpDef, checked: Checked, transposed: bool, names: Seque
             if transposed:
                 dx, dw = windows.correlate(doutput, filter_), windows.filter(doutput, input_, filter_)
             else:
-                sizes = windows.split(image.dims)[2]
-                dx, dw = windows.spread(doutput, filter_, sizes), windows.filter(image, doutput, filter_)
+                sizes = windows.split_dims(image.dims)[2]
+                dx, dw = windows.scatter(doutput, filter_, sizes), windows.filter(image, doutput, filter_)
             return {"Input" + GRAD: e.reshape(dx, input_.dims), "Filter" + GRAD: dw}
 
         operands = {"Input": image, "Filter": filter_, "Output" + GRAD: doutput}
         results = e.call(f"{op.type}_grad", operands, unfused_attrs(attrs, *names), function)
-        dx, channels = results["Input" + GRAD], doutput.rank - 1 if windows.last else 1
+        dx, channels = results["Input" + GRAD], doutput.rank - 1 if windows.channels_last else 1
         if before:
             dx = e.where(image > 0, dx, 0)
         return dx, results["Filter" + GRAD], e.reduce_sum(doutput, [k for k in range(doutput.rank) if k != channels])

@@ -66,7 +66,7 @@ def _output_windows(
 def _register(type: str, spatial: int, depthwise: bool = False) -> None:
     def output_windows(x: e.Tensor, w: e.Tensor, attrs: Mapping[str, Any]) -> tuple[ConvWindows, list[e.Number]]:
         windows = conv_windows(x, w, spatial, **attrs)
-        groups, (_, channels, counts) = windows.groups, windows.split(x.dims)
+        groups, (_, channels, counts) = windows.groups, windows.split_dims(x.dims)
         if depthwise:
             check_depthwise_groups(channels, groups, "conv2d_transpose")
         check_groups(channels, groups)
@@ -77,11 +77,11 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
 
     def conv_transpose(input_: e.Tensor, filter_: e.Tensor, bias: e.Tensor | None, **attrs: Any) -> e.Tensor:
         windows, sizes = output_windows(input_, filter_, attrs)
-        y = windows.spread(input_, filter_, sizes)
+        y = windows.scatter(input_, filter_, sizes)
         operands = {"Input": input_, "Filter": filter_}
         out = e.call(type, operands, unfused_attrs(attrs, *_SIZES), lambda: {"Output": y})["Output"]
         check_bias(bias, input_, filter_.dims[1] * windows.groups)
-        return with_activations(with_bias(out, bias, windows.last), attrs)
+        return with_activations(with_bias(out, bias, windows.channels_last), attrs)
 
     attrs = (
         *window_attrs(spatial),

@@ -26,7 +26,7 @@ from fluidlite.program.rules import GradRule
 from fluidlite.tensor.tensor_spec import Spec
 
 _HOST_ONLY = "its recursion over the steps of each sequence is written for the host only, as in Fluid"
-_TYPES = {"Emission": FLOATS, "Transition": FLOATS, "Label": INTS, "Length": INTS}
+_DTYPES = {"Emission": FLOATS, "Transition": FLOATS, "Label": INTS, "Length": INTS}
 _LENGTH = Slot(
     "Length", dispensable=True, doc="how long each padded sequence is; behind it scores and labels do not count"
 )
@@ -48,9 +48,9 @@ def _check(call: Call) -> None:
     if call.has("Label"):
         label = call.dims("Label")
         if padded:
-            right = len(label) in (2, 3) and all_agree(label[:2], emission.dims[:2])
-            right = right and all(agree(d, 1) for d in label[2:])
-            call.need(right, "Label", f"{[*emission.dims[:2], 1]}, a tag for each step of Emission")
+            fits = len(label) in (2, 3) and all_agree(label[:2], emission.dims[:2])
+            fits = fits and all(agree(d, 1) for d in label[2:])
+            call.need(fits, "Label", f"{[*emission.dims[:2], 1]}, a tag for each step of Emission")
             return
         call.need(len(label) == 2 and agree(label[1], 1), "Label", "[steps, 1]")
         if not agree(label[0], emission.dims[0]):
@@ -104,7 +104,7 @@ register_op(
         Slot("TransitionExps", intermediate=True, content="exp(Transition)"),
         Slot("LogLikelihood", doc="the cost of each sequence: minus the log-likelihood of Label"),
     ),
-    dtypes=_TYPES,
+    dtypes=_DTYPES,
     doc="LogLikelihood = log(sum over paths of exp(score)) - score of Label; 0 for an empty sequence",
     source="Fluid linear_chain_crf_op.h",
 )
@@ -149,7 +149,7 @@ register_op(
         _LENGTH,
     ),
     outputs=("ViterbiPath",),
-    dtypes=_TYPES,
+    dtypes=_DTYPES,
     doc="ViterbiPath = the tags of the highest score; with Label: 1 where they are right, else 0; "
     "behind the end of a padded sequence 0",
     source="Fluid crf_decoding_op.h",

@@ -27,7 +27,7 @@ def _axis(x: e.Tensor, dim: int) -> int:
 
 
 def _product(x: e.Tensor, y: e.Tensor, axis: int) -> e.Tensor:
-    (a, b, c), (f, g, h) = ([e.slice_axis(each, axis, i, 1) for i in range(3)] for each in (x, y))
+    (a, b, c), (f, g, h) = ([e.slice_axis(operand, axis, i, 1) for i in range(3)] for operand in (x, y))
     return e.reshape(e.concat([b * h - c * g, c * f - a * h, a * g - b * f], axis), x.dims)
 
 

@@ -55,8 +55,8 @@ class _SlotMask:
         rows, channels = self.x.dims
         if self.absent is None:
             return e.full((channels,), rows, self.x.dtype)
-        each = e.reduce_sum(e.cast(e.logical_not(self.absent), self.x.dtype), 0)
-        return e.reshape(e.broadcast(each, (channels // self.width, self.width)), (channels,))
+        slot_counts = e.reduce_sum(e.cast(e.logical_not(self.absent), self.x.dtype), 0)
+        return e.reshape(e.broadcast(slot_counts, (channels // self.width, self.width)), (channels,))
 
 
 @operator(

@@ -28,11 +28,11 @@ _MIN_DISTANCE = {"float16": 1e-7}
 def dist(x: e.Tensor, y: e.Tensor, *, p: e.Number) -> e.Tensor:
     """Each common p has a formula of its own."""
     e.same_dtype(y, x)
-    for each in (x, y):
-        if not each.rank:
-            e.fail(e.slot(each), "rank 1 or more")
-        for d in each.dims:
-            e.need(d != 0, e.slot(each), "1 element or more")
+    for operand in (x, y):
+        if not operand.rank:
+            e.fail(e.slot(operand), "rank 1 or more")
+        for d in operand.dims:
+            e.need(d != 0, e.slot(operand), "1 element or more")
     for a, b in zip(reversed(x.dims), reversed(y.dims), strict=False):
         if not (a == 1 or b == 1 or e.same_dims([a], [b])):
             e.fail("Y", f"dims that broadcast with those of X, {e.shown_dims(x.dims)}, from the last one on")

@@ -116,8 +116,8 @@ def tril_triu(x: e.Tensor, *, diagonal: int, lower: bool) -> e.Tensor:
     if x.rank < 2:
         e.fail(e.slot(x), "rank 2 or more, a matrix or a batch of them")
     rows, columns = x.dims[-2:]
-    right = e.iota((1, columns), 1) - e.iota((rows, 1), 0)
-    return e.where(right <= diagonal if lower else right >= diagonal, x, 0)
+    diagonal_index = e.iota((1, columns), 1) - e.iota((rows, 1), 0)
+    return e.where(diagonal_index <= diagonal if lower else diagonal_index >= diagonal, x, 0)
 
 
 @gradient(tril_triu, doc="X@GRAD = Out@GRAD in the triangle, else 0")

@@ -57,6 +57,7 @@ _TABLE_ATTRS = (
     Attr("remote_prefetch", "bool", False, doc="accepted for Fluid programs; of no effect"),
 )
 NO_PADDING = -1
+"""The padding_idx of tables without a padding id."""
 
 
 def _looked_up(w: e.Tensor, ids: e.Tensor, padding: int) -> e.Tensor:
@@ -113,7 +114,7 @@ def _one_hot(type: str, column: bool) -> None:
         index, count = e.reshape(x, x.dims[:-1]) if column else x, e.number(depth)
         e.need_attr(count >= 1, "depth", "1 or more: the number of classes")
         index = e.unsqueeze(index if allow_out_of_range else e.checked(index, count), index.rank)
-        return e.cast(e.put(e.full(index.dims, 1, dtype if dtype in _COUNTED else "int32"), index, -1, count), dtype)
+        return e.cast(e.put(e.full(index.dims, 1, dtype if dtype in _PUT_DTYPES else "int32"), index, -1, count), dtype)
 
     operator(
         type,
@@ -130,7 +131,7 @@ def _one_hot(type: str, column: bool) -> None:
     )(one_hot)
 
 
-_COUNTED = ("int32", "int64", "float32", "float64")
+_PUT_DTYPES = ("int32", "int64", "float32", "float64")
 """Dtypes of ``e.put``; other dtypes are put as int32 and cast."""
 
 _one_hot("one_hot", True)

@@ -11,13 +11,13 @@ from fluidlite.program.opdef import Attr
 from fluidlite.program.operator_options import Differentiation, Execution
 
 NUMBERS = (*ALL_FLOATS, *INTS)
-_TYPES = {"X": NUMBERS, "Index": INTS}
+_DTYPES = {"X": NUMBERS, "Index": INTS}
 
 
 @operator(
     "index_select",
     Differentiation(reads=("Index",), doc="X@GRAD = 0; X@GRAD[..., Index[i], ...] += Out@GRAD[..., i, ...]"),
-    dtypes=_TYPES,
+    dtypes=_DTYPES,
     source="Fluid index_select_op.cc",
     attrs=(Attr("dim", "int", 0, doc="the axis of X that Index counts along; negative ones count from the end"),),
     doc="Out[..., i, ...] = X[..., Index[i], ...] along the axis dim; an index out of range is an OutOfRangeError",
@@ -35,7 +35,7 @@ def index_select(x: e.Tensor, index: e.Tensor, *, dim: int) -> e.Tensor:
     "index_sample",
     Differentiation(reads=("Index",), doc="X@GRAD = 0; X@GRAD[i, Index[i, j]] += Out@GRAD[i, j]"),
     Execution(memory="where arrays compute, the place of each element in all of X: 8 bytes an element"),
-    dtypes=_TYPES,
+    dtypes=_DTYPES,
     source="Fluid index_sample_op.cc",
     doc="Out[i, j] = X[i, Index[i, j]]; an index out of range is an OutOfRangeError",
 )

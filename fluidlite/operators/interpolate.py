@@ -63,11 +63,11 @@ def _sizes(
 ) -> list[e.Number]:
     """The spatial dims of Out."""
     if tensors:
-        if any(len(each) != 1 for each in tensors):
+        if any(len(tensor) != 1 for tensor in tensors):
             e.fail("SizeTensor", "tensors of one number each")
         if len(tensors) != len(spatial):
             e.fail("SizeTensor", f"{len(spatial)} tensors, a size each")
-        return [each[0] for each in tensors]
+        return [tensor[0] for tensor in tensors]
     if out_size is not None:
         if out_size.dims != (len(spatial),):
             e.fail("OutSize", f"[{len(spatial)}], a size each")

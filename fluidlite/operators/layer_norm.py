@@ -20,14 +20,14 @@ _STORED = {"Scale@GRAD": AS_COMPUTED, "Bias@GRAD": AS_COMPUTED}
 # Shared helpers ---------------------------------------------------------------------------------------------------
 
 
-def check_parameters(x: e.Tensor, parameters: Sequence[e.Tensor | None], length: e.Number, what: str) -> None:
+def check_parameters(x: e.Tensor, parameters: Sequence[e.Tensor | None], length: e.Number, description: str) -> None:
     """Refuse a parameter that is not [length] in the compute dtype of X."""
     parameter_dtype = compute_dtype(x.dtype)
     for parameter in parameters:
         if parameter is not None and parameter.dtype != parameter_dtype:
             e.fail_dtype(e.slot(parameter), f"{parameter_dtype}: X is {x.dtype}", "use layers.cast on it")
         if parameter is not None:
-            e.vector(parameter, length, what)
+            e.vector(parameter, length, description)
 
 
 def channel_axis(x: e.Tensor, data_layout: str = "NCHW", max_rank: int | None = 5) -> int:

@@ -8,7 +8,7 @@ from fluidlite.expr.declare import operator
 from fluidlite.program.opdef import Attr
 from fluidlite.program.operator_options import Differentiation, Execution
 
-_PAIR = {"X": ALL_FLOATS, "Y": ALL_FLOATS}
+_PAIR_DTYPES = {"X": ALL_FLOATS, "Y": ALL_FLOATS}
 _READS = ("X", "Y")
 
 # bmm ---------------------------------------------------------------------------------------------------------------
@@ -17,7 +17,7 @@ _READS = ("X", "Y")
 @operator(
     "bmm",
     Differentiation(reads=_READS, doc="X@GRAD = Out@GRAD . Y^T, Y@GRAD = X^T . Out@GRAD, batch by batch"),
-    dtypes=_PAIR,
+    dtypes=_PAIR_DTYPES,
     source="Fluid bmm_op.cc",
     doc="Out[b] = X[b] . Y[b]",
 )
@@ -111,7 +111,7 @@ def kron(x: e.Tensor, y: e.Tensor) -> e.Tensor:
     ),
     Execution(memory="X and Y as matrices of pixels, if the product needs copies of them: up to three times X"),
     inputs={"X": "[images, channels, height, width]", "Y": "[images, other channels, height, width]"},
-    dtypes=_PAIR,
+    dtypes=_PAIR_DTYPES,
     source="Fluid fsp_op.cc",
     doc="Out[n, i, j] = the mean over pixels of X[n, i] Y[n, j]",
 )

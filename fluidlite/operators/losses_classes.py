@@ -134,8 +134,8 @@ def center_loss(
     """Half the squared distance of each row from the center of its class."""
     if x.rank != 2:
         e.fail("X", "[rows, width]")
-    for each in (centers, center_update_rate):
-        e.same_dtype(each, x)
+    for operand in (centers, center_update_rate):
+        e.same_dtype(operand, x)
     rows, width = x.dims
     if not e.all_agree(centers.dims, (e.number(cluster_num), width)):
         shape = e.shown_dims((e.number(cluster_num), width))

@@ -8,7 +8,7 @@ from fluidlite.expr.declare import operator
 from fluidlite.program.opdef import Attr
 from fluidlite.program.operator_options import Differentiation, Lowering
 
-_TYPES = {"X": ALL_FLOATS, "Y": ALL_FLOATS}
+_DTYPES = {"X": ALL_FLOATS, "Y": ALL_FLOATS}
 _READS = ("X", "Y")
 
 # mul ---------------------------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ _MUL_ATTRS = (
         "Y": "of one dtype; columns of the first are rows of the second",
     },
     attrs=_MUL_ATTRS,
-    dtypes=_TYPES,
+    dtypes=_DTYPES,
     source="Fluid mul_op.cc",
     doc="Out = flatten(X, x_num_col_dims) . flatten(Y, y_num_col_dims), unflattened",
 )
@@ -79,7 +79,7 @@ _MATMUL_ATTRS = (
         "Y": "vectors, matrices or batches of them, of one dtype; leading dims are broadcast",
     },
     attrs=_MATMUL_ATTRS,
-    dtypes=_TYPES,
+    dtypes=_DTYPES,
     source="Fluid matmul_op.cc",
     doc="Out = alpha op(X) . op(Y), batch by batch; a vector is a row on the left and a column on the right",
 )

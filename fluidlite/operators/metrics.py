@@ -90,7 +90,7 @@ def mean_iou(
         ("InCorrects", in_corrects, num_classes),
         ("InMeanIou", in_mean_iou, 1),
     ):
-        if not all(e.all_agree(each.dims, (e.number(size),)) for each in earlier):
+        if not all(e.all_agree(counts.dims, (e.number(size),)) for counts in earlier):
             e.fail(slot, f"tensors of dims [{size}]")
     elements = e.product(predictions.dims)
     predicted, label = (e.checked(e.reshape(x, (elements,)), num_classes) for x in (predictions, labels))
@@ -149,12 +149,12 @@ def precision_recall(
     """Count true and false positives and negatives of each class."""
     if max_probs.rank != 2 or not e.agree(max_probs.dims[1], 1):
         e.fail("MaxProbs", "[rows, 1], as top_k with k=1 makes")
-    for each in (indices, labels, weights):
-        if each is not None and not e.all_agree(each.dims, max_probs.dims):
-            e.fail(e.slot(each), f"{e.shown_dims(max_probs.dims)}, the dims of MaxProbs")
-    for each in (weights, states_info):
-        if each is not None:
-            e.same_dtype(each, max_probs)
+    for operand in (indices, labels, weights):
+        if operand is not None and not e.all_agree(operand.dims, max_probs.dims):
+            e.fail(e.slot(operand), f"{e.shown_dims(max_probs.dims)}, the dims of MaxProbs")
+    for operand in (weights, states_info):
+        if operand is not None:
+            e.same_dtype(operand, max_probs)
     states_dims = (e.number(class_number), e.number(4))
     if states_info is not None and not e.all_agree(states_info.dims, states_dims):
         e.fail("StatesInfo", f"[{class_number}, 4], a row for a class")
@@ -162,9 +162,9 @@ def precision_recall(
     predicted, label = (e.checked(e.reshape(x, rows), class_number) for x in (indices, labels))
     weight = e.full(rows, 1, max_probs.dtype) if weights is None else e.reshape(weights, rows)
     hit = predicted == label
-    right, missed = e.where(hit, weight, 0), e.where(hit, 0, weight)
-    tp, fp = (e.add_at(x, predicted, 0, class_number) for x in (right, missed))
-    fn = e.add_at(missed, label, 0, class_number)
+    hits, misses = e.where(hit, weight, 0), e.where(hit, 0, weight)
+    tp, fp = (e.add_at(x, predicted, 0, class_number) for x in (hits, misses))
+    fn = e.add_at(misses, label, 0, class_number)
     states = e.stack([tp, fp, e.reduce_sum(weight) - (tp + fp + fn), fn], 1)
     total = states if states_info is None else states + e.reshape(states_info, states_dims)
     return _scores(states), _scores(total), total
@@ -179,10 +179,10 @@ def _scores(states: e.Tensor) -> e.Tensor:
     return e.cast(e.reshape(e.concat(six, 0), (6,)), "float64")
 
 
-def _rate(right: e.Tensor, wrong: e.Tensor) -> e.Tensor:
-    """Return right / (right + wrong), or 1 if both are 0."""
-    is_counted = e.logical_or(right > 0, wrong > 0)
-    return e.where(is_counted, right / e.where(is_counted, right + wrong, 1), 1)
+def _rate(hits: e.Tensor, misses: e.Tensor) -> e.Tensor:
+    """Return hits / (hits + misses), or 1 if both are 0."""
+    is_counted = e.logical_or(hits > 0, misses > 0)
+    return e.where(is_counted, hits / e.where(is_counted, hits + misses, 1), 1)
 
 
 def _all_three(precision: e.Tensor, recall: e.Tensor) -> list[e.Tensor]:

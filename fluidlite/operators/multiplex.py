@@ -35,21 +35,21 @@ def multiplex(ids: e.Tensor, x: Sequence[e.Tensor]) -> e.Tensor:
     if first.rank < 2:
         e.fail("X", "tensors of rank 2 or more")
     same_dtypes(x, "X")
-    for each in x[1:]:
-        if not e.all_agree(first.dims, each.dims):
+    for operand in x[1:]:
+        if not e.all_agree(first.dims, operand.dims):
             e.fail("X", "tensors of equal dims")
     if not e.agree(ids.dims[0], first.dims[0]):
         e.fail("Ids", f"{e.shown_dims(first.dims)[0]} rows, as X")
     column, out = _column(ids, len(x), first.rank), first
-    for k, each in enumerate(x[1:], 1):
-        out = e.where(column != k, out, each)
+    for k, operand in enumerate(x[1:], 1):
+        out = e.where(column != k, out, operand)
     return out
 
 
 @gradient(multiplex, metadata=("X",), doc="X@GRAD[k][i] = Out@GRAD[i] where Ids[i] is k, else 0")
 def multiplex_grad(ids: e.Tensor, x: Sequence[e.Tensor], dout: e.Tensor) -> list[e.Tensor]:
     """Hand-written: the derived gradient is a chain of selects for each X."""
-    for each in x:
-        e.need_dims(dout, each.dims, "Out@GRAD", "X")
+    for operand in x:
+        e.need_dims(dout, operand.dims, "Out@GRAD", "X")
     column = _column(ids, len(x), dout.rank)
     return [e.where(column == k, dout, 0) for k in range(len(x))]

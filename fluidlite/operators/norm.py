@@ -122,9 +122,9 @@ def _channels(x: e.Tensor, data_layout: str, *parameters: e.Tensor) -> int:
     if x.rank < 2:
         e.fail("X", "a rank of 2 or more, batch and channels among its dims")
     axis = 1 if data_layout == "NCHW" else x.rank - 1
-    for each in parameters:
-        e.same_dtype(each, x)
-        e.vector(each, x.dims[axis], "the number of channels of X")
+    for parameter in parameters:
+        e.same_dtype(parameter, x)
+        e.vector(parameter, x.dims[axis], "the number of channels of X")
     return axis
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from fluidlite import expr as e
 
 
-def column(x: e.Tensor, count: e.Numeric, what: str) -> e.Tensor:
-    """Require an operand of [count, 1] or [count], which ``what`` describes. Return it as [count]."""
-    expected = f"[{{0}}, 1], {what}"
+def column(x: e.Tensor, count: e.Numeric, description: str) -> e.Tensor:
+    """Require an operand of [count, 1] or [count], which ``description`` describes. Return it as [count]."""
+    expected = f"[{{0}}, 1], {description}"
     if x.rank not in (1, 2):
         known_count = e.known(count)
         e.fail(e.slot(x), expected.format("n" if known_count is None else known_count))

@@ -77,8 +77,8 @@ def pixel_shuffle_grad(dout: e.Tensor, *, upscale_factor: int) -> e.Tensor:
 def space_to_depth(x: e.Tensor, *, blocksize: int) -> e.Tensor:
     """Move channels to the pixels of a block, then reshape the larger image."""
     (n, c, h, w), s = _image(x).dims, blocksize
-    each, rows, columns = (_part("blocksize", x, axis, by) for axis, by in ((1, s * s), (2, s), (3, s)))
-    return _permuted(x, (n, s, s, each, h, w), (0, 3, 4, 1, 5, 2), n, c * (s * s), rows, columns)
+    depth, rows, columns = (_part("blocksize", x, axis, by) for axis, by in ((1, s * s), (2, s), (3, s)))
+    return _permuted(x, (n, s, s, depth, h, w), (0, 3, 4, 1, 5, 2), n, c * (s * s), rows, columns)
 
 
 @gradient(space_to_depth, doc=_GRAD_DOC)

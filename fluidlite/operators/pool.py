@@ -14,7 +14,7 @@ from fluidlite.operators.math.pool_windows import (
     chosen_window_sums,
     explicit_pads,
     first_maximum,
-    max_share,
+    max_adaptive_taps,
     maximum_of,
     same_pads,
     total,
@@ -71,9 +71,10 @@ def _spans(
         return tuple(WindowAxis(axis, x.dims[axis], single, x.dims[axis], 1, zero, zero) for axis in axes)
     kernel = e.per_dim("ksize", ksize, spatial)
     if adaptive:
+        sizes = [(x.dims[axis], e.number(outs)) for axis, outs in zip(axes, kernel, strict=True)]
         return tuple(
-            WindowAxis(axis, x.dims[axis], e.number(outs), max_share(x.dims[axis], e.number(outs)), 0, zero, zero)
-            for axis, outs in zip(axes, kernel, strict=True)
+            WindowAxis(axis, *pair, max_adaptive_taps(*pair), 0, zero, zero)
+            for axis, pair in zip(axes, sizes, strict=True)
         )
     pads = explicit_pads(paddings, spatial)
     if padding_algorithm == "VALID":

@@ -9,18 +9,18 @@ from fluidlite.program.op_call import Call
 from fluidlite.tensor.tensor_spec import Spec
 
 
-def need_lengths(call: Call, slot: str, of: str, batch: int) -> None:
-    """Refuse lengths that are not one integer for each padded sequence of ``of``."""
+def need_lengths(call: Call, slot: str, sequences_slot: str, batch: int) -> None:
+    """Refuse lengths that are not one integer for each padded sequence of ``sequences_slot``."""
     if call.dtype(slot) not in INTS:
         call.fail_dtype(slot, INTS)
-    need_each(call, slot, batch, f"the length of each sequence of {of}")
+    need_each(call, slot, batch, f"the length of each sequence of {sequences_slot}")
 
 
-def need_each(call: Call, slot: str, count: int, what: str) -> None:
-    """Refuse an input that is not [count] or [count, 1]; ``what`` describes it."""
+def need_each(call: Call, slot: str, count: int, description: str) -> None:
+    """Refuse an input that is not [count] or [count, 1]; ``description`` names its contents."""
     dims = call.dims(slot)
-    right = len(dims) in (1, 2) and agree(dims[0], count) and all(agree(d, 1) for d in dims[1:])
-    call.need(right, slot, f"[{count}] or [{count}, 1]: {what}")
+    fits = len(dims) in (1, 2) and agree(dims[0], count) and all(agree(d, 1) for d in dims[1:])
+    call.need(fits, slot, f"[{count}] or [{count}, 1]: {description}")
 
 
 def need_one_level(call: Call, slot: str) -> Spec:

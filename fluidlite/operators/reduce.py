@@ -164,9 +164,9 @@ def sum_(x: tuple[e.Tensor, ...]) -> e.Tensor:
     """Add the tensors in order."""
     same_dtypes(x, "X")
     total, dims = x[0], x[0].dims
-    for each in x[1:]:
-        if not (e.all_agree(x[0].dims, each.dims) and e.all_agree(dims, each.dims)):
+    for operand in x[1:]:
+        if not (e.all_agree(x[0].dims, operand.dims) and e.all_agree(dims, operand.dims)):
             e.fail("X", "tensors of equal dims")
-        dims = tuple(b if e.known(a) is None else a for a, b in zip(dims, each.dims, strict=True))
-        total = total + each
+        dims = tuple(b if e.known(a) is None else a for a, b in zip(dims, operand.dims, strict=True))
+        total = total + operand
     return total

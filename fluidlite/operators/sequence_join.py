@@ -68,8 +68,8 @@ def _output_rows(xs: tuple[e.Tensor, ...]) -> list[e.Tensor]:
 )
 def sequence_concat(x: tuple[e.Tensor, ...]) -> e.Tensor:
     """Gather rows by the inverse of their output positions."""
-    for each in x:
-        need_sequences(each, "X")
+    for operand in x:
+        need_sequences(operand, "X")
     joined = e.concat(x, 0)
     row = e.iota((joined.dims[0],), 0)
     return e.take(joined, e.set_at(row, row, e.concat(_output_rows(x), 0)), 0, "clamp")
@@ -83,7 +83,7 @@ def sequence_concat(x: tuple[e.Tensor, ...]) -> e.Tensor:
 def sequence_concat_grad(x: tuple[e.Tensor, ...], dout: e.Tensor) -> tuple[tuple[e.Tensor, ...], ...]:
     """Hand-written: it gathers rows instead of adding them."""
     first, *rest = x
-    e.need_dims(dout, (sum((each.dims[0] for each in rest), first.dims[0]), *first.dims[1:]), "Out@GRAD", "Out")
+    e.need_dims(dout, (sum((operand.dims[0] for operand in rest), first.dims[0]), *first.dims[1:]), "Out@GRAD", "Out")
     return (tuple(e.take(e.wide(dout), at, 0, "clamp") for at in _output_rows(x)),)
 
 

@@ -6,7 +6,7 @@ from fluidlite import expr as e
 from fluidlite.program.op_call import Call
 from fluidlite.tensor.tensor_spec import Lod, Spec
 
-_DO = "declare the data with lod_level=1, or use layers.lod_reset"
+_LOD_ADVICE = "declare the data with lod_level=1, or use layers.lod_reset"
 
 
 def sequence_count(spec: Spec) -> int:
@@ -28,7 +28,7 @@ def a_row_a_sequence(call: Call) -> dict[str, Spec]:
 def need_sequences(x: e.Tensor, slot: str) -> None:
     """Refuse an operand without LoD."""
     if not e.lod_level(x):
-        e.fail(slot, "a LoD tensor: its sequences", _DO)
+        e.fail(slot, "a LoD tensor: its sequences", _LOD_ADVICE)
     if not x.rank:
         e.fail(slot, "rows of one dim or more")
 
@@ -37,7 +37,7 @@ def need_lod(call: Call, slot: str, i: int = 0) -> Spec:
     """The metadata of an input; refuse one without LoD."""
     spec = call.spec(slot, i)
     if not spec.lod_level:
-        call.fail(slot, "a LoD tensor: its sequences", do=_DO)
+        call.fail(slot, "a LoD tensor: its sequences", do=_LOD_ADVICE)
     return spec
 
 

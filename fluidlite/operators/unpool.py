@@ -159,7 +159,7 @@ def spp_grad(x: e.Tensor, out: e.Tensor, dout: e.Tensor, *, pyramid_height: int,
     for down, across in levels:
         width = x.dims[1] * (down.outs * across.outs)
         dims: tuple[e.Number, ...] = (*x.dims[:2], e.number(down.outs), e.number(1), e.number(across.outs), e.number(1))
-        best, d = (e.reshape(e.slice_axis(each, 1, at, width), dims) for each in (out, e.wide(dout)))
+        best, d = (e.reshape(e.slice_axis(tensor, 1, at, width), dims) for tensor in (out, e.wide(dout)))
         if pooling_type == "max":
             d = _at_first_maximum(_windows(e.wide(x), down, across, float("nan")), best, d)
         else:

@@ -66,15 +66,14 @@ class WindowAxis(NamedTuple):
     def begins(self, rank: int) -> e.Tensor:
         """Index of the first element of each window; negative in the padding."""
         o = e.iota((self.outs,), 0)
-        return self._column(
-            o * self.stride - self.before if self.stride else _share_bounds(o, self.size, self.outs)[0], rank
-        )
+        first = o * self.stride - self.before if self.stride else _adaptive_bounds(o, self.size, self.outs)[0]
+        return self._column(first, rank)
 
     def ends(self, rank: int) -> e.Tensor:
         """Index after the last element of each window, which may be in the padding."""
         if self.stride:
             return self.begins(rank) + self.taps
-        return self._column(_share_bounds(e.iota((self.outs,), 0), self.size, self.outs)[1], rank)
+        return self._column(_adaptive_bounds(e.iota((self.outs,), 0), self.size, self.outs)[1], rank)
 
     def widths(self, rank: int) -> e.Tensor:
         """Number of elements in each window, without padding."""
@@ -82,30 +81,30 @@ class WindowAxis(NamedTuple):
         return e.maximum(inside, 0) if self.may_be_empty else inside
 
 
-def _share_bounds(o: e.Tensor, size: e.Number, outs: e.Number) -> tuple[e.Tensor, e.Tensor]:
+def _adaptive_bounds(o: e.Tensor, size: e.Number, outs: e.Number) -> tuple[e.Tensor, e.Tensor]:
     """Begin and end of adaptive windows over ``size`` elements; ``outs`` is at least 1."""
     return o * size // outs, ((o + 1) * size + (outs - 1)) // outs
 
 
-def max_share(size: e.Number, outs: e.Number) -> e.Number:
+def max_adaptive_taps(size: e.Number, outs: e.Number) -> e.Number:
     """Number of elements of the largest adaptive window."""
     return (size + outs - 1) // outs + e.lowest(size % outs, 1)
 
 
-def _gathered_shares(x: e.Tensor, axis: int, size: e.Number, outs: e.Number) -> tuple[e.Tensor, e.Tensor]:
+def _gather_adaptive(x: e.Tensor, axis: int, size: e.Number, outs: e.Number) -> tuple[e.Tensor, e.Tensor]:
     """Gather adaptive windows of an axis, and their mask; missing elements repeat the last one of the window."""
-    taps = max_share(size, outs)
+    taps = max_adaptive_taps(size, outs)
     dims = (outs, taps)
-    begin, end = _share_bounds(e.iota(dims, 0), size, outs)
+    begin, end = _adaptive_bounds(e.iota(dims, 0), size, outs)
     index = begin + e.iota(dims, 1)
     valid = e.reshape(index < end, (*dims, *(1,) * (x.rank - axis - 1)))
     return e.take(x, e.minimum(index, end - 1), axis, "clamp"), valid
 
 
-def _share_sums(x: e.Tensor, axis: int, size: e.Number, outs: e.Number) -> e.Tensor:
+def _adaptive_sums(x: e.Tensor, axis: int, size: e.Number, outs: e.Number) -> e.Tensor:
     """Sums of adaptive windows of an axis: a contraction with the mask of their elements."""
-    source, dims = e.wide(x), (outs, max_share(size, outs))
-    begin, end = _share_bounds(e.iota(dims, 0), size, outs)
+    source, dims = e.wide(x), (outs, max_adaptive_taps(size, outs))
+    begin, end = _adaptive_bounds(e.iota(dims, 0), size, outs)
     index = begin + e.iota(dims, 1)
     valid, names = index < end, "abcde"[: x.rank]
     front, trailing = names[:axis], names[axis + 1 :]
@@ -123,7 +122,7 @@ def with_padding(x: e.Tensor, spans: tuple[WindowAxis, ...], filler: float) -> e
 
 
 def without_padding(x: e.Tensor, spans: tuple[WindowAxis, ...]) -> e.Tensor:
-    """Remove the padding of :func:`padded`."""
+    """Remove the padding of :func:`with_padding`."""
     starts: list[e.Number | int] = [0] * x.rank
     sizes: list[e.Number] = list(x.dims)
     for span in spans:
@@ -136,7 +135,7 @@ def windows(x: e.Tensor, span: WindowAxis) -> e.Tensor:
     if span.covers_axis:
         return e.unsqueeze(x, span.axis)
     if not span.stride:
-        return _gathered_shares(x, span.axis, span.size, span.outs)[0]
+        return _gather_adaptive(x, span.axis, span.size, span.outs)[0]
     return e.window(x, span.axis, span.taps, span.stride)
 
 
@@ -149,15 +148,15 @@ def total(x: e.Tensor, span: WindowAxis) -> e.Tensor:
     """The sum of each window."""
     if span.stride or span.covers_axis:
         return e.reduce_sum(windows(x, span), span.axis + 1)
-    return _share_sums(x, span.axis, span.size, span.outs)
+    return _adaptive_sums(x, span.axis, span.size, span.outs)
 
 
 def first_maximum(x: e.Tensor, span: WindowAxis) -> e.Tensor:
     """Index of the first maximum in each window, int32 [.., windows, 1, ..]; never one of the padding."""
-    index = e.cast(e.argmax(windows(x, span), span.axis + 1, keep=True), "int32")
-    return (
-        e.maximum(index, e.cast(-_with_tap_axis(span.begins(x.rank), span), "int32")) if span.may_be_partial else index
-    )
+    first = e.cast(e.argmax(windows(x, span), span.axis + 1, keep=True), "int32")
+    if not span.may_be_partial:
+        return first
+    return e.maximum(first, e.cast(-_with_tap_axis(span.begins(x.rank), span), "int32"))
 
 
 def _with_tap_axis(line: e.Tensor, span: WindowAxis) -> e.Tensor:
@@ -169,16 +168,16 @@ def window_sums(d: e.Tensor, span: WindowAxis) -> e.Tensor:
     if span.stride or span.covers_axis:
         dims = (*d.dims[: span.axis + 1], span.taps, *d.dims[span.axis + 1 :])
         return _scatter_back(e.broadcast(e.unsqueeze(d, span.axis + 1), dims), span)
-    return _share_sums(d, span.axis, span.outs, span.size)
+    return _adaptive_sums(d, span.axis, span.outs, span.size)
 
 
 def chosen_window_sums(d: e.Tensor, chosen: e.Tensor, span: WindowAxis) -> e.Tensor:
-    """For each element, padding included, the sum of ``d`` over the windows whose index ``chosen`` is that element."""
+    """For each element, padding included, the sum of ``d`` over the windows in which ``chosen`` selects it."""
     if span.stride or span.covers_axis:
         return _scatter_back(e.put(e.unsqueeze(d, span.axis + 1), chosen, span.axis + 1, span.taps), span)
     places = e.squeeze(chosen, span.axis + 1) + span.begins(d.rank)
-    parts, valid = _gathered_shares(d, span.axis, span.outs, span.size)
-    choices, _ = _gathered_shares(places, span.axis, span.outs, span.size)
+    parts, valid = _gather_adaptive(d, span.axis, span.outs, span.size)
+    choices, _ = _gather_adaptive(places, span.axis, span.outs, span.size)
     element = e.reshape(e.iota((span.size,), 0), (span.size, *(1,) * (d.rank - span.axis)))
     return e.reduce_sum(e.where(e.logical_and(valid, choices == element), parts, 0), span.axis + 1)
 

@@ -76,7 +76,7 @@ class OperatorRow:
         return sum(outcome.state == state for outcome in self.outcomes)
 
 
-def usual(uses: Counter[tuple[str, str]]) -> str:
+def most_frequent(uses: Counter[tuple[str, str]]) -> str:
     """The most frequent kind of kernel selection: "native", "generated", ...; "" if no operator ran."""
     return uses.most_common(1)[0][0][0] if uses else ""
 
@@ -85,9 +85,9 @@ def in_words(uses: Counter[tuple[str, str]]) -> str:
     """The kinds of kernel selection with their libraries, such as ``native fpgann (fallback: 2 of 9)``."""
     if not uses:
         return ""
-    named = [(" ".join(filter(None, use)), count) for use, count in uses.most_common()]
-    rest = ", ".join(f"{name}: {count} of {uses.total()}" for name, count in named[1:])
-    return named[0][0] + (f" ({rest})" if rest else "")
+    counts = [(" ".join(filter(None, use)), count) for use, count in uses.most_common()]
+    rest = ", ".join(f"{name}: {count} of {uses.total()}" for name, count in counts[1:])
+    return counts[0][0] + (f" ({rest})" if rest else "")
 
 
 @dataclass
@@ -162,15 +162,15 @@ class Certificate:
                     row.gradient[how, library] += 1
         return sorted(by_operator.values(), key=lambda row: (row.operator not in ("device", "random"), row.operator))
 
-    def hows(self) -> dict[str, tuple[int, int]]:
+    def selection_counts(self) -> dict[str, tuple[int, int]]:
         """By kind of kernel selection, the number of operators and of gradients for which it is most frequent."""
         rows = self.rows()
-        forward = Counter(usual(row.kernel) for row in rows)
-        gradient = Counter(usual(row.gradient) for row in rows)
+        forward = Counter(most_frequent(row.kernel) for row in rows)
+        gradient = Counter(most_frequent(row.gradient) for row in rows)
         order = [how for how, _ in (forward + gradient).most_common() if how]
         return {how: (forward[how], gradient[how]) for how in order}
 
-    def loosened(self) -> dict[str, dict[str, tuple[float, float]]]:
+    def raised_tolerances(self) -> dict[str, dict[str, tuple[float, float]]]:
         """The tolerances that the device has raised: by kind and dtype, (framework's, used)."""
         changed = {
             kind: {dtype: pair for dtype, pair in table.items() if pair[0] != pair[1]}
@@ -186,7 +186,7 @@ class Certificate:
     def summary(self) -> list[str]:
         """Lines of a report: the verdict, the device, counts, versions, tolerances."""
         device = self.device
-        by_how = ", ".join(f"{forward} {how}" for how, (forward, _) in self.hows().items() if forward)
+        by_how = ", ".join(f"{forward} {how}" for how, (forward, _) in self.selection_counts().items() if forward)
         operators = sum(row.operator not in ("device", "random") for row in self.rows())
         known_failures = f", {self.count(KNOWN)} known failures" if self.count(KNOWN) else ""
         lines = [
@@ -198,10 +198,10 @@ class Certificate:
             f"plugin: {self.plugin['name']} {self.plugin['version']} ({self.plugin['origin']})",
             "versions: " + ", ".join(f"{name} {version}" for name, version in self.versions.items()),
         ]
-        for kind, table in self.loosened().items():
+        for kind, table in self.raised_tolerances().items():
             pairs = ", ".join(f"{dtype} {own:g} to {used:g}" for dtype, (own, used) in table.items())
             lines.append(f"tolerance of {kind} loosened by the device: {pairs}")
-        if not self.loosened():
+        if not self.raised_tolerances():
             lines.append("tolerances: the framework's")
         return lines
 
@@ -219,9 +219,9 @@ class Certificate:
             "plugin": self.plugin,
             "versions": self.versions,
             "checks": {state: self.count(state) for state in (PASSED, FAILED, KNOWN)},
-            "hows": {how: {"operators": a, "gradients": b} for how, (a, b) in self.hows().items()},
+            "hows": {how: {"operators": a, "gradients": b} for how, (a, b) in self.selection_counts().items()},
             "tolerances": {kind: {d: used for d, (_, used) in t.items()} for kind, t in self.tolerances.items()},
-            "loosened": self.loosened(),
+            "loosened": self.raised_tolerances(),
             "operators": [
                 {
                     "operator": row.operator,

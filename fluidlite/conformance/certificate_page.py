@@ -118,19 +118,19 @@ def _tiles(certificate: Certificate) -> str:
 
 
 def _kernels(certificate: Certificate) -> str:
-    hows = certificate.hows()
-    ordered = sorted(hows, key=lambda how: (_HOWS.index(how) if how in _HOWS else len(_HOWS), how))
+    kinds = certificate.selection_counts()
+    ordered = sorted(kinds, key=lambda how: (_HOWS.index(how) if how in _HOWS else len(_HOWS), how))
     legend = "".join(
-        f"<span><i style='background:{_color(how)}'></i>{escape(how)}: {hows[how][0]} operators, "
-        f"{hows[how][1]} gradients</span>"
+        f"<span><i style='background:{_color(how)}'></i>{escape(how)}: {kinds[how][0]} operators, "
+        f"{kinds[how][1]} gradients</span>"
         for how in ordered
     )
     bars = "".join(
-        f"<span>{name}</span>{_bar([(how, hows[how][side]) for how in ordered])}"
+        f"<span>{name}</span>{_bar([(how, kinds[how][side]) for how in ordered])}"
         for side, name in enumerate(("operators", "gradients"))
-        if any(hows[how][side] for how in ordered)
+        if any(kinds[how][side] for how in ordered)
     )
-    return f"<h2>How kernels come</h2><div class='bars'>{bars}</div><div class='legend'>{legend}</div>" if hows else ""
+    return f"<h2>How kernels come</h2><div class='bars'>{bars}</div><div class='legend'>{legend}</div>" if kinds else ""
 
 
 def _bar(counts: Iterable[tuple[str, int]]) -> str:
@@ -165,14 +165,14 @@ def _device(certificate: Certificate) -> str:
 
 
 def _tolerances(certificate: Certificate) -> str:
-    loosened = certificate.loosened()
+    raised = certificate.raised_tolerances()
     dtypes = list(next(iter(certificate.tolerances.values())))
     head = "".join(f"<th class='n'>{dtype}</th>" for dtype in dtypes)
     rows = "".join(
         f"<tr><td>{kind}</td>" + "".join(_tolerance_cell(*table[dtype]) for dtype in dtypes) + "</tr>"
         for kind, table in certificate.tolerances.items()
     )
-    note = "The device has loosened those in colour." if loosened else "The framework's, none loosened."
+    note = "The device has loosened those in colour." if raised else "The framework's, none loosened."
     return (
         f"<h2>Relative tolerances</h2><p class='sub'>{note} Integers, indices and random bits must be equal.</p>"
         f"<table><tr><th></th>{head}</tr>{rows}</table>"

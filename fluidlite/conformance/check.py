@@ -58,19 +58,19 @@ def _check_values(case: Case, place: Place, modes: Sequence[str]) -> None:
             _check_outputs(case, oracle, other, place, mode, f", {' and '.join(sorted(slots))} {parameter}")
 
 
-def _check_outputs(case: Case, oracle: Oracle, one: OneOperator, place: Place, mode: str, how: str) -> None:
+def _check_outputs(case: Case, oracle: Oracle, program: OneOperator, place: Place, mode: str, variant: str) -> None:
     compared = [
         (f"{slot}[{i}]", variable, value)
         for slot in case.wanted()
         if slot in oracle.outputs
-        for i, (variable, value) in enumerate(zip(one.outputs[slot], oracle.outputs[slot], strict=True))
+        for i, (variable, value) in enumerate(zip(program.outputs[slot], oracle.outputs[slot], strict=True))
     ]
-    results = run(one, place, [variable for _, variable, _ in compared], mode)
-    for (what, variable, expected), result in zip(compared, results, strict=True):
-        where = f"{case.id} on {place}, {mode}{how}: {what}"
-        _check_metadata(where, variable, result, expected)
+    results = run(program, place, [variable for _, variable, _ in compared], mode)
+    for (output, variable, expected), result in zip(compared, results, strict=True):
+        location = f"{case.id} on {place}, {mode}{variant}: {output}"
+        _check_metadata(location, variable, result, expected)
         rtol = tolerance(place, case.loosest(variable.dtype))
-        compare(where, result.numpy(), expected, rtol, oracle.cancellation_error)
+        compare(location, result.numpy(), expected, rtol, oracle.cancellation_error)
 
 
 def check_sample_gradients(case: Case, place: PlaceLike, modes: Sequence[str] = MODES, subsets: bool = True) -> None:
@@ -103,51 +103,51 @@ def check_sample_gradients(case: Case, place: PlaceLike, modes: Sequence[str] = 
 
 
 def _check_gradients(case: Case, oracle: Oracle, place: Place, modes: Sequence[str], slots: tuple[str, ...]) -> None:
-    one, graded = _differentiated(case, oracle, slots)
+    program, graded = _with_gradients(case, oracle, slots)
     for mode in modes:
-        _check_graded(case, oracle, one, graded, place, mode, "")
-        if mode == "compiled" and any(way == "computed" for way, _ in other_builds(one)):
-            other = _differentiated(case, oracle, slots, computed=True)
-            _check_graded(case, oracle, *other, place, mode, ", all computed")
+        _check_graded(case, oracle, program, graded, place, mode, "")
+        if mode == "compiled" and any(parameter == "computed" for parameter, _ in other_builds(program)):
+            rebuilt = _with_gradients(case, oracle, slots, computed=True)
+            _check_graded(case, oracle, *rebuilt, place, mode, ", all computed")
 
 
-def _differentiated(
+def _with_gradients(
     case: Case, oracle: Oracle, slots: tuple[str, ...], computed: bool = False
 ) -> tuple[OneOperator, list[Graded]]:
     from fluidlite.program.backward import gradients
 
-    one = build(case, oracle.counts(), computed=case.sample.inputs if computed else ())
-    targets, starts = start_gradients(one, oracle.weights, computed)
-    inputs = [(slot, i, variable) for slot in slots for i, variable in enumerate(one.inputs[slot])]
+    program = build(case, oracle.counts(), computed=case.sample.inputs if computed else ())
+    targets, starts = start_gradients(program, oracle.weights, computed)
+    inputs = [(slot, i, variable) for slot in slots for i, variable in enumerate(program.inputs[slot])]
     graded: list[Graded] = []
     for (slot, i, variable), grad in zip(inputs, gradients(targets, [each[2] for each in inputs], starts), strict=True):
         if grad is None:
             raise ConformanceError(f"{case.id}: backward makes no gradient of {slot}[{i}]")
         graded.append((slot, i, variable, grad))
-    return one, graded
+    return program, graded
 
 
 def _check_graded(
-    case: Case, oracle: Oracle, one: OneOperator, graded: list[Graded], place: Place, mode: str, how: str
+    case: Case, oracle: Oracle, program: OneOperator, graded: list[Graded], place: Place, mode: str, variant: str
 ) -> None:
     rtol, expected = gradient_tolerance(place, case.loosest()), oracle.gradients()
-    results = run(one, place, [grad for *_, grad in graded], mode)
+    results = run(program, place, [grad for *_, grad in graded], mode)
     for (slot, i, variable, _), result in zip(graded, results, strict=True):
-        where = f"{case.id} on {place}, {mode}{how}: gradient of {slot}[{i}]"
-        _check_metadata(where, variable, result, expected[slot][i])
-        compare(where, result.numpy(), expected[slot][i], rtol, oracle.cancellation_error)
+        location = f"{case.id} on {place}, {mode}{variant}: gradient of {slot}[{i}]"
+        _check_metadata(location, variable, result, expected[slot][i])
+        compare(location, result.numpy(), expected[slot][i], rtol, oracle.cancellation_error)
 
 
-def _check_metadata(where: str, variable: Variable, result: Tensor, expected: Array) -> None:
+def _check_metadata(location: str, variable: Variable, result: Tensor, expected: Array) -> None:
     if tuple(result.dims) != expected.shape:
-        raise ConformanceError(f"{where} has dims {list(result.dims)}; expected {list(expected.shape)}")
+        raise ConformanceError(f"{location} has dims {list(result.dims)}; expected {list(expected.shape)}")
     declared = variable.shape
     if len(declared) != len(expected.shape) or any(
         d not in (-1, n) for d, n in zip(declared, expected.shape, strict=True)
     ):
-        raise ConformanceError(f"{where} has dims {list(expected.shape)}; it was declared {list(declared)}")
+        raise ConformanceError(f"{location} has dims {list(expected.shape)}; it was declared {list(declared)}")
     if result.dtype != variable.dtype:
-        raise ConformanceError(f"{where} is {result.dtype}; it was declared {variable.dtype}")
+        raise ConformanceError(f"{location} is {result.dtype}; it was declared {variable.dtype}")
 
 
 def compare(where: str, actual: Any, expected: Array, rtol: float, atol: float) -> None:

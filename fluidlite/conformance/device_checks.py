@@ -61,7 +61,7 @@ def _namespace(place: Place) -> None:
     allocation = memory.alloc(place, 8, get_context(place))
     for dtype in unit.array_dtypes:
         try:
-            array = unit.array.wrap(_part(allocation, 0, ITEMSIZE[dtype]), (1,), dtype, None)
+            array = unit.array.wrap(_subspan(allocation, 0, ITEMSIZE[dtype]), (1,), dtype, None)
             matches = tuple(array.shape) == (1,) and str(array.dtype).rpartition(".")[2] == dtype
             problem = "" if matches else f"gave {array!r:.80}"
         except Exception as exc:
@@ -77,7 +77,7 @@ def _pattern(nbytes: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
 
 
-def _part(allocation: Allocation, offset: int, nbytes: int) -> Span:
+def _subspan(allocation: Allocation, offset: int, nbytes: int) -> Span:
     whole = allocation.span()
     return Span(whole.handle, whole.offset + offset, nbytes)
 
@@ -93,12 +93,12 @@ def _read(context: Context, span: Span) -> Array:
     return out
 
 
-def _same(what: str, place: Place, actual: Array, expected: Array) -> None:
+def _equal(subject: str, place: Place, actual: Array, expected: Array) -> None:
     if actual.shape != expected.shape or not np.array_equal(actual, expected):
-        wrong = np.flatnonzero(actual.ravel() != expected.ravel())
+        errors = np.flatnonzero(actual.ravel() != expected.ravel())
         raise ConformanceError(
-            f"{place}: {what}: {wrong.size} of {expected.size} elements are wrong, the first at {int(wrong[0])}: "
-            f"{actual.ravel()[wrong[0]]}, expected {expected.ravel()[wrong[0]]}"
+            f"{place}: {subject}: {errors.size} of {expected.size} elements are wrong, the first at {int(errors[0])}: "
+            f"{actual.ravel()[errors[0]]}, expected {expected.ravel()[errors[0]]}"
         )
 
 
@@ -111,11 +111,11 @@ def _round_trip(place: Place) -> None:
             expected = _pattern(size + offset + 9, seed=1)
             _write(context, allocation.span(), expected)
             data = _pattern(size)
-            _write(context, _part(allocation, offset, size), data)
+            _write(context, _subspan(allocation, offset, size), data)
             expected[offset : offset + size] = data
-            _same(f"{size} bytes copied in at offset {offset}", place, _read(context, allocation.span()), expected)
-            part = _read(context, _part(allocation, offset, size))
-            _same(f"{size} bytes copied out from offset {offset}", place, part, data)
+            _equal(f"{size} bytes copied in at offset {offset}", place, _read(context, allocation.span()), expected)
+            part = _read(context, _subspan(allocation, offset, size))
+            _equal(f"{size} bytes copied out from offset {offset}", place, part, data)
 
 
 def _copy_within(place: Place) -> None:
@@ -126,16 +126,16 @@ def _copy_within(place: Place) -> None:
         data = _pattern(size + 16)
         _write(context, source.span(), data)
         _write(context, target.span(), np.zeros_like(data))
-        context.copy_within(_part(target, 5, size), _part(source, 3, size))
+        context.copy_within(_subspan(target, 5, size), _subspan(source, 3, size))
         expected = np.zeros_like(data)
         expected[5 : 5 + size] = data[3 : 3 + size]
-        _same(f"copy_within of {size} bytes", place, _read(context, target.span()), expected)
+        _equal(f"copy_within of {size} bytes", place, _read(context, target.span()), expected)
     both = memory.alloc(place, 256, context)
     data = _pattern(256)
     _write(context, both.span(), data)
-    context.copy_within(_part(both, 128, 100), _part(both, 11, 100))
+    context.copy_within(_subspan(both, 128, 100), _subspan(both, 11, 100))
     data[128:228] = data[11:111]
-    _same("copy_within of one allocation", place, _read(context, both.span()), data)
+    _equal("copy_within of one allocation", place, _read(context, both.span()), data)
 
 
 def _order(place: Place) -> None:
@@ -148,7 +148,7 @@ def _order(place: Place) -> None:
         _write(context, first.span(), host)
         host[:] = 255
         context.copy_within(second.span(), first.span())
-    _same("twenty copies in a row", place, _read(context, second.span()), np.full(1 << 16, 19, np.uint8))
+    _equal("twenty copies in a row", place, _read(context, second.span()), np.full(1 << 16, 19, np.uint8))
 
 
 def _events(place: Place) -> None:
@@ -163,7 +163,7 @@ def _events(place: Place) -> None:
     event.wait()
     if not event.done():
         raise ConformanceError(f"{place}: an event is not done() after its wait()")
-    _same("a copy out before the event", place, out, data)
+    _equal("a copy out before the event", place, out, data)
     context.wait_for(event)
     context.wait()
 
@@ -177,7 +177,7 @@ def _two_contexts(place: Place) -> None:
             data = _pattern(1 << 16, seed)
             _write(first, allocation.span(), data)
             second.wait_for(first.record())
-            _same("a copy on another context", place, _read(second, allocation.span()), data)
+            _equal("a copy on another context", place, _read(second, allocation.span()), data)
     finally:
         second.close()
 
@@ -192,7 +192,7 @@ def _threads(place: Place) -> None:
                 allocation = memory.alloc(place, size, get_context(place))
                 data = _pattern(size, seed)
                 _write(get_context(place), allocation.span(), data)
-                _same("a thread's own copy", place, _read(get_context(place), allocation.span()), data)
+                _equal("a thread's own copy", place, _read(get_context(place), allocation.span()), data)
         except BaseException as exc:
             failures.append(exc)
 
@@ -213,7 +213,7 @@ def _many_allocations(place: Place) -> None:
     for i, allocation in enumerate(allocations):
         _write(context, allocation.span(), _pattern(allocation.nbytes, i))
     for i, allocation in enumerate(allocations):
-        _same(f"allocation {i} of 40", place, _read(context, allocation.span()), _pattern(allocation.nbytes, i))
+        _equal(f"allocation {i} of 40", place, _read(context, allocation.span()), _pattern(allocation.nbytes, i))
     for allocation in allocations:
         memory.free(allocation, place)
     if memory.used(place) != before:
@@ -230,7 +230,7 @@ def _array_views(place: Place) -> None:
         data = (np.arange(24) % 2).astype(NUMPY[dtype])
         data_bytes = data.view(np.uint8)
         allocation = memory.alloc(place, data_bytes.nbytes + 64, context)
-        span = _part(allocation, 64, data_bytes.nbytes)
+        span = _subspan(allocation, 64, data_bytes.nbytes)
         _write(context, span, data_bytes)
         array = unit.array.wrap(span, (4, 6), dtype, None)
         if tuple(array.shape) != (4, 6):
@@ -238,7 +238,7 @@ def _array_views(place: Place) -> None:
         array[1, :] = array[0, :]
         expected = data.reshape(4, 6).copy()
         expected[1] = expected[0]
-        _same(f"a write through an array of {dtype}", place, _read(context, span), expected.ravel().view(np.uint8))
+        _equal(f"a write through an array of {dtype}", place, _read(context, span), expected.ravel().view(np.uint8))
 
 
 _SOURCE = """
@@ -267,4 +267,4 @@ def _launch(place: Place) -> None:
             raise ConformanceError(f"{place}: a fresh allocation starts at offset {allocation.offset}")
         context.launch(kernel, work_items, [allocation.span().handle, work_items, 4, -3])
         expected[4 : 4 + work_items] = np.arange(work_items) * -3
-        _same(f"a kernel of {work_items} items", place, _read(context, allocation.span()).view(np.int32), expected)
+        _equal(f"a kernel of {work_items} items", place, _read(context, allocation.span()).view(np.int32), expected)

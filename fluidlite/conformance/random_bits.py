@@ -47,21 +47,21 @@ def _numbers() -> Array:
 
 
 def _draw(place: Place, mode: str, type: str, output: str, feed: dict[str, Array], attrs: dict[str, Any]) -> Any:
-    one = OneOperator(Program())
-    block = one.program.global_block()
-    inputs = {slot: one.data(block, slot, array) for slot, array in feed.items()}
+    program = OneOperator(Program())
+    block = program.program.global_block()
+    inputs = {slot: program.data(block, slot, array) for slot, array in feed.items()}
     outputs = {"Out": block.create_var("Out")}
     if output != "Out":
         outputs[output] = block.create_var(output)
     block.append_op(type, inputs, outputs, {**attrs, "seed": _SEED})
-    (result,) = run(one, place, [outputs[output]], mode)
+    (result,) = run(program, place, [outputs[output]], mode)
     return result.numpy()
 
 
-def _exact(what: str, place: Place, actual: Any, expected: Array) -> None:
+def _exact(subject: str, place: Place, actual: Any, expected: Array) -> None:
     if not np.array_equal(actual, expected):
-        wrong = int(np.sum(actual != expected))
-        raise ConformanceError(f"{place}: {what}: {wrong} of {expected.size} random numbers have other bits")
+        errors = int(np.sum(actual != expected))
+        raise ConformanceError(f"{place}: {subject}: {errors} of {expected.size} random numbers have other bits")
 
 
 def _uniform(place: Place, mode: str) -> None:

@@ -25,7 +25,7 @@ def copy_back(maker: Any) -> None:
     "assign", Differentiation(rule=copy_back), dtypes={"X": ALL}, doc="Out = X, copied", source="Fluid assign_op.cc"
 )
 def assign(x: e.Tensor) -> e.Tensor:
-    """Itself."""
+    """Return X."""
     return x
 
 
@@ -38,7 +38,7 @@ def assign(x: e.Tensor) -> e.Tensor:
     source="Fluid rnn_memory_helper_op.cc",
 )
 def rnn_memory_helper(x: e.Tensor) -> e.Tensor:
-    """Itself."""
+    """Return X."""
     return x
 
 

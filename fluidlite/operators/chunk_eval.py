@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fluidlite.base.dtypes import INTS
 from fluidlite.operators.inference import Inferred, agree, all_agree, same_dtype
-from fluidlite.operators.ragged import need_lengths, need_number_a_row
+from fluidlite.operators.ragged import need_lengths, need_scalar_rows
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Execution, Inference
@@ -25,7 +25,7 @@ def _infer(call: Call) -> Inferred:
         need_lengths(call, "SeqLength", "Inference", inference.dims[0])
     else:
         for slot in ("Inference", "Label"):
-            need_number_a_row(call, slot)
+            need_scalar_rows(call, slot)
         if inference.lod and label.lod and inference.lod != label.lod:
             call.fail("Label", f"the sequences of Inference, whose LoD is {inference.lod}")
     types = call.attr("num_chunk_types")

@@ -245,7 +245,7 @@ _LIKE = Slot("X", metadata_only=True)
     source="Fluid fill_any_like_op.cc",
 )
 def fill_any_like(x: e.Tensor, *, value: float, dtype: str | None) -> e.Tensor:
-    """The sequences of X too."""
+    """Out also has the LoD of X."""
     return full_cast(x.dims, value, dtype or x.dtype)
 
 
@@ -258,7 +258,7 @@ def fill_any_like(x: e.Tensor, *, value: float, dtype: str | None) -> e.Tensor:
     source="Fluid fill_zeros_like_op.cc",
 )
 def fill_zeros_like2(x: e.Tensor, *, dtype: str) -> e.Tensor:
-    """The sequences of X too."""
+    """Out also has the LoD of X."""
     return e.full(x.dims, 0, dtype)
 
 

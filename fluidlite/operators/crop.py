@@ -17,8 +17,8 @@ from fluidlite.program.operator_options import Inference
 from fluidlite.tensor.tensor_spec import Dims, Spec
 
 
-def _for_each_dim(call: Call, attr: str) -> Sequence[Number]:
-    """Return a number for each dim of X, or raise."""
+def _numbers_per_dim(call: Call, attr: str) -> Sequence[Number]:
+    """Return one number for each dim of X; None where it is unknown."""
     rank, numbers = call.spec("X").rank, numbers_of(call, attr)
     if numbers is None:
         return (None,) * rank
@@ -29,7 +29,7 @@ def _for_each_dim(call: Call, attr: str) -> Sequence[Number]:
 
 def _block_dims(call: Call, shape: Sequence[Number]) -> Dims:
     """Return the dims of the block; refuse one that is not within X."""
-    offsets = _for_each_dim(call, "offsets")
+    offsets = _numbers_per_dim(call, "offsets")
 
     def refuse(i: int, at_least: int, expected: str) -> NoReturn:
         if standing_for(call, "offsets"):
@@ -122,7 +122,7 @@ _ATTRS = (
 
 
 def _infer_crop_tensor(call: Call) -> Inferred:
-    shape = _for_each_dim(call, "shape")
+    shape = _numbers_per_dim(call, "shape")
     for i, (d, n) in enumerate(zip(shape, call.dims("X"), strict=True)):
         if d is not None and (d < -1 or (d == 0 and n > 0)):
             call.fail_attr("shape", f"-1, or 1 or more, for dim {i}")

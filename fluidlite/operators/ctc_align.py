@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from fluidlite.base.dtypes import INTS
 from fluidlite.operators.inference import Inferred, all_agree
-from fluidlite.operators.ragged import need_lengths, need_number_a_row
+from fluidlite.operators.ragged import need_lengths, need_scalar_rows
 from fluidlite.operators.sequence_rows import sequence_count, spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -28,7 +28,7 @@ def _infer(call: Call) -> Inferred:
         call.need(x.rank == 2, "Input", "[batch, longest]: padded sequences")
         need_lengths(call, "InputLength", "Input", x.dims[0])
         return {"Output": Spec.of(x.dims, x.dtype), "OutputLength": Spec.of((x.dims[0], 1), x.dtype)}
-    need_number_a_row(call, "Input")
+    need_scalar_rows(call, "Input")
     if not call.has("Values"):
         call.fail("Values", "Input itself, where it has LoD: its tokens say the LoD of Output")
     values = call.spec("Values")

@@ -40,7 +40,7 @@ def _check(x: e.Tensor, cvm: e.Tensor, use_cvm: bool) -> e.Number:
     doc="Y = ln(X0 + 1), ln(X1 + 1) - ln(X0 + 1), and the other features of X as they are",
 )
 def cvm(x: e.Tensor, cvm: e.Tensor, *, use_cvm: bool) -> e.Tensor:
-    """The logarithms of shows and of the rate of clicks."""
+    """Take logarithms of the shows and of the click rate."""
     _check(x, cvm, use_cvm)
     rest = e.slice_axis(x, 1, 2, x.dims[1] - 2)
     if not use_cvm:

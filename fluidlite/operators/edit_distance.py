@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fluidlite.base.dtypes import INTS
 from fluidlite.operators.inference import Inferred, agree, same_dtype
-from fluidlite.operators.ragged import need_lengths, need_number_a_row, same_count
+from fluidlite.operators.ragged import need_lengths, need_scalar_rows, same_count
 from fluidlite.operators.sequence_rows import sequence_count
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -27,7 +27,7 @@ def _infer(call: Call) -> Inferred:
             need_lengths(call, f"{slot}Length", slot, spec.dims[0])
             counts.append(spec.dims[0])
     else:
-        counts = [sequence_count(need_number_a_row(call, slot)) for slot in ("Hyps", "Refs")]
+        counts = [sequence_count(need_scalar_rows(call, slot)) for slot in ("Hyps", "Refs")]
     pairs = same_count(call, "Refs", counts[1], "Hyps", counts[0])
     return {"SequenceNum": Spec.of((1,), "int64"), "Out": Spec.of((pairs, 1), "float32")}
 

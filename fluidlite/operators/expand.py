@@ -113,7 +113,7 @@ def _infer_expand_as(call: Call) -> Inferred:
     source="Fluid expand_as_op.cc",
 )
 def expand_as(x: e.Tensor, target_tensor: e.Tensor) -> e.Tensor:
-    """Up to the dims of the target."""
+    """Tile to the dims of the target."""
     return _tiled(x)
 
 

@@ -14,7 +14,7 @@ def _answer(
 ) -> None:
     @operator(type, dtypes={"X": (*ALL_FLOATS, *INTS)}, doc=doc, source="Fluid isfinite_op.cc")
     def answer(x: e.Tensor) -> e.Tensor:
-        """Integers are finite; they are not read."""
+        """Integers are always finite, so that they are not read."""
         return e.reshape(join(test(x)), (1,)) if "float" in x.dtype else e.full((1,), of_integers, "bool")
 
 

@@ -12,9 +12,9 @@ from fluidlite.operators.recurrent_common import (
     FLOATS,
     activate,
     activation,
-    first_states,
-    gates_of,
+    initial_states,
     need_dims,
+    need_gates,
     rows_like,
     sequences,
 )
@@ -48,7 +48,7 @@ def _infer(call: Call) -> Inferred:
     call.need(len(weight) == 2, "Weight", "a rank of 2")
     units = weight[0]
     need_dims(call, "Weight", (units, 3 * units if units >= 0 else -1), "from the hidden state to the 3 gates")
-    gates_of(call, units, 3)
+    need_gates(call, units, 3)
     need_dims(call, "H0", (count, units), "a first state for each sequence")
     need_dims(call, "Bias", (1, 3 * units if units >= 0 else -1), "the biases of the gates")
     return {
@@ -132,7 +132,7 @@ def gru(
     parameters = (*_weights(weight, units), *(() if bias is None else (e.slice_axis(bias, 0, 0, 1),)))
     hidden, gates, reset_state = e.steps(
         gru_step,
-        [first_states(h0, offsets, units, weight.dtype)],
+        [initial_states(h0, offsets, units, weight.dtype)],
         [e.arrange(input, offsets, reverse=is_reverse)],
         parameters,
         offsets,

@@ -60,7 +60,7 @@ NO_PADDING = -1
 """The padding_idx of tables without a padding id."""
 
 
-def _looked_up(w: e.Tensor, ids: e.Tensor, padding: int) -> e.Tensor:
+def _lookup_rows(w: e.Tensor, ids: e.Tensor, padding: int) -> e.Tensor:
     """Rows of W; an id that equals the padding id is not checked."""
     if not ids.rank:
         e.fail("Ids", "rank 1 or more")
@@ -77,10 +77,10 @@ def _lookup(type: str, column: bool) -> None:
         if w.rank != 2:
             e.fail("W", "[vocabulary, width]")
         if not column:
-            return _looked_up(w, ids, padding_idx)
+            return _lookup_rows(w, ids, padding_idx)
         if ids.rank < 2 or not e.agree(ids.dims[-1], 1):
             e.fail("Ids", "[..., 1]", "reshape the ids, or feed them as [rows, 1]")
-        return _looked_up(w, e.reshape(ids, ids.dims[:-1]), padding_idx)
+        return _lookup_rows(w, e.reshape(ids, ids.dims[:-1]), padding_idx)
 
     operator(
         type,

@@ -177,7 +177,7 @@ def layer_norm_grad(
     begin_norm_axis: int,
     epsilon: float,
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """Written: the derived one takes twice as many passes over X."""
+    """Hand-written: the derived gradient takes twice as many passes over X."""
     rows, length = _rows(x, begin_norm_axis)
     return gradients(x, dy, mean, 1 / e.sqrt(variance + epsilon), scale, (rows, length), (1,), (1, length))
 
@@ -250,7 +250,7 @@ def group_norm_grad(
     epsilon: float,
     data_layout: str,
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """Written: the derived one takes twice as many passes over X."""
+    """Hand-written: the derived gradient takes twice as many passes over X."""
     view = _GroupView(x, groups, data_layout)
     return gradients(x, dy, mean, 1 / e.sqrt(variance + epsilon), scale, view.dims, view.axes, view.shape)
 

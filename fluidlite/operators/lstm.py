@@ -11,9 +11,9 @@ from fluidlite.operators.lstm_step import lstm_step
 from fluidlite.operators.recurrent_common import (
     FLOATS,
     activation,
-    first_states,
-    gates_of,
+    initial_states,
     need_dims,
+    need_gates,
     rows_like,
     sequences,
 )
@@ -55,7 +55,7 @@ _CELLS = Slot("BatchCellPreAct", intermediate=True, content="the cell before its
 
 def _check_common(call: Call, state: int, units: int) -> None:
     count = sequences(call)
-    gates_of(call, units, 4)
+    need_gates(call, units, 4)
     if call.has("H0") != call.has("C0"):
         call.fail("C0" if call.has("H0") else "H0", "H0 and C0, or none of them")
     need_dims(call, "H0", (count, state), "a first state for each sequence")
@@ -117,7 +117,7 @@ def _bias_and_peepholes(bias: Any, units: Any, peepholes: bool) -> list[Any]:
 def lstm(input: Any, h0: Any, c0: Any, weight: Any, bias: Any, *, is_reverse: bool, **attrs: Any) -> Any:
     """A scan over rows that are sorted by step."""
     units, offsets = weight.dims[0], e.offsets(input)
-    initial = [first_states(state, offsets, units, weight.dtype) for state in (h0, c0)]
+    initial = [initial_states(state, offsets, units, weight.dtype) for state in (h0, c0)]
     hidden, cell, gates = e.steps(
         lstm_step,
         initial,
@@ -201,7 +201,7 @@ def lstmp(
 ) -> Any:
     """A scan over rows that are sorted by step."""
     (units, width), offsets = proj_weight.dims, e.offsets(input)
-    initial = [first_states(h0, offsets, width, weight.dtype), first_states(c0, offsets, units, weight.dtype)]
+    initial = [initial_states(h0, offsets, width, weight.dtype), initial_states(c0, offsets, units, weight.dtype)]
     projected, cell, gates, hidden = e.steps(
         lstm_step,
         initial,

@@ -29,7 +29,7 @@ def _axis(x: e.Tensor, axis: int) -> int:
     doc="Norm = sqrt(sum(X^2) + epsilon) over the axis; Out = X / Norm, which is 0 where squares are infinite",
 )
 def norm(x: e.Tensor, *, axis: int, epsilon: float) -> tuple[e.Tensor, e.Tensor]:
-    """Divided by the length."""
+    """Divide by the L2 norm."""
     length = e.sqrt(e.reduce_sum(x * x, _axis(x, axis), keep=True) + epsilon)
     return length, x / length
 
@@ -154,7 +154,7 @@ def _per_channel(parameter: e.Tensor, x: e.Tensor, axis: int) -> e.Tensor:
     doc="Out = Scale X + Bias, channel by channel",
 )
 def affine_channel(x: e.Tensor, scale: e.Tensor, bias: e.Tensor, *, data_layout: str) -> e.Tensor:
-    """A factor and a summand for each channel."""
+    """Scale and shift each channel."""
     axis = _channels(x, data_layout, scale, bias)
     return x * _per_channel(scale, x, axis) + _per_channel(bias, x, axis)
 

@@ -83,7 +83,7 @@ def space_to_depth(x: e.Tensor, *, blocksize: int) -> e.Tensor:
 
 @gradient(space_to_depth, doc=_GRAD_DOC)
 def space_to_depth_grad(dout: e.Tensor, *, blocksize: int) -> e.Tensor:
-    """The same backwards."""
+    """The inverse permutation."""
     (n, _, h, w), s = _image(dout).dims, blocksize
     c = _part("blocksize", dout, 1, s * s)
     return _permuted(dout, (n, -1, h * s, s, w * s, s), (0, 3, 5, 1, 2, 4), n, c, h * s, w * s)
@@ -108,7 +108,7 @@ def shuffle_channel(x: e.Tensor, *, group: int) -> e.Tensor:
 
 @gradient(shuffle_channel, doc=_GRAD_DOC)
 def shuffle_channel_grad(dout: e.Tensor, *, group: int) -> e.Tensor:
-    """The same backwards."""
+    """The inverse permutation."""
     n, c, h, w = _image(dout).dims
     return _permuted(dout, (n, _part("group", dout, 1, group), group, h, w), (0, 2, 1, 3, 4), n, c, h, w)
 

@@ -20,7 +20,7 @@ from fluidlite.program.operator_options import Aliasing, Differentiation
     source="Ginn's DeviceView",
 )
 def device_view(x: e.Tensor) -> e.Tensor:
-    """Itself."""
+    """Return X."""
     return x
 
 
@@ -32,5 +32,5 @@ def device_view(x: e.Tensor) -> e.Tensor:
     source="Ginn's DeviceTransfer",
 )
 def device_transfer(x: e.Tensor) -> e.Tensor:
-    """Itself."""
+    """Return X."""
     return x

@@ -180,7 +180,7 @@ def _register_pool(spatial: int) -> None:
     def pool_grad(
         x: e.Tensor, out: e.Tensor, dout: e.Tensor, *, pooling_type: str, exclusive: bool, **attrs: Any
     ) -> e.Tensor:
-        """Written: the derived one would give every one of equal maxima the gradient."""
+        """Hand-written: the derived gradient goes to each of several equal maxima; this one to the first."""
         spans = _spans(x, spatial, **attrs)
         e.same_sizes(out, _output_dims(x, spans), "the dims of Out")
         e.same_sizes(dout, _output_dims(x, spans), "the dims of Out")

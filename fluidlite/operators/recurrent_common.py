@@ -24,7 +24,7 @@ def activate(name: str, x: Any) -> Any:
     return {"sigmoid": e.sigmoid, "tanh": e.tanh, "relu": lambda y: e.maximum(y, 0), "identity": lambda y: y}[name](x)
 
 
-def first_states(state: Any, offsets: Any, units: Any, dtype: str) -> Any:
+def initial_states(state: Any, offsets: Any, units: Any, dtype: str) -> Any:
     """The initial states of sequences, in the order of ``e.steps``; None: 0."""
     if state is None:
         return e.full((offsets.dims[0] - 1, units), 0, dtype)
@@ -49,7 +49,7 @@ def need_dims(call: Call, slot: str, dims: tuple[int, ...], meaning: str) -> Non
         call.fail(slot, f"{list(dims)}, {meaning}")
 
 
-def gates_of(call: Call, units: int, gates: int) -> None:
+def need_gates(call: Call, units: int, gates: int) -> None:
     """Raise unless the rows of Input are ``gates`` times as wide as a cell."""
     width = call.dims("Input")[1]
     if width >= 0 and units >= 0 and width != gates * units:

@@ -8,7 +8,7 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import INTS
 from fluidlite.expr.declare import operator
 from fluidlite.operators.inference import Inferred, all_agree
-from fluidlite.operators.ragged import need_number_a_row
+from fluidlite.operators.ragged import need_scalar_rows
 from fluidlite.operators.sequence_rows import spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -16,7 +16,7 @@ from fluidlite.program.operator_options import Inference
 
 
 def _infer_erase(call: Call) -> Inferred:
-    x = need_number_a_row(call, "X")
+    x = need_scalar_rows(call, "X")
     values = call.spec("Values")
     call.need(all_agree(values.dims, x.dims) and values.dtype == x.dtype, "Values", "X itself")
     numbers = call.value("Values")

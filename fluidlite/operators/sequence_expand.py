@@ -10,7 +10,7 @@ from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.operators.inference import Inferred, agree
 from fluidlite.operators.ragged import need_one_level
-from fluidlite.operators.sequence_rows import as_x, need_lod, rows_of, sequence_count, spec_with_lod
+from fluidlite.operators.sequence_rows import like_x, need_lod, rows_of, sequence_count, spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -101,7 +101,7 @@ def _infer_expand_as(call: Call) -> Inferred:
     doc="Out = row i of X as often as sequence i of Y is long; with the LoD of Y",
 )
 def sequence_expand_as(x: e.Tensor, y: e.Tensor) -> e.Tensor:
-    """Each row of Out is of one sequence of Y."""
+    """Gather the row of X whose sequence in Y has the row of Out."""
     return e.take(x, e.segment_of(e.offsets(y), e.results("Out")[0][0]), 0, "clamp")
 
 
@@ -133,11 +133,11 @@ def _reverse_rows(x: e.Tensor, like: e.Tensor) -> e.Tensor:
     doc="Y = the rows of each sequence of X, the last first",
 )
 def sequence_reverse(x: e.Tensor) -> e.Tensor:
-    """Sequences are those of the last level."""
+    """Reverse the sequences of the last LoD level."""
     return _reverse_rows(x, x)
 
 
-@gradient(sequence_reverse, Inference(infer_by_forward(as_x)), metadata=("X",), doc="X@GRAD = Y@GRAD, reversed again")
+@gradient(sequence_reverse, Inference(infer_by_forward(like_x)), metadata=("X",), doc="X@GRAD = Y@GRAD, reversed again")
 def sequence_reverse_grad(x: e.Tensor, dy: e.Tensor) -> e.Tensor:
     """Hand-written: it gathers, and needs no sums."""
     return _reverse_rows(e.wide(dy), x)

@@ -9,10 +9,10 @@ from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.operators.inference import Inferred, agree, all_agree
-from fluidlite.operators.ragged import need_each, need_number_a_row, need_one_level
+from fluidlite.operators.ragged import need_each, need_one_level, need_scalar_rows
 from fluidlite.operators.sequence_rows import (
     SegmentRows,
-    as_x,
+    like_x,
     need_lod,
     need_sequences,
     rows_of,
@@ -143,7 +143,7 @@ def sequence_slice(x: e.Tensor, offset: e.Tensor, length: e.Tensor) -> e.Tensor:
 
 
 def _infer_scatter(call: Call) -> Inferred:
-    x, ids, updates = call.spec("X"), need_number_a_row(call, "Ids"), need_number_a_row(call, "Updates")
+    x, ids, updates = call.spec("X"), need_scalar_rows(call, "Ids"), need_scalar_rows(call, "Updates")
     call.need(x.rank == 2, "X", "[sequences, width]")
     if x.dtype != updates.dtype:
         call.fail_dtype("Updates", f"{x.dtype}, the dtype of X")
@@ -179,7 +179,7 @@ def sequence_scatter(x: e.Tensor, ids: e.Tensor, updates: e.Tensor) -> e.Tensor:
 
 @gradient(
     sequence_scatter,
-    Inference(infer_by_forward(as_x)),
+    Inference(infer_by_forward(like_x)),
     writes=("X", "Updates"),
     metadata=("X", "Updates"),
     doc="X@GRAD = Out@GRAD; Updates@GRAD = Out@GRAD at Ids",

@@ -40,7 +40,7 @@ def _infer_pad(call: Call) -> Inferred:
     doc="Out[i] = the rows of sequence i, and PadValue behind them; Length[i] = the number of rows",
 )
 def sequence_pad(x: e.Tensor, pad_value: e.Tensor, *, padded_length: int) -> tuple[e.Tensor, e.Tensor]:
-    """Sequences are those of the last level."""
+    """Pad the sequences of the last LoD level."""
     need_sequences(x, "X")
     e.same_dtype(pad_value, x)
     starts = e.offsets(x)

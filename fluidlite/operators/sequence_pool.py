@@ -8,7 +8,7 @@ from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.operators.inference import Inferred, all_agree
-from fluidlite.operators.sequence_rows import a_row_a_sequence, as_x, need_lod, need_sequences, per_row, rows_of
+from fluidlite.operators.sequence_rows import like_x, need_lod, need_sequences, per_row, row_per_sequence, rows_of
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Inference
@@ -50,7 +50,7 @@ def _infer_pool(call: Call) -> Inferred:
     doc="Out[i] = the average, sum, sum / sqrt(length), last, first or largest of the rows of sequence i",
 )
 def sequence_pool(x: e.Tensor, *, pooltype: str, pad_value: e.Number) -> tuple[e.Tensor, e.Tensor]:
-    """Sequences are those of the last level."""
+    """Reduce the sequences of the last LoD level."""
     need_sequences(x, "X")
     starts, count = e.offsets(x), e.offsets(x).dims[0] - 1
     sizes, values = per_row(e.segment_sizes(starts), x), e.wide(x)
@@ -77,7 +77,7 @@ def sequence_pool(x: e.Tensor, *, pooltype: str, pad_value: e.Number) -> tuple[e
 
 @gradient(
     sequence_pool,
-    Inference(infer_by_forward(a_row_a_sequence)),
+    Inference(infer_by_forward(row_per_sequence)),
     metadata=("X",),
     doc="X@GRAD = Out@GRAD of the row's sequence, where the row was chosen, or divided as Out was",
 )
@@ -116,7 +116,7 @@ def sequence_softmax(x: e.Tensor) -> e.Tensor:
 
 def _infer_softmax_grad(call: Call) -> Inferred:
     call.need(all_agree(call.dims("Out"), call.dims("X")), "Out", f"{list(call.dims('X'))}, the dims of X")
-    return infer_by_forward(as_x)(call)
+    return infer_by_forward(like_x)(call)
 
 
 @gradient(

@@ -14,12 +14,12 @@ def sequence_count(spec: Spec) -> int:
     return len(spec.lod[-1]) - 1 if spec.lod else -1
 
 
-def as_x(call: Call) -> dict[str, Spec]:
+def like_x(call: Call) -> dict[str, Spec]:
     """Outputs with the metadata of X, for the inference of gradients."""
     return {"Out": call.spec("X"), "Y": call.spec("X")}
 
 
-def a_row_a_sequence(call: Call) -> dict[str, Spec]:
+def row_per_sequence(call: Call) -> dict[str, Spec]:
     """Dims of Out: a row of X for each sequence of its last level."""
     x = need_lod(call, "X")
     return {"Out": Spec.of((sequence_count(x), *x.dims[1:]), x.dtype)}

@@ -10,7 +10,7 @@ from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.operators.inference import Inferred
 from fluidlite.operators.ragged import need_one_level
-from fluidlite.operators.sequence_rows import as_x, need_lod, spec_with_lod
+from fluidlite.operators.sequence_rows import like_x, need_lod, spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -104,7 +104,7 @@ def lod_reset(x: e.Tensor, y: e.Tensor | None, target_lod: e.Numbers | None) -> 
     return e.reshape(x, x.dims)
 
 
-@gradient(lod_reset, Inference(infer_by_forward(as_x)), metadata=("X",), doc="X@GRAD = Out@GRAD with the LoD of X")
+@gradient(lod_reset, Inference(infer_by_forward(like_x)), metadata=("X",), doc="X@GRAD = Out@GRAD with the LoD of X")
 def lod_reset_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
     """Hand-written: it needs no LoD."""
     return e.reshape(e.wide(dout), x.dims)

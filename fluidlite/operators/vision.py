@@ -203,7 +203,7 @@ class _StepLines:
         """The windows that begin at each step, [batch, steps, reach, width]; padding in front counts as steps."""
         return e.slice_axis(e.window(lines, 1, self.reach), 1, 0, self.steps)
 
-    def gathered(self, lines: e.Tensor, dims: Sequence[e.Number]) -> e.Tensor:
+    def gather_steps(self, lines: e.Tensor, dims: Sequence[e.Number]) -> e.Tensor:
         """The steps in the layout of the operand, without separating zeros."""
         if self.places is None:
             return e.reshape(lines, dims)
@@ -224,7 +224,7 @@ def row_conv(x: e.Tensor, filter_: e.Tensor) -> e.Tensor:
     ahead = filter_.dims[0]
     sequences = _StepLines(x, ahead)
     windows = sequences.windows(sequences.spread(x, 0, ahead))  # padded by one more: a window fits without steps, too
-    return sequences.gathered(e.contract(windows, e.wide(filter_), "ntwd,wd->ntd"), x.dims)
+    return sequences.gather_steps(e.contract(windows, e.wide(filter_), "ntwd,wd->ntd"), x.dims)
 
 
 @gradient(
@@ -243,4 +243,4 @@ def row_conv_grad(x: e.Tensor, filter_: e.Tensor, dout: e.Tensor) -> tuple[e.Ten
     windows, dout_lines = sequences.windows(sequences.spread(x, 0, ahead)), sequences.spread(dout, ahead - 1, 1)
     dx = e.contract(sequences.windows(dout_lines), e.flip(e.wide(filter_), 0), "ntwd,wd->ntd")
     dout_steps = e.slice_axis(dout_lines, 1, ahead - 1, sequences.steps)
-    return sequences.gathered(dx, x.dims), e.contract(windows, dout_steps, "ntwd,ntd->wd")
+    return sequences.gather_steps(dx, x.dims), e.contract(windows, dout_steps, "ntwd,ntd->wd")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fluidlite.base.dtypes import FLOATS, INTS
 from fluidlite.operators.inference import Inferred, agree, grad_like, grad_outputs
-from fluidlite.operators.ragged import need_lengths, need_number_a_row, need_one_level, same_count
+from fluidlite.operators.ragged import need_lengths, need_one_level, need_scalar_rows, same_count
 from fluidlite.operators.sequence_rows import sequence_count
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -35,7 +35,7 @@ def _infer(call: Call) -> Inferred:
     else:
         call.need(logits.rank == 2, "Logits", "[rows, classes], sequences by LoD")
         need_one_level(call, "Logits")
-        need_number_a_row(call, "Label")
+        need_scalar_rows(call, "Label")
         batch = same_count(call, "Label", sequence_count(label), "Logits", sequence_count(logits))
     classes = logits.dims[-1]
     if classes >= 0 and not call.attr("blank") < classes:

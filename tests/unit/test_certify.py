@@ -98,7 +98,7 @@ def test_what_is_right_passes() -> None:
     assert {row.operator: bool(row.kernel) and bool(row.gradient) for row in found.rows()} == {
         "relu": True, "log_loss": True,
     }  # fmt: skip
-    assert found.loosened() == {}
+    assert found.raised_tolerances() == {}
 
 
 def test_what_is_wrong_crashes_hangs_or_is_lost_fails_just_its_check(bad: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,9 @@ _WORKER_SOURCE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from fluidlite.conformance.worker import main; sys.exit(main())"
 )
-_TICK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 """Interval between tests for overdue checks."""
-_PATIENCE_SECONDS = 10.0
+_EXIT_TIMEOUT_SECONDS = 10.0
 """Time for a process to exit before it is killed."""
 _MAX_DEATHS = 3
 """Maximum number of processes that may die between checks."""
@@ -79,11 +79,11 @@ class _Worker:
         self.chunk = deque(chunk)
         self._send(list(chunk))
 
-    def started(self, id: str) -> None:
+    def mark_started(self, id: str) -> None:
         self.chunk.remove(id)
         self.running, self.started_at = id, time.monotonic()
 
-    def overdue(self, timeout: float) -> bool:
+    def is_overdue(self, timeout: float) -> bool:
         return bool(self.running) and time.monotonic() - self.started_at > timeout
 
     def kill(self, why: str) -> None:
@@ -94,7 +94,7 @@ class _Worker:
     def describe_exit(self) -> str:
         """Describe how the process exited, with the tail of its standard error, once its replies have ended."""
         try:
-            code = self.process.wait(_PATIENCE_SECONDS)
+            code = self.process.wait(_EXIT_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:  # it closed its output, but still runs
             self.process.kill()
             code = self.process.wait()
@@ -108,7 +108,7 @@ class _Worker:
         assert self.process.stdout is not None
         try:
             self.process.stdin.close()
-            self.process.wait(_PATIENCE_SECONDS)
+            self.process.wait(_EXIT_TIMEOUT_SECONDS)
         except (OSError, subprocess.TimeoutExpired):
             self.process.kill()
             self.process.wait()
@@ -137,10 +137,10 @@ def run_in_processes(
     try:
         while busy:
             for worker in busy if replies.empty() else ():  # a pending reply may report that the check is done
-                if worker.overdue(timeout):
+                if worker.is_overdue(timeout):
                     worker.kill(f"took longer than {timeout:g} s, and its process was ended")
             try:
-                worker, message = replies.get(timeout=_TICK_SECONDS)
+                worker, message = replies.get(timeout=_POLL_SECONDS)
             except queue.Empty:
                 continue
             if message is None:
@@ -160,7 +160,7 @@ def run_in_processes(
                     workers.append(_Worker(setup, jobs, replies))
                     busy.add(workers[-1])
             elif "started" in message:
-                worker.started(message["started"])
+                worker.mark_started(message["started"])
             elif "outcome" in message:
                 worker.running = ""
                 outcome = message["outcome"]

@@ -26,16 +26,16 @@ _USE_CALC_STREAM = Attr(
 _MEMBERS = Attr("nranks", "int", 1, minimum=1, doc="members of the ring")
 
 
-def _same(call: Call) -> Inferred:
+def _infer_same(call: Call) -> Inferred:
     return {"Out": [like(spec) for spec in call.specs("X")]}
 
 
-def _one_bucket(call: Call) -> Inferred:
+def _infer_bucket(call: Call) -> Inferred:
     dtype = call.dtype("X")
     for i in range(call.count("X")):
         if call.dtype("X", i) != dtype:
             call.fail_dtype("X", f"{dtype}, as the first: one operator reduces one bucket")
-    return _same(call)
+    return _infer_same(call)
 
 
 def _grad_sum(maker: Any) -> None:
@@ -59,7 +59,7 @@ for _reduction in ("sum", "max", "min", "prod"):
             rule=_grad_sum if _reduction == "sum" else None,
             no_gradient={} if _reduction == "sum" else {"X": "its gradient is not defined; reduce by c_allreduce_sum"},
         ),
-        Inference(_one_bucket),
+        Inference(_infer_bucket),
         Aliasing(may={"Out": "X"}),
         Execution(effect=True, memory="a copy of X on the host, where the ring has several members"),
         inputs=(Slot("X", duplicable=True, doc="one variable as in Fluid, or several of one dtype: a bucket"),),
@@ -151,7 +151,7 @@ register_op(
 register_op(
     "c_sync_comm_stream",
     Differentiation(no_gradient={"X": "it only orders work"}),
-    Inference(_same),
+    Inference(_infer_same),
     Aliasing(may={"Out": "X"}),
     Execution(effect=True),
     inputs=(Slot("X", duplicable=True),),

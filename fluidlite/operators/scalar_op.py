@@ -119,7 +119,7 @@ def scalar_op(
     input_dtypes = dtypes if isinstance(dtypes, Mapping) else {slot.name: dtypes for slot in inputs} if dtypes else {}
     op = register_op(
         type,
-        replace(inference, infer=inference.infer or _same(inputs, outputs, scalar.out_dtype)),
+        replace(inference, infer=inference.infer or _infer_same(inputs, outputs, scalar.out_dtype)),
         aliasing,
         replace(differentiation, rule=rule, only_for={}, memory=""),
         replace(parsed.get(Lowering), scalar=ScalarRule(function, outputs, placed=scalar.placed)),
@@ -167,7 +167,7 @@ def binary(
         function,
         *remaining,
         replace(scalar, differentiable=scalar.differentiable or ("X", "Y"), broadcasts=True),
-        replace(inference, infer=inference.infer or _broadcast(scalar.out_dtype)),
+        replace(inference, infer=inference.infer or _infer_broadcast(scalar.out_dtype)),
         aliasing,
         attrs=(*attrs, AXIS),
         grad=grad,
@@ -251,7 +251,7 @@ def _register_grad(
 # Inference ---------------------------------------------------------------------------------------------------------
 
 
-def _same(inputs: tuple[Slot, ...], outputs: tuple[str, ...], out_dtype: str) -> Infer:
+def _infer_same(inputs: tuple[Slot, ...], outputs: tuple[str, ...], out_dtype: str) -> Infer:
     read = tuple(slot.name for slot in inputs if not slot.dispensable)
 
     def infer(call: Call) -> dict[str, Spec]:
@@ -271,7 +271,7 @@ def _same(inputs: tuple[Slot, ...], outputs: tuple[str, ...], out_dtype: str) ->
     return infer
 
 
-def _broadcast(out_dtype: str) -> Infer:
+def _infer_broadcast(out_dtype: str) -> Infer:
     def infer(call: Call) -> dict[str, Spec]:
         x, y = call.spec("X"), call.spec("Y")
         if x.dtype != y.dtype:

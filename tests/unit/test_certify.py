@@ -107,11 +107,11 @@ def test_what_is_wrong_crashes_hangs_or_is_lost_fails_just_its_check(bad: str, m
     wide = [next(id for id in ids if id.startswith(op + "[") and id.endswith("float64]")) for op in operators]
     others = [id for id in ids if id.endswith("float32]")]
 
-    def overdue(worker: workers._Worker, timeout: float, asked: Any = workers._Worker.overdue) -> bool:
+    def overdue(worker: workers._Worker, timeout: float, asked: Any = workers._Worker.is_overdue) -> bool:
         """Of the others none is, however busy the machine is."""
         return worker.running == wide[2] and asked(worker, timeout)
 
-    monkeypatch.setattr(workers._Worker, "overdue", overdue)
+    monkeypatch.setattr(workers._Worker, "is_overdue", overdue)
     found = certify("cpu", only=[*wide, *others], jobs=2, plugins=[bad], timeout=1)
     assert not found.ok
     assert found.verdict.startswith("FAILED")

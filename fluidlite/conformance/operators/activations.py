@@ -10,7 +10,7 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _tanh_shrink_reference(x: Any) -> Any:
-    """Near 0 computed by the series of (x cosh(x) - sinh(x)) / cosh(x), all of whose terms have the sign of x."""
+    """Near 0 by the series of (x cosh(x) - sinh(x)) / cosh(x): all terms have one sign, so that none cancel."""
     near = np.clip(x, -1.0, 1.0)
     series = sum(2 * k / factorial(2 * k + 1) * near ** (2 * k + 1) for k in range(1, 12))
     return np.where(np.abs(x) < 1, series / np.cosh(near), x - np.tanh(x))

@@ -15,7 +15,7 @@ def _rows_of_norms(*dims: int, seed: int = 0) -> Any:
 
 
 MIN_SQUARED_NORM = 1e-8
-"""What the sum of a row's squares counts as at least, so that a row of zeros has a cosine, 0, and a gradient."""
+"""Lower bound of a row's sum of squares, so that a row of zeros has the cosine 0, and a gradient."""
 
 
 @register_samples(

@@ -1,6 +1,6 @@
 """Samples and references of fluidlite.operators.collective: a ring that nobody has joined has one member, this process.
 
-What several members compute is held by tests that start them.
+Tests in tests/distributed check rings of several members.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, r
 from fluidlite.conformance.samples import Sample, register_samples
 
 MAX_SUMMED_UPDATES = 16384
-"""After so many updates a sum is moved on: a longer one loses what is added to it."""
+"""Updates after which out_sum_1 is added to out_sum_2: a larger sum rounds off what is added to it."""
 
 
 _SUMS = ("in_sum_1", "in_sum_2", "in_sum_3")

@@ -34,7 +34,7 @@ def _vector(*numbers: int, dtype: str = "int32") -> Any:
 
 _LAST: dict[str, Any] = {"drop": [0], "flags": [-1]}
 _LAST |= {"StartsTensorList": [_vector(-1)], "EndsTensorList": [_vector(0)]}
-"""Of a cut whose bounds are read from tensors: the last row, without its dim."""
+"""Attributes of a slice with bounds from tensors: the last row, without its dim."""
 
 
 def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:

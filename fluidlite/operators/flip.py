@@ -62,10 +62,10 @@ def flip(x: e.Tensor, *, dims: tuple[int, ...]) -> e.Tensor:
 
 def _rolled(x: e.Tensor, shifts: dict[int, int]) -> e.Tensor:
     """Cut each axis in two parts and exchange them."""
-    (axis, shift), *others = shifts.items()
+    (axis, shift), *remaining = shifts.items()
     split = -shift % x.dims[axis]
     parts = [e.slice_axis(x, axis, split, x.dims[axis] - split), e.slice_axis(x, axis, 0, split)]
-    return e.concat([_rolled(part, dict(others)) if others else part for part in parts], axis)
+    return e.concat([_rolled(part, dict(remaining)) if remaining else part for part in parts], axis)
 
 
 @operator(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import HALVES, NUMPY
-from fluidlite.conformance.operators.layer_norm import FAR_FROM_ZERO
+from fluidlite.conformance.operators.layer_norm import LARGE_MEAN
 from fluidlite.conformance.sample_helpers import MIXED, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
@@ -57,8 +57,8 @@ _TEST: dict[str, Any] = {"is_test": True}
         Sample(_inputs(3, 4, 5), {}, name="y_only", outputs=("Y",)),
         Sample(_inputs(1, 3), {}, _GRADS, name="one_element"),
         Sample(_inputs(1, 3, 1, 1), {}, _GRADS, name="one_pixel"),
-        Sample(_inputs(3, 2, 5, 4, **FAR_FROM_ZERO), {}, name="far", dtypes=WIDE),
-        Sample(_inputs(60, 19, **FAR_FROM_ZERO), {}, name="far_matrix", dtypes=WIDE),
+        Sample(_inputs(3, 2, 5, 4, **LARGE_MEAN), {}, name="far", dtypes=WIDE),
+        Sample(_inputs(60, 19, **LARGE_MEAN), {}, name="far_matrix", dtypes=WIDE),
         Sample(_inputs(2, 3, 21, last=True, low=-3.0), _LAST, _GRADS, name="wide_last", dtypes=WIDE),
         Sample(_inputs(0, 3, 2), _TEST, name="no_samples"),
         Sample(_inputs(0, 3), _GLOBAL, name="no_rows"),

@@ -34,7 +34,7 @@ def _inputs(dims: tuple[int, ...], length: int, parts: str = "sb", dtype: str = 
 _GRADS = ("X", "Scale", "Bias")
 
 
-FAR_FROM_ZERO: dict[str, Any] = {"low": 998.3, "high": 1001.7}
+LARGE_MEAN: dict[str, Any] = {"low": 998.3, "high": 1001.7}
 """Numbers of mean 1000 and deviation 1: their squares do not differ enough to be subtracted in float32."""
 
 
@@ -49,7 +49,7 @@ FAR_FROM_ZERO: dict[str, Any] = {"low": 998.3, "high": 1001.7}
         Sample(_inputs((3, 5), 5, "b"), {}, ("X", "Bias"), name="no_scale"),
         Sample(_inputs((3, 5), 5, ""), {}, ("X",), name="neither"),
         Sample(_inputs((3, 5), 5), {}, name="y_only", outputs=("Y",)),
-        Sample(_inputs((3, 40), 40, **FAR_FROM_ZERO), {}, name="far", dtypes=WIDE),
+        Sample(_inputs((3, 40), 40, **LARGE_MEAN), {}, name="far", dtypes=WIDE),
         Sample(_inputs((4, 35), 35), {}, _GRADS, name="wide", dtypes=WIDE),
         Sample(_inputs((70, 33), 33), {}, name="many"),
         Sample(_inputs((3, 1), 1), {}, name="one_element"),
@@ -94,8 +94,8 @@ register_samples(
         Sample(_inputs((2, 4, 3), 4, "s"), {"groups": 2}, ("X", "Scale"), name="no_bias"),
         Sample(_inputs((2, 4, 3), 4, "b"), {"groups": 2}, ("X", "Bias"), name="no_scale"),
         Sample(_inputs((2, 3, 4), 4, ""), _LAST, ("X",), name="neither_last"),
-        Sample(_inputs((2, 4, 5, 4), 4, **FAR_FROM_ZERO), {"groups": 2}, name="far", dtypes=WIDE),
-        Sample(_inputs((2, 5, 4, 40), 40, **FAR_FROM_ZERO), _LAST, name="far_last", dtypes=WIDE),
+        Sample(_inputs((2, 4, 5, 4), 4, **LARGE_MEAN), {"groups": 2}, name="far", dtypes=WIDE),
+        Sample(_inputs((2, 5, 4, 40), 40, **LARGE_MEAN), _LAST, name="far_last", dtypes=WIDE),
         Sample(_inputs((2, 2, 18), 18), _LAST, _GRADS, name="many_last", dtypes=WIDE),
         Sample(_inputs((1, 4, 17), 4), {"groups": 2}, _GRADS, name="long", dtypes=WIDE),
         Sample(_inputs((2, 4, 5, 7), 4), {"groups": 2}, name="y_only", outputs=("Y",)),
@@ -115,7 +115,7 @@ register_samples(
         Sample(_inputs((3, 2), 2), {}, ("Scale", "Bias"), name="matrix"),
         Sample(_inputs((2, 2, 4), 2, low=-0.02, high=0.02), {"epsilon": 1e-3}, _GRADS, name="epsilon", dtypes=WIDE),
         Sample(_inputs((2, 3, 4), 3, ""), {}, ("X",), name="neither"),
-        Sample(_inputs((2, 3, 40), 3, **FAR_FROM_ZERO), {}, name="far", dtypes=WIDE),
+        Sample(_inputs((2, 3, 40), 3, **LARGE_MEAN), {}, name="far", dtypes=WIDE),
         Sample(_inputs((0, 3, 4), 3), {}, name="no_samples"),
         *(Sample(_inputs((2, 3, 5), 3, dtype=half), {}, _GRADS, name=half, dtypes=MIXED) for half in HALVES),
     ],

@@ -120,16 +120,16 @@ def _samples_precision() -> list[Sample]:
 
 @register_samples("precision_recall", samples=_samples_precision)
 def _reference_precision(inputs: Inputs, attrs: Attrs) -> Outputs:
-    found, labels = inputs["Indices"].reshape(-1), inputs["Labels"].reshape(-1)
-    weights = inputs["Weights"].reshape(-1) if "Weights" in inputs else np.ones(len(found))
+    predicted, labels = inputs["Indices"].reshape(-1), inputs["Labels"].reshape(-1)
+    weights = inputs["Weights"].reshape(-1) if "Weights" in inputs else np.ones(len(predicted))
     states = np.zeros((attrs["class_number"], 4))
     for c in range(len(states)):
         for k, chosen in enumerate(
             (
-                (found == c) & (labels == c),
-                (found == c) & (labels != c),
-                (found != c) & (labels != c),
-                (found != c) & (labels == c),
+                (predicted == c) & (labels == c),
+                (predicted == c) & (labels != c),
+                (predicted != c) & (labels != c),
+                (predicted != c) & (labels == c),
             )
         ):
             states[c, k] = weights[chosen].sum()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import fluidlite as fluid
-from fluidlite.devices.cuda.language import CUDALanguage, Kernel
+from fluidlite.devices.cuda.language import CompiledKernel, CUDALanguage
 from fluidlite.plugin import KernelLanguageBase
 
 
@@ -50,7 +50,7 @@ class HostLanguage(CUDALanguage):
         self._inner = LLVMLanguage()
         self.types, self.math = self._inner.types, self._inner.math
 
-    def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Kernel:
+    def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> CompiledKernel:
         made = self._inner.compile(context, source, entry, parameters)
         types = tuple(None if name == "buffer" else np.dtype(name).type for name in parameters)
 
@@ -59,4 +59,4 @@ class HostLanguage(CUDALanguage):
             packed = made.packed(given)
             stream.do(lambda: made.call(0, 1, packed))
 
-        return Kernel(function, types)
+        return CompiledKernel(function, types)

@@ -1,4 +1,4 @@
-"""Names of Fluid's that are not here, and why: what an AttributeError says of them."""
+"""Names of Fluid that fluidlite does not have, each with the reason that its AttributeError reports."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ ABSENT = {
         set_fleet_send_batch_size set_fleet_send_sleep_seconds set_hdfs_config
         """,
 }
-"""The names, by the reason why they are not here."""
+"""The missing names, by reason."""
 
 _WHY = {name: why for why, names in ABSENT.items() for name in names.split()}
 
 
 def why_absent(name: str) -> str:
-    """The reason why a name is not here, behind a colon; "" where there is none."""
+    """The reason why a name of Fluid is missing, after a colon; "" for any other name."""
     return f": {_WHY[name]}" if name in _WHY else ""
 
 
 def absent(module: str, name: str) -> AttributeError:
-    """The error that a module's ``__getattr__`` raises for a name that it does not know."""
+    """The error that a module's ``__getattr__`` raises for an unknown name."""
     return AttributeError(f"module {module!r} has no attribute {name!r}{why_absent(name)}")
 
 
 def getattr_of(module: str) -> Callable[[str], Any]:
-    """Return a module's ``__getattr__``, which knows no name, and says why."""
+    """Return a ``__getattr__`` for a module: it raises AttributeError with the reason for every name."""
 
     def find(name: str) -> Any:
         raise absent(module, name)

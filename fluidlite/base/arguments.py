@@ -1,4 +1,4 @@
-"""Checks of what a user gives where a list, a number, a truth value or an object of some class is expected."""
+"""Validation and conversion of user arguments: lists, numbers, truth values, objects of some class."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ Kinds = type | tuple[type, ...]
 
 
 def instance(what: str, value: Any, kind: type[T], expected: str = "", error: type[FluidError] = ProgramError) -> T:
-    """Return ``value`` if it is of a class, or raise ``error``."""
+    """Return ``value`` if it is an instance of ``kind``, or raise ``error``."""
     if not isinstance(value, kind):
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected {expected or f'a {kind.__name__}'}")
     return value
 
 
 def able(what: str, value: Any, method: str, expected: str, error: type[FluidError] = ProgramError) -> Any:
-    """Return ``value`` if it is None or has a method, or raise ``error``: where its class is not known yet."""
+    """Return ``value`` if it is None or has ``method``, or raise ``error``. For classes not imported here."""
     if value is not None and not callable(getattr(value, method, None)):
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected {expected}, or None")
     return value
 
 
 def listed(what: str, value: Any, expected: str, error: type[FluidError] = ProgramError, one: Kinds = ()) -> list[Any]:
-    """Return the items of ``value``, or raise ``error``: it is no list. A text is none.
+    """Return the items of ``value``, or raise ``error`` if it is not iterable or is a text.
 
-    ``one``: of what classes a value may stand alone, for a list of itself.
+    ``one``: classes whose instances are accepted in place of a list of one item.
     """
     if isinstance(value, one):
         return [value]
@@ -50,78 +50,82 @@ def mapped(what: str, value: Any, expected: str, error: type[FluidError] = Progr
 
 
 def as_whole(value: Any) -> int | None:
-    """The int that a value is (NumPy's too); None if it is none. A bool is none."""
+    """Return a value as an int (NumPy integers too), or None if it is no integer. A bool is none."""
     try:
         return None if isinstance(value, bool) else index(value)
-    except TypeError:  # an array of several, too
+    except TypeError:  # also an array of several elements
         return None
 
 
 def exact_ints(values: Iterable[Any]) -> list[int]:
-    """The ints that values equal, 2 of 2.0 too; raises ValueError, TypeError or OverflowError if one equals none."""
-    given = list(values)
-    found = list(map(int, given))
-    if found != given:
-        raise ValueError(f"{given!r:.80} are no ints")
-    return found
+    """Return values as equal ints (2 for 2.0); raise ValueError, TypeError or OverflowError if one equals no int."""
+    items = list(values)
+    ints = list(map(int, items))
+    if ints != items:
+        raise ValueError(f"{items!r:.80} are no ints")
+    return ints
 
 
 def as_number(value: Any) -> float | None:
-    """The float that a value is, if it is one number; else None. Texts and bools are none."""
+    """Return a value as a float, or None if it is not one number. Texts and bools are none."""
     if isinstance(value, (bool, str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
         return None
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):  # an array of several, of texts; beyond a float
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+    ):  # an array of several elements or of texts; a number beyond float's range
         return None
 
 
 def as_truth(value: Any) -> bool | None:
-    """The bool that a value is: True, False, 0 or 1 (NumPy's too); else None."""
+    """Return a value as a bool (True, False, 0 or 1, NumPy's too), or None."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
-    found = as_whole(value)
-    return bool(found) if found in (0, 1) else None
+    integer = as_whole(value)
+    return bool(integer) if integer in (0, 1) else None
 
 
 def whole_text(value: Any) -> str:
-    """The digits of a whole number that no float is; else nothing."""
-    found = as_whole(value)
-    return str(found) if found is not None and as_number(found) != found else ""
+    """Return the digits of an integer that no float represents exactly; else ""."""
+    integer = as_whole(value)
+    return str(integer) if integer is not None and as_number(integer) != integer else ""
 
 
 def whole(what: str, value: Any, error: type[FluidError] = ProgramError, least: int | None = None) -> int:
     """Return ``value`` as an int if it is one, of ``least`` or more, or raise ``error``."""
-    found = as_whole(value)
-    if found is None:
+    integer = as_whole(value)
+    if integer is None:
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected an int")
-    if least is not None and found < least:
-        raise error(f"{what} is {found}; expected {least} or more")
-    return found
+    if least is not None and integer < least:
+        raise error(f"{what} is {integer}; expected {least} or more")
+    return integer
 
 
 def number(what: str, value: Any, error: type[FluidError] = ProgramError) -> float:
     """Return ``value`` as a float if it is one number, or raise ``error``."""
-    found = as_number(value)
-    if found is None:
+    result = as_number(value)
+    if result is None:
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected a number")
-    return found
+    return result
 
 
 def finite(what: str, value: Any, error: type[FluidError] = ProgramError) -> float:
     """Return ``value`` as a float if it is one finite number, or raise ``error``."""
-    found = number(what, value, error)
-    if not isfinite(found):
-        raise error(f"{what} is {found}; expected a finite number")
-    return found
+    result = number(what, value, error)
+    if not isfinite(result):
+        raise error(f"{what} is {result}; expected a finite number")
+    return result
 
 
 def truth(what: str, value: Any, error: type[FluidError] = ProgramError) -> bool:
     """Return ``value`` as a bool if it is one, or raise ``error``."""
-    found = as_truth(value)
-    if found is None:
+    result = as_truth(value)
+    if result is None:
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected True or False")
-    return found
+    return result
 
 
 def text(what: str, value: Any, error: type[FluidError] = ProgramError) -> str:
@@ -130,7 +134,7 @@ def text(what: str, value: Any, error: type[FluidError] = ProgramError) -> str:
 
 
 def name_of(item: Any) -> str | None:
-    """The name that an item is, or has; None if it has none.
+    """Return an item that is a name, or the item's ``name``; None if it has none.
 
     Raises
     ------
@@ -139,14 +143,14 @@ def name_of(item: Any) -> str | None:
     """
     try:
         name = item if isinstance(item, str) else getattr(item, "name", None)
-    except Exception as exc:  # a property of the user's
+    except Exception as exc:  # user code: a property
         raise ProgramError(
             f"the name of a {type(item).__name__} raised {type(exc).__name__}: {exc}\n  Do: give a variable or its name"
         ) from exc
     return name if isinstance(name, str) else None
 
 
-def did_you_mean(name: Any, known: Iterable[str], count: int = 2, cutoff: float = 0.6) -> str:
-    """The known names that are nearest to a wrong one, as the end of a sentence of an error; "" if none is near."""
-    near = difflib.get_close_matches(str(name), list(known), n=count, cutoff=cutoff)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+def did_you_mean(name: Any, candidates: Iterable[str], count: int = 2, cutoff: float = 0.6) -> str:
+    """Return the candidates closest to a wrong name, as the end of an error's sentence; "" if none is close."""
+    matches = difflib.get_close_matches(str(name), list(candidates), n=count, cutoff=cutoff)
+    return f"; did you mean {' or '.join(map(repr, matches))}?" if matches else ""

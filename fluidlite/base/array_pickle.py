@@ -1,7 +1,7 @@
-"""Pickles of arrays, numbers and texts, read without Python's unpickler: nothing in them is imported or called.
+"""Read pickles of arrays, numbers and texts without Python's unpickler: nothing in them is imported or called.
 
-Data sets and parameters were kept as pickles. Their opcodes are interpreted here, as far as lists, tuples, mappings,
-numbers, texts, bytes and NumPy's arrays need them; whatever else a pickle asks for is refused by its name.
+Old data sets and parameters are stored as pickles. This module interprets the opcodes that lists, tuples, mappings,
+numbers, texts, bytes and NumPy arrays need; everything else in a pickle is refused by its name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ALLOWED = {
     "__builtin__ bytearray": "bytes",
     "builtins bytearray": "bytes",
 }
-"""What a pickle may name, and what it is taken for."""
+"""The names that a pickle may refer to, and the meaning of each."""
 _KINDS = "biufSU"
 _MAX_DEPTH = 64
 _MARK = object()
@@ -61,13 +61,13 @@ _VALUES = frozenset(
 
 
 class _Budget:
-    """How many values and bytes a pickle may still take: what it holds once, it can name a thousand times."""
+    """The number of values and bytes that a pickle may still use: it can refer to one value many times."""
 
     def __init__(self, values: int, nbytes: int) -> None:
         self.values, self.nbytes = values, nbytes
 
     def take(self, values: int, nbytes: int = 0) -> None:
-        """Raise SavedModelError if that is more than is left."""
+        """Subtract from the budget; raise SavedModelError if it is exceeded."""
         self.values -= values
         self.nbytes -= nbytes
         if self.values < 0 or self.nbytes < 0:
@@ -75,27 +75,29 @@ class _Budget:
 
 
 class _Named:
-    """Something that a pickle names, and that is never called."""
+    """A name in a pickle. The object of that name is never called."""
 
     def __init__(self, meaning: str) -> None:
         self.meaning = meaning
 
 
 class _Dtype:
-    """A NumPy dtype in the making."""
+    """A NumPy dtype under construction."""
 
     def __init__(self, code: str) -> None:
         self.code, self.order = code, "="
 
     def dtype(self) -> np.dtype[Any]:
-        found = np.dtype(self.code)
-        if found.kind not in _KINDS:
+        result = np.dtype(self.code)
+        if result.kind not in _KINDS:
             raise SavedModelError(f"it holds an array of {self.code!r:.20}; expected numbers or texts")
-        return found.newbyteorder(">") if self.order == ">" else found.newbyteorder("<") if self.order == "<" else found
+        return (
+            result.newbyteorder(">") if self.order == ">" else result.newbyteorder("<") if self.order == "<" else result
+        )
 
 
 class _Array:
-    """A NumPy array in the making."""
+    """A NumPy array under construction."""
 
     def __init__(self) -> None:
         self.value: Any = None
@@ -105,7 +107,7 @@ def load_arrays(content: bytes, most: int = 10_000_000) -> Any:
     """Read a pickle of arrays and plain values; texts of Python 2 come as ``str``, byte by byte (latin-1).
 
     ``content``: the whole pickle, of any protocol.
-    ``most``: how many opcodes and values are read at most.
+    ``most``: the maximum number of opcodes and values.
     Raises SavedModelError: it is truncated, malformed, too large, or holds anything else.
     """
     try:
@@ -115,7 +117,7 @@ def load_arrays(content: bytes, most: int = 10_000_000) -> Any:
         raise
     except RecursionError:
         raise SavedModelError("its values lie in each other too deep") from None
-    except Exception as exc:  # what opcodes of nonsense lead to
+    except Exception as exc:  # invalid opcodes can raise anything
         raise SavedModelError(f"it is truncated or no pickle ({type(exc).__name__}: {exc!s:.80})") from None
 
 
@@ -130,8 +132,8 @@ def _run(content: bytes, budget: _Budget) -> Any:
         elif name in ("PROTO", "FRAME"):
             continue
         elif name == "STOP":
-            (found,) = stack
-            return found
+            (result,) = stack
+            return result
         elif name == "MEMOIZE":
             memo[len(memo)] = stack[-1]
         elif name in ("PUT", "BINPUT", "LONG_BINPUT"):
@@ -172,13 +174,13 @@ def _to_mark(stack: list[Any]) -> list[Any]:
         at -= 1
         if at < 0:
             raise SavedModelError("it is malformed: a mark is missing")
-    found = stack[at + 1 :]
+    items = stack[at + 1 :]
     del stack[at:]
-    return found
+    return items
 
 
 def _collect(name: str, stack: list[Any]) -> None:
-    """The opcodes of constants and of what holds other values."""
+    """Interpret the opcodes of constants and of containers."""
     if name in _CONSTANTS:
         stack.append(_CONSTANTS[name])
     elif name in _EMPTY:
@@ -215,7 +217,7 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
 
 
 def _call(called: Any, arguments: Any) -> Any:
-    """What a call that a pickle asks for would give; nothing is called."""
+    """Return the value of a call in a pickle, without calling anything."""
     meaning = called.meaning if isinstance(called, _Named) else None
     arguments = _expect(arguments, tuple)
     if meaning == "new array":
@@ -225,8 +227,8 @@ def _call(called: Any, arguments: Any) -> Any:
     if meaning == "encode":
         return _text(arguments[0]).encode("latin-1")
     if meaning == "scalar":
-        found = _numbers(arguments[1], arguments[0], (), False)
-        return found[()]
+        numbers = _numbers(arguments[1], arguments[0], (), False)
+        return numbers[()]
     if meaning == "array of bytes":
         data, dtype, dims, order = arguments
         array = _Array()
@@ -254,7 +256,7 @@ def _build(part: Any, state: Any) -> None:
 
 
 def _numbers(data: Any, dtype: Any, dims: Any, fortran: bool) -> Any:
-    """An array of its parts, whose sizes have to agree."""
+    """Build an array from its bytes, dtype and dims; raise SavedModelError if their sizes disagree."""
     kind = _expect(dtype, _Dtype).dtype()
     content, dims = _bytes(data), _expect(dims, tuple)
     if len(dims) > 32 or not all(type(dim) is int and dim >= 0 for dim in dims):
@@ -268,7 +270,7 @@ def _numbers(data: Any, dtype: Any, dims: Any, fortran: bool) -> Any:
 
 def _bytes(value: Any) -> bytes:
     if isinstance(value, str):
-        return value.encode("latin-1")  # a text of Python 2 is bytes
+        return value.encode("latin-1")  # Python 2 pickled bytes as text
     if not isinstance(value, (bytes, bytearray)):
         raise SavedModelError(f"it holds {type(value).__name__} where bytes are expected")
     return bytes(value)
@@ -279,7 +281,7 @@ def _text(value: Any) -> str:
 
 
 def _finished(value: Any, depth: int, budget: _Budget) -> Any:
-    """The values, with arrays in their places."""
+    """Return the values with each :class:`_Array` replaced by its array."""
     budget.take(1)
     if depth > _MAX_DEPTH:
         raise SavedModelError("its values lie in each other too deep")

@@ -1,4 +1,4 @@
-"""Collections of garbage, which go through all objects again and again while many are made that stay."""
+"""Pausing the garbage collector: it would traverse all objects repeatedly while many lasting ones are created."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _paused = False
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Let the garbage collector wait while a program is compiled: graphs and plans are all kept.
+    """Disable the garbage collector while a program is compiled: the graphs and plans created then are all kept.
 
-    Who turned it off before finds it off afterwards. Other threads do without it for as long; one that turns it off
-    meanwhile finds it on. A child that is forked meanwhile has it.
+    A collector that was disabled before stays disabled. The pause holds for all threads; a thread that disables the
+    collector meanwhile finds it enabled afterwards. In a child that is forked meanwhile it is enabled.
     """
     global _paused
     if not gc.isenabled():
@@ -32,7 +32,7 @@ def paused() -> Iterator[None]:
 
 
 _phases: dict[str, object] = {}
-"""The phases that the garbage collector was in: the last key is the one of now."""
+"""The phases of the garbage collector, in order; the last key is the current one."""
 
 # Python handles a signal where Python code runs, and an exception of a callback is lost: a callback in Python would
 # lose the interrupt that arrives during a collection. These are C functions.
@@ -40,14 +40,14 @@ gc.callbacks += [_phases.pop, _phases.__setitem__]
 
 
 def collecting() -> bool:
-    """Whether Python collects garbage now, in this thread or in another."""
+    """Whether a garbage collection runs, in this thread or in another."""
     return [*_phases][-1:] == ["start"]
 
 
 @first_in_child
 def _resume() -> None:
     global _paused
-    _phases.clear()  # the thread that collected may not be here
+    _phases.clear()  # the thread that collected may not exist in the child
     if _paused:
         gc.enable()
         _paused = False

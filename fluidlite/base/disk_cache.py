@@ -1,4 +1,4 @@
-"""What takes long to make, kept on disk by what it was made from."""
+"""A content-addressed cache on disk for values that are slow to compute, such as compiled kernels."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _MARK = b"fluidlite-cache-1\n"
 _BLOCK = 4096
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 MOST_BYTES = 256 << 20
-"""What the folder may hold; the files that were used least recently go first."""
+"""Limit of the folder's size in bytes; the least recently used files are deleted first."""
 TRIM_BELOW = "01"
-"""The folder is looked through when a file is written whose name is below this: one in 256, whoever writes it.
+"""The folder's size is checked when a file is written whose name is below this text: at one write in 256.
 
-Processes that write a few files each would look through all, had each of them to begin with that.
+Checking at each process's first write would scan the folder too often: many processes write only a few files.
 """
 
 
 def folder() -> Path:
-    """Return where the system wants caches of this user's programs."""
+    """Return the folder for this user's caches, by the convention of the system."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "fluidlite"
     base = os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME")
@@ -36,12 +36,12 @@ def folder() -> Path:
 
 
 class DiskCache:
-    """Bytes by key, one file each. A file that is broken, or not this user's, is as good as none.
+    """Bytes by key, one file each. A file that is corrupt, or belongs to another user, counts as missing.
 
     Parameters
     ----------
     path : Path, optional
-        The folder, made when first needed; default: the one of that name in :func:`folder`.
+        The folder, created when first needed; default: the subfolder ``name`` of :func:`folder`.
     name : str
 
     Attributes
@@ -65,22 +65,22 @@ class DiskCache:
             with open(os.open(file, _READ), "rb") as stream:
                 facts = os.fstat(stream.fileno())
                 if hasattr(os, "getuid") and facts.st_uid != os.getuid():
-                    raise PermissionError(f"{file} belongs to another user")  # it may be code, put there by somebody
+                    raise PermissionError(f"{file} belongs to another user")  # it may hold code that another user wrote
                 if not S_ISREG(facts.st_mode) or facts.st_size > MOST_BYTES:
-                    raise OSError(f"{file} is no file of this cache")  # a pipe, or a device, may have no end
+                    raise OSError(f"{file} is no file of this cache")  # reading a pipe or a device may never end
                 content = stream.read()
             mark, rest = content[: len(_MARK)], content[len(_MARK) :]
             if mark == _MARK and rest[:32] == hashlib.sha256(rest[32:]).digest():
                 os.utime(file)
                 self.hits += 1
                 return rest[32:]
-        except (OSError, RuntimeError):  # RuntimeError: no home
+        except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
             pass
         self.misses += 1
         return None
 
     def put(self, content: bytes, *key: str) -> None:
-        """Keep bytes; where that is not possible, say so once."""
+        """Store bytes; log a warning once if that fails."""
         if self._broken:
             return
         try:
@@ -90,7 +90,7 @@ class DiskCache:
             try:
                 with os.fdopen(handle, "wb") as out:
                     out.write(_MARK + hashlib.sha256(content).digest() + content)
-                os.replace(name, file)  # who reads at the same time sees all of it, or the file before
+                os.replace(name, file)  # atomic: a concurrent reader sees the old or the new file
             except BaseException:
                 os.unlink(name)
                 raise
@@ -101,12 +101,12 @@ class DiskCache:
             _log.warning("%s cannot be kept on disk, and are made by each process: %s", self.name, exc)
 
     def size(self) -> tuple[int, int]:
-        """Return how many files there are, and the bytes that they take on the disk."""
+        """Return the number of files and the bytes that they occupy on the disk."""
         try:
-            found = [nbytes for _, nbytes, _ in self._files()]
+            sizes = [nbytes for _, nbytes, _ in self._files()]
         except (OSError, RuntimeError):
-            found = []
-        return len(found), sum(found)
+            sizes = []
+        return len(sizes), sum(sizes)
 
     def info(self) -> CacheInfo:
         entries, nbytes = self.size()
@@ -126,7 +126,7 @@ class DiskCache:
             size -= nbytes
 
     def _files(self) -> Iterator[tuple[float, int, str]]:
-        """When each file was used last, the bytes that it takes in blocks of the disk, and its name."""
+        """Yield each file's time of last use, its bytes on the disk (whole blocks) and its path."""
         for entry in os.scandir(self._folder()):
             if entry.name.endswith(".bin"):
                 with suppress(FileNotFoundError):

@@ -50,7 +50,7 @@ def is_float(dtype: str) -> bool:
 
 
 def compute_dtype(dtype: str) -> str:
-    """Type in which scalar arithmetic on ``dtype`` is done: half types compute in float32."""
+    """The type of scalar arithmetic on ``dtype``: half types compute in float32."""
     return "float32" if dtype in HALVES else dtype
 
 

@@ -1,4 +1,4 @@
-"""The one exception tree.
+"""The exception hierarchy of fluidlite.
 
 Every error that fluidlite raises on purpose is a :class:`FluidError`, and is also the built-in
 exception that a Python programmer would expect (``ValueError``, ``KeyError``, ``MemoryError``, ...).
@@ -15,11 +15,11 @@ class FluidError(Exception):
 
 
 class PlaceError(FluidError, ValueError):
-    """A place that cannot be parsed, or that no device serves."""
+    """A place that cannot be parsed, or whose kind has no device."""
 
 
 class DeviceUnavailable(FluidError, RuntimeError):
-    """A device kind cannot be used here; the message is the reason (missing driver, ...)."""
+    """A device kind cannot be used on this machine; the message is the reason (missing driver, ...)."""
 
 
 class DeviceError(FluidError, RuntimeError):
@@ -27,15 +27,15 @@ class DeviceError(FluidError, RuntimeError):
 
 
 class DeviceLost(DeviceError):
-    """The device is gone. Its place stays unusable; other places go on."""
+    """The device was lost. Its place stays unusable; other places continue to work."""
 
 
 class KernelError(DeviceError):
-    """``fluid.debug`` or a certificate saw a kernel leave an output unwritten, or write anything else."""
+    """A kernel left an output unwritten or wrote other memory, detected by ``fluid.debug`` or a certificate."""
 
 
 class CompileError(DeviceError):
-    """A device refused generated source; the message holds the log, ``source`` the text."""
+    """A device's compiler rejected generated source; the message is the log, ``source`` the text."""
 
     def __init__(self, message: str, source: str = "") -> None:
         super().__init__(message)
@@ -43,15 +43,15 @@ class CompileError(DeviceError):
 
 
 class AllocationError(FluidError, RuntimeError):
-    """Double free, foreign free, use after free or after an arena's reset, or what memory cannot be asked for."""
+    """Double free, foreign free, use after free or after an arena's reset, or an invalid allocation request."""
 
 
 class OutOfMemoryError(FluidError, MemoryError):
-    """A place has no room: names place, asked, used, reserved and, from a run, the operator."""
+    """Out of memory; the message names the place, the bytes requested, used and reserved, and in a run the operator."""
 
 
 class TensorError(FluidError, ValueError):
-    """A tensor was asked for what it is not: no data yet, wrong dims, dtype, layout or LoD."""
+    """An operation that a tensor's state forbids: it has no data yet, or other dims, dtype, layout or LoD."""
 
 
 class LoDError(TensorError, AssertionError):
@@ -59,7 +59,7 @@ class LoDError(TensorError, AssertionError):
 
 
 class LayoutError(TensorError):
-    """The physical layout of a tensor does not allow what was asked."""
+    """The physical layout of a tensor does not allow the operation."""
 
 
 class RegistryError(FluidError, ValueError):
@@ -71,12 +71,12 @@ class OperatorNotFoundError(RegistryError, KeyError):
 
 
 class SupportsError(RegistryError):
-    """``supports(call)`` of a kernel or of a device raised, or returned what is no answer; it is named.
+    """``supports(call)`` of a kernel or of a device raised, or returned an invalid value; the message names it.
 
     Attributes
     ----------
     op : str
-        The type of the operator that it was asked about.
+        The type of the operator in the call.
     """
 
     def __init__(self, message: str, op: str = "") -> None:
@@ -89,7 +89,7 @@ class KernelNotFoundError(FluidError, RuntimeError):
 
 
 class FallbackWarning(UserWarning):
-    """Operators of a program run on the fallback place because theirs has no kernel."""
+    """Operators of a program run on the fallback place because their own place has no kernel."""
 
 
 class PluginWarning(UserWarning):
@@ -117,15 +117,15 @@ class FeedError(ProgramError):
 
 
 class FetchError(ProgramError):
-    """A fetched name that the program does not make, or that cannot become a NumPy array."""
+    """A fetched name that the program does not compute, or a value that cannot become a NumPy array."""
 
 
 class LoaderError(FluidError, ValueError):
-    """A loader's settings do not fit, or its source is empty, used up, or not what it claims to be."""
+    """Invalid settings of a loader, or a source that is empty, exhausted or malformed."""
 
 
 class WorkerError(FluidError, RuntimeError):
-    """A process of a loader died, or what it raised could not be sent; the message has its traceback."""
+    """A loader's process died, or its exception could not be pickled; the message has its traceback."""
 
 
 class EOFException(FluidError, EOFError):
@@ -141,23 +141,23 @@ class NonFiniteError(FluidError, ArithmeticError):
 
 
 class GradientError(ProgramError):
-    """A gradient was asked for that does not exist."""
+    """A requested gradient does not exist."""
 
 
 class NodeError(ProgramError):
-    """Nodes or devices that do not fit: inputs on different memory, a use out of order, an unsafe in-place."""
+    """Invalid use of nodes or devices: inputs in different memories, a use out of order, an unsafe in-place update."""
 
 
 class NetworkError(ProgramError):
-    """A network that cannot be built or used so: layers that do not fit, no loss, a loader's batches that do not."""
+    """A network that cannot be built or used: incompatible layers, no loss, batches of the wrong form."""
 
 
 class CollectiveError(FluidError, RuntimeError):
-    """A collective operation failed: another process died, left or did not come, or the extra for it is missing."""
+    """A collective operation failed: another process died, left or never joined, or the optional package is missing."""
 
 
 class SavedModelError(FluidError, ValueError):
-    """A saved file is truncated, of a newer version, malformed, or not what it claims to be."""
+    """A saved file is truncated, of a newer version, malformed, or of another kind."""
 
 
 class MissingExtraError(FluidError, ImportError):

@@ -7,10 +7,10 @@ from inspect import ismodule
 
 
 def export(module: str, *more: str) -> None:
-    """Give a module its ``__all__``: its names without a leading underscore.
+    """Set ``__all__`` of a module: its names without a leading underscore.
 
-    ``module``: ``__name__`` of the module, which calls this last.
-    ``*more``: modules that it exports, since others are left out, and names that its ``__getattr__`` knows.
+    ``module``: ``__name__`` of the module, which calls this at its end.
+    ``*more``: modules that it exports (no others are exported), and names that its ``__getattr__`` resolves.
     """
     names = vars(sys.modules[module])
     own = (name for name, value in names.items() if name[0] != "_" and not ismodule(value))

@@ -1,8 +1,8 @@
-"""What a forked child needs: locks that are free there, a place for what starts anew, and objects that stay for ever.
+"""Fork safety: locks that are released in a forked child, callbacks that run first there, objects never finalized.
 
-Only the thread that forks goes on in the child. What other threads held stays locked, what they computed stays half
-done, and a driver whose threads and connections are the parent's may wait for them for ever when it is asked to let go.
-Locks of libraries (BLAS, LLVM) cannot be freed: a fork waits until no other thread is in them.
+Only the thread that forks exists in the child. Locks of other threads stay locked there and their work stays
+incomplete; a driver that depends on threads and connections of the parent may wait for ever when it is closed.
+Locks of libraries (BLAS, LLVM) cannot be released: a fork waits until no other thread is inside them.
 """
 
 from __future__ import annotations
@@ -17,79 +17,79 @@ from typing import Any
 from fluidlite.base.weak_objects import WeakObjects
 
 _locks: WeakObjects[Any] = WeakObjects()
-_first: list[Callable[[], object]] = []
+_child_callbacks: list[Callable[[], object]] = []
 _process = os.getpid()
-_holding: list[Callable[[], Iterable[Any]]] = []
+_lock_providers: list[Callable[[], Iterable[Any]]] = []
 _forking: Any = threading.RLock()
-_held = threading.local()
+_acquired = threading.local()
 _PATIENCE_SECONDS = 5.0
-"""For which a fork waits at most: a thread that holds a lock for longer may wait for the one that forks."""
+"""Longest wait of a fork: a thread that holds a lock for longer may itself wait for the thread that forks."""
 
 
 def new_lock() -> threading.Lock:
-    """Return a lock that is free in a forked child, whoever held it."""
-    made = threading.Lock()
-    _locks.add(made)
-    return made
+    """Return a lock that is unlocked in a forked child, whichever thread held it."""
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
 
 
 def new_rlock() -> Any:
-    """Return a re-entrant lock that is free in a forked child, but where the thread that forked holds it itself."""
-    made = threading.RLock()
-    _locks.add(made)
-    return made
+    """Return a re-entrant lock that is unlocked in a forked child, unless the thread that forked holds it."""
+    lock = threading.RLock()
+    _locks.add(lock)
+    return lock
 
 
 def holds(lock: Any) -> bool:
     """Whether this thread holds a re-entrant lock."""
-    found: bool = lock._is_owned()
-    return found
+    owned: bool = lock._is_owned()
+    return owned
 
 
 def first_in_child(function: Callable[[], object]) -> Callable[[], object]:
-    """Call ``function`` first of all in each forked child, in the order in which functions were given."""
-    _first.append(function)
+    """Register ``function`` to run in each forked child before anything else, in the order of registration."""
+    _child_callbacks.append(function)
     return function
 
 
 def hold_at_fork(locks: Callable[[], Iterable[Any]]) -> None:
-    """Let whoever forks hold some locks of `new_rlock`, so that what other threads do under them is done.
+    """Acquire some locks of `new_rlock` before each fork, so that the work of other threads under them is complete.
 
     Parameters
     ----------
     locks : callable
-        Returns the locks, at each fork. Those of an earlier function are taken first. A fork waits for all of them
-        5 seconds at most.
+        Returns the locks, at each fork. Locks of functions registered earlier are acquired first. A fork waits for all
+        of them 5 seconds at most.
     """
-    _holding.append(locks)
+    _lock_providers.append(locks)
 
 
 def is_new_child() -> bool:
-    """Whether this is a forked child in which no function of `first_in_child` was called yet.
+    """Whether this is a forked child that has not yet called the functions of `first_in_child`.
 
-    Python lets go of what is local to the other threads before that: what their locals collect runs in this state, in
-    which locks of other threads are held for ever.
+    Python destroys the thread-local objects of the other threads before that. Their finalizers run in this state, in
+    which locks of other threads are never released.
     """
     return os.getpid() != _process
 
 
-def keep_for_ever(thing: object) -> None:
-    """Never collect an object, not even when the process ends: what it would call then may wait for ever."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+def keep_for_ever(value: object) -> None:
+    """Never finalize an object, not even at the end of the process: its finalizer might wait for ever."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def _before() -> None:
     end = monotonic() + _PATIENCE_SECONDS
-    _held.locks = taken = []
-    for locks in (lambda: (_forking,), *_holding):  # one fork at a time: two would wait for each other
+    _acquired.locks = acquired = []
+    for locks in (lambda: (_forking,), *_lock_providers):  # one fork at a time: two would wait for each other
         for lock in locks():
             if lock.acquire(timeout=max(end - monotonic(), 0)):
-                taken.append(lock)
+                acquired.append(lock)
 
 
 def _after() -> None:
-    while _held.locks:
-        _held.locks.pop().release()
+    while _acquired.locks:
+        _acquired.locks.pop().release()
 
 
 def _in_child() -> None:
@@ -98,9 +98,9 @@ def _in_child() -> None:
     for lock in _locks:
         if not (hasattr(lock, "_is_owned") and lock._is_owned()):
             lock._at_fork_reinit()
-    _after()  # before the functions, which ask what a run of this thread holds
-    for function in _first:
-        function()
+    _after()  # before the callbacks, which check the locks that a run of this thread holds
+    for callback in _child_callbacks:
+        callback()
 
 
 _locks.add(_forking)

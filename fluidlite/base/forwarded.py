@@ -1,4 +1,4 @@
-"""Attributes that are another object's."""
+"""Attributes that forward to an attribute of another object."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from typing import Any
 
 
 def forwarded(path: str, doc: str) -> Any:
-    """An attribute that is read from ``path``, without a call of Python's."""
+    """A property that reads the dotted ``path`` of the object, without a call of a Python function."""
     return property(attrgetter(path), doc=doc)

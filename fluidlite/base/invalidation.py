@@ -1,18 +1,18 @@
-"""The cache version: what tells calls that skip every look-up that nothing has changed on which they depend.
+"""The cache version: a guard of cached calls, which skip all look-ups while the version is unchanged.
 
-Whoever changes something that such a call depends on, and that it does not look at itself, invalidates after the
-change: registries, policies, observers, devices and contexts, scopes, storages. Whoever keeps a result of
-look-ups notes the version **before** looking things up, and looks again when it is another.
+Code that changes something that a cached call depends on and does not check itself (registries, policies, observers,
+devices and contexts, scopes, storages) invalidates **after** the change. Code that caches the result of look-ups reads
+the version **before** the look-ups, and repeats them when the version differs.
 """
 
 from __future__ import annotations
 
 
 class CacheVersion:
-    """The present version of all that calls depend on, in this process.
+    """The current version of the process state that cached calls depend on.
 
-    ``current``: another object in each version. An object, not a number: making a new one needs no lock, and who kept
-    an old one never takes a later one for it.
+    ``current``: a new object for each version. Unlike a counter, it is replaced without a lock, and an old version
+    that is still referenced is never equal to a later one.
     """
 
     __slots__ = ("current",)
@@ -21,7 +21,7 @@ class CacheVersion:
         self.current = object()
 
     def invalidate(self) -> None:
-        """Begin another version: something changed that calls depend on."""
+        """Begin a new version: something that cached calls depend on has changed."""
         self.current = object()
 
 

@@ -1,4 +1,4 @@
-"""A bounded cache that several threads may use, and what it tells of itself."""
+"""A bounded, thread-safe LRU cache, and statistics of all caches of the process."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What a cache tells of itself.
+    """Statistics of a cache.
 
     Attributes
     ----------
     entries : int
-        What it holds now.
+        The current number of entries.
     most : int or None
-        How many it keeps; None: the bound is in bytes, or they go with what they are of.
+        The maximum number of entries; None: the bound is in bytes, or entries end with the objects that they describe.
     hits, misses : int
-        Questions that it answered, and those for which something was made.
+        Look-ups that found a value, and those that computed one.
     seconds : float
-        Spent on making what was missing.
+        Time spent on computing missing values.
     nbytes, most_bytes : int or None
-        Its size and the bound of it, where that is counted.
+        The current and the maximum size, where it is counted.
     """
 
     entries: int
@@ -44,7 +44,7 @@ class CacheInfo:
 
 
 class CacheReport(dict[str, CacheInfo]):
-    """What several caches tell of themselves, by name; its text is a table."""
+    """Statistics of several caches, by name; its text is a table."""
 
     def __str__(self) -> str:
         heads = ("cache", "entries", "of at most", "hits", "misses", "seconds")
@@ -59,80 +59,81 @@ class CacheReport(dict[str, CacheInfo]):
 
 
 def total(infos: Iterable[CacheInfo]) -> CacheInfo:
-    """Several caches as one."""
-    found = CacheInfo(0, 0, 0, 0)
+    """The sum of the statistics of several caches."""
+    sum_info = CacheInfo(0, 0, 0, 0)
     for info in infos:
-        found = CacheInfo(
-            found.entries + info.entries,
-            (found.most or 0) + (info.most or 0),
-            found.hits + info.hits,
-            found.misses + info.misses,
-            found.seconds + info.seconds,
-            (found.nbytes or 0) + (info.nbytes or 0),
-            (found.most_bytes or 0) + (info.most_bytes or 0),
+        sum_info = CacheInfo(
+            sum_info.entries + info.entries,
+            (sum_info.most or 0) + (info.most or 0),
+            sum_info.hits + info.hits,
+            sum_info.misses + info.misses,
+            sum_info.seconds + info.seconds,
+            (sum_info.nbytes or 0) + (info.nbytes or 0),
+            (sum_info.most_bytes or 0) + (info.most_bytes or 0),
         )
-    return found
+    return sum_info
 
 
 _NUMBERS = frozenset({int, float, bool, type(None)})
 
 
-def weight_of(*things: Any) -> int:
-    """Estimate the bytes that an entry of a cache holds alone: of texts, arrays and containers; what else says it.
+def weight_of(*values: Any) -> int:
+    """Estimate the bytes of a cache entry: those of its texts, arrays and containers.
 
-    A ``weight`` attribute is taken as it is. What several entries share is counted for each of them, so that the
-    estimate is high rather than low.
+    An object with a ``weight`` attribute counts as that many bytes. Objects that several entries share are counted for
+    each of them: the estimate is an upper bound.
     """
-    found, waiting = 0, [*things]
-    while waiting:
-        thing = waiting.pop()
-        if type(thing) in _NUMBERS:
-            found += 100
+    nbytes_total, pending = 0, [*values]
+    while pending:
+        value = pending.pop()
+        if type(value) in _NUMBERS:
+            nbytes_total += 100
             continue
-        weight = getattr(thing, "weight", None)
+        weight = getattr(value, "weight", None)
         if type(weight) is int:
-            found += weight
-        elif isinstance(thing, (str, bytes, bytearray)):
-            found += 64 + len(thing)
-        elif isinstance(thing, (tuple, list, set, frozenset)):
-            if thing and isinstance(thing, (tuple, list)) and isinstance(thing[0], (int, float)):
-                found += 64 + 40 * len(thing)
+            nbytes_total += weight
+        elif isinstance(value, (str, bytes, bytearray)):
+            nbytes_total += 64 + len(value)
+        elif isinstance(value, (tuple, list, set, frozenset)):
+            if value and isinstance(value, (tuple, list)) and isinstance(value[0], (int, float)):
+                nbytes_total += 64 + 40 * len(value)
             else:
-                found += 64 + 8 * len(thing)
-                waiting += thing
-        elif isinstance(thing, Mapping):
-            found += 64 + 100 * len(thing)
-            waiting += (*thing, *thing.values())
-        elif type(nbytes := getattr(thing, "nbytes", None)) is int:
-            found += 128 + nbytes
-        elif isinstance(thing, CodeType):
-            found += 500 + 3 * len(thing.co_code)
-            waiting.append(thing.co_consts)
+                nbytes_total += 64 + 8 * len(value)
+                pending += value
+        elif isinstance(value, Mapping):
+            nbytes_total += 64 + 100 * len(value)
+            pending += (*value, *value.values())
+        elif type(nbytes := getattr(value, "nbytes", None)) is int:
+            nbytes_total += 128 + nbytes
+        elif isinstance(value, CodeType):
+            nbytes_total += 500 + 3 * len(value.co_code)
+            pending.append(value.co_consts)
         else:
-            found += 100
-    return found
+            nbytes_total += 100
+    return nbytes_total
 
 
 class LRUCache(Generic[Value]):
-    """The values used last, by key: at most so many, of at most so many bytes; the newest stays in any case.
+    """An LRU cache with a maximum number of entries and of bytes; the newest entry is never evicted.
 
     Parameters
     ----------
     most : int
+        The maximum number of entries.
     name : str
-        Under which :func:`all_caches` counts it, together with others of that name.
+        The name in :func:`all_caches`, which sums up all caches of one name.
     most_bytes : int
-        Of keys and values, as :func:`weight_of` estimates them.
+        The maximum size of keys and values, as :func:`weight_of` estimates it.
     evicted : callable, optional
-        Is given each value that goes.
+        Called with each evicted value.
 
     Attributes
     ----------
     hits, misses : int
     seconds : float
-        Spent in ``make``.
+        Time spent in ``make``.
     nbytes : int
-        The estimate of what it holds.
+        The estimated size of the entries.
     """
 
     def __init__(
@@ -148,44 +149,44 @@ class LRUCache(Generic[Value]):
         _named[name].add(self)
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return the value of a key; make it if it is not there."""
+        """Return the value of a key; compute it with ``make`` at a miss."""
         with self._lock:
-            found = self._values.get(key)
-            if found is not None:
+            hit = self._values.get(key)
+            if hit is not None:
                 self._values.move_to_end(key)
                 self.hits += 1
-                return found[0]
-            before = self.misses
+                return hit[0]
+            misses_before = self.misses
         began = perf_counter()
-        made = make()
-        weight = weight_of(key, made)
-        gone: list[Value] = []
+        value = make()
+        weight = weight_of(key, value)
+        evicted: list[Value] = []
         with self._lock:
-            entry = made, weight
-            kept = self._values.get(key, entry) if self.misses != before else entry
+            entry = value, weight
+            stored = self._values.get(key, entry) if self.misses != misses_before else entry
             self.misses += 1
             self.seconds += perf_counter() - began
-            if kept is not entry:  # another thread was faster: one value is everybody's
-                gone.append(made)
-                made = kept[0]
+            if stored is not entry:  # another thread was faster: all callers share one value
+                evicted.append(value)
+                value = stored[0]
             else:
                 self._values[key] = entry
                 self.nbytes += weight
             while len(self._values) > self.most or (self.nbytes > self.most_bytes and len(self._values) > 1):
-                _, (old, weight) = self._values.popitem(last=False)
+                _, (oldest, weight) = self._values.popitem(last=False)
                 self.nbytes -= weight
-                gone.append(old)
+                evicted.append(oldest)
         if self._evicted is not None:
-            for old in gone:
-                self._evicted(old)
-        return made
+            for oldest in evicted:
+                self._evicted(oldest)
+        return value
 
     def clear(self) -> None:
-        """Forget all; the counts stay."""
+        """Remove all entries; the counts stay."""
         with self._lock:
             self._values, gone = OrderedDict(), self._values
             self.nbytes = 0
-        gone.clear()  # without the lock: what goes may come back here
+        gone.clear()  # without the lock: finalizers of the values may use the cache
 
     def info(self) -> CacheInfo:
         return CacheInfo(
@@ -197,16 +198,16 @@ class LRUCache(Generic[Value]):
 
 
 _named: defaultdict[str, WeakObjects[Any]] = defaultdict(WeakObjects)
-_others: dict[str, Callable[[], CacheInfo]] = {}
+_external: dict[str, Callable[[], CacheInfo]] = {}
 
 
 def count_cache(name: str, info: Callable[[], CacheInfo]) -> None:
-    """Let :func:`all_caches` ask a cache that is no :class:`LRUCache` what it holds."""
-    _others[name] = info
+    """Add a cache that is no :class:`LRUCache` to :func:`all_caches`, with the function that returns its statistics."""
+    _external[name] = info
 
 
 def all_caches() -> CacheReport:
-    """What all caches of the process tell of themselves, by name; those of one name, such as of contexts, together."""
-    found = CacheReport({name: total(cache.info() for cache in caches) for name, caches in list(_named.items())})
-    found.update({name: info() for name, info in list(_others.items())})
-    return found
+    """Statistics of all caches of the process by name; those of one name, such as of contexts, are summed up."""
+    report = CacheReport({name: total(cache.info() for cache in caches) for name, caches in list(_named.items())})
+    report.update({name: info() for name, info in list(_external.items())})
+    return report

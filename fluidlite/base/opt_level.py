@@ -1,4 +1,4 @@
-"""How much the compilers of kernels optimise."""
+"""The optimisation level of the kernel compilers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MOST_OPTIMISED = 3
 
 
 def opt_level() -> int:
-    """Return what ``FLUIDLITE_OPT_LEVEL`` says now: 0 (nothing is optimised) to 3, which is also what is not said.
+    """Return the value of ``FLUIDLITE_OPT_LEVEL``: 0 (no optimisation) to 3, the default when it is not set.
 
     Raises
     ------
     DeviceError
-        It says something else.
+        The variable has another value.
     """
     text = os.environ.get(VARIABLE) or str(MOST_OPTIMISED)
     if text not in ("0", "1", "2", "3"):

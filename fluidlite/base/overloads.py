@@ -1,4 +1,4 @@
-"""Python's operators of a symbol, each as a named function: ``a + b`` is ``add`` of ``a`` and ``b``."""
+"""Operator overloads of symbolic values: each becomes a named function, such as ``add(a, b)`` for ``a + b``."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ Compared = TypeVar("Compared")
 
 
 class BinaryOverloads(Generic[Result, Other, Compared]):
-    """Arithmetic and comparisons, with another operand, of what stands for a value that is not known yet.
+    """Binary arithmetic and comparisons of a symbolic value.
 
-    A subclass says what a named function of operands is, of which it is one. NotImplemented leaves it to the other.
+    A subclass builds the result of a named function of operands; NotImplemented defers to the other operand's class.
     """
 
     __slots__ = ()
     __hash__ = object.__hash__
 
     def _arithmetic(self, function: str, *operands: Any) -> Result:
-        """What a function of one or two operands is, such as ``"add"``."""
+        """Return the symbolic result of an arithmetic function of one or two operands, such as ``"add"``."""
         raise NotImplementedError
 
     def _compare(self, function: str, *operands: Any) -> Compared:
-        """What a comparison of two operands is, such as ``"less"``."""
+        """Return the symbolic result of a comparison of two operands, such as ``"less"``."""
         raise NotImplementedError
 
     def __add__(self, other: Other) -> Result:
@@ -82,7 +82,7 @@ class BinaryOverloads(Generic[Result, Other, Compared]):
 
 
 class Overloads(BinaryOverloads[Result, Other, Compared]):
-    """All operators of Python that a symbol has: of itself alone, too."""
+    """All operator overloads of a symbolic value, unary ones included."""
 
     __slots__ = ()
 
@@ -93,9 +93,11 @@ class Overloads(BinaryOverloads[Result, Other, Compared]):
         return self._arithmetic("mod", other, self)
 
     def __pow__(self, other: Other) -> Result:
-        known = getattr(other, "value", other) if getattr(other, "op", "") == "const" else other
-        if not isinstance(known, bool) and isinstance(known, (int, float)) and known in (1, 2):  # exact, as pow is not
-            return self._arithmetic("mul", self, self) if known == 2 else +self
+        exponent = getattr(other, "value", other) if getattr(other, "op", "") == "const" else other
+        if (
+            not isinstance(exponent, bool) and isinstance(exponent, (int, float)) and exponent in (1, 2)
+        ):  # exact, unlike pow
+            return self._arithmetic("mul", self, self) if exponent == 2 else +self
         return self._arithmetic("pow", self, other)
 
     def __pos__(self) -> Result:

@@ -1,4 +1,4 @@
-"""The callback that loads plugins, for packages below the loader: they call it before they look at devices or kernels.
+"""The callback that loads plugins, for packages below the loader: they call it before they look up devices or kernels.
 
 Imports only go down, so they cannot import ``fluidlite.plugin_loader``; it registers itself here.
 """

@@ -1,7 +1,7 @@
-"""Which modules belong to plugins, known by the names in their entry points before any of them is imported.
+"""The modules that belong to plugins, determined from the entry points before any of them is imported.
 
-What a plugin's module declares while it is imported waits for the plugin's hooks, whoever imports it and when; so a
-program may import such a module before fluidlite loads plugins, or after.
+Declarations of a plugin's module take effect only when the plugin's hooks are called, whichever code imports the
+module. A program may therefore import it before or after fluidlite loads plugins.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from types import FrameType
 from typing import Any
 
 _TESTS = frozenset({"tests", "test", "testing", "examples", "conftest"})
-"""Parts of a plugin's package that use it as anybody would."""
+"""Parts of a plugin's package that use the plugin, as user code does: their declarations take effect at once."""
 
 
 def _root(target: str) -> str:
-    """The package that a plugin's module is of: the first that is no namespace package."""
+    """The package of a plugin's module: the first that is not a namespace package."""
     parts = target.split(".")
     for count in range(1, len(parts)):
         name = ".".join(parts[:count])
@@ -31,10 +31,10 @@ def _within(module: str, package: str) -> bool:
 
 
 class PluginModules:
-    """Modules by the plugin that owns them, and what they declared while they were imported.
+    """The plugin that owns each module, and the declarations that each module made while it was imported.
 
     ``loaded``: plugins whose hooks were called.
-    ``version``: another number after each change.
+    ``version``: a counter of changes.
     """
 
     def __init__(self) -> None:
@@ -48,18 +48,18 @@ class PluginModules:
         self.version = 0
 
     def set_finder(self, find: Callable[[], Mapping[str, str]], built_in: Mapping[str, str]) -> None:
-        """Install the callback that reads the entry points: the plugin's name by module. It is called once."""
+        """Install the callback that reads the entry points (plugin name by module). It is called once."""
         self._find = find
         self._built_in = tuple(built_in)
         self._targets.update(built_in)
 
     def add(self, target: str, plugin: str) -> None:
-        """Note the module of a plugin that is loaded by hand."""
+        """Record the module of a plugin that is loaded by hand."""
         self._targets.setdefault(target, plugin)
         self._owners.clear()
 
     def remove(self, plugin: str) -> None:
-        """Forget a plugin that was loaded by hand. What its modules declared counts when it is loaded again."""
+        """Remove a plugin that was loaded by hand. Its modules' declarations are used when it is loaded again."""
         installed = self._installed or {}
         self._targets = {
             target: name
@@ -71,7 +71,7 @@ class PluginModules:
         self.version += 1
 
     def mark_loaded(self, plugin: str) -> None:
-        """Note that a plugin was loaded, or failed to."""
+        """Record that a plugin was loaded, or failed to load."""
         self.loaded.add(plugin)
         self.version += 1
 
@@ -87,19 +87,19 @@ class PluginModules:
         if self._installed is None and self._find is not None:
             self._installed = dict(self._find())
             self._targets = {**self._installed, **self._targets}
-        found = self._owners[module] = self._owner(module)
-        return found
+        plugin = self._owners[module] = self._owner(module)
+        return plugin
 
     def _owner(self, module: str) -> str | None:
         if any(part in _TESTS or part.startswith("test_") for part in module.split(".")[1:]):
             return None
-        mine = [target for target in self._targets if _within(module, target)]
-        if mine:
-            return self._targets[max(mine, key=len)]
+        targets = [target for target in self._targets if _within(module, target)]
+        if targets:
+            return self._targets[max(targets, key=len)]
         return min((name for target, name in self._targets.items() if _within(module, _root(target))), default=None)
 
     def being_imported(self, target: str) -> bool:
-        """Whether a module of a plugin's package is imported at this moment, so that its hooks may not be there yet."""
+        """Whether a module of a plugin's package is being imported now: its hooks may not be defined yet."""
         package = target if target in self._built_in else _root(target)
         return any(
             _within(name, package) and getattr(getattr(module, "__spec__", None), "_initializing", False)
@@ -107,30 +107,30 @@ class PluginModules:
         )
 
     def declare(self, thing: Any, frame: FrameType) -> str | None:
-        """Note what a frame declares; return the plugin whose hooks decide on it, or None: it counts at once.
+        """Record a frame's declaration; return the plugin whose hooks decide on it, or None: it takes effect at once.
 
-        A plugin's hooks decide on what its modules declare at their top level, while they are imported.
+        A plugin's hooks decide on the top-level declarations of its modules.
         """
-        found: FrameType | None = frame
-        while found is not None and found.f_code.co_name != "<module>":
-            found = found.f_back
-        if found is None:
+        module_frame: FrameType | None = frame
+        while module_frame is not None and module_frame.f_code.co_name != "<module>":
+            module_frame = module_frame.f_back
+        if module_frame is None:
             return None
-        module = found.f_globals.get("__name__", "__main__")
+        module = module_frame.f_globals.get("__name__", "__main__")
         if module == "__main__" or (module.startswith("fluidlite.") and self.owner(module) is None):
             return None
-        self._declared.setdefault(module, []).append((thing, found.f_globals))
+        self._declared.setdefault(module, []).append((thing, module_frame.f_globals))
         self.version += 1
         return self.owner(module)
 
     def declared(self, plugin: str) -> list[Any]:
-        """What the modules of a plugin declared when they were last imported."""
-        found: list[Any] = []
+        """The declarations that a plugin's modules made when they were last imported."""
+        declarations: list[Any] = []
         for module, things in list(self._declared.items()):
-            now = sys.modules.get(module)
-            if now is not None and self.owner(module) == plugin:
-                found.extend(thing for thing, names in things if names is vars(now))
-        return found
+            loaded_module = sys.modules.get(module)
+            if loaded_module is not None and self.owner(module) == plugin:
+                declarations.extend(thing for thing, names in things if names is vars(loaded_module))
+        return declarations
 
 
 plugin_modules = PluginModules()

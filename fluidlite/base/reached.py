@@ -1,4 +1,4 @@
-"""What is reached in a graph."""
+"""Reachability in a graph."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ T = TypeVar("T")
 
 
 def reached(start: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]:
-    """Some things, all that follows them, and all that follows that."""
-    found: set[T] = set()
-    waiting = list(start)
-    while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found.add(one)
-            waiting += following(one)
-    return found
+    """Return the nodes that can be reached from ``start``, itself included, along the edges of ``following``."""
+    reachable: set[T] = set()
+    pending = list(start)
+    while pending:
+        node = pending.pop()
+        if node not in reachable:
+            reachable.add(node)
+            pending += following(node)
+    return reachable

@@ -1,4 +1,4 @@
-"""Writing a text where the user asks for it."""
+"""Write a text to a path that the user named."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fluidlite.base.errors import ProgramError
 
 
 def write_text(path: str | PathLike[str], text: str, what: str, inside: str | None = None) -> Path:
-    """Write a text, ``what`` for the error, into a file; return its path.
+    """Write a text into a file and return its path; error messages call the text ``what``.
 
-    ``inside``: ``path`` is a folder, and this the file in it; folders are made that are not there.
+    ``inside``: the name of the file; ``path`` is then its folder. Missing folders are created.
 
     Raises
     ------
@@ -24,7 +24,7 @@ def write_text(path: str | PathLike[str], text: str, what: str, inside: str | No
             file = file / inside
             file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    except (OSError, TypeError, ValueError) as exc:  # no path, or none that a file can have
+    except (OSError, TypeError, ValueError) as exc:  # not a path, or not a valid one
         why = getattr(exc, "strerror", None) or exc
         raise ProgramError(
             f"{what} cannot be written to {path!r:.200}: {why}\n  Do: check the path, its permissions and the disk"

@@ -1,4 +1,4 @@
-"""Rows of texts as lines of a table."""
+"""Format rows of texts as a table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 
 
 def table(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
-    """A line a row, in columns two blanks apart; those whose numbers are in ``right`` are aligned to the right."""
+    """Return one line a row; columns are two blanks apart, and those whose index is in ``right`` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
     def line(row: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""A collection that does not keep its objects alive, and that may be listed while other threads add to it."""
+"""A collection of weak references that may be iterated while other threads add to it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Item = TypeVar("Item")
 
 
 class WeakObjects(Generic[Item]):
-    """Objects by identity, for as long as somebody else holds them.
+    """A set of weakly referenced objects, compared by identity.
 
-    A ``WeakSet`` raises "Set changed size during iteration" when another thread adds to it; this one is listed in one
-    step that no thread interrupts.
+    A ``WeakSet`` raises "Set changed size during iteration" when another thread adds to it. This class copies its
+    references in one atomic step before it iterates.
     """
 
     __slots__ = ("__weakref__", "_refs")
@@ -22,23 +22,23 @@ class WeakObjects(Generic[Item]):
         self._refs: dict[int, ref[Item]] = {}
 
     def add(self, item: Item) -> None:
-        """Add an object; one that is there already is added once."""
+        """Add an object, unless it is in the set already."""
         key, refs = id(item), self._refs
 
-        def gone(dead: ref[Item]) -> None:
-            if refs.get(key) is dead:  # not one that has taken the place in memory since
+        def remove(dead: ref[Item]) -> None:
+            if refs.get(key) is dead:  # not an entry of a later object at the same address
                 del refs[key]
 
-        known = refs.get(key)
-        if known is None or known() is not item:
-            refs[key] = ref(item, gone)
+        existing = refs.get(key)
+        if existing is None or existing() is not item:
+            refs[key] = ref(item, remove)
 
     def discard(self, item: Item) -> None:
         self._refs.pop(id(item), None)
 
     def __iter__(self) -> Iterator[Item]:
-        found = [each() for each in list(self._refs.values())]
-        return iter([item for item in found if item is not None])
+        items = [reference() for reference in list(self._refs.values())]
+        return iter([item for item in items if item is not None])
 
     def __len__(self) -> int:
         return len(self._refs)

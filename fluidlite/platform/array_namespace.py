@@ -13,11 +13,11 @@ class ArrayNamespace(Protocol):
     xp: Any
 
     def wrap(self, span: Span, dims: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None) -> Any:
-        """View bytes as a writable array, no copy; ``strides`` in elements, None for C order."""
+        """View bytes as a writable array without a copy; ``strides`` in elements, None for C order."""
         ...
 
     def extra(self, name: str) -> Any:
-        """Return a function beyond the standard (``"erf"``, ``"scatter_add"``, ...) or None."""
+        """Return a function that the standard lacks (``"erf"``, ``"scatter_add"``, ...), or None."""
         ...
 
 
@@ -29,11 +29,11 @@ class ArrayBase:
     xp : module
         Array-API functions. Arrays must be writable in place (immutable libraries are not supported).
     out : bool
-        Whether elementwise functions take the place of their result as an ``out=`` argument, as NumPy's do.
+        Whether elementwise functions take an ``out=`` argument for their result, as NumPy's do.
     eager : bool
         Whether reading one value costs no synchronisation (host memory): index checks then raise at once.
     lacks : tuple of str
-        The dtypes, of those that the device computes, in which its functions do not compute.
+        The dtypes of the device that its functions do not support.
     """
 
     xp: Any
@@ -42,9 +42,9 @@ class ArrayBase:
     lacks: tuple[str, ...] = ()
 
     def extra(self, name: str) -> Any:
-        """Return a function beyond the standard by its name, or None: here none."""
+        """Return a function that the standard lacks, by its name, or None. Here: None."""
         return None
 
     def adopt(self, array: Any) -> Any:
-        """Return the raw handle of an array that the library has just made, or None: the framework copies it."""
+        """Return the raw handle of an array that the library has just created, or None: the framework copies it."""
         return None

@@ -1,4 +1,4 @@
-"""Context: one queue of a place with its error flag, what runs keep with it, and how it is closed."""
+"""Context: one queue of a place with its error flag and its caches, and how it is closed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import Unit
 from fluidlite.platform.guarded_queue import GuardedQueue
 
-_STATUS_BYTES = 32  # long[4]: 0 or operator id + 1, value, bound, unused
-_PATIENCE = 5.0
-"""Seconds for which closing waits for a run of another thread to end."""
-_MOST_PREPARED = 4096
+_STATUS_BYTES = 32  # long[4]: operator id + 1 or 0, value, bound, unused
+_PATIENCE_SECONDS = 5.0
+"""Seconds for which ``close`` waits for the run of another thread."""
+_MAX_PREPARED = 4096
+"""Prepared kernels that a context keeps."""
 
 
 class Context(GuardedQueue):
-    """One in-order queue of a place, as kernels and copies see it.
+    """One in-order queue of a place: the interface of kernels and copies.
 
     Attributes
     ----------
@@ -32,13 +33,13 @@ class Context(GuardedQueue):
         The plugin's own context; unknown attributes of this object are looked up there.
     counts : Counts
     lock : threading.RLock
-        Held by whoever uses the queue.
+        Acquired by each user of the queue.
     memory, spare_blocks
-        The place's memory, and what its pool keeps for this context (set by ``fluidlite.memory``).
+        The place's memory, and free blocks of its pool for this context (set by ``fluidlite.memory``).
     idle_tensors, idle_bytes, idle_count
-        Whole tensors that runs keep for their next operators, by spec; they do not count as used.
+        Unused tensors with memory that runs keep for later operators, by spec; they do not count as used memory.
     prepared : LRUCache
-        Kernels that were prepared for a call, which interpreter, nodes and computations share.
+        Kernels prepared for a call, shared by interpreter, nodes and computations.
     """
 
     def __init__(self, unit: Unit, raw: Any) -> None:
@@ -50,20 +51,20 @@ class Context(GuardedQueue):
         self.idle_bytes = 0
         self.idle_count = 0
         self.closed = False
-        self.prepared: LRUCache[Any] = LRUCache(_MOST_PREPARED, "prepared kernels", 8 << 20)
+        self.prepared: LRUCache[Any] = LRUCache(_MAX_PREPARED, "prepared kernels", 8 << 20)
         self._status: Span | None = None
         self._status_words: Any = None
         self._allocator: Any = None
         self._suspect = False
 
     def cache_info(self) -> dict[str, CacheInfo]:
-        """What its caches tell of themselves: prepared kernels, compiled ones, and the kernel language's own caches."""
-        found = {"prepared kernels": self.prepared.info()}
+        """Statistics of its caches: prepared kernels, compiled kernels, and the kernel language's own caches."""
+        infos = {"prepared kernels": self.prepared.info()}
         if self.language is not None:
-            found["compiled kernels"] = self._compiled.info()
+            infos["compiled kernels"] = self._compiled.info()
             own = getattr(self.language, "cache_info", None)
-            found.update(own() if own is not None else {})
-        return found
+            infos.update(own() if own is not None else {})
+        return infos
 
     # The status word
 
@@ -94,7 +95,7 @@ class Context(GuardedQueue):
         return self._suspect
 
     def nothing_late(self) -> bool:
-        """Whether the host sees, without a copy or a wait, that no deferred error was recorded."""
+        """Whether the host can read, without a copy or a wait, that no deferred error was recorded."""
         if not self._suspect or not self.unit.info.host or self.array is None or not self.array.eager:
             return not self._suspect
         if self._status_words is None:
@@ -106,7 +107,7 @@ class Context(GuardedQueue):
         return True
 
     def begin_status(self) -> np.ndarray[Any, Any] | None:
-        """Enqueue the read of the status word if a kernel may have set it; valid after :meth:`wait`."""
+        """Enqueue the read of the status word, if a kernel may have set it; the result is valid after :meth:`wait`."""
         if not self._suspect or self._status is None:
             return None
         host = np.zeros(4, np.int64)
@@ -116,7 +117,7 @@ class Context(GuardedQueue):
         return host
 
     def end_status(self, host: np.ndarray[Any, Any] | None) -> tuple[int, int, int] | None:
-        """After a wait: (operator id, value, bound) of the first deferred error, which is cleared, or None."""
+        """After a wait: return (operator id, value, bound) of the first deferred error and clear it, or return None."""
         if host is None:
             return None
         self._suspect = False
@@ -128,7 +129,7 @@ class Context(GuardedQueue):
         return int(host[0]) - 1, int(host[1]), int(host[2])
 
     def forget_late(self) -> None:
-        """Clear the status word without reading it: the run that may have set it has failed otherwise."""
+        """Clear the status word without reading it, after a run that failed with another error."""
         if not self._suspect or self._status is None or self.unit.lost is not None:
             return
         self._suspect = False
@@ -139,9 +140,9 @@ class Context(GuardedQueue):
             self._suspect = True
 
     def check_index(self, indices: Any, size: int, io: Any) -> Any:
-        """Return indices made safe: one out of range raises at once on eager places, else is recorded and clipped."""
+        """Return valid indices: one out of range raises on eager places; elsewhere it is recorded and clipped."""
         xp = self.xp
-        if 0 in indices.shape:  # not `size`: a method of some arrays
+        if 0 in indices.shape:  # not `size`, which is a method in some libraries
             return indices
         if self.array.eager:
             if int(xp.min(indices)) < 0 or int(xp.max(indices)) >= size:
@@ -155,25 +156,25 @@ class Context(GuardedQueue):
         first = xp.argmax(xp.astype(wrong, xp.int32), keepdims=True)
         value = xp.astype(xp.take(flat, first, axis=0), xp.int64)[0]
         failed = (status[0] == 0) & xp.any(wrong)
-        for word, found in ((1, value), (2, size), (0, io.op_id + 1)):
-            status[word] = xp.where(failed, xp.asarray(found, dtype=xp.int64), status[word])
+        for word, content in ((1, value), (2, size), (0, io.op_id + 1)):
+            status[word] = xp.where(failed, xp.asarray(content, dtype=xp.int64), status[word])
         return xp.clip(indices, 0, max(size - 1, 0))
 
     def drop_idle(self) -> None:
-        """Let go of the tensors that runs keep; their memory goes back to the pool."""
+        """Drop the unused tensors that runs keep; their memory returns to the pool."""
         self.idle_tensors.clear()
         self.idle_bytes = self.idle_count = 0
 
     def close(self) -> None:
-        """Let go of the queue and its handles; those of a parent process stay as they are.
+        """Release the queue and its handles, except those of a parent process.
 
-        It is closed once its work is done: others take what it wrote, and its memory, as done then.
+        It waits for the queue first: other contexts treat the work of a closed context as complete.
         """
-        if is_new_child():  # its thread is not here, and its work is half done
+        if is_new_child():  # its thread does not exist, and its work is incomplete
             self.closed = True
             keep_for_ever(self)
             return
-        held = self.lock.acquire(timeout=_PATIENCE)  # nobody is about to wait for the queue; a run that hangs may be
+        is_locked = self.lock.acquire(timeout=_PATIENCE_SECONDS)  # others hold it only if a run hangs
         try:
             if self.closed:
                 return
@@ -188,16 +189,16 @@ class Context(GuardedQueue):
             finally:
                 self.closed = True
                 cache_version.invalidate()
-                self._let_go()
+                self._release()
         finally:
-            if held:
+            if is_locked:
                 self.lock.release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self.drop_idle()
         self._compiled.clear()
         self._handles.clear()
-        self.prepared.clear()  # a pool may keep the context for long
+        self.prepared.clear()  # a memory pool may keep the context alive
         if self._status is not None and self.unit.lost is None:
             self._allocator.release(self._status.handle)
             self._status = self._status_words = None

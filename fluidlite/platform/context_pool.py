@@ -1,4 +1,4 @@
-"""The context pool: one default context a place and thread, and more on request."""
+"""The context pool: one default context for each place and thread, and further ones on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _all: WeakObjects[Context] = WeakObjects()
 _queues: dict[Place, itertools.count[int]] = {}
 _lock = new_rlock()
 PATIENCE_AT_EXIT = 20.0
-"""Seconds for which the end of a process waits for queues; one that hangs does not keep it."""
+"""Seconds for which the end of a process waits for its queues; a hanging queue does not block it."""
 
 
 class _PerThread(dict[Place, Context]):
@@ -47,33 +47,33 @@ def get_context(place: PlaceLike) -> Context:
     if type(place) is not Place:
         place = Place.parse(place)
     try:
-        mine: _PerThread = _local.contexts
+        contexts: _PerThread = _local.contexts
     except AttributeError:
-        mine = _local.contexts = _PerThread()
-    context = mine.get(place)
+        contexts = _local.contexts = _PerThread()
+    context = contexts.get(place)
     if context is None or context.unit.removed:
-        context = mine[place] = new_context(place)
+        context = contexts[place] = new_context(place)
     context.unit.raise_if_lost()
     return context
 
 
 @contextmanager
 def using(context: Context) -> Iterator[None]:
-    """Make a context this thread's default one of its place inside the block."""
+    """Make a context the thread's default of its place inside the block."""
     place = context.place
-    before = get_context(place)
-    mine: _PerThread = _local.contexts
-    mine[place] = context
+    previous = get_context(place)
+    contexts: _PerThread = _local.contexts
+    contexts[place] = context
     try:
         yield
     finally:
-        mine[place] = before
+        contexts[place] = previous
 
 
 def new_context(place: PlaceLike, queue: int | None = None) -> Context:
-    """Make a further context of a place.
+    """Create a further context of a place.
 
-    ``queue``: the device's queue that it works on, from 0; contexts that are not told one share the queues in turn.
+    ``queue``: the number of the device's queue, from 0; by default contexts use the queues in turn.
     Raises PlaceError if the device has no such queue.
     """
     unit = devices.unit(place)
@@ -101,7 +101,7 @@ def new_context(place: PlaceLike, queue: int | None = None) -> Context:
 
 
 def _check_round_trip(unit: Unit, context: Context) -> None:
-    """Refuse a device whose copies do not bring back what was written, before anybody computes on it."""
+    """Copy bytes to a device and back before its first use; raise DeviceError if they differ."""
     size = max(unit.info.alignment, 64)
     size = -(-size // unit.info.alignment) * unit.info.alignment
     sent = bytes((7 * i + 3) % 251 for i in range(size))
@@ -131,19 +131,19 @@ def open_contexts() -> list[Context]:
 
 
 hold_at_fork(lambda: [context.lock for context in open_contexts() if context.unit.info.fork_safe])
-# Runs of other threads end before: a library that they are in (BLAS) may hold locks of its own. Those of a device that
-# is lost in the child do not matter.
+# So a fork waits for the runs of other threads: a library that they call (BLAS) may hold locks of its own. Devices that
+# are lost in the child do not matter.
 
 
-def _ends(context: Context, until: float) -> bool:
-    """Whether a queue ends what it has to do by some time; one whose events only wait is waited for by closing it."""
-    gone = context.unit.lost is not None or context.unit.removed
-    if gone or getattr(type(context.raw), "record", None) is ContextBase.record:
+def _becomes_idle(context: Context, deadline: float) -> bool:
+    """Whether a queue becomes idle before a time; True if its events cannot be polled: ``close`` then waits for it."""
+    unusable = context.unit.lost is not None or context.unit.removed
+    if unusable or getattr(type(context.raw), "record", None) is ContextBase.record:
         return True
-    with suppress(Exception):  # what failed is told by closing it
+    with suppress(Exception):  # closing it reports the error
         event = context.raw.record()
         while not event.done():
-            if monotonic() > until:
+            if monotonic() > deadline:
                 return False
             sleep(0.001)
     return True
@@ -151,14 +151,14 @@ def _ends(context: Context, until: float) -> bool:
 
 @atexit.register
 def _close_all() -> None:
-    until = monotonic() + PATIENCE_AT_EXIT
+    deadline = monotonic() + PATIENCE_AT_EXIT
     for context in open_contexts():
         try:
-            if _ends(context, until):
+            if _becomes_idle(context, deadline):
                 context.close()
             else:
                 context.unit.lost = "its queue hangs"
-                text = f"{context!r} is left open: its queue has not ended in {PATIENCE_AT_EXIT:g} s"
-                warnings.warn(text, RuntimeWarning, stacklevel=1)
+                message = f"{context!r} is left open: its queue has not ended in {PATIENCE_AT_EXIT:g} s"
+                warnings.warn(message, RuntimeWarning, stacklevel=1)
         except Exception as exc:
             logger.debug("closing %r at exit: %s", context, exc)

@@ -1,4 +1,4 @@
-"""What a device is: the protocols a plugin fulfils, and base classes with every default.
+"""The device protocol that plugins implement, and base classes with every default.
 
 A memory-only device is six functions: ``probe``, ``allocate``, ``release``, ``copy_in``,
 ``copy_out`` and ``wait``. The array and the kernel language capability make it fast.
@@ -20,12 +20,12 @@ class DeviceInfo:
     ``memory`` is in bytes (None: unknown), ``alignment`` in bytes: every allocation starts at a multiple of it.
     ``dtypes`` are those the device can compute with; ``tolerance`` loosens the conformance kit's
     relative tolerance, per dtype. ``host`` says that its raw handles are host memory
-    with the buffer protocol (the fallback place and the home of feeds and fetches is the device that says so).
-    ``dlpack`` is the device type number of the DLPack standard, where arrays are exchanged by it.
-    ``fork_safe`` says that what was made of the device before a ``fork()`` works in the child, closing it included.
-    Otherwise a child of a process that has used it gets an error at once, and nothing of the parent's is let go there.
-    ``computes`` is False for a device whose results are no numbers: it is used where it is named, and is not among
-    ``places()``. ``identity`` says which device of its machine it is, in the same words in every process; "": unknown.
+    with the buffer protocol (that device is the fallback place, and the place of feeds and fetches).
+    ``dlpack`` is the device type number of the DLPack standard, if the device exchanges arrays by DLPack.
+    ``fork_safe`` says that the device's objects work in a forked child, closing included. Otherwise a child of a
+    process that has used the device gets an error at its first use, and does not release objects of the parent.
+    ``computes`` is False for a device that computes no values: it is used only where it is named, and is not among
+    ``places()``. ``identity`` identifies the device on its machine, equally in every process; "": unknown.
     """
 
     name: str
@@ -58,7 +58,7 @@ class DeviceInfo:
 
 
 class Device(Protocol):
-    """What a plugin hands over for one kind of place."""
+    """The device object that a plugin registers for one kind of place."""
 
     kind: str
 
@@ -71,11 +71,11 @@ class Device(Protocol):
         ...
 
     def allocator(self, index: int) -> Any:
-        """Make an allocator of raw memory."""
+        """Create an allocator of raw memory."""
         ...
 
     def context(self, index: int, queue: int) -> Any:
-        """Make a context on queue ``queue``, 0 <= queue < info.queues."""
+        """Create a context on queue ``queue``, 0 <= queue < info.queues."""
         ...
 
     def array(self, index: int) -> Any:
@@ -89,9 +89,9 @@ class Device(Protocol):
     def supports(self, call: Any) -> str | None:
         """Return why kernels for its array namespace or its language, generated ones too, cannot run a call, or None.
 
-        A pure function of metadata: ``call.op.type``, dims (-1 where they are not known yet), dtypes, attributes, and
-        ``call.place``. Kernels that are registered for its kind, and those that only copy, are not asked about. A call
-        that is refused is said with other operators or runs on the fallback place; ``explain`` shows the reason.
+        A pure function of metadata: ``call.op.type``, dims (-1 where unknown), dtypes, attributes, and ``call.place``.
+        It is not called for kernels registered for the device's kind, nor for kernels that only copy. A refused call
+        is decomposed into other operators or runs on the fallback place; ``explain`` shows the reason.
         """
         ...
 
@@ -102,10 +102,10 @@ class DeviceBase:
     Attributes
     ----------
     place_name : str
-        What ``fluidlite`` calls its places: with ``"AcmePlace"``, ``fluid.AcmePlace(1)`` is ``Place(kind, 1)`` as soon
-        as the plugin is loaded. "": it has no such name. A subclass, whose kind is another, does not inherit it.
+        The name of its places in ``fluidlite``: with ``"AcmePlace"``, ``fluid.AcmePlace(1)`` is ``Place(kind, 1)`` as
+        soon as the plugin is loaded. "": no such name. A subclass does not inherit it, since its kind differs.
     extras : mapping of str to str
-        Names of kernel languages that need an optional package, each with what follows `pip install` for it.
+        By name of a kernel language that needs optional packages: the arguments of `pip install` for them.
     """
 
     kind = ""
@@ -113,31 +113,31 @@ class DeviceBase:
     extras: Mapping[str, str] = {}
 
     def probe(self) -> int:
-        """Return how many devices there are; to be defined. Raise DeviceUnavailable(reason) if none can be used."""
+        """Return the number of devices; to be defined. Raise DeviceUnavailable(reason) if none can be used."""
         raise NotImplementedError(f"{type(self).__name__} must define probe")
 
     def info(self, index: int) -> DeviceInfo:
-        """Return the facts of a device: here a name, and defaults for the rest."""
+        """Return the facts of a device. Here: a name, and defaults for the rest."""
         return DeviceInfo(name=f"{self.kind} {index}")
 
     def allocator(self, index: int) -> Any:
-        """Make an allocator of a device's raw memory; to be defined."""
+        """Create an allocator of a device's raw memory; to be defined."""
         raise NotImplementedError(f"{type(self).__name__} must define allocator")
 
     def context(self, index: int, queue: int) -> Any:
-        """Make a context on queue ``queue``, 0 <= queue < info.queues; to be defined."""
+        """Create a context on queue ``queue``, 0 <= queue < info.queues; to be defined."""
         raise NotImplementedError(f"{type(self).__name__} must define context")
 
     def array(self, index: int) -> Any:
-        """Return the array capability, or None: here none."""
+        """Return the array capability, or None. Here: None."""
         return None
 
     def language(self, index: int) -> Any:
-        """Return the kernel language capability, or None: here none."""
+        """Return the kernel language capability, or None. Here: None."""
         return None
 
     def supports(self, call: Any) -> str | None:
-        """Return why its namespace or kernel language cannot run a call, or None: here it runs every one."""
+        """Return why the namespace or kernel language cannot run a call, or None. Here: None, it runs every call."""
         return None
 
     def place(self, index: int) -> Place:

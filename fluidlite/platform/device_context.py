@@ -1,4 +1,4 @@
-"""Queues of a device: the context that a plugin gives, its events and its copies."""
+"""Queues of a device: the context class that plugins implement, its events and its copies."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ class Event(Protocol):
     """A point in a queue."""
 
     def done(self) -> bool:
-        """Whether the work before it has finished. Callable from any thread."""
+        """Whether the work before the point has finished. Callable from any thread."""
         ...
 
     def wait(self) -> None:
-        """Block until it has; raise what failed."""
+        """Block until that work has finished; raise its error. Callable from any thread."""
         ...
 
 
 class Stamp(Protocol):
-    """A point in a queue that has the time at which the device got there, by the device's own clock."""
+    """A point in a queue with the time at which the device reached it, by the device's clock."""
 
     def wait(self) -> None:
-        """Block until the queue got there; raise what failed. Callable from any thread."""
+        """Block until the queue reached the point; raise its error. Callable from any thread."""
         ...
 
     def seconds_since(self, earlier: Stamp) -> float:
-        """Seconds from another stamp of the same queue to this one; both have been waited for."""
+        """Seconds from another stamp of the same queue to this one; call it after ``wait`` of both."""
         ...
 
 
@@ -49,7 +49,7 @@ class DoneEvent:
 class ContextBase:
     """One in-order queue and the library handles of its place; one thread at a time.
 
-    Its defaults: no events (recording waits), copies inside a place through the host.
+    Defaults: no events (``record`` waits), copies inside a place through the host.
     """
 
     threads: int | None = None
@@ -58,58 +58,58 @@ class ContextBase:
         self.place = place
 
     def copy_in(self, dst: Span, src: memoryview) -> None:
-        """Enqueue host to device; to be defined. ``src`` (contiguous bytes) may be reused on return."""
+        """Enqueue a copy from host to device; to be defined. ``src`` (contiguous bytes) may be reused on return."""
         raise NotImplementedError(f"{type(self).__name__} must define copy_in")
 
     def copy_in_async(self, dst: Span, src: memoryview) -> None:
-        """Enqueue host to device; ``src`` stays as it is until a later event: here ``copy_in``, which may wait."""
+        """Enqueue a copy from host to device; ``src`` stays unchanged until a later event. Here: ``copy_in``."""
         self.copy_in(dst, src)
 
     def pinned(self, nbytes: int) -> memoryview | None:
-        """Return page-locked host memory that ``copy_in_async`` reads at full speed; None: the device has none.
+        """Return page-locked host memory for ``copy_in_async``; None: the device has none.
 
-        It is given back when the last reference to it is gone.
+        It is released with its last reference.
         """
         return None
 
     def copy_out(self, dst: memoryview, src: Span) -> None:
-        """Enqueue device to host; to be defined. ``dst`` (writable bytes) is valid after ``wait`` or a later event."""
+        """Enqueue a copy to the host; to be defined. ``dst`` (writable bytes) is valid after ``wait`` or an event."""
         raise NotImplementedError(f"{type(self).__name__} must define copy_out")
 
     def copy_within(self, dst: Span, src: Span) -> None:
-        """Copy inside the place, between ranges that do not overlap: here through the host, which devices do better."""
+        """Copy inside the place, between ranges that do not overlap. Here: through the host, which is slow."""
         host = memoryview(bytearray(src.nbytes))
         self.copy_out(host, src)
         self.wait()
         self.copy_in(dst, host)
 
     def copy_peer(self, dst: Span, dst_context: ContextBase, src: Span) -> bool:
-        """Copy straight to another place; False: the framework goes through the host."""
+        """Copy directly to another place; return False to let the framework copy through the host."""
         return False
 
     def record(self) -> Event:
-        """Mark this point of the queue: here by waiting for it."""
+        """Record an event at this point of the queue. Here: wait for the queue."""
         self.wait()
         return DoneEvent()
 
     def stamp(self) -> Stamp | None:
-        """Mark this point of the queue, and note the time there; here None: the device has no timed events.
+        """Record a timed event at this point of the queue. Here: None, the device has no timed events.
 
-        Profilers ask for it between launches; without it they wait for the queue there.
+        Profilers use it between launches; without it they wait for the queue there.
         """
         return None
 
     def wait_for(self, event: Event) -> None:
-        """Make later work wait for an event, which may be of another device: here the host waits."""
+        """Make later work wait for an event, which may be of another device. Here: the host waits."""
         event.wait()
 
     def wait(self) -> None:
-        """Block until the queue is idle; to be defined. Raise what failed, DeviceLost if the device is gone."""
+        """Block until the queue is idle; to be defined. Raise the error of its work, or DeviceLost."""
         raise NotImplementedError(f"{type(self).__name__} must define wait")
 
     def close(self) -> None:
-        """Let go of the queue and its handles, if there are any; may be called twice."""
+        """Release the queue and its handles; may be called twice."""
 
     def activate(self) -> AbstractContextManager[Any]:
-        """Make this queue the current one of its library's globals; entered once around a run, not per kernel."""
+        """Make this queue the current one of its library (global state); entered once a run, not once a kernel."""
         return nullcontext()

@@ -1,4 +1,4 @@
-"""Raw memory of a device: byte ranges, and the allocator that a plugin gives."""
+"""Raw memory of a device: byte ranges, and the allocator class that plugins implement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Span(NamedTuple):
-    """A byte range of one raw handle: what copies and kernels of a device see of memory."""
+    """A byte range of one raw handle: the memory argument of a device's copies and kernels."""
 
     handle: Any
     offset: int
@@ -14,7 +14,7 @@ class Span(NamedTuple):
 
 
 WORKSPACE_ALIGNMENT = 256
-"""Parts of a kernel's workspace begin at multiples of so many bytes; no device here aligns allocations to more."""
+"""Alignment in bytes of the parts of a kernel's workspace; no built-in device aligns allocations to more."""
 
 
 def aligned(nbytes: int, alignment: int = WORKSPACE_ALIGNMENT) -> int:
@@ -23,14 +23,14 @@ def aligned(nbytes: int, alignment: int = WORKSPACE_ALIGNMENT) -> int:
 
 
 class Allocator(Protocol):
-    """Raw memory of one device. The framework pools, counts, retries and orders."""
+    """Raw memory of one device. The framework adds the pool, statistics, retries and the order of reuse."""
 
     def allocate(self, nbytes: int) -> Any:
         """Return a raw handle of ``nbytes`` (> 0, a multiple of ``info.alignment``) or raise MemoryError."""
         ...
 
     def release(self, handle: Any) -> None:
-        """Give a handle back; called once, after the device's last use of it."""
+        """Release a handle; called once, after the device's last use of it."""
         ...
 
 
@@ -40,8 +40,8 @@ class AllocatorBase:
     Attributes
     ----------
     pooled : bool
-        True if the library pools by itself; then the framework makes one allocator
-        a context (so that reuse follows the queue's order) and keeps no pool of its own.
+        True if the library has its own pool; the framework then creates one allocator
+        for each context (so that reuse follows the queue's order) and no pool.
     """
 
     pooled = False
@@ -51,4 +51,4 @@ class AllocatorBase:
         return None
 
     def trim(self) -> None:
-        """Give cached memory back to the device (called when it is out of memory)."""
+        """Return cached memory to the device (called when it is out of memory)."""

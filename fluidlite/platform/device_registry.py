@@ -1,4 +1,4 @@
-"""The table of devices: which kinds are registered, which are usable, and why others are not."""
+"""The device registry: registered kinds, usable devices, and the reasons why others cannot be used."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ from fluidlite.platform.place import FLUID_PLACES, Place, PlaceLike
 
 
 class Unit:
-    """One usable device: its facts and capabilities, asked for once.
+    """One usable device: its facts and capabilities, requested from the plugin once.
 
-    ``lacks``: by capability, the dtypes in which it does not compute. In kernel languages half types are 16-bit
-    integers.
-    ``array_dtypes``: in which the array namespace computes.
-    ``supports``: ``Device.supports``; None where the device refuses nothing.
+    ``lacks``: the dtypes that each capability does not support. In kernel languages half types are 16-bit integers.
+    ``array_dtypes``: the dtypes that the array namespace supports.
+    ``supports``: ``Device.supports``; None if the device refuses nothing.
     """
 
     def __init__(self, place: Place, device: Any, info: DeviceInfo) -> None:
@@ -63,7 +62,7 @@ class Unit:
 
     @property
     def lost(self) -> str | None:
-        """Why the place is poisoned, or None."""
+        """The reason why the device is lost and its place unusable, or None."""
         return self._lost
 
     @lost.setter
@@ -73,11 +72,11 @@ class Unit:
 
     @property
     def inherited(self) -> bool:
-        """Whether this process is a fork of the one that used the device, and the device does not allow that."""
+        """Whether the device was used before a fork that it does not support, and this process is the child."""
         return not self.info.fork_safe and self._process != os.getpid()
 
     def disown(self) -> None:
-        """In a forked child: leave the device to the parent. What belongs to it here is neither used nor let go."""
+        """In a forked child: leave the device to the parent. Its objects are neither used nor released here."""
         self.lost = (
             f"this process is a fork of process {self._process}, which has used it"
             '\n  Do: start the process with multiprocessing\'s "spawn" method, or use the place in the child only'
@@ -85,16 +84,16 @@ class Unit:
         keep_for_ever(self)
 
     def capabilities(self) -> tuple[str, ...]:
-        """Names of the capabilities it has, in the order in which generic kernels are tried."""
-        found = []
+        """Names of the device's capabilities, in the order in which generic kernels are tried."""
+        names = []
         if self.array is not None:
-            found.append("array")
+            names.append("array")
         if self.language is not None:
-            found.insert(0 if getattr(self.language, "preferred", False) else 1, "language")
-        return (*found, "memory")
+            names.insert(0 if getattr(self.language, "preferred", False) else 1, "language")
+        return (*names, "memory")
 
     def fail(self, exc: Exception, what: str) -> NoReturn:
-        """Raise a plugin's exception again, with the place and what was being done; a lost device poisons its place."""
+        """Re-raise a plugin's exception with the place and the action ``what``; DeviceLost makes the place unusable."""
         if isinstance(exc, DeviceLost):
             self.lost = self.lost or str(exc)
             raise DeviceLost(f"{self.place} was lost while {what}: {exc}") from exc
@@ -118,9 +117,9 @@ _TYPES = ("int32", "int64", "uint8", "uint32", "uint64", "float32")
 
 
 def returned(what: str, thing: Any, *names: str) -> Any:
-    """What a function of a plugin returned.
+    """Check and return the result of a plugin's function.
 
-    Raises DeviceError: it lacks what is asked of it by these names: a return was forgotten, or it is something else.
+    Raises DeviceError if it lacks an attribute of ``names``: a return is missing, or it is of the wrong class.
     """
     lacks = [name for name in names if not hasattr(thing, name)]
     if lacks:
@@ -159,11 +158,11 @@ class _Entry:
 
 
 class DeviceTable:
-    """Devices by kind. Nothing enumerates kinds: what is registered is what there is."""
+    """Devices by kind. The set of kinds is open: it is what plugins registered."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
-        self._units: dict[PlaceLike, Unit] = {}  # as they were asked for, until a device comes or goes
+        self._units: dict[PlaceLike, Unit] = {}  # cache by place or text, cleared when a device is added or removed
         self._lock = new_rlock()
         self.generation = 0
 
@@ -193,7 +192,7 @@ class DeviceTable:
                 raise RegistryError(f"place_name {name!r} is registered twice: by {entry.origin} and by {origin}")
 
     def kind_named(self, place_name: str) -> str | None:
-        """The kind of the device whose places are called so, or None."""
+        """The kind of the device with this ``place_name``, or None."""
         ensure_loaded()
         for kind, entry in list(self._entries.items()):
             if place_name_of(entry.device) == place_name:
@@ -212,14 +211,14 @@ class DeviceTable:
     def unit(self, place: PlaceLike) -> Unit:
         """The usable device of a place.
 
-        Raises PlaceError: no device of that kind is registered, or the index is too high.
-        Raises DeviceUnavailable: the kind is known, but cannot be used here; the message is the reason.
+        Raises PlaceError if no device of that kind is registered, or the index is too high.
+        Raises DeviceUnavailable if the kind is registered but cannot be used; the message is the reason.
         """
-        found = self._units.get(place) if isinstance(place, (Place, str)) else None
-        if found is not None:
-            return found
+        cached = self._units.get(place) if isinstance(place, (Place, str)) else None
+        if cached is not None:
+            return cached
         ensure_loaded()
-        asked, place = place, Place.parse(place)
+        requested, place = place, Place.parse(place)
         entry = self._entries.get(place.kind)
         if entry is None:
             raise PlaceError(
@@ -236,7 +235,7 @@ class DeviceTable:
             raise PlaceError(f"place {place} does not exist: kind {place.kind!r} has {has}{note}")
         with self._lock:
             if self._entries.get(place.kind) is entry:
-                self._units[asked] = units[place.index]
+                self._units[requested] = units[place.index]
         return units[place.index]
 
     def _probed(self, entry: _Entry) -> list[Unit]:
@@ -269,18 +268,18 @@ class DeviceTable:
             return units
 
     def leave_to_parent(self) -> None:
-        """In a forked child: give up the devices that the parent has asked, but for those that stand a fork."""
+        """In a forked child: disown the devices that the parent has probed, except those that are fork-safe."""
         for entry in self._entries.values():
             for unit in entry.units or ():
                 if unit.inherited:
                     unit.disown()
 
     def places(self) -> list[Place]:
-        """Every usable place that computes, in the order of registration; not those that were lost."""
+        """Every usable place that computes, in the order of registration, without lost ones."""
         return [unit.place for unit in self.units() if unit.lost is None and unit.info.computes]
 
     def units(self) -> list[Unit]:
-        """Every device that was usable when it was probed, those that were lost since too."""
+        """Every device that was usable when it was probed, including devices lost since."""
         ensure_loaded()
         return [unit for entry in list(self._entries.values()) for unit in self._probed(entry)]
 
@@ -292,16 +291,16 @@ class DeviceTable:
         return {kind: entry.reason for kind, entry in self._entries.items()}
 
     def computes(self, kind: str) -> bool:
-        """Whether a kind's devices compute, as all do but those that say otherwise."""
+        """Whether a kind's devices compute (``DeviceInfo.computes``); True for an unknown kind."""
         entry = self._entries.get(kind)
         return entry is None or all(unit.info.computes for unit in self._probed(entry))
 
     def notes(self, kind: str) -> list[str]:
-        """What was odd when the kind was probed."""
+        """Problems found when the kind was probed."""
         return list(self._entries[kind].notes) if kind in self._entries else []
 
     def host(self) -> Place:
-        """The place whose memory is the host's: where feeds come from and what fallback uses."""
+        """The place with host memory: the source of feeds and the fallback place."""
         ensure_loaded()
         for entry in list(self._entries.values()):
             for unit in self._probed(entry):
@@ -315,20 +314,20 @@ first_in_child(devices.leave_to_parent)
 
 
 def place_name_of(device: Any) -> Any:
-    """The ``place_name`` that a device or its class says; a class does not inherit it, since its kind is another."""
+    """The ``place_name`` of a device or of its own class; a subclass does not inherit it, since its kind differs."""
     return getattr(device, "__dict__", {}).get("place_name", vars(type(device)).get("place_name", ""))
 
 
 def places() -> list[Place]:
-    """Every place that can be used here and computes, plugins' included."""
+    """Every usable place that computes, including those of plugins."""
     return devices.places()
 
 
 def named_place(name: str, module: str) -> Callable[[int], Place]:
-    """What makes places of the device whose ``place_name`` is ``name``, for a module's ``__getattr__``.
+    """Return the constructor of places of the device with ``place_name`` ``name``, for a module's ``__getattr__``.
 
-    It gives ``Place(kind, index)``; whether such a device is there shows when it is used.
-    Raises AttributeError: no plugin that is loaded has a device of that name.
+    It returns ``Place(kind, index)``; whether the device is available is checked at its first use.
+    Raises AttributeError if no loaded plugin has a device of that name.
     """
     if not _PLACE_NAME.fullmatch(name):
         raise absent(module, name)
@@ -345,5 +344,5 @@ def named_place(name: str, module: str) -> Callable[[int], Place]:
         return Place(kind, index)
 
     make.__name__ = make.__qualname__ = name
-    make.__doc__ = f"Return ``Place({kind!r}, index)``; whether such a device is there shows when it is used."
+    make.__doc__ = f"Return ``Place({kind!r}, index)``; whether the device is available is checked at its first use."
     return make

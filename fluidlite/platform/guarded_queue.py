@@ -1,4 +1,4 @@
-"""Calls of a plugin's context: counted, and with the place and what was done in its exceptions."""
+"""Calls of a plugin's context: they are counted, and exceptions name the place and the action."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from fluidlite.platform.device_context import DoneEvent, Event, Stamp
 from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import Unit
 
-_MOST_COMPILED = 4096
+_MAX_COMPILED = 4096
+"""Compiled kernels that a context keeps."""
 
 
 @dataclass
 class Counts:
-    """Copies that went through a context: numbers and bytes. Status words are counted apart."""
+    """Counts and bytes of a context's copies. Reads of the status word are counted separately."""
 
     copy_in: int = 0
     copy_out: int = 0
@@ -47,7 +48,7 @@ class GuardedQueue:
         self.xp: Any = unit.array.xp if unit.array is not None else None
         self.language = unit.language
         self.counts = Counts()
-        self._compiled: LRUCache[Any] = LRUCache(_MOST_COMPILED, "compiled kernels", 64 << 20)
+        self._compiled: LRUCache[Any] = LRUCache(_MAX_COMPILED, "compiled kernels", 64 << 20)
         self._handles: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -57,7 +58,7 @@ class GuardedQueue:
 
     @property
     def threads(self) -> int | None:
-        """How many threads a kernel may use; None leaves it to the library."""
+        """The number of threads that a kernel may use; None: the library decides."""
         return getattr(self.raw, "threads", None)
 
     @threads.setter
@@ -66,7 +67,7 @@ class GuardedQueue:
 
     @contextmanager
     def guarded(self, what: str) -> Iterator[None]:
-        """Give exceptions of the plugin the place and what was being done; a lost device poisons its place."""
+        """Add the place and the action ``what`` to exceptions of the plugin; a lost device makes its place unusable."""
         self.unit.raise_if_lost()
         try:
             yield
@@ -74,7 +75,7 @@ class GuardedQueue:
             self.fail(exc, what)
 
     def fail(self, exc: Exception, what: str) -> NoReturn:
-        """Raise a plugin's exception again, with the place and what was being done."""
+        """Re-raise a plugin's exception with the place and the action ``what``."""
         self.unit.fail(exc, what)
 
     # Copies
@@ -92,7 +93,7 @@ class GuardedQueue:
         self.counts.bytes_in += dst.nbytes
 
     def copy_in_async(self, dst: Span, src: memoryview) -> None:
-        """Copy host bytes to the device; ``src`` stays as it is until an event that is recorded later is done."""
+        """Copy host bytes to the device; ``src`` stays unchanged until a later event has completed."""
         if not dst.nbytes:
             return
         copy = getattr(self.raw, "copy_in_async", self.raw.copy_in)
@@ -110,10 +111,10 @@ class GuardedQueue:
         if make is None:
             return None
         with self.guarded(f"allocating {nbytes} bytes of page-locked host memory"):
-            found: memoryview | None = make(nbytes)
-        if found is not None and (found.nbytes < nbytes or found.readonly):
-            raise DeviceError(f"{self.place} gave {found.nbytes} bytes of page-locked memory; {nbytes} were asked for")
-        return found
+            memory: memoryview | None = make(nbytes)
+        if memory is not None and (memory.nbytes < nbytes or memory.readonly):
+            raise DeviceError(f"{self.place} gave {memory.nbytes} bytes of page-locked memory; {nbytes} were asked for")
+        return memory
 
     def copy_out(self, dst: memoryview, src: Span) -> None:
         """Copy device bytes to the host; ``dst`` is valid after :meth:`wait`."""
@@ -136,7 +137,7 @@ class GuardedQueue:
         self.counts.copy_within += 1
 
     def copy_peer(self, dst: Span, dst_context: GuardedQueue, src: Span) -> bool:
-        """Copy straight to another place's context, if the plugin can."""
+        """Copy directly to another place's context; return False if the plugin cannot."""
         with self.guarded(f"copying {src.nbytes} bytes to {dst_context.place}"):
             done: bool = self.raw.copy_peer(dst, dst_context.raw, src)
         self.counts.copy_peer += done
@@ -145,24 +146,24 @@ class GuardedQueue:
     # Order
 
     def record(self) -> Event:
-        """Mark this point of the queue; all work of a closed one is done."""
+        """Record an event at this point of the queue; the work of a closed queue is complete."""
         try:
             with self.guarded("recording an event"):
                 event: Event = self.raw.record()
                 return event
         except DeviceError:
-            if not self.closed:  # by its own thread, meanwhile
+            if not self.closed:  # its own thread may have closed it meanwhile
                 raise
             return DoneEvent()
 
     def stamp(self) -> Stamp | None:
-        """Mark this point of the queue with the device's own clock; None where the device has no timed events."""
+        """Record a timed event at this point of the queue; None if the device has none."""
         make = getattr(self.raw, "stamp", None)
         if make is None:
             return None
         with self.guarded("recording a timed event"):
-            found: Stamp | None = make()
-        return found
+            stamp: Stamp | None = make()
+        return stamp
 
     def wait_for(self, event: Event) -> None:
         """Make later work wait for the event."""
@@ -180,12 +181,12 @@ class GuardedQueue:
     # Library handles and compiled kernels
 
     def handle(self, name: str, make: Callable[[], Any]) -> Any:
-        """A library handle, made when it is first asked for and kept with the context."""
-        found = self._handles.get(name)
-        if found is None:
+        """Return a library handle, created at its first use and kept with the context."""
+        handle = self._handles.get(name)
+        if handle is None:
             with self.guarded(f"making the handle {name!r}"):
-                found = self._handles[name] = make()
-        return found
+                handle = self._handles[name] = make()
+        return handle
 
     def compile(self, source: str, entry: str, parameters: tuple[str, ...], form: Hashable = None) -> Any:
         """Compile kernel language source once; ``parameters`` are "buffer" or dtype names.

@@ -10,7 +10,7 @@ from fluidlite.base.errors import RegistryError
 from fluidlite.base.lru_cache import CacheInfo
 
 REGION_BIT = 56
-"""Registers of images say from this bit on from which base they count; no address has as many bits."""
+"""First bit of the base's number in a register of an image; addresses have fewer bits."""
 
 
 class KernelLanguage(Protocol):
@@ -21,7 +21,7 @@ class KernelLanguage(Protocol):
     (a statement head that runs the braces after it once for each ``gid`` from 0 to ``items``, in
     this work item: OpenCL has ``const long gid = get_global_id(0); if (gid < items)``, plain C
     a ``for``), ``restrict``, and ``prologue`` (text put before every source).
-    ``types`` : C names by dtype; a missing dtype is refused with that reason.
+    ``types`` : C names by dtype; kernels of a missing dtype are refused for that reason.
     ``math`` : function name by primitive (``"exp"``: ``"exp"``); None or missing: the framework's own polynomial.
     ``vector`` : see :class:`KernelLanguageBase`.
     """
@@ -43,59 +43,57 @@ class KernelLanguage(Protocol):
 
 
 class KernelLanguageBase:
-    """Defaults of the kernel language capability: plain C words.
+    """Defaults of the kernel language capability: plain C.
 
     Attributes
     ----------
     name : str
         Part of the key under which compiled kernels are cached.
     keywords : mapping of str to str
-        The language's spellings; ``independent``, if there, says before a loop that its steps do not depend on each
-        other, even where an output lies on an input; ``apart``, if there, says so in its place where they read what
-        lies apart, and do so faster one by one; ``unroll``, if there, says before a short loop that its steps are to be
-        written out; ``stream(to, from)``, if there, copies 64 bytes from an item's own array to a buffer, where a line
-        begins, past the caches.
+        The language's spellings. Optional ones: ``independent``, put before a loop whose iterations do not depend on
+        each other, even if an output aliases an input; ``apart``, put there instead if the iterations read strided
+        elements, and are faster without vectorization; ``unroll``, put before a short loop to be unrolled;
+        ``stream(to, from)``, which copies 64 bytes from an item's own array to the start of a cache line of a buffer,
+        bypassing the caches.
     vector : str or None
         A format for a vector type, such as ``"{type}{width}"``; it promises OpenCL's ``vloadN``, ``vstoreN``,
         ``(float16)(x)``, ``.s0`` to ``.sf``, and ``fma`` and ``exp`` of vectors. None: loops over arrays are emitted.
     registers : (int, int) or None
-        How many vector registers there are, and the bytes of each, for kernels that keep their sums in them; it
-        promises what ``vector`` does for vectors of float and double of that size, or of 64 bytes if it is larger, and
-        of half of it, named ``float16`` or ``double8``, made of one number or of all side by side.
-        None: the device has none, or nobody knows.
+        The number of vector registers and the bytes of each, for kernels that accumulate in registers. It promises what
+        ``vector`` does for vectors of float and double of that size (at most 64 bytes) and of half of it, named
+        ``float16`` or ``double8``, built from one number or from all elements. None: no vector registers, or unknown.
     lanes : int
-        Consecutive elements that one item computes where functions are called and nothing is broadcast: a vector
-        register of them for a compiler that makes vectors of loops rather than of items; 1 where items run side by
-        side.
+        Consecutive elements that one item computes in kernels that call functions and broadcast nothing: a vector
+        register of elements for a compiler that vectorizes loops rather than items; 1 where items run in parallel.
     group : (int, int) or None
-        The fewest and the most work-items of a group, powers of two, that share memory (``keywords["local"]`` declares
-        it at the top of a kernel), wait for each other (``keywords["barrier"]``) and know their number in it
-        (``keywords["member"]``): items run side by side, and a group goes through a row together. A launch
-        that asks for such a group has it exactly. None: they cannot, or a thread of its own for each item is faster.
+        The minimum and maximum work-items of a group, powers of two, that share memory (``keywords["local"]`` declares
+        it at the top of a kernel), wait for each other (``keywords["barrier"]``) and have a number in the group
+        (``keywords["member"]``): items run in parallel, and a group processes one row. A launch that requests a group
+        of such a size has exactly that size. None: not possible, or a thread for each item is faster.
     run : int
-        Most consecutive elements that one item computes where operands are broadcast: more where the division of an
-        item's index, which is paid once, counts for much.
+        Maximum number of consecutive elements that one item computes where operands are broadcast: larger where the
+        division of an item's index, done once an item, is expensive.
     preferred : bool
         Whether generic kernels are taken from the kernel language before the array namespace, if the place has both.
     least : int
-        Elements below which the array namespace, if the place has one, starts sooner than a compiled kernel.
+        Elements below which the array namespace, if the place has one, is faster than a compiled kernel.
     suffix : str
-        Of files that hold its text.
+        Suffix of source files.
     chain : callable or None
         ``chain(context, launches)``, with ``launches`` a list of (kernel, items, args, group), returns an object whose
-        ``run()`` does them in order, on the memory that they name; ``run`` is looked up at each call, and may be
-        another one later. None: they are done one by one.
+        ``run()`` runs them in order, on the memory that they name. ``run`` is looked up at each call, and may be
+        replaced. None: launches run one by one.
     native : callable or None
         ``native(kinds)`` returns a kernel that calls a C function of the process: launched once, its arguments are the
-        function's address and what it takes, of the types that ``kinds`` names ("pointer", "int32", "int64", "float32",
-        "float64"). It is for functions that work on the addresses of the device's memory. None: there is none.
+        function's address and arguments, of the types in ``kinds`` ("pointer", "int32", "int64", "float32",
+        "float64"). It is for functions that take addresses of the device's memory. None: not supported.
     image : callable or None
-        ``image(recordings, memory, registers)`` returns launches that can be done at other addresses, or None where
-        they cannot. ``recordings`` are lists of launches that were noted twice; ``memory`` lists (register, offset,
-        start, start, nbytes): what lies at an offset from a register's value, and where it was in either recording.
-        Of what it returns, ``address`` goes into an array of int64 words, followed by the registers, which are numbered
-        from 1; ``run_images(words, bases)`` does all that are there, one after the other. A register is an offset from
-        a base, of which its bits from ``REGION_BIT`` on are the number; base 0 is 0. None: there are no images.
+        ``image(recordings, memory, registers)`` returns relocatable launches, or None if that is not possible.
+        ``recordings`` are two lists of the same launches at different addresses; ``memory`` lists (register, offset,
+        start, start, nbytes): a range at an offset from a register's value, with its start in either recording. The
+        ``address`` of the result goes into an array of int64 words, followed by the registers, which are numbered
+        from 1; ``run_images(words, bases)`` runs all images of the array in order. A register is an offset from a base,
+        whose number its bits from ``REGION_BIT`` on are; base 0 is 0. None: not supported.
     """
 
     name = "c"
@@ -136,19 +134,19 @@ class KernelLanguageBase:
     def __init__(self, **changes: Any) -> None:
         for name, value in changes.items():
             if not hasattr(self, name):
-                near = did_you_mean(name, vars(KernelLanguageBase), 1, 0.5)
-                raise RegistryError(f"a kernel language has no {name!r}{near}")
+                hint = did_you_mean(name, vars(KernelLanguageBase), 1, 0.5)
+                raise RegistryError(f"a kernel language has no {name!r}{hint}")
             setattr(self, name, value)
 
     def listings(self, source: str, entry: str, parameters: tuple[str, ...]) -> Mapping[str, str]:
-        """Other forms of a kernel on its way to the device, for people to read, by the suffix of their files."""
+        """Intermediate forms of a compiled kernel, for people to read, by file suffix."""
         return {}
 
     def cache_info(self) -> Mapping[str, CacheInfo]:
-        """What its own caches tell of themselves, by name."""
+        """Statistics of the language's own caches, by name."""
         return {}
 
 
 def runs_side_by_side(language: Any) -> bool:
-    """Whether a device runs the work-items of its kernel language side by side: it names a ``group`` of them."""
+    """Whether a device runs the work-items of its kernel language in parallel: it defines a ``group``."""
     return getattr(language, "group", None) is not None

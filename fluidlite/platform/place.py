@@ -8,15 +8,15 @@ from typing import Any, Union
 from fluidlite.base.errors import PlaceError
 
 _KIND = re.compile(r"[a-z][a-z0-9_]*(:[a-z][a-z0-9_]*)*\Z")
-MOST_INDEX = 10**9
-"""The highest index of a place: texts with more digits are refused, and so are such places."""
+MAX_INDEX = 10**9
+"""The maximum index of a place; larger ones, and texts with more digits, are refused."""
 
 
 class Place:
-    """One device's memory: a kind and an index. The set of kinds is open.
+    """The memory of one device: a kind and an index. Plugins add kinds.
 
-    There is one object of each kind and index, so that places are equal, and hash, by these alone; ``str(place)``
-    always shows the index and :meth:`parse` reads it back. Every API that takes a place takes its text too.
+    Places are interned: one object for each kind and index, compared and hashed by identity. ``str(place)`` always
+    shows the index, and :meth:`parse` reads it back. Every API that takes a place also takes its text.
 
     Parameters
     ----------
@@ -34,12 +34,12 @@ class Place:
         """Return the one place of a kind and index."""
         if not isinstance(kind, str) or not _KIND.match(kind):
             raise PlaceError(f"{kind!r} is not a place kind; a kind is lower-case words, such as 'cpu' or 'torch:mps'")
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= MOST_INDEX:
-            raise PlaceError(f"the index of place {kind!r} is {index!r:.40}; it must be an int from 0 to {MOST_INDEX}")
-        made = object.__new__(cls)
-        object.__setattr__(made, "kind", kind)
-        object.__setattr__(made, "index", index)
-        return _places.setdefault((kind, index), made)  # of two threads both get the same
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= MAX_INDEX:
+            raise PlaceError(f"the index of place {kind!r} is {index!r:.40}; it must be an int from 0 to {MAX_INDEX}")
+        place = object.__new__(cls)
+        object.__setattr__(place, "kind", kind)
+        object.__setattr__(place, "index", index)
+        return _places.setdefault((kind, index), place)  # atomic: two threads get the same object
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a Place is a value; {name!r} cannot be set")
@@ -51,14 +51,14 @@ class Place:
         Raises
         ------
         PlaceError
-            If the text has not that form.
+            If the text does not have that form.
         """
         if isinstance(text, Place):
             return text
         if not isinstance(text, str):
             raise PlaceError(f"{text!r} is not a place; give a Place or text such as 'cpu' or 'opencl:0'")
         kind, colon, last = text.rpartition(":")
-        if colon and last.isdecimal() and last.isascii() and len(last) <= len(str(MOST_INDEX)):
+        if colon and last.isdecimal() and last.isascii() and len(last) <= len(str(MAX_INDEX)):
             return Place(kind, int(last))
         if colon and last[:1].isdecimal():
             raise PlaceError(f"{text!r} is not a place; its index {last!r} is not a number")
@@ -85,7 +85,7 @@ def CPUPlace() -> Place:
 
 
 def CUDAPlace(index: int = 0) -> Place:
-    """Return ``Place("cuda", index)``; whether such a device is there shows when it is used."""
+    """Return ``Place("cuda", index)``; whether the device is available is checked at its first use."""
     return Place("cuda", index)
 
 
@@ -95,4 +95,4 @@ def CUDAPinnedPlace() -> Place:
 
 
 FLUID_PLACES = {"CPUPlace": "cpu", "CUDAPlace": "cuda", "CUDAPinnedPlace": "cpu"}
-"""Fluid's names, which are always there, and the kind that each means; devices may name others."""
+"""Fluid's names of places, always defined, and the kind of each; devices may define others."""

@@ -1,4 +1,4 @@
-"""The processors that there are for threads."""
+"""The number of processors available for threads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def available_processors() -> int:
-    """How many threads the process may run at once."""
+    """Return the number of processors that the process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux

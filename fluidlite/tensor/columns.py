@@ -1,4 +1,4 @@
-"""Columns: the fields of one variable over the samples of a batch, which become one array with its LoD."""
+"""Columns: collect one variable's fields over the samples of a batch into one array with its LoD."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Array = np.ndarray[Any, Any]
 class Column:
     """One variable's values over a batch.
 
-    ``spec``: what is declared: dtype, dims with the batch's first, and the number of LoD levels. Without one the
-    samples' own dims and dtype count.
+    ``spec``: the declared dtype, dims (the batch's first) and number of LoD levels. Without one the samples' own dims
+    and dtype are used.
     """
 
     def __init__(self, name: str, spec: Spec | None = None) -> None:
@@ -51,10 +51,9 @@ class Column:
             self._take(item, lengths[1:], number)
 
     def values(self) -> tuple[Array, Lod]:
-        """The array of all that was taken, in the declared dims and dtype, and its LoD.
+        """The array of all fields, in the declared dims and dtype, and its LoD.
 
-        Raises FeedError if the samples differ in dims, hold something else than numbers, or do not fit what is
-        declared.
+        Raises FeedError if the samples differ in dims, are no numbers, or do not fit the declaration.
         """
         array = self._array()
         if self.spec is not None:
@@ -65,7 +64,7 @@ class Column:
     def _array(self) -> Array:
         rows = self.rows
         if rows and hasattr(rows[0], "__array__") and not isinstance(rows[0], (np.ndarray, np.generic)):
-            rows = [np.asarray(row) for row in rows]  # another library's arrays, which NumPy would read by element
+            rows = [np.asarray(row) for row in rows]  # arrays of another library: NumPy would read them by element
         try:
             array = np.asarray(rows)
         except ValueError:
@@ -79,7 +78,7 @@ class Column:
         return array
 
     def _difference(self) -> str:
-        """Which field is not as the first one, as the end of a sentence."""
+        """The first field with other dims than field 0, as the end of a sentence."""
         try:
             shapes = [np.shape(row) for row in self.rows]
         except ValueError:
@@ -92,19 +91,19 @@ class Column:
 
 
 def fitted(name: str, spec: Spec, array: Array, rows: int) -> Array:
-    """Return an array in the dims and the dtype that are declared.
+    """Return an array in the declared dims and dtype.
 
-    ``spec``: its first dim is that of the batch. A flat row is folded into the other dims, which must agree.
-    Raises FeedError if it holds what the dtype cannot (fractions for an integer, numbers beyond its limits), or has
-    other dims.
+    ``spec``: its first dim is that of the batch. A flat row is reshaped to the other dims.
+    Raises FeedError if the dtype cannot represent a value (a fraction, or a number beyond its limits), or the dims
+    differ.
     """
-    wanted = NUMPY[spec.dtype]
-    if array.dtype != wanted and array.size:
+    dtype = NUMPY[spec.dtype]
+    if array.dtype != dtype and array.size:
         _check_numbers(name, spec, array)
     shaped = _shaped(name, spec, array, rows)
     try:
         with np.errstate(over="raise"):
-            return shaped.astype(wanted, copy=False)
+            return shaped.astype(dtype, copy=False)
     except FloatingPointError:
         raise FeedError(
             f"variable {name!r} is {spec.dtype}, but it is fed {array.dtype} numbers that are too large for it"
@@ -117,11 +116,11 @@ def _check_numbers(name: str, spec: Spec, array: Array) -> None:
         raise FeedError(f"variable {name!r} is {spec.dtype}, but it is fed {array.dtype} numbers")
     if kind in "iu" and spec.dtype in ALL_INTS and not np.can_cast(array.dtype, NUMPY[spec.dtype], "safe"):
         low, high = integer_limits(spec.dtype)
-        least, most = int(array.min()), int(array.max())
-        if least < low or most > high:
+        smallest, largest = int(array.min()), int(array.max())
+        if smallest < low or largest > high:
             raise FeedError(
                 f"variable {name!r} is {spec.dtype}, which goes from {low} to {high}, but it is fed numbers from "
-                f"{least} to {most}"
+                f"{smallest} to {largest}"
             )
 
 

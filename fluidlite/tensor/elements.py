@@ -1,4 +1,4 @@
-"""Fluid's underscored tensor methods, which operator tests of other people use: dims, kinds of memory, one element."""
+"""Fluid's underscored tensor methods, which existing operator tests use: dims, allocation, access to one element."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _put(self: Tensor, index: int, value: float) -> None:
     array = np.array(self.numpy())
     array.reshape(-1)[index] = value
     dims = np.unravel_index(index, array.shape) if array.ndim else ()
-    whole: Any = tuple(slice(int(i), int(i) + 1) for i in dims) or ...
-    self[whole] = array[whole]
+    selection: Any = tuple(slice(int(i), int(i) + 1) for i in dims) or ...
+    self[selection] = array[selection]
 
 
 def _alloc(dtype: str) -> Callable[[Any, PlaceLike], None]:
@@ -62,7 +62,7 @@ class TensorElements:
         return bool(self.initialized)
 
     def _get_float_element(self: Any, index: int) -> float:
-        """The element of that number in C order."""
+        """The element at an index in C order."""
         return float(_element(self, index))
 
     def _set_float_element(self: Any, index: int, value: float) -> None:

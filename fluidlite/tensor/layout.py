@@ -1,4 +1,4 @@
-"""Layout: how a tensor's logical dims lie in memory."""
+"""Layout: the physical order of a tensor's logical dims in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Layout:
         self.permutation = permutation
 
     def nbytes(self, dims: tuple[int, ...], dtype: str) -> int:
-        """Bytes that a tensor of these dims takes."""
+        """The bytes of a tensor of these dims."""
         return prod(dims) * ITEMSIZE[dtype]
 
     def strides(self, dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -59,8 +59,8 @@ _LAYOUTS = {layout.name: layout for layout in (PLAIN, NHWC, NDHWC)}
 
 
 def layout_named(name: str) -> Layout:
-    """Return the layout that a kernel names in ``layouts=``; RegistryError if there is none of that name."""
-    found = _LAYOUTS.get(name)
-    if found is None:
+    """Return the layout of a name in a kernel's ``layouts=``; raise RegistryError if the name is unknown."""
+    layout = _LAYOUTS.get(name)
+    if layout is None:
         raise RegistryError(f"no layout is called {name!r}; there are {', '.join(_LAYOUTS)}")
-    return found
+    return layout

@@ -68,11 +68,11 @@ def _check_cover(offsets: Sequence[Sequence[int]], rows: int | None) -> None:
 
 
 def lengths_of(lod: Lod) -> list[list[int]]:
-    """Offsets back to lengths."""
+    """The lengths of sequences, from their offsets."""
     return [[b - a for a, b in pairwise(level)] for level in lod]
 
 
 def joined_lod(lods: Iterable[Lod]) -> Lod:
-    """The offsets of what has these one behind the other; they have equally many levels."""
+    """The offsets of the concatenation of sequences with these LoDs; all have the same number of levels."""
     levels = zip(*map(lengths_of, lods), strict=True)
     return tuple((0, *accumulate(chain.from_iterable(lengths))) for lengths in levels)

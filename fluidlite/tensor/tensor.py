@@ -1,4 +1,4 @@
-"""Tensor: values over memory of a place: set, copied, viewed and read on the host."""
+"""Tensor: a view of memory on a place, with copies, slices and reads on the host."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _new = object.__new__
 class Tensor(TensorLod, TensorElements):
     """A view of memory on a place (Fluid's LoDTensor).
 
-    ``resize`` fixes the dims; ``mutable_data`` gives memory, late and only then; ``data`` is the place's native
-    array, for kernels; ``numpy`` and ``numpy.asarray`` bring it to the host. Arithmetic is for operators.
+    ``resize`` sets the dims; ``mutable_data`` allocates the memory, lazily; ``data`` is the place's native
+    array, for kernels; ``numpy`` and ``numpy.asarray`` copy it to the host. Operators do the arithmetic.
     """
 
     __slots__ = ()
@@ -40,8 +40,8 @@ class Tensor(TensorLod, TensorElements):
 
     @staticmethod
     def of(spec: Spec, place: Place, allocation: Allocation | None = None, byte_offset: int = 0) -> Tensor:
-        """Make a tensor of known metadata; without an allocation it allocates when first touched."""
-        self = _new(Tensor)  # spelled out: this is made for each output of each operator
+        """Return a tensor of known metadata; without an allocation it allocates at its first use."""
+        self = _new(Tensor)  # without __init__, for speed: called for each output of each operator
         self.spec = spec
         self.place = place
         self.allocation = allocation
@@ -52,13 +52,13 @@ class Tensor(TensorLod, TensorElements):
         return self
 
     def set(self, value: Any, place: PlaceLike | None = None, lod: Any = None) -> Tensor:
-        """Copy an array in. With equal dims, dtype and place the memory stays, else it is allocated anew.
+        """Copy an array in. With equal dims, dtype and place the memory stays, else new memory is allocated.
 
         Parameters
         ----------
         value : array_like or Tensor
         place : Place or str, optional
-            Default: where it is, or the host.
+            Default: the tensor's place, or the host.
         lod : offsets, optional
         """
         from fluidlite.tensor.transfer import write_host
@@ -80,36 +80,40 @@ class Tensor(TensorLod, TensorElements):
             lod_from_offsets(lod, array.shape[0] if array.ndim else 1) if lod else (),
         )
         where = Place.parse(place) if place is not None else (self.place or devices.host())
-        kept = self.spec.lod if lod is None and self.spec is not None and array.ndim else ()
-        if kept and kept[-1][-1] == array.shape[0]:  # as in Fluid: LoD that still covers the rows stays
-            spec = spec.with_(lod=kept)
-        held = self.allocation is not None and self.allocation.block is not None
-        same = held and self.place == where and self._known().with_(lod=()) == spec.with_(lod=())
-        if same:
+        old_lod = self.spec.lod if lod is None and self.spec is not None and array.ndim else ()
+        if old_lod and old_lod[-1][-1] == array.shape[0]:  # as in Fluid: LoD that still covers the rows stays
+            spec = spec.with_(lod=old_lod)
+        has_memory = self.allocation is not None and self.allocation.block is not None
+        fits = has_memory and self.place == where and self._known().with_(lod=()) == spec.with_(lod=())
+        if fits:
             self.spec = spec
             write_host(self, array)
         else:
-            made = self._sibling(spec, where)
-            write_host(made, array)
-            self._replace(lambda: made)
+            replacement = self._sibling(spec, where)
+            write_host(replacement, array)
+            self._replace(lambda: replacement)
         return self
 
     def _sibling(self, spec: Spec, where: Place) -> Tensor:
-        """A tensor of other metadata with memory that this one may take; a subclass may allocate elsewhere."""
-        made = Tensor.of(spec, where)
-        made.allocate(get_context(where))
-        return made
+        """A new tensor of other metadata whose memory this one may take over; a subclass may allocate it elsewhere."""
+        sibling = Tensor.of(spec, where)
+        sibling.allocate(get_context(where))
+        return sibling
 
     def _replace(self, make: Callable[[], Tensor]) -> None:
-        """Take the memory and metadata of another tensor, which is made while no run uses this one's."""
+        """Take over the memory and metadata of a tensor that ``make`` returns, while no run uses this one's memory."""
         from fluidlite.tensor.transfer import exclusive
 
         with exclusive(self):
-            made, before = make(), self.version
-            if made is not self:
-                self.spec, self.place, self.allocation = made.spec, made.place, made.allocation
-                self._byte_offset, self._strides, self._array = made._byte_offset, made._strides, made._array
-                self._rise_from(before)
+            source, version_before = make(), self.version
+            if source is not self:
+                self.spec, self.place, self.allocation = source.spec, source.place, source.allocation
+                self._byte_offset, self._strides, self._array = (
+                    source._byte_offset,
+                    source._strides,
+                    source._array,
+                )
+                self._rise_from(version_before)
 
     def assign(self, other: Any) -> Tensor:
         """Copy the contents of another tensor or array in, and keep this tensor's place."""
@@ -124,9 +128,9 @@ class Tensor(TensorLod, TensorElements):
             if self._strides is not None and self.spec is not None and self.spec.dims == spec.dims:
                 self[...] = other
                 return self
-            made = self._sibling(spec, where)
-            copy_into(made, other)
-            self._replace(lambda: made)
+            replacement = self._sibling(spec, where)
+            copy_into(replacement, other)
+            self._replace(lambda: replacement)
             return self
         copy_into(self, other)
         return self
@@ -155,7 +159,7 @@ class Tensor(TensorLod, TensorElements):
         view._byte_offset = self._byte_offset + start
         strides = tuple(s // size for s in part.strides)
         steps = zip(part.shape, strides, PLAIN.strides(part.shape), strict=True)
-        if view.spec.size > 1 and any(dim > 1 and a != b for dim, a, b in steps):  # the step of one element is none
+        if view.spec.size > 1 and any(dim > 1 and a != b for dim, a, b in steps):  # a stride of one element is free
             view._strides = strides
         return view
 
@@ -187,7 +191,7 @@ class Tensor(TensorLod, TensorElements):
         return self
 
     def to(self, place: PlaceLike | Arena) -> Tensor:
-        """Return a copy on a place, or in an arena (itself, if it is there already)."""
+        """Return a copy on a place, or in an arena (itself, if it is already there)."""
         from fluidlite.tensor.transfer import transfer
 
         if isinstance(place, Arena):
@@ -199,7 +203,7 @@ class Tensor(TensorLod, TensorElements):
         return self if where == self.place else transfer(self, get_context(where))
 
     def move_to(self, place: PlaceLike | Arena) -> Tensor:
-        """Move this tensor's contents to a place, or into an arena; nothing happens if they are there."""
+        """Move this tensor's contents to a place or into an arena, if they are not already there."""
         if isinstance(place, Arena) or Place.parse(place) != self.place:
             self._replace(lambda: self.to(place))
         return self

@@ -1,4 +1,4 @@
-"""TensorArray: tensors by number, of one dtype and rank; a value: a write makes another and leaves it as it is."""
+"""TensorArray: an array of tensors of one dtype and rank, with value semantics: a write returns a new array."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, either
 
 MAX_ELEMENTS = 1 << 24
-"""An index from there on is taken for a slip: the elements before it would have to be there."""
+"""Limit of an index: a larger one is refused as a mistake, since all elements before it would be allocated."""
 
 
 def array_spec(dtype: str, dims: Sequence[int] = (), lod_level: int = 0) -> Spec:
-    """The metadata of an array whose elements have these dims (-1: they differ); (): there is none yet."""
+    """The metadata of an array whose elements have these dims (-1: they differ); (): it has no element yet."""
     return Spec.of(dims, dtype, lod_level=lod_level, kind=TENSOR_ARRAY)
 
 
 def joined_spec(array: Spec, element: Spec) -> Spec:
     """The metadata of an array with one more element, or with the elements of another array.
 
-    Raises DtypeError or ShapeError if the element has another dtype or rank than those that are there, or no dim.
+    Raises DtypeError or ShapeError if the element's dtype or rank differs from the array's, or it has no dim.
     """
     is_array = element.kind == TENSOR_ARRAY
     if is_array and not element.dims:
@@ -42,10 +42,10 @@ def joined_spec(array: Spec, element: Spec) -> Spec:
 
 
 class TensorArray(Tensor):
-    """Tensors by number, on one place (Fluid's LoDTensorArray).
+    """An array of tensors on one place (Fluid's LoDTensorArray).
 
-    Elements are never written in place, and arrays made one of another share them. A variable of a scope holds one
-    array object for good, into which runs put values (:meth:`share_data_with`).
+    Elements are never written in place, and arrays derived from each other share them. A variable of a scope keeps one
+    array object, to which runs assign values (:meth:`share_data_with`).
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class TensorArray(Tensor):
         self._length = 0
 
     def element(self, index: int) -> Tensor | None:
-        """What is at an index; None where nothing was written.
+        """The element at an index; None if it was never written.
 
         Raises
         ------
@@ -81,46 +81,46 @@ class TensorArray(Tensor):
         OutOfRangeError
             If one was never written.
         """
-        found = [item for item in self._items[: self._length] if item is not None]
-        if len(found) != self._length:
+        items = [item for item in self._items[: self._length] if item is not None]
+        if len(items) != self._length:
             missing = next(i for i, item in enumerate(self._items) if item is None)
             raise OutOfRangeError(f"element {missing} of the array of {self._length} was never written")
-        return found
+        return items
 
     def elements(self) -> list[Tensor | None]:
-        """All elements; None where nothing was written."""
+        """All elements; None for those that were never written."""
         return self._items[: self._length]
 
     def with_element(self, index: int, tensor: Tensor | None) -> TensorArray:
-        """An array that differs in one element, and has at least so many; this one stays as it is.
+        """Return an array that differs in one element, with ``index + 1`` elements or more; this one is unchanged.
 
         Raises
         ------
         OutOfRangeError
-            If the index is negative or beyond all bounds.
+            If the index is negative or too large.
         DtypeError, ShapeError
-            If the element does not fit those that are there.
+            If the element does not fit the others.
         """
         if not 0 <= index < MAX_ELEMENTS:
             raise OutOfRangeError(f"index {index} of the array; expected 0 to {MAX_ELEMENTS - 1}")
-        made = self.copy()
+        array = self.copy()
         if tensor is not None:
-            made.spec = joined_spec(self._known(), tensor._known())
-        if index < self._length or len(self._items) != self._length:  # others see these elements
-            made._items = self._items[: self._length]
+            array.spec = joined_spec(self._known(), tensor._known())
+        if index < self._length or len(self._items) != self._length:  # other arrays share the list
+            array._items = self._items[: self._length]
         if index < self._length:
-            made._items[index] = tensor
+            array._items[index] = tensor
         else:
-            made._items += [None] * (index - self._length)
-            made._items.append(tensor)
-            made._length = index + 1
-        return made
+            array._items += [None] * (index - self._length)
+            array._items.append(tensor)
+            array._length = index + 1
+        return array
 
     def copy(self) -> TensorArray:
         """An array of the same elements."""
-        made = TensorArray(self._known().dtype, self.place)
-        made.spec, made._items, made._length = self.spec, self._items, self._length
-        return made
+        array = TensorArray(self._known().dtype, self.place)
+        array.spec, array._items, array._length = self.spec, self._items, self._length
+        return array
 
     def share_data_with(self, other: Tensor) -> TensorArray:
         """Become an array of the elements of another."""
@@ -130,12 +130,12 @@ class TensorArray(Tensor):
         if self.allocation is None or self.place != other.place:
             self.place = other.place
             if other.place is not None:
-                self.allocate(get_context(other.place))  # of no bytes: what state is held against
+                self.allocate(get_context(other.place))  # of no bytes: it identifies the state
         self.wrote()
         return self
 
     def clear(self) -> None:
-        """Let go of the elements."""
+        """Remove all elements."""
         self._items, self._length = [], 0
 
     def append(self, tensor: Tensor) -> None:
@@ -156,7 +156,7 @@ class TensorArray(Tensor):
         return iter(self._items[: self._length])
 
     def numpy(self) -> Any:
-        """There is no array of all elements.
+        """Raise TensorError: the elements are not one array.
 
         Raises
         ------

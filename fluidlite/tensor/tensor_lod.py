@@ -34,7 +34,7 @@ class TensorLod(TensorMemory):
         self._set_lod(lod_from_lengths(lengths, rows))
 
     def has_valid_recursive_sequence_lengths(self) -> bool:
-        """Whether the LoD covers the rows."""
+        """Whether the LoD covers exactly the rows."""
         try:
             lod_from_offsets(self.lod(), self.dims[0] if self.dims else None)
         except TensorError:

@@ -1,4 +1,4 @@
-"""The memory of a tensor: dims and dtype over a range of an allocation, which comes late."""
+"""The memory of a tensor: dims and dtype over a range of an allocation, which is allocated lazily."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TensorMemory:
 
     @property
     def contiguous(self) -> bool:
-        """Whether elements lie in C order without gaps."""
+        """Whether the elements are in C order without gaps."""
         return self._strides is None
 
     def shape(self) -> list[int]:
@@ -76,7 +76,7 @@ class TensorMemory:
         return list(self.dims)
 
     def resize(self, dims: Sequence[int]) -> Self:
-        """Fix the dims; memory comes with :meth:`mutable_data`, and is kept while it is large enough."""
+        """Set the dims; :meth:`mutable_data` allocates the memory, and keeps it while it is large enough."""
         try:
             clean = tuple(exact_ints(dims))
         except (TypeError, ValueError, OverflowError):
@@ -92,19 +92,19 @@ class TensorMemory:
 
     @property
     def version(self) -> int:
-        """Rises at each write to its memory, through whichever tensor, and whenever its memory becomes another."""
+        """A counter that increases at each write to its memory, through any tensor, and when its memory changes."""
         allocation = self.allocation
         return self._rises if allocation is None else self._rises + allocation.version
 
     def wrote(self) -> None:
-        """Say that its memory was written by way of ``span``, ``address`` or ``native``, outside of a run."""
+        """Record that its memory was written through ``span``, ``address`` or ``native``, outside of a run."""
         if self.allocation is not None:
             self.allocation.version += 1
         else:
             self._rises += 1
 
     def _rise_from(self, before: int) -> None:
-        """Have a version above an earlier one, now that its memory may be another."""
+        """Raise the version above an earlier one, after its memory may have changed."""
         self._rises += before + 1 - self.version
 
     # Memory
@@ -113,40 +113,40 @@ class TensorMemory:
         """Return the native array for writing, allocating if there is none that fits.
 
         ``mutable_data(place, dtype=None)`` or ``mutable_data(dims, place, dtype=None)``. ``dtype`` defaults to
-        the present one (float32 at first).
+        the current one (initially float32).
 
         Raises
         ------
         TensorError
-            If no dims are known, or the arguments have neither form.
+            If the dims are unknown, or the arguments have neither form.
         OutOfMemoryError
         """
         dims, place, dtype = _mutable_arguments(args, kwargs)
-        before = self.version
+        version_before = self.version
         if dims is not None:
             self.resize(dims)
         spec = self._known()
         where = Place.parse(place)
-        wanted = spec.with_(dtype=dtype_of(dtype)) if dtype is not None else spec
+        requested = spec.with_(dtype=dtype_of(dtype)) if dtype is not None else spec
         allocation = self.allocation
         fits = (
             allocation is not None
             and allocation.block is not None
             and self.place == where
             and self._strides is None
-            and self._byte_offset + wanted.nbytes <= allocation.nbytes
+            and self._byte_offset + requested.nbytes <= allocation.nbytes
         )
-        if not fits or wanted.dtype != spec.dtype:
+        if not fits or requested.dtype != spec.dtype:
             self._array = None
-        self.spec, self.place = wanted, where
+        self.spec, self.place = requested, where
         if not fits:
             self.allocation = None
             self.allocate(get_context(where))
-        self._rise_from(before)
+        self._rise_from(version_before)
         return self.data()
 
     def allocate(self, context: Context) -> None:
-        """Allocate on the context's place for the present dims and dtype."""
+        """Allocate memory for the current dims and dtype on the context's place."""
         spec = self.spec or self._known()
         memory = context.memory
         if memory is None:
@@ -160,7 +160,7 @@ class TensorMemory:
             self.allocation = arena.alloc(spec.nbytes, context)
         else:
             allocation = self.allocation = memory.alloc(spec.nbytes, context)
-            self._array = allocation.block.views.get(spec.uid)  # a finished array of an earlier use, or None
+            self._array = allocation.block.views.get(spec.uid)  # the array of an earlier use, or None
 
     @property
     def initialized(self) -> bool:
@@ -173,9 +173,9 @@ class TensorMemory:
         return self.allocation
 
     def data(self) -> Any:
-        """The place's native array (or, on a place without arrays of the dtype, the Span), for kernels.
+        """Return the place's native array (or, on a place without arrays of the dtype, the Span), for kernels.
 
-        What has it may write it at any time, so nothing that is made of its values is kept from run to run.
+        The caller may write it at any time, so values derived from it are no longer cached between runs.
 
         Raises
         ------
@@ -199,7 +199,7 @@ class TensorMemory:
         return self.native()
 
     def native(self) -> Any:
-        """The native array, for a run's kernels: the run says what it writes."""
+        """The native array, for the kernels of a run, which records its writes itself."""
         array = self._array
         if array is not None and self.allocation.block is not None:  # type: ignore[union-attr]  # an array has memory
             return array
@@ -207,10 +207,10 @@ class TensorMemory:
         allocation, spec = self.allocation or self._held(), self.spec or self._known()
         if spec.layout.opaque:
             raise LayoutError(f"the tensor has the opaque layout {spec.layout.name!r}; numpy() reorders it first")
-        whole = self._strides is None and not self._byte_offset and spec.layout is PLAIN
-        kept = allocation.kept_arrays(spec.uid) if whole else None
-        if kept is not None:
-            array = kept[0].get(kept[1])
+        is_plain = self._strides is None and not self._byte_offset and spec.layout is PLAIN
+        array_cache = allocation.kept_arrays(spec.uid) if is_plain else None
+        if array_cache is not None:
+            array = array_cache[0].get(array_cache[1])
         if array is None:
             context = allocation.context
             if spec.dtype in context.unit.lacks["array"]:
@@ -220,9 +220,9 @@ class TensorMemory:
                 )
             strides = self._strides if self._strides is not None else (spec.layout.permutation and self.strides)
             array = context.array.wrap(self.span(), spec.dims, spec.dtype, strides or None)
-            if kept is not None:
-                arrays, key, most = kept
-                if len(arrays) >= most:
+            if array_cache is not None:
+                arrays, key, capacity = array_cache
+                if len(arrays) >= capacity:
                     arrays.clear()
                 arrays[key] = array
         self._array = array
@@ -239,14 +239,14 @@ class TensorMemory:
         return Span(handle, allocation.offset + self._byte_offset, nbytes)
 
     def address(self) -> int:
-        """The address of the first element, on places whose allocator gives addresses."""
+        """The address of the first element, on places whose allocator has addresses."""
         return (self.allocation or self._held()).address() + self._byte_offset
 
 
 def _mutable_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
     names = ("dims", "place", "dtype") if args and not isinstance(args[0], (Place, str)) else ("place", "dtype")
-    given = dict(zip(names, args, strict=False)) if len(args) <= len(names) else {}
-    given.update(kwargs)
-    if "place" not in given or set(given) - {"dims", "place", "dtype"}:
+    arguments = dict(zip(names, args, strict=False)) if len(args) <= len(names) else {}
+    arguments.update(kwargs)
+    if "place" not in arguments or set(arguments) - {"dims", "place", "dtype"}:
         raise TensorError("mutable_data takes (place, dtype=None) or (dims, place, dtype=None)")
-    return given.get("dims"), given["place"], given.get("dtype")
+    return arguments.get("dims"), arguments["place"], arguments.get("dtype")

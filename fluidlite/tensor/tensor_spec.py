@@ -1,4 +1,4 @@
-"""Spec: all that inference, planner and kernels know of a tensor without its bytes."""
+"""Spec: the metadata of a tensor (dims, dtype, LoD, layout), for inference, planner and kernels."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ Lod = tuple[tuple[int, ...], ...]
 """Level by level offsets, coarsest first: ``((0, 2, 5),)`` is sequences of 2 and 3 rows."""
 
 TENSOR_ARRAY = "tensor_array"
-"""The kind of what holds tensors by number: dims are those of an element, and it has no bytes of its own."""
+"""The kind of an array of tensors: its dims are those of an element, and it has no bytes of its own."""
 MAX_RANK = 64
-"""NumPy's."""
+"""The maximum rank of a NumPy array."""
 MAX_VALUES = 4096
-"""Numbers that an operator takes as metadata from one input."""
+"""Maximum number of values that an operator takes as metadata from one input."""
 MAX_TABLE_VALUES = 1 << 20
-"""As many, of an input that it takes as a table of them."""
+"""The same for an input that it takes as a table."""
 MAX_NBYTES = 1 << 47
-"""What one process can address; counted without dims of 0, so that strides stay within it too."""
+"""Bytes that one process can address; dims of 0 are not counted, so that strides stay within the limit too."""
 
 
 def dims_problem(dims: Sequence[int], dtype: str) -> str:
-    """Why no tensor can have these dims (-1: not known), as the end of a sentence; "" if one can."""
+    """Why no tensor can have these dims (-1: unknown), as the end of a sentence; "" if one can."""
     if len(dims) > MAX_RANK:
         return f"has {len(dims)} dims; at most {MAX_RANK} are possible"
     nbytes = prod([d for d in dims if d > 0]) * ITEMSIZE[dtype]
     if nbytes > MAX_NBYTES:
-        shown = ", ".join(f"{d:.3e}" if 1 << 63 < d < 1 << 1000 else str(d) if d < 1 << 64 else "?" for d in dims)
-        return f"has dims [{shown}] of {dtype}, which are more than 2**47 bytes"
+        dims_text = ", ".join(f"{d:.3e}" if 1 << 63 < d < 1 << 1000 else str(d) if d < 1 << 64 else "?" for d in dims)
+        return f"has dims [{dims_text}] of {dtype}, which are more than 2**47 bytes"
     return ""
 
 
 class _Interned(ref["Spec"]):
-    """A spec that others hold, and the key under which it is found."""
+    """A weak reference to a spec, with its key in the table of interned specs."""
 
     __slots__ = ("key",)
     key: tuple[Any, ...]
 
 
 def _forget(dead: ref[Spec]) -> None:
-    _remove_dead_weakref(_interned, dead.key)  # type: ignore[attr-defined]  # at once, and none that was made since
+    _remove_dead_weakref(_interned, dead.key)  # type: ignore[attr-defined]  # atomic; keeps a newer spec
 
 
 _interned: dict[tuple[Any, ...], _Interned] = {}
-"""Specs that are in use: a LoD that was seen once costs nothing later."""
+"""Interned specs that are in use, by their fields."""
 count_cache("specs in use", lambda: CacheInfo(len(_interned), None, 0, 0))
 _uids = itertools.count()
 
@@ -64,23 +64,23 @@ class Spec:
     Attributes
     ----------
     dims : tuple of int
-        Logical dims; -1 where unknown at build time.
+        Logical dims; -1 if unknown at build time.
     dtype : str
     lod_level : int
-        How many LoD levels.
+        Number of LoD levels.
     lod : tuple of tuple of int
         The offsets of each level; empty at build time.
     layout : Layout
     value : tuple of numbers or None
-        The numbers themselves, where an operator takes them as metadata (a slot with ``value=True``).
+        The tensor's values, if an operator takes them as metadata (a slot with ``value=True``).
     kind : str
         ``"dense"``, ``"selected_rows"`` or ``"tensor_array"``.
     size, nbytes : int
-        Number of elements and of bytes (-1 where dims are unknown).
+        Number of elements and of bytes (-1 if dims are unknown).
     known : bool
         Whether every dim is known.
     uid : int
-        Names this object: a key that does not keep it.
+        A unique number of this object: a key that does not keep it alive.
     weight : int
         An estimate of its bytes, for caches.
     """
@@ -123,12 +123,12 @@ class Spec:
         kind: str = "dense",
         value: tuple[float, ...] | None = None,
     ) -> Spec:
-        """Return the spec of these facts (``lod_level`` defaults to the number of levels of ``lod``)."""
+        """Return the spec of these fields (``lod_level`` defaults to the number of levels of ``lod``)."""
         level = len(lod) if lod_level is None else lod_level
         key = (tuple(dims), dtype, lod, level, type(layout), layout.name, kind, value)
-        found = _interned.get(key)
-        if found is not None:
-            alive = found()
+        reference = _interned.get(key)
+        if reference is not None:
+            alive = reference()
             if alive is not None:
                 return alive
         self = object.__new__(Spec)
@@ -136,19 +136,19 @@ class Spec:
         self.dtype = dtype_name(dtype)
         self.lod, self.lod_level, self.layout, self.kind, self.value = lod, level, layout, kind, value
         self.uid = next(_uids)
-        of_elements = kind == TENSOR_ARRAY
-        known = not of_elements and min(clean, default=0) >= 0
-        self.size = 0 if of_elements else prod(clean) if known else -1
-        self.nbytes = 0 if of_elements else layout.nbytes(clean, self.dtype) if known else -1
+        is_array = kind == TENSOR_ARRAY
+        all_known = not is_array and min(clean, default=0) >= 0
+        self.size = 0 if is_array else prod(clean) if all_known else -1
+        self.nbytes = 0 if is_array else layout.nbytes(clean, self.dtype) if all_known else -1
         self.weight = 600 + 40 * (sum(map(len, lod)) + (len(value) if value is not None else 0))
         self.known = self.size >= 0
-        mine = _Interned(self, _forget)
-        mine.key = key = (clean, self.dtype, *key[2:])
-        while (kept := _interned.setdefault(key, mine)) is not mine:  # one step: no thread comes between
-            alive = kept()
+        interned = _Interned(self, _forget)
+        interned.key = key = (clean, self.dtype, *key[2:])
+        while (existing := _interned.setdefault(key, interned)) is not interned:  # setdefault is atomic
+            alive = existing()
             if alive is not None:
                 return alive
-            _forget(kept)
+            _forget(existing)
         return self
 
     def with_(self, **changes: Any) -> Spec:
@@ -179,7 +179,7 @@ class Spec:
         return len(self.dims)
 
     def fits(self, other: Spec) -> bool:
-        """Whether an exact spec agrees with this one, whose -1 dims take anything; of arrays, only the dtype counts."""
+        """Whether an exact spec matches this one, whose -1 dims match any; for tensor arrays only the dtype counts."""
         if self.kind == other.kind == TENSOR_ARRAY:
             return self.dtype == other.dtype
         return (
@@ -199,7 +199,7 @@ class Spec:
 
 
 def specs_of(specs: Spec | Sequence[Spec]) -> tuple[Spec, ...]:
-    """Return what an inference function says of a slot, one metadata or several, as a tuple."""
+    """Return the spec or specs that an inference function returned for a slot, as a tuple."""
     return (specs,) if isinstance(specs, Spec) else tuple(specs)
 
 
@@ -214,5 +214,5 @@ def all_agree(a: Sequence[int], b: Sequence[int]) -> bool:
 
 
 def either(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    """Two lists of dims, equally long, as one: -1 where they differ."""
+    """Merge two lists of dims of the same length: -1 where they differ."""
     return tuple(x if x == y else -1 for x, y in zip(a, b, strict=True))

@@ -23,7 +23,7 @@ from fluidlite.tensor.tensor_spec import Spec
 
 
 def _host_bytes(span: Span) -> memoryview:
-    """Host memory as bytes; a device that says ``host`` has handles with the buffer protocol."""
+    """Host memory as bytes: handles of a ``host`` device support the buffer protocol."""
     return memoryview(span.handle).cast("B")[span.offset : span.offset + span.nbytes]
 
 
@@ -34,10 +34,10 @@ def bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
 
 def bytes_at(span: Span, context: Context) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """A copy of a range of a place's memory."""
-    found = np.empty(span.nbytes, np.uint8)
-    context.copy_out(found.data, span)
+    content = np.empty(span.nbytes, np.uint8)
+    context.copy_out(content.data, span)
     context.wait()
-    return found
+    return content
 
 
 def is_host(context: Context) -> bool:
@@ -45,14 +45,14 @@ def is_host(context: Context) -> bool:
 
 
 def uses(context: Context, read: Tensor | None = None, written: Tensor | None = None) -> Iterator[Use]:
-    """What a copy on a context's queue does to the memory of tensors."""
+    """The uses of tensors' memory by a copy on a context's queue."""
     for tensor, writes in ((read, False), (written, True)):
         if tensor is not None and tensor.allocation is not None:
             yield Use(tensor.allocation, context, writes)
 
 
 def in_turn(tensor: Tensor | None, context: Context, writes: bool = False) -> bool:
-    """Whether a context may read a tensor, or write it, without waiting for another."""
+    """Whether a context may read a tensor, or write it, without waiting for another context."""
     allocation = tensor.allocation if tensor is not None else None
     if allocation is None or (allocation.sharing is None and allocation.context is context):
         return True
@@ -60,7 +60,7 @@ def in_turn(tensor: Tensor | None, context: Context, writes: bool = False) -> bo
 
 
 def ready(tensor: Tensor, context: Context) -> None:
-    """Order what ``context`` does next after the work that made the tensor, and whoever writes it later after that."""
+    """Order later work of ``context`` after the writes of the tensor, and later writes of it after that work."""
     if not in_turn(tensor, context):
         with turn((context,), lambda: uses(context, tensor)):
             pass
@@ -68,7 +68,7 @@ def ready(tensor: Tensor, context: Context) -> None:
 
 @contextmanager
 def exclusive(tensor: Tensor) -> Iterator[None]:
-    """Keep everybody else from a tensor inside the block: runs that use it end before, and begin after it."""
+    """Exclude all other uses of a tensor inside the block: runs that use it end before it, or begin after it."""
     if tensor.allocation is None or tensor.place is None:
         yield
         return
@@ -78,11 +78,11 @@ def exclusive(tensor: Tensor) -> Iterator[None]:
 
 
 def transfer(source: Tensor, context: Context, into: Tensor | None = None) -> Tensor:
-    """Copy a contiguous tensor to the context's place; LoD goes with it. One copy, or two through the host."""
+    """Copy a contiguous tensor with its LoD to the context's place: one copy, or two through the host."""
     place = source.place
     assert source.spec is not None and place is not None
     owner = context if place == context.place else get_context(place)
-    if in_turn(source, owner) and in_turn(into, context, True):  # a run makes such copies again and again
+    if in_turn(source, owner) and in_turn(into, context, True):  # the fast path, for the copies of a run
         with owner.lock, context.lock:
             if in_turn(source, owner) and in_turn(into, context, True):
                 return _transfer(source, owner, context, into)
@@ -91,7 +91,7 @@ def transfer(source: Tensor, context: Context, into: Tensor | None = None) -> Te
 
 
 def _transfer(source: Tensor, owner: Context, context: Context, into: Tensor | None) -> Tensor:
-    """Copy where the queues of both are held, and it is their turn."""
+    """Copy; the caller holds the queues of both contexts, and it is their turn."""
     spec = source.spec
     assert spec is not None
     target = into if into is not None else Tensor.of(spec, context.place)
@@ -149,15 +149,15 @@ def write_host(target: Tensor, array: np.ndarray[Any, Any]) -> None:
 
 
 def _write(target: Tensor, array: np.ndarray[Any, Any], spec: Spec, context: Context) -> None:
-    """Copy a host array in where the queue is held, and it is its turn."""
+    """Copy a host array in; the caller holds the queue, and it is its turn."""
     target.wrote()
     span = target.span()
     if target._strides is None:
         context.copy_in(span, bytes_of(array))
         return
-    whole = bytes_at(span, context)  # a strided view: what lies between its elements must stay
-    _strided(whole, spec, target._strides)[...] = array.reshape(spec.dims)
-    context.copy_in(span, whole.data)
+    content = bytes_at(span, context)  # a strided view: bytes between its elements are kept
+    _strided(content, spec, target._strides)[...] = array.reshape(spec.dims)
+    context.copy_in(span, content.data)
 
 
 def _strided(raw: np.ndarray[Any, Any], spec: Spec, strides: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -166,7 +166,7 @@ def _strided(raw: np.ndarray[Any, Any], spec: Spec, strides: tuple[int, ...]) ->
 
 
 class _Keeper:
-    """Keeps an allocation alive for as long as a NumPy view of it lives."""
+    """Keeps an allocation alive as long as a NumPy view of it."""
 
     def __init__(self, view: np.ndarray[Any, Any], allocation: Allocation) -> None:
         self.allocation = allocation
@@ -192,7 +192,7 @@ def begin_read(source: Tensor, context: Context) -> np.ndarray[Any, Any]:
 
 
 def read_host(source: Tensor, copied: bool = False) -> np.ndarray[Any, Any]:
-    """The values as a NumPy array: a view of host memory (an arena's, or with ``copied``: a copy), else a copy."""
+    """The values as a NumPy array: a view of host memory (of an arena's, or with ``copied``: a copy), else a copy."""
     spec, place = source.spec, source.place
     if spec is None or place is None or source.allocation is None:
         raise TensorError("the tensor has no data yet; call mutable_data(place, dtype), or set(array, place)")
@@ -205,8 +205,8 @@ def read_host(source: Tensor, copied: bool = False) -> np.ndarray[Any, Any]:
         if copied or not allocation.lasting or not spec.size:
             view = np.array(view)
             return view if view.dtype == NUMPY[spec.dtype] else view.view(NUMPY[spec.dtype])
-        kept = np.asarray(_Keeper(view, allocation))
-        return kept if kept.dtype == NUMPY[spec.dtype] else kept.view(NUMPY[spec.dtype])
+        array = np.asarray(_Keeper(view, allocation))
+        return array if array.dtype == NUMPY[spec.dtype] else array.view(NUMPY[spec.dtype])
     with turn((context,), lambda: uses(context, source)):
         if source._strides is None:
             out = begin_read(source, context)
@@ -216,7 +216,7 @@ def read_host(source: Tensor, copied: bool = False) -> np.ndarray[Any, Any]:
 
 
 def borrow(array: np.ndarray[Any, Any], spec: Spec, context: Context) -> Tensor:
-    """A tensor over a caller's C-contiguous host array, read-only until the caller takes it back."""
+    """A tensor over a caller's C-contiguous host array, which must not be written while the tensor is in use."""
     flat = array.reshape(-1).view(np.uint8)
     allocation = memory_of(context.place, context).adopt(flat, spec.nbytes, context, counted=False)
     return Tensor.of(spec, context.place, allocation)
@@ -231,7 +231,7 @@ def adopt(array: Any, spec: Spec, context: Context) -> Tensor | None:
 
 
 def dlpack_source(tensor: Tensor) -> Any:
-    """The object whose DLPack methods speak for the tensor."""
+    """The array whose DLPack methods export the tensor."""
     assert tensor.place is not None
     unit = devices.unit(tensor.place)
     if unit.array is None or unit.info.dlpack is None:
@@ -242,25 +242,25 @@ def dlpack_source(tensor: Tensor) -> Any:
 
 
 def from_dlpack(source: Any, place: PlaceLike | None = None) -> Tensor:
-    """Make a tensor over another library's array, without a copy where a place allows.
+    """Return a tensor over another library's array, without a copy if the place supports that.
 
     Parameters
     ----------
     source : array
-        What has ``__dlpack__`` and ``__dlpack_device__``.
+        An object with ``__dlpack__`` and ``__dlpack_device__``.
     place : Place or str, optional
-        Where the tensor shall be. Default: the place whose memory it lies in; of several, the host before others.
+        The tensor's place. Default: the place whose memory holds the array; the host's, if there are several.
 
     Raises
     ------
     TensorError
-        If no place here has memory of that DLPack device type, or its namespace does not take the array.
+        If no place has memory of that DLPack device type, or its namespace does not accept the array.
     """
     if not hasattr(source, "__dlpack_device__"):
         raise TensorError(f"from_dlpack got {type(source).__name__}; expected an array that has __dlpack__")
     kind, index = (int(number) for number in source.__dlpack_device__())
-    wanted = None if place is None else Place.parse(place)
-    found = [
+    requested = None if place is None else Place.parse(place)
+    candidates = [
         (unit, read)
         for unit in map(devices.unit, devices.places())
         if unit.info.dlpack == kind
@@ -268,9 +268,9 @@ def from_dlpack(source: Any, place: PlaceLike | None = None) -> Tensor:
         and unit.array is not None
         and (read := unit.array.extra("from_dlpack")) is not None
     ]
-    if not found:
+    if not candidates:
         raise TensorError(f"no place here holds memory of DLPack device type {kind}")
-    unit, read = min(found, key=lambda each: (each[0].place != wanted, not each[0].info.host))
+    unit, read = min(candidates, key=lambda each: (each[0].place != requested, not each[0].info.host))
     try:
         array = read(source)
     except Exception as exc:
@@ -278,7 +278,7 @@ def from_dlpack(source: Any, place: PlaceLike | None = None) -> Tensor:
     spec = Spec.of(tuple(array.shape), str(array.dtype).rpartition(".")[2])
     tensor = adopt(array, spec, get_context(unit.place))
     if tensor is not None and tensor.allocation is not None:
-        tensor.allocation.open_for_good()  # the other library's as much as ours
+        tensor.allocation.open_for_good()  # the other library may write it at any time
     if tensor is None and unit.info.host:
         tensor = Tensor().set(np.asarray(array), unit.place)
     elif tensor is None:

@@ -1,4 +1,4 @@
-"""Fluid's numbers for types, so that old programs and attributes that hold them are understood."""
+"""Fluid's numbers for data types, so that old programs and saved attributes can be read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def dtype_of(value: Any) -> str:
     Raises
     ------
     DtypeError
-        If it names none.
+        If it names no data type.
     """
     if value is None:
         raise DtypeError("the data type is None; name one, such as 'float32'")
@@ -80,4 +80,4 @@ class AttrType(Enum):
 
 
 _ATTR_KINDS = {"str": "string", "strs": "strings", "dtype": "int"}
-"""Those that are called otherwise; a data type is a number in Fluid."""
+"""Kinds whose name differs in Fluid; a data type is a number there."""

@@ -1,4 +1,4 @@
-"""Memory that a run writes: what is fed from it is copied before."""
+"""The memory that a run writes: feeds that alias it are copied before the run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Written:
         ranges = sorted([_range(tensor.allocation) for tensor in tensors if tensor.allocation is not None])
         begins, ends = zip(*ranges, strict=True) if ranges else ((), ())
         self._begins = begins
-        self._ends = tuple(accumulate(ends, max))  # of all up to this one
+        self._ends = tuple(accumulate(ends, max))  # the maximum end of all ranges up to this one
 
     def __bool__(self) -> bool:
         return bool(self._begins)
 
     def apart(self, feed: Tensor) -> Tensor:
-        """What is fed, or a copy where it shares memory with what is written."""
+        """Return the fed tensor, or a copy if it shares memory with the written tensors."""
         if not self._begins or feed.allocation is None or feed.place is None:
             return feed
         begin, end = _range(feed.allocation)
@@ -36,7 +36,7 @@ class Written:
 
 
 def _range(allocation: Allocation) -> tuple[int, int]:
-    """Where it begins and ends; without addresses, handles lie further apart than any of them is long."""
+    """The range of an allocation's addresses. Handles without an address get distinct, far-apart ranges."""
     block = allocation.block
     if block is None:
         return 0, 0

@@ -51,7 +51,7 @@ FORKS = """
 import fluidlite.base.fork
 import fluidlite.platform.context
 
-fluidlite.platform.context._PATIENCE = 1000.0  # no child may wait for a thread that is not there
+fluidlite.platform.context._PATIENCE_SECONDS = 1000.0  # no child may wait for a thread that is not there
 fluidlite.base.fork._PATIENCE_SECONDS = 100.0  # and each fork waits for what threads do under a lock
 main, startup, y = program()
 exe, scope = fluid.Executor(place, fallback="allow"), fluid.Scope()
@@ -216,7 +216,7 @@ def test_a_fork_waits_for_what_others_do_under_a_lock(ends: bool, monkeypatch: p
 
     monkeypatch.setattr("fluidlite.base.fork._PATIENCE_SECONDS", 30.0 if ends else 0.2)
     lock, mine = new_rlock(), new_rlock()
-    monkeypatch.setattr("fluidlite.base.fork._holding", [lambda: (mine,), lambda: (lock,)])
+    monkeypatch.setattr("fluidlite.base.fork._lock_providers", [lambda: (mine,), lambda: (lock,)])
     ready, end, steps = threading.Event(), threading.Event(), [0]
 
     def work() -> None:

@@ -20,7 +20,7 @@ from operator_checks import CHECKS, QUARTERS, by_operator, pairwise, run_checks,
 
 import fluidlite as fluid
 from fluidlite.devices.cpu import CPUDevice, NumPyArrays
-from fluidlite.devices.cuda.array import WITH_PLACE, namespace
+from fluidlite.devices.cuda.array import WITH_OUT, namespace
 from fluidlite.platform.device_registry import devices
 from fluidlite.plugin import DeviceInfo, Span
 from fluidlite.testing import Check
@@ -240,6 +240,6 @@ def test_the_namespace_follows_the_standard_and_takes_places() -> None:
     names = [name for name in standard.__all__ if name[0].islower() and "strict" not in name]
     missing = [name for name in names if not hasattr(xp, name)]
     assert missing == []
-    for name in WITH_PLACE:
+    for name in WITH_OUT:
         assert getattr(xp, name) is getattr(cupy, name)
     assert fits(xp.sign, "sign", 2, ()) == ""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fluidlite.devices.cuda.language import CUDALanguage, Kernel, best_architecture, nvrtc_compile
+from fluidlite.devices.cuda.language import CompiledKernel, CUDALanguage, best_architecture, nvrtc_compile
 from fluidlite.plugin import CompileError
 
 AFFINE = """
@@ -225,7 +225,7 @@ def test_cuda_launch_packs_numbers_by_their_types(fake_cuda: Any) -> None:
         launches.append((grid, block, [type(value).__name__ for value in args]))
 
     language, handle = CUDALanguage(), fake_cuda.span(64).handle
-    kernel = Kernel(function, (None, np.int64, np.float32, np.uint8))
+    kernel = CompiledKernel(function, (None, np.int64, np.float32, np.uint8))
     language.launch(fake_cuda.context, kernel, 1000, (handle, 3, 2, True))
     language.launch(fake_cuda.context, kernel, 1000, (handle, 3, 2.5, True), group=1)
     language.launch(fake_cuda.context, kernel, 0, (handle, 3, 2.5, True))

@@ -21,7 +21,7 @@ import fluidlite as fluid
 from fluidlite import layers
 from fluidlite.base.lru_cache import LRUCache, _named, all_caches, weight_of
 from fluidlite.platform.context_pool import get_context
-from fluidlite.tensor.tensor_cache import _MOST_SPECS
+from fluidlite.tensor.tensor_cache import _MAX_SPECS
 from fluidlite.tensor.tensor_spec import Spec, _interned
 
 PACKAGE = Path(fluid.__file__).parent
@@ -30,10 +30,10 @@ WEAK = {"specs in use"}
 """Caches without a bound of their own: what they hold goes when nobody uses it."""
 
 MODULE_STATE = {
-    "devices/cpu/llvm.py": {"_gone": "till the next kernel is loaded"},
+    "devices/cpu/llvm.py": {"_released": "till the next kernel is loaded"},
     "base/collection.py": {"_phases": "start and stop"},
-    "base/lru_cache.py": {"_named": "one a name of a cache", "_others": "one a name of a cache"},
-    "base/fork.py": {"_first": "one a module that asks", "_holding": "one a module that asks"},
+    "base/lru_cache.py": {"_named": "one a name of a cache", "_external": "one a name of a cache"},
+    "base/fork.py": {"_child_callbacks": "one a module that asks", "_lock_providers": "one a module that asks"},
     "codegen/epilogue.py": {"_fused_operators": "weak"},
     "codegen/elementwise_form.py": {"_forms": "weak; of each operator as many as terms"},
     "codegen/language_kernel.py": {"_sources": "weak; of each kernel language a LRUCache"},
@@ -73,7 +73,7 @@ MODULE_STATE = {
     "control_flow/bodies.py": {"_bodies": "weak; of each operator one a block and context"},
     "operators/printing.py": {"_print_counts": "weak"},
     "operators/py_func.py": {"_functions": "one a Python function that programs call"},
-    "devices/cpu/thread_pool.py": {"_teams": "one"},
+    "devices/cpu/thread_pool.py": {"_pools": "one"},
     "platform/context_pool.py": {"_queues": "one a place"},
 }
 """What modules keep beside :class:`LRUCache` caches, and why that does not grow with runs."""
@@ -284,9 +284,9 @@ def test_tensors_that_runs_keep_are_of_few_specs() -> None:
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         y = layers.exp(layers.cumsum(layers.data("x", [-1], append_batch_size=False)))
         exe = fluid.Executor("cpu", mode="interpreted")
-        for size in range(1, _MOST_SPECS + 200):
+        for size in range(1, _MAX_SPECS + 200):
             exe.run(feed={"x": np.zeros(size, "float32")}, fetch_list=[y])
-            assert len(get_context("cpu").idle_tensors) <= _MOST_SPECS
+            assert len(get_context("cpu").idle_tensors) <= _MAX_SPECS
 
 
 def test_a_child_scope_goes_when_nobody_uses_it() -> None:

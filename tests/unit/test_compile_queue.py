@@ -20,7 +20,7 @@ import llvmlite.binding as llvm
 
 from fluidlite.base.errors import DeviceError
 from fluidlite.devices.cpu import compile_queue
-from fluidlite.devices.cpu.compile_queue import EACH, VARIABLE, CompileQueue, Job, most_processes
+from fluidlite.devices.cpu.compile_queue import MIN_JOBS_PER_PROCESS, VARIABLE, CompileQueue, Job, max_processes
 from fluidlite.devices.cpu.object_code import object_code
 
 ADDS = "define i64 @f(i64 %x) {{\n  %y = add i64 %x, {}\n  ret i64 %y\n}}\n"
@@ -53,33 +53,33 @@ def _processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_processes_make_the_same_code() -> None:
     queue = CompileQueue(refuse)
-    jobs = put(queue, range(4 * EACH))
+    jobs = put(queue, range(4 * MIN_JOBS_PER_PROCESS))
     wait(lambda: all(job.code is not None for job in jobs))
     assert [queue.result(job) for job in jobs] == [object_code(*job.request) for job in jobs]
     assert len({job.code for job in jobs}) == len(jobs) and all(job.seconds > 0 for job in jobs)
     wait(lambda: queue._processes == 0)
-    again = put(queue, range(100, 100 + 2 * EACH))  # they begin anew
+    again = put(queue, range(100, 100 + 2 * MIN_JOBS_PER_PROCESS))  # they begin anew
     wait(lambda: all(job.code is not None for job in again))
     wait(lambda: queue._processes == 0)
 
 
 def test_few_modules_begin_no_process() -> None:
     queue = CompileQueue(object_code)
-    jobs = put(queue, range(EACH))
+    jobs = put(queue, range(MIN_JOBS_PER_PROCESS))
     assert queue._processes == 0 and [queue.result(job) for job in jobs] == [object_code(*job.request) for job in jobs]
 
 
 def test_nothing_waits_where_no_process_may_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "0")
     queue = CompileQueue(object_code)
-    jobs = put(queue, range(4 * EACH))
+    jobs = put(queue, range(4 * MIN_JOBS_PER_PROCESS))
     assert queue._processes == 0
     assert [queue.result(job) for job in reversed(jobs)] == [object_code(*job.request) for job in reversed(jobs)]
 
 
 def test_threads_share_what_waits() -> None:
     queue = CompileQueue(object_code)
-    jobs, found = put(queue, range(6 * EACH)), dict[int, bytes]()
+    jobs, found = put(queue, range(6 * MIN_JOBS_PER_PROCESS)), dict[int, bytes]()
 
     def ask(turned: int) -> None:
         for job in jobs[::turned]:
@@ -98,26 +98,26 @@ def test_threads_share_what_waits() -> None:
 def test_a_process_that_does_not_begin_is_done_without(begin: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_queue, "_BEGIN", begin)
     queue = CompileQueue(object_code)
-    jobs = put(queue, range(4 * EACH))
+    jobs = put(queue, range(4 * MIN_JOBS_PER_PROCESS))
     assert [queue.result(job) for job in jobs] == [object_code(*job.request) for job in jobs]
     wait(lambda: queue._processes == 0)
     assert not queue._usable
-    put(queue, range(4 * EACH))
+    put(queue, range(4 * MIN_JOBS_PER_PROCESS))
     assert queue._processes == 0
 
 
 def test_no_executable_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     queue = CompileQueue(object_code)
-    jobs = put(queue, range(2 * EACH))
+    jobs = put(queue, range(2 * MIN_JOBS_PER_PROCESS))
     assert [queue.result(job) for job in jobs] == [object_code(*job.request) for job in jobs]
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setattr(sys, "executable", "")
-    assert most_processes() == 0
+    assert max_processes() == 0
     monkeypatch.undo()
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    assert most_processes() == 0
+    assert max_processes() == 0
 
 
 @pytest.mark.parametrize("answer", ["", "stdout.buffer.write(b'12345')"], ids=["none", "half of one"])
@@ -130,8 +130,8 @@ def test_what_a_process_leaves_undone_is_compiled_here(answer: str, monkeypatch:
         {"sys." + answer if answer else "pass"}
     """)  # fmt: skip
     queue = CompileQueue(object_code)
-    jobs = put(queue, range(2 * EACH))
-    wait(lambda: any(job.taken == 0 for job in jobs) or queue._processes == 0)
+    jobs = put(queue, range(2 * MIN_JOBS_PER_PROCESS))
+    wait(lambda: any(job.claimed_in == 0 for job in jobs) or queue._processes == 0)
     assert [queue.result(job) for job in jobs] == [object_code(*job.request) for job in jobs]
     assert queue._usable  # it was given back, and not waited for
 
@@ -140,7 +140,7 @@ def test_what_a_process_leaves_undone_is_compiled_here(answer: str, monkeypatch:
 def test_refused_text_is_said(here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(int(not here)))
     queue = CompileQueue(object_code if here else refuse)
-    jobs = [queue.put("define i64 @f() { ret i32 0 }", *MACHINE) for _ in range(2 * EACH)]
+    jobs = [queue.put("define i64 @f() { ret i32 0 }", *MACHINE) for _ in range(2 * MIN_JOBS_PER_PROCESS)]
     if not here:
         wait(lambda: all(job.reason for job in jobs))
     for job in jobs:
@@ -170,7 +170,7 @@ def test_an_interrupt_gives_the_module_back(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_a_process_never_answers_is_compiled_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_queue, "PATIENCE_SECONDS", 0.1)
     queue = CompileQueue(object_code)
-    jobs = put(queue, range(EACH))
+    jobs = put(queue, range(MIN_JOBS_PER_PROCESS))
     assert [queue._take() for _ in jobs] == jobs
     assert [queue.result(job) for job in jobs] == [object_code(*job.request) for job in jobs]
     assert queue._generation == 1 and not queue._usable  # it waited once, and lets no process begin again
@@ -191,9 +191,9 @@ def test_what_nobody_asks_for_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_child_compiles_what_others_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever threads and processes of the parent were at when it was forked."""
     queue = CompileQueue(object_code)
-    jobs = put(queue, range(6 * EACH))
+    jobs = put(queue, range(6 * MIN_JOBS_PER_PROCESS))
     for job in jobs[::2]:
-        job.taken = 0
+        job.claimed_in = 0
     child = os.fork()
     if not child:
         queue.begin_anew()
@@ -202,13 +202,13 @@ def test_a_child_compiles_what_others_took(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_variable_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert most_processes() == 2
+    assert max_processes() == 2
     for wrong in ("-1", "two", "1.5"):
         monkeypatch.setenv(VARIABLE, wrong)
         with pytest.raises(DeviceError, match=f"{VARIABLE} is '{wrong}'; expected a number"):
-            most_processes()
+            max_processes()
     monkeypatch.delenv(VARIABLE)
-    assert 0 <= most_processes() <= compile_queue.MOST
+    assert 0 <= max_processes() <= compile_queue.MAX_PROCESSES
 
 
 def test_who_sets_it_wrongly_reads_its_name(tmp_path: Path) -> None:
@@ -255,4 +255,4 @@ def test_a_program_trains_alike(tmp_path: Path) -> None:
         found.append((losses, [int(count) for count in counts.split()]))
     (alone, cold), (beside, as_cold), (again, disk) = found
     assert alone == beside == again
-    assert cold[0] == as_cold[0] > 2 * EACH and disk == [0, cold[0]]
+    assert cold[0] == as_cold[0] > 2 * MIN_JOBS_PER_PROCESS and disk == [0, cold[0]]

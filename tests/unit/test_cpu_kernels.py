@@ -22,8 +22,8 @@ pytest.importorskip("llvmlite")
 pytest.importorskip("pycparser")
 
 from fluidlite.base.disk_cache import DiskCache
-from fluidlite.devices.cpu.language import MANY, Kernel, LLVMLanguage
-from fluidlite.devices.cpu.thread_pool import ALONE, ENTRIES, team
+from fluidlite.devices.cpu.language import MIN_UNTIMED_SHARED_ITEMS, CompiledKernel, LLVMLanguage
+from fluidlite.devices.cpu.thread_pool import ENTRY_SLOTS, SERIAL_SOURCE, thread_pool
 from fluidlite.platform.context_pool import get_context
 
 SOURCE = """
@@ -39,7 +39,7 @@ class Context:
         self.threads = threads
 
 
-def compiled(language: LLVMLanguage, source: str = SOURCE) -> Kernel:
+def compiled(language: LLVMLanguage, source: str = SOURCE) -> CompiledKernel:
     """A kernel whose machine code is there, as somebody asked where it is."""
     kernel = language.compile(None, source, "count", PARAMETERS)
     assert kernel.address
@@ -123,7 +123,10 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> LLVMLanguage:
 
 
 @pytest.mark.parametrize("threads", [None, 1, 2, 3])
-@pytest.mark.parametrize("items", [1, 2, 255, MANY - 1, MANY, MANY + 1, 1_000_003])
+@pytest.mark.parametrize(
+    "items",
+    [1, 2, 255, MIN_UNTIMED_SHARED_ITEMS - 1, MIN_UNTIMED_SHARED_ITEMS, MIN_UNTIMED_SHARED_ITEMS + 1, 1_000_003],
+)
 @pytest.mark.parametrize("group", [None, 1])
 def test_each_item_is_computed_once(language: LLVMLanguage, threads: int | None, items: int, group: int | None) -> None:
     kernel = language.compile(None, SOURCE, "count", PARAMETERS)
@@ -138,7 +141,7 @@ def test_each_item_is_computed_once(language: LLVMLanguage, threads: int | None,
 def test_a_chain_does_launches_in_their_order(language: LLVMLanguage) -> None:
     add = language.compile(None, SOURCE, "count", PARAMETERS)
     double = language.compile(None, SOURCE.replace("+= gid + add", "*= add"), "count", PARAMETERS)
-    small, large = np.zeros(3, "int64"), np.zeros(MANY * 5 + 1, "int64")
+    small, large = np.zeros(3, "int64"), np.zeros(MIN_UNTIMED_SHARED_ITEMS * 5 + 1, "int64")
     launches = [(add, a.size, (a, 1, a.size), group) for a in (small, large) for group in (None, 1)]
     launches += [(double, a.size, (a, 3, a.size), None) for a in (small, large)] + [(add, 0, (small, 9, 0), None)]
     chain = language.chain(Context(), launches)
@@ -152,7 +155,7 @@ def test_a_chain_does_launches_in_their_order(language: LLVMLanguage) -> None:
 
 
 @pytest.mark.parametrize("threads", [None, 1, 2])
-@pytest.mark.parametrize("sizes", [(3,), (3, 5, 511), (4096,), (3, MANY * 2)])
+@pytest.mark.parametrize("sizes", [(3,), (3, 5, 511), (4096,), (3, MIN_UNTIMED_SHARED_ITEMS * 2)])
 def test_a_chain_does_the_same_at_every_call(
     language: LLVMLanguage, threads: int | None, sizes: tuple[int, ...]
 ) -> None:
@@ -168,7 +171,7 @@ def test_a_chain_does_the_same_at_every_call(
 
 def test_a_chain_follows_the_threads_of_its_context(language: LLVMLanguage) -> None:
     kernel = language.compile(None, SOURCE, "count", PARAMETERS)
-    out, context = np.zeros(MANY * 2, "int64"), Context(1)
+    out, context = np.zeros(MIN_UNTIMED_SHARED_ITEMS * 2, "int64"), Context(1)
     chain = language.chain(context, [(kernel, out.size, (out, 0, out.size), None)])
     for number, threads in enumerate((1, 1, 1, 2, None, 1), 1):
         context.threads = threads
@@ -179,11 +182,13 @@ def test_a_chain_follows_the_threads_of_its_context(language: LLVMLanguage) -> N
 def test_short_chains_have_entries_which_are_given_back(
     language: LLVMLanguage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fluidlite.devices.cpu.command_buffer.BRIEF", 60.0)  # whatever else the processor does
-    crew = team(language.compiler.load)
+    monkeypatch.setattr(
+        "fluidlite.devices.cpu.command_buffer.MAX_LOCKED_SECONDS", 60.0
+    )  # whatever else the processor does
+    crew = thread_pool(language.compiler.load)
     kernel = language.compile(None, SOURCE, "count", PARAMETERS)
     gc.collect()
-    free, outs = len(crew._free), [np.zeros(2, "int64") for _ in range(ENTRIES + 5)]
+    free, outs = len(crew._free), [np.zeros(2, "int64") for _ in range(ENTRY_SLOTS + 5)]
     chains = [language.chain(Context(), [(kernel, 2, (out, 1, 2), None)]) for out in outs]
     for number in range(1, 5):
         for chain, out in zip(chains, outs, strict=True):
@@ -205,19 +210,19 @@ def test_short_chains_have_entries_which_are_given_back(
 def test_where_there_are_no_threads_the_caller_computes(
     language: LLVMLanguage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fluidlite.devices.cpu.thread_pool.THREADS", ALONE)
-    monkeypatch.setattr("fluidlite.devices.cpu.thread_pool._teams", [])
+    monkeypatch.setattr("fluidlite.devices.cpu.thread_pool.POSIX_SOURCE", SERIAL_SOURCE)
+    monkeypatch.setattr("fluidlite.devices.cpu.thread_pool._pools", [])
     kernel = language.compile(None, SOURCE, "count", PARAMETERS)
-    out = np.zeros(MANY * 3, "int64")
+    out = np.zeros(MIN_UNTIMED_SHARED_ITEMS * 3, "int64")
     language.launch(Context(), kernel, out.size, (out, 2, out.size))
     language.chain(Context(), [(kernel, out.size, (out, 0, out.size), None)]).run()
     assert (out == 2 * np.arange(out.size) + 2).all()
-    assert team(language.compiler.load).workers == 0
+    assert thread_pool(language.compiler.load).workers == 0
 
 
 def test_threads_share_the_items(language: LLVMLanguage) -> None:
     """Where there is more than one processor, another thread takes part in a long job."""
-    crew = team(language.compiler.load)
+    crew = thread_pool(language.compiler.load)
     if crew.workers < 1:
         pytest.skip("one processor")
     source = """
@@ -243,12 +248,12 @@ def test_short_jobs_are_left_to_one_thread(language: LLVMLanguage) -> None:
     out = np.zeros(64, "int64")
     for _ in range(10_000):  # till none of the other programs takes the processor meanwhile
         language.launch(Context(), kernel, 8, (out, 1, 8), 1)
-        if not kernel.worth[8]:
+        if not kernel.is_shared[8]:
             break
-    assert kernel.worth == {8: False}
-    assert not kernel.shares(8, 1)
-    assert kernel.shares(MANY, None)
-    assert not kernel.shares(MANY, 1)
+    assert kernel.is_shared == {8: False}
+    assert not kernel.should_share(8, 1)
+    assert kernel.should_share(MIN_UNTIMED_SHARED_ITEMS, None)
+    assert not kernel.should_share(MIN_UNTIMED_SHARED_ITEMS, 1)
 
 
 def test_jobs_of_several_threads_do_not_mix(language: LLVMLanguage) -> None:
@@ -317,9 +322,9 @@ language = LLVMLanguage(DiskCache(Path({str(tmp_path / "cache")!r})))
 found, keep = [], Code.keep
 Code.keep = lambda code: (found.append(code.address("team_mutex")), keep(code))
 load = lambda text, names, *key: language.compiler.load(text, [*names, "team_mutex"], *key)
-crew = teams.team(load)
+crew = teams.thread_pool(load)
 kernel = language.compile(None, {SOURCE!r}, "count", {PARAMETERS!r})
-out = np.zeros({MANY * 3}, "int64")
+out = np.zeros({MIN_UNTIMED_SHARED_ITEMS * 3}, "int64")
 packed = kernel.packed((out, 0, out.size))
 share = lambda with_crew: with_crew.run(kernel.address, packed, out.size, 1024, 1)
 share(crew)
@@ -331,7 +336,7 @@ if child == 0:
     share(crew)
     if not (out == 2 * np.arange(out.size)).all():
         os._exit(3)
-    anew = teams.team(load)
+    anew = teams.thread_pool(load)
     share(anew)
     os._exit(0 if (out == 3 * np.arange(out.size)).all() and anew is not crew else 4)
 _, status = os.waitpid(child, 0)
@@ -452,7 +457,7 @@ ADDS = "define i64 @f(i64 %%x) { %%y = add i64 %%x, %d\n ret i64 %%y }"
 def test_libraries_go_one_by_one_and_linkers_with_their_last(monkeypatch: pytest.MonkeyPatch) -> None:
     from fluidlite.devices.cpu import llvm
 
-    monkeypatch.setattr(llvm, "_LINKED", 2)
+    monkeypatch.setattr(llvm, "_LIBRARIES_PER_LINKER", 2)
     compiler, made = llvm.Compiler(None), []
     linkers = []
     for i in range(6):

@@ -1,4 +1,4 @@
-"""The CPU as a plugin like any other: NumPy memory, immediate copies, NumPy as array namespace."""
+"""The CPU as a plugin: NumPy memory, immediate copies, NumPy as array namespace."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import numpy as np
 from fluidlite.kernel_support import DoneEvent
 from fluidlite.plugin import ArrayBase, ContextBase, DeviceBase, DeviceInfo, Event, Span, hookimpl, numpy_dtype
 
-from .memory import ALIGNMENT, CPUAllocator, held
+from .memory import ALIGNMENT, CPUAllocator, as_handle
 
-BUFFER = 768  # elements that NumPy's functions buffer
-FEW = 2048  # elements under which a branch an element costs less than four calls
-WORDS: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
-WIDE = 256  # elements of a row from which an addition a row beats an index an element
+UFUNC_BUFFER_ELEMENTS = 768  # size of NumPy's ufunc buffer in a run; see `_state_of_runs`
+MIN_BRANCHLESS_ELEMENTS = 2048  # of a result: below it, one branch an element costs less than four calls
+INTEGERS_BY_ITEMSIZE: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+MIN_ROW_ADD_ELEMENTS = 256  # of a row: from there on, adding row by row beats adding by element index
 
 
 class CPUContext(ContextBase):
-    """A queue that is always idle: every call has done its work when it returns."""
+    """A queue that is always idle: every call completes its work before it returns."""
 
     def copy_in(self, dst: Span, src: memoryview) -> None:
         dst.handle[dst.offset : dst.offset + dst.nbytes] = np.frombuffer(src, np.uint8)
@@ -35,11 +35,11 @@ class CPUContext(ContextBase):
         dst.handle[dst.offset : dst.offset + dst.nbytes] = src.handle[src.offset : src.offset + src.nbytes]
 
     def activate(self) -> AbstractContextManager[Any]:
-        """Let NumPy be quiet about overflow and NaN, once around a run: they are values here, not mistakes."""
+        """Silence NumPy's warnings of overflow and NaN during a run, where they are valid values."""
         return _Quiet() if _STATE else np.errstate(all="ignore")
 
     def record(self) -> Event:
-        """Return an event that has happened."""
+        """Return a completed event."""
         return DoneEvent()
 
     def wait(self) -> None:
@@ -47,16 +47,16 @@ class CPUContext(ContextBase):
 
 
 def _state_of_runs() -> tuple[ContextVar[Any], Any] | None:
-    """Where NumPy keeps its state, and that of a run: no warnings, and a small buffer; None if that is not found.
+    """Return NumPy's context variable and its value for runs (no warnings, a small buffer); None if it is not found.
 
-    Of lines that fit into the buffer twice NumPy copies what is broadcast there, which takes twice as long as the
-    function; lines shorter than that gain nothing by copies of more. Setting what is made once takes a third of
-    the time of ``errstate`` and ``setbufsize``.
+    NumPy copies a broadcast operand into its buffer if the inner loop fits twice, which takes twice as long as the
+    function itself; shorter inner loops gain nothing from larger copies. Setting a prepared value takes a third of the
+    time of ``errstate`` and ``setbufsize``.
     """
 
     def inside() -> Context:
         with np.errstate(all="ignore"):
-            np.setbufsize(BUFFER)
+            np.setbufsize(UFUNC_BUFFER_ELEMENTS)
             return copy_context()
 
     before = copy_context()
@@ -68,12 +68,12 @@ _STATE = _state_of_runs()
 
 
 class _Quiet:
-    """NumPy's state in a run; what it was is restored."""
+    """Sets NumPy's state for a run, and restores the previous one."""
 
     __slots__ = ("_token",)
 
     def __enter__(self) -> None:
-        self._token = _STATE[0].set(_STATE[1])  # type: ignore[index]  # it is used where there is one
+        self._token = _STATE[0].set(_STATE[1])  # type: ignore[index]  # only used where _STATE exists
 
     def __exit__(self, *error: object) -> None:
         _STATE[0].reset(self._token)  # type: ignore[index]
@@ -86,7 +86,7 @@ def _scatter_add(out: Any, index: Any, values: Any) -> None:
     width = int(np.prod(out.shape[1:]))
     if out.ndim == 1 or not out.flags.c_contiguous:
         np.add.at(out, index, rows)
-    elif width < WIDE:  # add.at is fast on flat arrays only: measured 3.5 times on rows of 64
+    elif width < MIN_ROW_ADD_ELEMENTS:  # add.at is fast on flat arrays only: measured 3.5 times on rows of 64
         np.add.at(out.reshape(-1), (index[:, None] * width + np.arange(width)).reshape(-1), rows.reshape(-1))
     else:
         for position, target in enumerate(index.tolist()):
@@ -94,31 +94,31 @@ def _scatter_add(out: Any, index: Any, values: Any) -> None:
 
 
 def _where(condition: Any, x: Any, y: Any, out: Any = None) -> Any:
-    """Choose by a product with the condition's bit, without a branch an element: 19 us, not 211, on 64 K."""
+    """Select by multiplying with the condition's bit, without a branch an element: 19 us instead of 211 for 64 K."""
     size = max(condition.size, getattr(x, "size", 1), getattr(y, "size", 1))
-    small = size < FEW or condition.dtype != bool
+    small = size < MIN_BRANCHLESS_ELEMENTS or condition.dtype != bool
     kind = None if small else np.result_type(x, y)
-    if kind is None or kind.itemsize not in WORDS:
+    if kind is None or kind.itemsize not in INTEGERS_BY_ITEMSIZE:
         chosen = np.where(condition, x, y)
         if out is None:
             return chosen
         np.copyto(out, chosen)
         return out
-    word = WORDS[kind.itemsize]
+    word = INTEGERS_BY_ITEMSIZE[kind.itemsize]
     first, second = (np.asarray(value, kind).view(word) for value in (x, y))
     target = None if out is None else out.view(word)
-    if condition.size < size:  # once, not for each element
+    if condition.size < size:  # a broadcast condition is converted once
         condition = condition.astype(word)
     if second.ndim == 0 and second == 0:
-        made = np.multiply(first, condition, target, dtype=word)
+        selected = np.multiply(first, condition, target, dtype=word)
     elif target is not None and not any(np.may_share_memory(target, each) for each in (second, condition)):
         np.bitwise_xor(first, second, target)  # a new array costs more than the three calls
         np.multiply(target, condition, target, dtype=word)
-        made = np.bitwise_xor(target, second, target)
+        selected = np.bitwise_xor(target, second, target)
     else:
         differing = np.multiply(np.bitwise_xor(first, second), condition, dtype=word)
-        made = np.bitwise_xor(differing, second, target)
-    return made.view(kind) if out is None else out
+        selected = np.bitwise_xor(differing, second, target)
+    return selected.view(kind) if out is None else out
 
 
 class NumPyArrays(ArrayBase):
@@ -154,7 +154,9 @@ class NumPyArrays(ArrayBase):
             return None
         flags = array.flags
         return (
-            held(array.reshape(-1).view(np.uint8)) if flags.owndata and flags.c_contiguous and flags.writeable else None
+            as_handle(array.reshape(-1).view(np.uint8))
+            if flags.owndata and flags.c_contiguous and flags.writeable
+            else None
         )
 
     def extra(self, name: str) -> Any:
@@ -163,7 +165,7 @@ class NumPyArrays(ArrayBase):
 
 
 class CPUDevice(DeviceBase):
-    """The host: always there, always one."""
+    """The host: one device, always available."""
 
     kind = "cpu"
     place_name = "CPUPlace"
@@ -173,11 +175,11 @@ class CPUDevice(DeviceBase):
         self._arrays = NumPyArrays()
 
     def probe(self) -> int:
-        """There is one CPU place, whatever the number of sockets."""
+        """Return 1: one CPU place, whatever the number of sockets."""
         return 1
 
     def info(self, index: int) -> DeviceInfo:
-        """Name and memory as the system tells them."""
+        """Name and memory as the system reports them."""
         return DeviceInfo(
             name=_processor_name(), memory=_physical_memory(), alignment=ALIGNMENT, host=True, dlpack=1, fork_safe=True
         )

@@ -1,8 +1,8 @@
-"""Images: short sequences of launches that can be done at other addresses; many, one after the other, in one call.
+"""Images: short, relocatable sequences of launches; one call runs many of them in order.
 
-An image is what a routine launches, as words. Where an argument depends on a register (the address of an input, of
-memory of its own, or the number that deferred errors name), a word says which, and another what to add. So the
-operators of a graph that nobody has seen before are linked by writing down the addresses of each, and run natively.
+An image encodes the launches of a routine as words. An argument that depends on a register (the address of an input or
+of own memory, or the operator number of deferred errors) is encoded as the register and an offset. The operators of a
+new graph are therefore linked by writing the addresses of each, and run natively.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from fluidlite.platform.kernel_language import REGION_BIT
 MAX_REGISTERS = 256
 MAX_ARGUMENTS = 1024
 MAX_BYTES = 1 << 16
-"""Bytes of an image's inputs and own memory: threads would gain nothing by sharing launches on so little."""
+"""Limit of the bytes of an image's inputs and own memory: several threads would not speed up such small launches."""
 
-RUN = f"""
+RUN_SOURCE = f"""
 define void @fl_images(ptr %stream, i64 %words, ptr %bases) nounwind {{
 entry:
   %regs = alloca [{MAX_REGISTERS} x i64]
@@ -100,33 +100,33 @@ end:
   ret void
 }}
 """
-"""The stream is, for each image, its address and its registers: each an offset from one of the bases."""
+"""LLVM IR. The stream holds for each image its address and its registers: each an offset from one of the bases."""
 
 
 class Image:
-    """Launches at addresses that are said when they are done."""
+    """Launches whose addresses are provided when they run."""
 
     def __init__(self, words: Sequence[int], kernels: Sequence[Any]) -> None:
         self._words = array("q", words)
-        self._kernels = kernels  # their code lives as long as the image
+        self._kernels = kernels  # keeps their code alive
         self.address: int = self._words.buffer_info()[0]
 
 
 def image(
     recordings: Sequence[Sequence[Any]], memory: Sequence[tuple[int, int, int, int, int]], registers: int
 ) -> Image | None:
-    """Make the image of launches that were noted twice, at different addresses: what differs depends on a register.
+    """Return the image of launches recorded twice at different addresses: words that differ depend on a register.
 
     ``recordings``: two, each a list of (kernel, items, args, group).
-    ``memory``: (register, offset, start, start, nbytes): what lies at which offset from the value of which register,
-    and where it was in either recording.
-    ``registers``: how many are said, numbered from 1.
-    None: it is too large to be done by one thread, or a word cannot be told.
+    ``memory``: (register, offset, start, start, nbytes): a range at an offset from the value of a register, with its
+    start in either recording.
+    ``registers``: the number of registers, numbered from 1.
+    Returns None if the memory is too large for one thread, or a word cannot be attributed to a register.
     """
     first, second = recordings
     if len(first) != len(second) or registers >= MAX_REGISTERS or sum([nbytes for *_, nbytes in memory]) > MAX_BYTES:
         return None
-    if any([x == y for _, _, x, y, _ in memory]):  # what depends on it would look like a constant
+    if any([x == y for _, _, x, y, _ in memory]):  # a word that depends on it would look like a constant
         return None
     words: list[int] = [registers, len(first)]
     kernels = []
@@ -143,21 +143,21 @@ def image(
             if a == b and not any([0 <= a - x < nbytes or 0 <= a - y < nbytes for _, _, x, y, nbytes in memory]):
                 words += [0, a]
                 continue
-            found = [
+            relocations = [
                 (register, offset + a - x)
                 for register, offset, x, y, nbytes in memory
                 if a - x == b - y and 0 <= a - x <= nbytes
             ]
-            if len(found) != 1 or found[0][0] > registers:
+            if len(relocations) != 1 or relocations[0][0] > registers:
                 return None
-            words += found[0]
+            words += relocations[0]
         kernels.append(kernel)
     return Image(words, kernels)
 
 
 def runner(load: Any) -> Any:
-    """Return ``run(words, bases)``, which does the images of a stream; both are arrays of int64."""
-    code = load(RUN, ["fl_images"], RUN)
+    """Return ``run(words, bases)``, which runs the images of a stream; both are arrays of int64."""
+    code = load(RUN_SOURCE, ["fl_images"], RUN_SOURCE)
     call = code.function("fl_images", None, ("pointer", "int64", "pointer"), keep_lock=True)
     code.keep()
     pointer = ctypes.c_void_p

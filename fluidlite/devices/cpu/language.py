@@ -1,4 +1,4 @@
-"""The kernel language of the CPU: C, translated to LLVM IR and compiled for the processor; items shared by threads."""
+"""The kernel language of the CPU: C, translated to LLVM IR and compiled; threads share the work-items."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from .command_buffer import CommandBuffer
 from .images import Image, image, runner
 from .llvm import Compiler
 from .memory import address_of
-from .thread_pool import FEWEST, shared, team
+from .thread_pool import MIN_SHARED_ITEMS, schedule, thread_pool
 
-MANY = 1 << 17
-"""Short items that are shared by threads before it is known how long they take."""
-LONG, SHORT = 60e-6, 15e-6
-"""Seconds alone from which threads gain more than they cost, and seconds together below which one is enough."""
-MOST_KNOWN = 1024
+MIN_UNTIMED_SHARED_ITEMS = 1 << 17
+"""Short items from which a launch that was never timed uses several threads."""
+MIN_SERIAL_SECONDS, MIN_SHARED_SECONDS = 60e-6, 15e-6
+"""Time on one thread from which several threads pay off, and time on several threads below which one suffices."""
+MAX_TIMED_SIZES = 1024
+"""Numbers of items for which a kernel keeps its measured decision."""
 
 _PACKED = {
     "buffer": "Q",
@@ -46,14 +47,14 @@ _PACKED = {
 
 
 def packed_name(entry: str) -> str:
-    """The function that takes the arguments of a kernel side by side in memory."""
+    """The name of the function that takes a kernel's arguments packed in memory."""
     return f"{entry}_packed"
 
 
-class Kernel:
-    """A kernel: where it is, which its first run waits for, and how its arguments are packed."""
+class CompiledKernel:
+    """A kernel: its address, for which its first run waits for the compiler, and the packing of its arguments."""
 
-    __slots__ = ("__weakref__", "address", "buffers", "call", "code", "entry", "pack", "weight", "worth")
+    __slots__ = ("__weakref__", "address", "buffers", "call", "code", "entry", "is_shared", "pack", "weight")
     address: int
     call: Any
 
@@ -63,8 +64,8 @@ class Kernel:
         self.pack = struct.Struct("<" + "".join([_PACKED[name] for name in parameters])).pack
         self.buffers = tuple([i for i, name in enumerate(parameters) if name == "buffer"])
 
-        self.worth: dict[int, bool] = {}
-        """Whether it is worth sharing so many items, as far as that was measured."""
+        self.is_shared: dict[int, bool] = {}
+        """Whether several threads run a launch faster, by number of items, as measured."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("address", "call"):
@@ -77,25 +78,25 @@ class Kernel:
         self.call = self.code.function(packed, None, ("int64", "int64", "pointer"))
         return getattr(self, name)
 
-    def shares(self, items: int, group: int | None) -> bool:
-        """Whether threads should share so many items."""
-        known = self.worth.get(items)
-        if known is not None:
-            return known
-        if len(self.worth) > MOST_KNOWN:
-            self.worth.clear()
-        return group is None and items >= MANY
+    def should_share(self, items: int, group: int | None) -> bool:
+        """Whether several threads should share this number of items."""
+        measured = self.is_shared.get(items)
+        if measured is not None:
+            return measured
+        if len(self.is_shared) > MAX_TIMED_SIZES:
+            self.is_shared.clear()
+        return group is None and items >= MIN_UNTIMED_SHARED_ITEMS
 
     def packed(self, args: Sequence[Any]) -> bytes:
-        """Return the arguments as they lie in memory."""
-        given = list(args)
+        """Return the packed arguments."""
+        values = list(args)
         for i in self.buffers:
-            given[i] = address_of(given[i])
-        return self.pack(*given)
+            values[i] = address_of(values[i])
+        return self.pack(*values)
 
 
-Launch = tuple[Kernel, int, Sequence[Any], int | None]
-"""Kernel, items, arguments, group: what ``launch`` takes."""
+Launch = tuple[CompiledKernel, int, Sequence[Any], int | None]
+"""Kernel, items, arguments, group: the arguments of ``launch``."""
 
 
 class LLVMLanguage(KernelLanguageBase):
@@ -117,7 +118,7 @@ class LLVMLanguage(KernelLanguageBase):
 
     def __init__(self, cache: DiskCache | None = None) -> None:
         super().__init__()
-        if find_spec("pycparser") is None:  # said now; it is imported when the first kernel is compiled
+        if find_spec("pycparser") is None:  # checked now; it is imported when the first kernel is compiled
             raise ImportError("pycparser is not installed")
         self.compiler = Compiler(DiskCache() if cache is None else cache)
         names = {"sqrt", "floor", "ceil", "trunc", "fma", "fabs"}
@@ -132,10 +133,12 @@ class LLVMLanguage(KernelLanguageBase):
             math |= {"load.float16": "llvm_load_float16", "store.float16": "llvm_store_float16"}
         self.math: Mapping[str, str | None] = math
         self._run_images: Any = None
-        self._kernels: WeakValueDictionary[tuple[Any, ...], Kernel] = WeakValueDictionary()  # contexts share them
+        self._kernels: WeakValueDictionary[tuple[Any, ...], CompiledKernel] = (
+            WeakValueDictionary()
+        )  # contexts share them
 
-    def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Kernel:
-        """Translate and compile ``source``, or find it in the cache.
+    def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> CompiledKernel:
+        """Translate and compile ``source``, or return it from the cache.
 
         Raises CompileError if the text is not in the subset, has no ``entry``, or another number of parameters.
         """
@@ -144,21 +147,21 @@ class LLVMLanguage(KernelLanguageBase):
             text, kinds = c_to_llvm(source, entry)
             if len(kinds) != len(parameters):
                 raise CompileError(f"kernel {entry!r} has {len(kinds)} parameters, not {len(parameters)}", source)
-            # internal: it is compiled once, in the one function that calls it
+            # internal: LLVM compiles it only once, inlined into its one caller
             return text.replace(f"define void @{entry}(", f"define internal void @{entry}(", 1) + _packed(entry, kinds)
 
         key = (source, entry, parameters, opt_level())
-        found = self._kernels.get(key)
-        if found is not None:
-            return found
+        kernel = self._kernels.get(key)
+        if kernel is not None:
+            return kernel
         try:
             code = self.compiler.load(make, [packed_name(entry)], source, entry, _translator())
-        except DeviceError:  # it says itself what is wrong
+        except DeviceError:  # its message needs no prefix
             raise
         except RuntimeError as exc:
             raise CompileError(f"LLVM refuses kernel {entry!r}: {exc}", source) from exc
-        found = self._kernels[key] = Kernel(code, entry, parameters)
-        return found
+        kernel = self._kernels[key] = CompiledKernel(code, entry, parameters)
+        return kernel
 
     def image(self, recordings: Any, memory: Any, registers: int) -> Image | None:
         return image(recordings, memory, registers)
@@ -168,79 +171,85 @@ class LLVMLanguage(KernelLanguageBase):
             self._run_images = runner(self.compiler.load)
         self._run_images(words, bases)
 
-    def native(self, kinds: tuple[str, ...]) -> Kernel:
-        """Return a kernel that calls a C function: its first argument is the address, the others are the function's."""
-        found = self._kernels.get(kinds)
-        if found is None:
+    def native(self, kinds: tuple[str, ...]) -> CompiledKernel:
+        """Return a kernel that calls a C function: its arguments are the function's address and arguments."""
+        kernel = self._kernels.get(kinds)
+        if kernel is None:
             code = self.compiler.load(_calling(kinds), [packed_name("fl_native")], "native", *kinds)
-            found = self._kernels[kinds] = Kernel(code, "fl_native", ("pointer", *kinds))
-        return found
+            kernel = self._kernels[kinds] = CompiledKernel(code, "fl_native", ("pointer", *kinds))
+        return kernel
 
     def listings(self, source: str, entry: str, parameters: tuple[str, ...]) -> Mapping[str, str]:
-        """Return what LLVM is given."""
+        """Return the LLVM IR of a source."""
         text, _ = c_to_llvm(source, entry)
         return {".ll": text}
 
     def cache_info(self) -> Mapping[str, CacheInfo]:
-        """Return what the machine code on disk tells; its misses are what was compiled."""
+        """Return the statistics of the disk cache of machine code; its misses are the modules that were compiled."""
         compiler, cache = self.compiler, self.compiler.cache
         if cache is None:
             return {}
         return {"kernels on disk": replace(cache.info(), misses=compiler.compiled, seconds=compiler.seconds)}
 
-    def launch(self, context: Any, kernel: Kernel, items: int, args: Sequence[Any], group: int | None = None) -> None:
-        """Compute ``items`` work items; returns when they are done."""
+    def launch(
+        self, context: Any, kernel: CompiledKernel, items: int, args: Sequence[Any], group: int | None = None
+    ) -> None:
+        """Compute ``items`` work items before returning."""
         if items > 0:
             self.launch_packed(context, kernel, items, kernel.packed(args), group)
 
-    def launch_packed(self, context: Any, kernel: Kernel, items: int, packed: bytes, group: int | None) -> None:
-        """Compute one or more work items, with arguments as they lie in memory."""
+    def launch_packed(self, context: Any, kernel: CompiledKernel, items: int, packed: bytes, group: int | None) -> None:
+        """Compute one or more work items, with packed arguments."""
         threads = context.threads
-        if threads == 1 or items < FEWEST[group is not None]:
+        if threads == 1 or items < MIN_SHARED_ITEMS[group is not None]:
             kernel.call(0, items, packed)
             return
-        call = kernel.call  # a first run waits for it, which is no time of its own
+        call = kernel.call  # before the timing: the first access waits for the compiler
         start = perf_counter()
-        if kernel.shares(items, group):
-            crew = team(self.compiler.load)
-            crew.run(kernel.address, packed, items, *shared(crew, items, group, threads))
-            worth = perf_counter() - start > SHORT
+        if kernel.should_share(items, group):
+            pool = thread_pool(self.compiler.load)
+            pool.run(kernel.address, packed, items, *schedule(pool, items, group, threads))
+            is_shared = perf_counter() - start > MIN_SHARED_SECONDS
         else:
             call(0, items, packed)
-            worth = perf_counter() - start > LONG
-        kernel.worth[items] = worth
+            is_shared = perf_counter() - start > MIN_SERIAL_SECONDS
+        kernel.is_shared[items] = is_shared
 
     def chain(self, context: Any, launches: Sequence[Launch]) -> CommandBuffer:
-        """Return what does launches one after the other, on the memory that they name now, in one call."""
-        return CommandBuffer(team(self.compiler.load), context, launches, self.launch_packed)
+        """Return a command buffer: it runs launches in order, on the memory that they name, in one call."""
+        return CommandBuffer(thread_pool(self.compiler.load), context, launches, self.launch_packed)
 
 
 @cache
 def _translator() -> str:
-    """Return a hash of what makes machine code of C: code that another version made is not found."""
-    found = hashlib.sha256()
-    mine = Path(__file__)
-    for file in (mine, mine.with_name("object_code.py"), *sorted(Path(inspect.getfile(c_to_llvm)).parent.glob("*.py"))):
-        found.update(file.read_bytes())
-    return found.hexdigest()
+    """Return a hash of the translator's and compiler's sources: it invalidates code of other versions."""
+    digest = hashlib.sha256()
+    this_file = Path(__file__)
+    for file in (
+        this_file,
+        this_file.with_name("object_code.py"),
+        *sorted(Path(inspect.getfile(c_to_llvm)).parent.glob("*.py")),
+    ):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 _TYPES = {"pointer": "ptr", "int32": "i32", "int64": "i64", "float32": "float", "float64": "double"}
 
 
 def _calling(kinds: Sequence[str]) -> str:
-    """Return LLVM IR that calls the function whose address comes first, with arguments that lie eight bytes apart."""
+    """Return LLVM IR that calls a function at a packed address, with packed arguments eight bytes apart."""
     types = ["ptr", *[_TYPES[kind] for kind in kinds]]
     return _unpacking("fl_native", types, "%a0", [f"{kind} %a{i}" for i, kind in enumerate(types) if i])
 
 
 def _packed(entry: str, kinds: Sequence[str]) -> str:
-    given = ["i64 %begin", "i64 %end", *(f"{kind} %a{i}" for i, kind in enumerate(kinds))]
-    return _unpacking(entry, kinds, f"@{entry}", given)
+    parameters = ["i64 %begin", "i64 %end", *(f"{kind} %a{i}" for i, kind in enumerate(kinds))]
+    return _unpacking(entry, kinds, f"@{entry}", parameters)
 
 
-def _unpacking(name: str, kinds: Sequence[str], function: str, given: Sequence[str]) -> str:
+def _unpacking(name: str, kinds: Sequence[str], function: str, parameters: Sequence[str]) -> str:
     lines = [f"define void @{packed_name(name)}(i64 %begin, i64 %end, ptr %packed) nounwind {{"]
     for i, kind in enumerate(kinds):
         lines += [f"  %at{i} = getelementptr i64, ptr %packed, i64 {i}", f"  %a{i} = load {kind}, ptr %at{i}"]
-    return "\n".join([*lines, f"  call void {function}({', '.join(given)})", "  ret void", "}", ""])
+    return "\n".join([*lines, f"  call void {function}({', '.join(parameters)})", "  ret void", "}", ""])

@@ -1,4 +1,4 @@
-"""Machine code from LLVM IR, by llvmlite, for the processor that is there."""
+"""Compile LLVM IR to machine code for the host processor, with llvmlite."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from .compile_queue import queue
 
 _KINDS = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "pointer": ctypes.c_void_p}
 
-_LIBRARY = 48 << 10
-"""What LLVM keeps for loaded code beside the code: most of it is pages of memory that are not full."""
-_SHORTER = 8
-"""Machine code is about so much shorter than its IR."""
-_LINKED = 256
-"""Libraries of a linker, which keeps some 9 KiB for each that is gone."""
+_LIBRARY_BYTES = 48 << 10
+"""Bytes of LLVM's overhead for a loaded library: mostly partly filled pages of memory."""
+_IR_TO_CODE_RATIO = 8
+"""Approximate ratio of the bytes of IR to those of its machine code."""
+_LIBRARIES_PER_LINKER = 256
+"""Libraries after which a linker is replaced: it never frees about 9 KiB of each unloaded library."""
 
 _numbers = itertools.count()
 _compiling = new_rlock()
-"""Held while LLVM is at work, and by who forks: what LLVM itself locks is free in the child then."""
+"""Held by callers of LLVM, and by a thread that forks, so that LLVM's own locks are free in the child."""
 
 hold_at_fork(lambda: (_compiling,))
 
-_gone: deque[Any] = deque()
-"""Libraries of code that nobody holds. They are freed when LLVM is next at work: a finaliser may run anywhere, also
-where a fork does not wait for it, and the child would find LLVM's locks held."""
+_released: deque[Any] = deque()
+"""Libraries of unreferenced code. They are freed at the next compilation, not in a finalizer: a fork does not wait for
+finalizers, and the child would find LLVM's locks held."""
 
 
 def _object_code(text: str, level: int, cpu: str, features: str) -> bytes:
@@ -46,11 +46,11 @@ _queue = queue(_object_code)
 
 
 class Code:
-    """Machine code; it goes when nobody holds it.
+    """Machine code; it is unloaded when it is no longer referenced.
 
     ``library``: the loaded code; None: it is still to be compiled or loaded.
-    ``wait``, ``load``: code that is not there yet, and the library of it: asked for with the first address.
-    ``weight``: bytes of memory that it takes, about.
+    ``wait``, ``load``: wait for the compiled code, and load it as a library; called for the first address.
+    ``weight``: its approximate memory in bytes.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class Code:
         load: Callable[[bytes], Any] | None = None,
     ) -> None:
         self._library, self._wait, self._load = library, wait, load
-        self.weight = _LIBRARY + 4 * nbytes
+        self.weight = _LIBRARY_BYTES + 4 * nbytes
 
-    def __del__(self, gone: deque[Any] = _gone) -> None:  # a name of the module may be gone when Python ends
+    def __del__(self, gone: deque[Any] = _released) -> None:  # a global may be cleared at exit
         gone.append(self._library)
 
     def _loaded(self) -> Any:
         wait, load = self._wait, self._load
         if wait is not None and load is not None:
-            code = wait()  # without the lock: others compile meanwhile
+            code = wait()  # without the lock: other threads compile meanwhile
             with _compiling:
                 if self._library is None:
                     self._library = load(code)
@@ -77,33 +77,33 @@ class Code:
         return self._library
 
     def address(self, name: str) -> int:
-        """Return where a function, or a global variable, is that was named when it was loaded; wait for the code."""
+        """Return the address of a function or global variable that was named in `Compiler.load`; wait for the code."""
         library = self._library if self._library is not None else self._loaded()
-        found: int = library[name]
-        return found
+        address: int = library[name]
+        return address
 
     def function(
         self, name: str, result: str | None, parameters: Sequence[str], keep_lock: bool = False
     ) -> Callable[..., Any]:
-        """Return a function that lets go of the interpreter's lock while it runs, or keeps it."""
+        """Return a ctypes function that releases the interpreter's lock while it runs, or keeps it (``keep_lock``)."""
         kinds = [_KINDS[parameter] for parameter in parameters]
         make = ctypes.PYFUNCTYPE if keep_lock else ctypes.CFUNCTYPE
-        found = make(_KINDS[result] if result else None, *kinds)(self.address(name))
-        found.code = self  # type: ignore[attr-defined]
-        return found
+        function = make(_KINDS[result] if result else None, *kinds)(self.address(name))
+        function.code = self  # type: ignore[attr-defined]
+        return function
 
     def keep(self) -> None:
-        """Never let it go."""
+        """Never unload the library."""
         self._loaded().detach()
 
 
 class Compiler:
-    """Compiles for this machine: all that its processor has, no fast-math option, nothing contracted.
+    """Compiles for this machine, with all features of its processor, no fast-math option and no contraction.
 
-    ``cache``: where machine code is kept.
-    ``features``: of the processor, such as "f16c".
-    ``compiled``: how many modules were compiled, not found.
-    ``seconds``: spent on that.
+    ``cache``: the cache of machine code.
+    ``features``: the processor's features, such as "f16c".
+    ``compiled``: the number of modules that were compiled (cache misses).
+    ``seconds``: the time spent on compiling them.
     """
 
     def __init__(self, cache: DiskCache | None) -> None:
@@ -118,23 +118,23 @@ class Compiler:
         self._version = (llvmlite.__version__, self._cpu, self._text)
 
     def load(self, make: str | Callable[[], str], names: Sequence[str], *key: str) -> Code:
-        """Find the machine code of a module, or let it be compiled.
+        """Return the cached machine code of a module, or queue the module for compilation.
 
-        ``make``: LLVM IR, or what makes it if nothing is kept under ``key``.
-        ``names``: the functions and global variables whose addresses will be asked for.
-        ``*key``: what the IR was made from.
-        Raises RuntimeError with LLVM's reason, if it refuses the text.
+        ``make``: LLVM IR, or a function that returns it, called at a cache miss.
+        ``names``: the functions and global variables whose addresses are needed.
+        ``*key``: the source that the IR is derived from: the key in the cache.
+        Raises RuntimeError with LLVM's reason if it refuses the text.
         """
         level = opt_level()
         cache = self.cache if key else None
         key = (*self._version, str(level), *key)
-        kept = cache.get(*key) if cache is not None else None
+        cached = cache.get(*key) if cache is not None else None
         with _compiling:
-            _gone.clear()
-            if kept is not None:
+            _released.clear()
+            if cached is not None:
                 try:
-                    return Code(self._library(kept, names), len(kept))
-                except RuntimeError:  # made by a machine that this one is not
+                    return Code(self._library(cached, names), len(cached))
+                except RuntimeError:  # compiled on another kind of machine
                     pass
             text = make if isinstance(make, str) else make()
             object_code.check(text)
@@ -147,16 +147,16 @@ class Compiler:
                 cache.put(code, *key)
             return self._library(code, names)
 
-        return Code(None, len(text) // _SHORTER, partial(_queue.result, job), load)
+        return Code(None, len(text) // _IR_TO_CODE_RATIO, partial(_queue.result, job), load)
 
     def _library(self, code: bytes, names: Sequence[str]) -> Any:
-        """Load a module as a library of its own: modules name their functions alike, and go one by one.
+        """Load a module as a library of its own: functions of modules have equal names, and are unloaded separately.
 
-        One linker makes many: a processor's description and an engine for each would take ten times as long. What
-        it notes of a library stays when that goes, so that it is replaced now and then, and goes with its last one.
+        One linker serves many libraries: a target machine and an engine for each would take ten times as long. It
+        never frees its records of unloaded libraries, so it is replaced regularly, and ends with its last library.
         """
         number = next(_numbers)
-        if self._linker is None or number % _LINKED == 0:
+        if self._linker is None or number % _LIBRARIES_PER_LINKER == 0:
             machine = object_code.machine(MOST_OPTIMISED, self._cpu, self._text)
             self._linker = llvm.create_lljit_compiler(machine)
         builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()

@@ -12,12 +12,12 @@ ALIGNMENT = 64  # a cache line, and the widest vector
 
 
 class Bytes(np.ndarray[Any, np.dtype[np.uint8]]):
-    """Raw memory that knows its address: NumPy needs a microsecond to tell it."""
+    """Raw memory with its address as an attribute: NumPy takes a microsecond to compute it."""
 
     address: int
 
 
-def held(array: np.ndarray[Any, Any]) -> Bytes:
+def as_handle(array: np.ndarray[Any, Any]) -> Bytes:
     """Return a flat array of bytes as a handle."""
     handle = array.view(Bytes)
     handle.address = array.ctypes.data
@@ -30,20 +30,20 @@ class CPUAllocator(AllocatorBase):
     def allocate(self, nbytes: int) -> Any:
         try:
             raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-        except (ValueError, OverflowError) as exc:  # more than an address can count
+        except (ValueError, OverflowError) as exc:  # beyond the address range
             raise MemoryError(str(exc)) from exc
         start = -raw.ctypes.data % ALIGNMENT
-        return held(raw[start : start + nbytes])
+        return as_handle(raw[start : start + nbytes])
 
     def release(self, handle: Any) -> None:
-        """Nothing to do: the memory goes with the last array that views it."""
+        """Do nothing: NumPy frees the memory with the last array that views it."""
 
     def address(self, handle: Any) -> int | None:
         return address_of(handle)
 
 
 def address_of(handle: Any) -> int:
-    """Return where a handle begins; arrays of the user's are handles too."""
+    """Return the address of a handle; arrays of the user are handles too."""
     try:
         address: int = handle.address
     except AttributeError:

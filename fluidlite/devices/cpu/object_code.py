@@ -1,6 +1,6 @@
-"""Machine code of LLVM IR. Run as a program, it makes that of others: it imports nothing of this package.
+"""Compile LLVM IR to machine code. As a program this is a compile server, so it imports nothing of this package.
 
-It reads the arguments of :func:`object_code`, and writes the machine code and LLVM's reason, one of which is empty.
+The server reads the arguments of :func:`object_code`, and writes the machine code and LLVM's reason; one is empty.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ import llvmlite.binding as llvm
 from llvmlite.binding.ffi import ObjectRef
 from llvmlite.binding.newpassmanagers import NewPassManager
 
-MOST_TO_SEARCH = 24 << 10
-"""Bytes of text that LLVM searches for neighbours that become vectors although no loop says so, and for conditions that
-it could take out of loops. The former takes quadratic time, up to two seconds a kernel; and what has so much text has
-loops over lanes, which are vectors already."""
+MAX_SEARCHED_BYTES = 24 << 10
+"""Limit of the bytes of IR for which LLVM runs SLP vectorization and loop unswitching. The former takes quadratic time,
+up to two seconds a kernel; and kernels of so much text have explicit loops over lanes, which are vectorized anyway."""
 READY = "READY"
-"""The first answer."""
+"""The server's first answer: it accepts requests."""
 _PATIENCE_SECONDS = 60
-"""A process that is asked nothing for so long ends: who started it may have gone without a word."""
+"""Seconds without a request after which the server ends: its parent may have been killed."""
 
 
 @cache
 def machine(level: int, cpu: str, features: str) -> Any:
-    """LLVM's description of a processor."""
+    """LLVM's target machine of a processor."""
     target = llvm.Target.from_default_triple()
     return target.create_target_machine(cpu=cpu, features=features, opt=level, jit=True)
 
@@ -40,16 +39,16 @@ def check(text: str) -> None:
 
 
 def object_code(text: str, level: int, cpu: str, features: str) -> bytes:
-    """Compile a module: all that the processor has, no fast-math option, nothing contracted.
+    """Compile a module with all features of the processor, no fast-math option and no contraction.
 
-    ``level``: how much is optimised, 0 to 3.
-    ``cpu``, ``features``: what LLVM calls the processor, and what it has.
+    ``level``: the optimisation level, 0 to 3.
+    ``cpu``, ``features``: LLVM's names of the processor and of its features.
     Raises RuntimeError with LLVM's reason, if it refuses the text.
     """
     target = machine(level, cpu, features)
     module = llvm.parse_assembly(text)
     module.verify()
-    search = len(text) <= MOST_TO_SEARCH
+    search = len(text) <= MAX_SEARCHED_BYTES
     options = llvm.create_pipeline_tuning_options(speed_level=level if search else min(level, 1))
     options.loop_vectorization = level > 1
     options.slp_vectorization = level > 1 and search
@@ -74,7 +73,7 @@ def _dispose(passes: Any) -> None:
 
 def _serve() -> None:
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what LLVM prints is no answer
+    os.dup2(2, 1)  # output of LLVM must not mix with the answers
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     marshal.dump(READY, answers)

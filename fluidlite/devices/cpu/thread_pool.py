@@ -1,8 +1,8 @@
-"""Threads that share one kernel's items: LLVM IR, run beside the kernels that it calls.
+"""The CPU's thread pool: threads share the work-items of one kernel. It is written in LLVM IR, like the kernels.
 
-The caller posts a job and takes part in it; threads that are free join, and take the next ``grain`` items until none
-are left. A thread that wakes up too late finds the job closed. So a job costs no more than it saves: the caller waits
-only for threads that took items. A team does one job at a time; who finds it busy works alone.
+The caller posts a job and works on it too; idle threads join, and repeatedly take the next ``grain`` items. A thread
+that wakes up too late finds the job closed, so the caller waits only for threads that took items. The pool runs one
+job at a time; a caller that finds it busy computes alone.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from weakref import finalize
 
 from fluidlite.kernel_support import available_processors, new_lock
 
-MOST = 64
-ENTRIES = 32
-"""Chains that can be called without an argument, in a process."""
-CHUNKS = 4
-"""Parts for each thread, so that one that is late leaves its parts to others."""
-WHOLE = 256
-"""Short items are scheduled by multiples of it: whole vectors, and no cache line for two threads."""
-FEWEST = 2 * WHOLE, 2
-"""Items from which a launch may be shared: short ones, and those that a kernel takes in groups."""
-SPIN = 2000
-"""How often a thread looks for the next job before it sleeps: some ten microseconds."""
+MAX_THREADS = 64
+ENTRY_SLOTS = 32
+"""Chains of a process that have an entry point without arguments."""
+"""Threads of the pool at most, the caller included."""
+CHUNKS_PER_THREAD = 4
+"""Chunks of items for each thread, so that other threads take the chunks of a late one."""
+GRAIN_MULTIPLE = 256
+"""The grain size of short items is a multiple of this: whole vectors, and no cache line shared by two threads."""
+MIN_SHARED_ITEMS = 2 * GRAIN_MULTIPLE, 2
+"""Items from which a launch may use several threads: short items, and items in work-groups."""
+SPIN_ITERATIONS = 2000
+"""Polls for the next job before a thread sleeps: about ten microseconds."""
 
-# The team is global, since there is one in a process. Nothing is internal: of that LLVM would know that no pthread
-# function writes it, and read it once. What many threads write stands in a cache line of its own.
-THREADS = f"""
+# The pool's state is global, since a process has one pool. No variable is internal: LLVM would assume that pthread
+# functions do not write it, and read it only once. Variables that many threads write have a cache line of their own.
+POSIX_SOURCE = f"""
 @team_generation = global i64 0, align 128
 @team_open = global i64 0
 @team_active = global i64 0
@@ -111,7 +112,7 @@ spin:
 idle:
   fence seq_cst
   %spins = add i64 %spun, 1
-  %tired = icmp sgt i64 %spins, {SPIN}
+  %tired = icmp sgt i64 %spins, {SPIN_ITERATIONS}
   br i1 %tired, label %lock, label %spin
 lock:
   %l = call i32 @pthread_mutex_lock(ptr @team_mutex)
@@ -198,7 +199,7 @@ end:
 """
 
 
-CHAIN = """
+CHAIN_SOURCE = """
 %record = type { ptr, ptr, i64, i64, i64 }
 
 define void @fl_chain(ptr %chain) noinline nounwind {
@@ -228,14 +229,14 @@ end:
 
 
 def entries() -> str:
-    """LLVM IR of functions without arguments, each of which does the chain in its slot: there is nothing to convert."""
-    names = ", ".join([f"ptr @fl_entry_{i}" for i in range(ENTRIES)])
-    lines = [f"@fl_slots = global [{ENTRIES} x ptr] zeroinitializer"]
-    lines += [f"@fl_entries = global [{ENTRIES} x ptr] [{names}]"]
-    for i in range(ENTRIES):
+    """LLVM IR of functions that run the chain in their slot; without arguments, ctypes has nothing to convert."""
+    names = ", ".join([f"ptr @fl_entry_{i}" for i in range(ENTRY_SLOTS)])
+    lines = [f"@fl_slots = global [{ENTRY_SLOTS} x ptr] zeroinitializer"]
+    lines += [f"@fl_entries = global [{ENTRY_SLOTS} x ptr] [{names}]"]
+    for i in range(ENTRY_SLOTS):
         lines += [
             f"define void @fl_entry_{i}() nounwind {{",
-            f"  %chain = load ptr, ptr getelementptr ([{ENTRIES} x ptr], ptr @fl_slots, i64 0, i64 {i})",
+            f"  %chain = load ptr, ptr getelementptr ([{ENTRY_SLOTS} x ptr], ptr @fl_slots, i64 0, i64 {i})",
             "  call void @fl_chain(ptr %chain)",
             "  ret void",
             "}",
@@ -243,7 +244,7 @@ def entries() -> str:
     return "\n".join([*lines, ""])
 
 
-ALONE = """
+SERIAL_SOURCE = """
 define i32 @fl_team_begin(i64 %workers) nounwind {
   ret i32 0
 }
@@ -257,73 +258,73 @@ define void @fl_run(ptr %kernel, ptr %arguments, i64 %items, i64 %grain, i64 %wi
   ret void
 }
 """
-"""Where there are no POSIX threads."""
+"""The replacement on systems without POSIX threads."""
 
 
 class ThreadPool:
-    """The threads of this process; begun when first needed, and anew after a fork.
+    """The threads of this process; started when first needed, and again after a fork.
 
     ``run``: ``run(kernel, arguments, items, grain, width)``, where ``kernel(begin, end, arguments)`` computes items and
-    ``width`` is how many threads may join the caller.
-    ``chain``, ``brief_chain``: ``chain(records)`` does so for each of some records of those five, one after the other;
-    their number comes first. The second keeps the interpreter's lock.
-    ``leave``: let each caller work alone from now on: in a forked child, in which there are no threads, and in which
-    the mutex may be held by one of the parent's.
-    ``workers``: threads beside the caller's.
+    ``width`` is the number of threads that may join the caller.
+    ``chain``, ``locked_chain``: ``chain(records)`` does so for each of some records of those five, in order;
+    their number comes first. ``locked_chain`` keeps the interpreter's lock.
+    ``leave``: make each caller compute alone from now on: a forked child has no threads of the pool, and a thread of
+    the parent may hold the mutex.
+    ``workers``: the number of threads without the caller.
     """
 
     def __init__(self, load: Any) -> None:
-        text = (THREADS if os.name == "posix" else ALONE) + CHAIN + entries()
+        text = (POSIX_SOURCE if os.name == "posix" else SERIAL_SOURCE) + CHAIN_SOURCE + entries()
         names = ("fl_team_begin", "fl_team_leave", "fl_chain", "fl_run", "fl_entries", "fl_slots")
         code = load(text, names, text)
         begin = code.function("fl_team_begin", "int32", ("int64",))
-        self.workers: int = begin(min(available_processors(), MOST) - 1)
+        self.workers: int = begin(min(available_processors(), MAX_THREADS) - 1)
         self.leave = code.function("fl_team_leave", None, (), keep_lock=True)
         self.chain = code.function("fl_chain", None, ("pointer",))
-        self.brief_chain = code.function("fl_chain", None, ("pointer",), keep_lock=True)
+        self.locked_chain = code.function("fl_chain", None, ("pointer",), keep_lock=True)
         self.run = code.function("fl_run", None, ("pointer", "pointer", "int64", "int64", "int64"))
-        table = ctypes.c_size_t * ENTRIES
+        table = ctypes.c_size_t * ENTRY_SLOTS
         self._entries = table.from_address(code.address("fl_entries"))
         self._slots = table.from_address(code.address("fl_slots"))
-        self._free = deque(range(ENTRIES))
-        code.keep()  # threads wait in it as long as the process lives
+        self._free = deque(range(ENTRY_SLOTS))
+        code.keep()  # threads wait in this code until the process ends
 
     def entry(self, records: Any) -> Callable[[], None] | None:
-        """Return a function that does ``brief_chain(records)``, or None if there are too many already."""
+        """Return a function that runs ``locked_chain(records)``, or None if all slots are in use."""
         try:
             slot = self._free.popleft()
         except IndexError:
             return None
         self._slots[slot] = ctypes.addressof(records)
-        found: Any = ctypes.PYFUNCTYPE(None)(self._entries[slot])
-        found.records = records
-        finalize(found, self._free.append, slot).atexit = False
-        return found  # type: ignore[no-any-return]
+        function: Any = ctypes.PYFUNCTYPE(None)(self._entries[slot])
+        function.records = records
+        finalize(function, self._free.append, slot).atexit = False
+        return function  # type: ignore[no-any-return]
 
 
-def shared(team: ThreadPool, items: int, group: int | None, threads: int | None) -> tuple[int, int]:
-    """Return how many items a thread takes at a time, and how many threads may join the caller."""
-    width = team.workers if threads is None else min(team.workers, threads - 1)
-    grain = -(-items // ((width + 1) * CHUNKS))
-    return (-(-grain // WHOLE) * WHOLE if group is None else grain), width
+def schedule(pool: ThreadPool, items: int, group: int | None, threads: int | None) -> tuple[int, int]:
+    """Return the grain size (items that a thread takes at a time), and how many threads may join the caller."""
+    width = pool.workers if threads is None else min(pool.workers, threads - 1)
+    grain = -(-items // ((width + 1) * CHUNKS_PER_THREAD))
+    return (-(-grain // GRAIN_MULTIPLE) * GRAIN_MULTIPLE if group is None else grain), width
 
 
 _lock = new_lock()
-_teams: list[ThreadPool] = []
+_pools: list[ThreadPool] = []
 
 
-def team(load: Any) -> ThreadPool:
+def thread_pool(load: Any) -> ThreadPool:
     with _lock:
-        if not _teams:
-            _teams.append(ThreadPool(load))
-        return _teams[0]
+        if not _pools:
+            _pools.append(ThreadPool(load))
+        return _pools[0]
 
 
 def _leave_to_parent() -> None:
-    """Threads do not survive a fork: what was bound before it works alone, what is bound later has a new team."""
-    for old in _teams:
-        old.leave()
-    _teams.clear()
+    """In a forked child, which has no threads: earlier command buffers compute alone, later ones get a new pool."""
+    for pool in _pools:
+        pool.leave()
+    _pools.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -12,5 +12,5 @@ __all__ = ["CUDADevice", "register_devices"]
 
 @hookimpl
 def register_devices(register: Any) -> None:
-    """Hand CUDA over; the driver is looked for when a place is first used."""
+    """Register CUDA; its driver is loaded when a place is first used."""
     register(CUDADevice())

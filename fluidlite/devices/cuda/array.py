@@ -1,4 +1,4 @@
-"""CuPy as array namespace."""
+"""CuPy as the array namespace of CUDA devices."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 
 from fluidlite.plugin import ArrayBase, Span, numpy_dtype
 
-WITH_PLACE = ("ceil", "floor", "matmul", "trunc")
-"""Functions that CuPy gives a place for their result, and array-api-compat takes it from."""
+WITH_OUT = ("ceil", "floor", "matmul", "trunc")
+"""Functions that take ``out=`` in CuPy, but not in array-api-compat."""
 
 
 def namespace(cupy: Any) -> Any:
-    """Return the Array-API functions over CuPy, which take a place for their result as CuPy's own do.
+    """Return the Array-API functions over CuPy, with CuPy's ``out`` argument.
 
-    array-api-compat makes CuPy of whichever version follow the standard: it adds names and arguments that CuPy
-    lacks. Where its functions take no ``out``, CuPy's own come first; they differ from it in integers only (floor,
-    ceil, trunc), which expressions never give them.
+    array-api-compat makes any version of CuPy follow the standard: it adds names and arguments that CuPy lacks.
+    Where its functions take no ``out``, CuPy's own are used; they differ from it for integers only (floor, ceil,
+    trunc), and expressions never pass integers to them.
     """
     standard = importlib.import_module("array_api_compat.cupy")
 
     def sign(x: Any, out: Any = None) -> Any:
         """CuPy's sign of NaN is 0; the standard's is NaN."""
-        nan = None if x.dtype.kind in "biu" else cupy.isnan(x)  # before out, which may be x, is written
-        found = cupy.sign(x, out)
+        nan = None if x.dtype.kind in "biu" else cupy.isnan(x)  # before out is written: it may be x
+        result = cupy.sign(x, out)
         if nan is not None:
-            cupy.copyto(found, cupy.nan, where=nan)
-        return found
+            cupy.copyto(result, cupy.nan, where=nan)
+        return result
 
-    own = {name: getattr(cupy, name) for name in WITH_PLACE}
+    own = {name: getattr(cupy, name) for name in WITH_OUT}
     return SimpleNamespace(**{**vars(cupy), **vars(standard), **own, "sign": sign})
 
 
@@ -50,7 +50,7 @@ class CuPyArrays(ArrayBase):
 
     @cached_property
     def xp(self) -> Any:
-        """The namespace; made when first asked for."""
+        """The namespace, created at the first access."""
         return namespace(self._cupy)
 
     def wrap(self, span: Span, dims: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None) -> Any:
@@ -61,7 +61,7 @@ class CuPyArrays(ArrayBase):
     def adopt(self, array: Any) -> Any:
         """Return the memory of a C-contiguous array that CuPy itself allocated; else None.
 
-        A view is refused, and so is an array over one of our handles (all of them unowned memory, see the
+        A view is refused, and so is an array over a handle of this device (all are unowned memory, see the
         allocator): it may be a kernel's input, and two tensors would share memory.
         """
         if not isinstance(array, self._cupy.ndarray) or array.base is not None or not array.flags.c_contiguous:
@@ -69,7 +69,7 @@ class CuPyArrays(ArrayBase):
         return None if isinstance(array.data.mem, self._unowned) else array.data
 
     def extra(self, name: str) -> Any:
-        """Return one of the extras above, or None. The modules behind them are slow to import, so late."""
+        """Return one of the extras above, or None. Their modules are slow to import, so they are imported here."""
         if name == "erf":
             return importlib.import_module("cupyx.scipy.special").erf
         if name == "scatter_add":

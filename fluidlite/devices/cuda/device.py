@@ -43,10 +43,10 @@ class CUDAAllocator(AllocatorBase):
         try:
             with self._cuda.Device(self._index):
                 block = self._pool.malloc(nbytes)
-        except (self._cuda.memory.OutOfMemoryError, OverflowError) as exc:  # more than an address can count
+        except (self._cuda.memory.OutOfMemoryError, OverflowError) as exc:  # OverflowError: beyond the address range
             raise MemoryError(str(exc)) from exc
-        # Under another name ("unowned", though it keeps the block alive), so that the array capability
-        # can tell an array over our memory from one that CuPy allocated.
+        # As "unowned" memory, although it keeps the block alive, so that the array capability
+        # can distinguish an array over this allocator's memory from one that CuPy allocated.
         return self._cuda.MemoryPointer(self._cuda.UnownedMemory(block.ptr, nbytes, block, self._index), 0)
 
     def release(self, handle: Any) -> None:
@@ -74,7 +74,7 @@ class CUDAEvent:
 
 
 class CUDAStamp(CUDAEvent):
-    """An event in a stream that takes the time."""
+    """A timed event in a stream."""
 
     def __init__(self, cupy: Any, event: Any, guard: Callable[[Callable[[], object]], None]) -> None:
         super().__init__(event, guard)
@@ -101,7 +101,7 @@ class CUDAContext(ContextBase):
             yield
 
     def copy_in(self, dst: Span, src: memoryview) -> None:
-        """Copy host bytes in. From pageable memory CUDA returns when it has staged them, so ``src`` is free."""
+        """Copy host bytes in. From pageable memory CUDA returns after staging them, so ``src`` may be reused."""
         if not dst.nbytes:
             return
         address = _address(src)
@@ -115,7 +115,7 @@ class CUDAContext(ContextBase):
             self._transfer(dst.handle.ptr + dst.offset, _address(src), dst.nbytes, self._runtime.memcpyHostToDevice)
 
     def pinned(self, nbytes: int) -> memoryview:
-        """Page-locked host memory, of CuPy's pool of it."""
+        """Page-locked host memory from CuPy's pool."""
         with self._device():
             memory = self.cupy.cuda.alloc_pinned_memory(nbytes)
         return np.frombuffer(memory, np.uint8, nbytes).data
@@ -137,9 +137,9 @@ class CUDAContext(ContextBase):
         if src.nbytes:
             self.wait_for(dst_context.record())
             target, source = dst.handle.ptr + dst.offset, src.handle.ptr + src.offset
-            there, here = dst_context.place.index, self.place.index
+            peer, own = dst_context.place.index, self.place.index
             with self._device():
-                self._runtime.memcpyPeerAsync(target, there, source, here, src.nbytes, self.stream.ptr)
+                self._runtime.memcpyPeerAsync(target, peer, source, own, src.nbytes, self.stream.ptr)
             dst_context.wait_for(self.record())
         return True
 
@@ -147,11 +147,11 @@ class CUDAContext(ContextBase):
         return CUDAEvent(self._recorded(disable_timing=True), self._guard)
 
     def stamp(self) -> CUDAStamp:
-        """Put an event that takes the time into the stream."""
+        """Record a timed event in the stream."""
         return CUDAStamp(self.cupy, self._recorded(), self._guard)
 
     def wait_for(self, event: Event) -> None:
-        """Hold later work back until the event, of whichever GPU; an event of another kind blocks the host."""
+        """Make later work wait for an event of any GPU; an event of another kind blocks the host."""
         if isinstance(event, CUDAEvent):
             self.stream.wait_event(event.event)
         else:
@@ -179,7 +179,7 @@ class CUDAContext(ContextBase):
             self._runtime.memcpyAsync(dst, src, nbytes, direction, self.stream.ptr)
 
     def _guard(self, wait: Callable[[], object]) -> None:
-        """Call ``wait()``; tell a GPU that is gone from work that failed."""
+        """Call ``wait()``; raise DeviceLost if its error means that the GPU is lost."""
         try:
             wait()
         except self._runtime.CUDARuntimeError as exc:

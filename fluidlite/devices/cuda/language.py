@@ -1,4 +1,4 @@
-"""CUDA C as a kernel language: words, types, compiling with NVRTC and launching."""
+"""CUDA C as a kernel language: keywords, types, compiling with NVRTC and launching."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fluidlite.devices.cuda.graph import GraphChain
 from fluidlite.kernel_support import SHARED_MATH, LRUCache
 from fluidlite.plugin import CompileError, KernelLanguageBase
 
-BLOCK = 256  # threads of a block when the caller has no wish
-WARP = 32  # threads that run together anyway: a smaller block leaves some idle
+BLOCK = 256  # threads of a block, unless the caller names a group
+WARP = 32  # threads of a warp: a smaller block leaves some of them idle
 
-# What generated code may count on: no contraction (random numbers and fused chains have the same bits on every
+# Guarantees to generated code: no contraction (random numbers and fused chains have the same bits on every
 # place), denormals kept, division and square root correctly rounded. cupy.RawModule always adds
 # -ftz=true, which is why NVRTC is called here directly.
 OPTIONS = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
 
-# NVRTC has no math.h; these are the two constants of it that generated code uses
+# NVRTC has no math.h; generated code uses two of its constants
 PROLOGUE = """\
 #ifndef NAN
 #define NAN __int_as_float(0x7fffffff)
@@ -32,11 +32,11 @@ PROLOGUE = """\
 
 
 _compiled: LRUCache[bytes] = LRUCache(1024, "machine code of CUDA", 64 << 20)
-"""Each context compiles what it runs, mostly the same sources."""
+"""Machine code by source and architecture: each context compiles its kernels, mostly from the same sources."""
 
 
 def nvrtc_compile(source: str, architecture: str) -> bytes:
-    """Compile CUDA C, or find it; no GPU is needed.
+    """Compile CUDA C, or return the cached code; no GPU is needed.
 
     ``architecture``: ``"compute_80"`` gives PTX, ``"sm_80"`` machine code.
     Raises CompileError with NVRTC's log.
@@ -61,21 +61,21 @@ def _nvrtc(source: str, architecture: str) -> bytes:
 
 
 def best_architecture(capability: int) -> str:
-    """Return the target for a GPU: its own machine code, or PTX if it is newer than NVRTC knows.
+    """Return the target for a GPU: its own machine code, or PTX if NVRTC does not support it yet.
 
     ``capability``: the compute capability without its dot: 90 for 9.0.
     """
     nvrtc: Any = importlib.import_module("cupy_backends.cuda.libs.nvrtc")
-    known = nvrtc.getSupportedArchs()
-    if capability in known:
+    supported = nvrtc.getSupportedArchs()
+    if capability in supported:
         return f"sm_{capability}"
-    older = [each for each in known if each < capability]
+    older = [each for each in supported if each < capability]
     if not older:
-        raise CompileError(f"this NVRTC compiles for capability {min(known)} and later; the GPU has {capability}")
+        raise CompileError(f"this NVRTC compiles for capability {min(supported)} and later; the GPU has {capability}")
     return f"compute_{max(older)}"
 
 
-class Kernel(NamedTuple):
+class CompiledKernel(NamedTuple):
     """A loaded function, and the type that packs each argument (None: a buffer)."""
 
     function: Any
@@ -83,7 +83,7 @@ class Kernel(NamedTuple):
 
 
 class CUDALanguage(KernelLanguageBase):
-    """CUDA C; one object serves every GPU, for only ``compile`` depends on the model."""
+    """CUDA C; one object serves every GPU, since only ``compile`` depends on the model."""
 
     name = "cuda"
     suffix = ".cu"
@@ -107,7 +107,7 @@ class CUDALanguage(KernelLanguageBase):
         **{name: name for name in ("expm1", "log1p", "asin", "acos", "atan", "sinh", "cosh", "erf")},
     }
 
-    def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Kernel:
+    def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> CompiledKernel:
         """Compile ``source`` for the context's GPU and load ``entry``.
 
         Raises CompileError with NVRTC's log, or the driver's reason not to load the code.
@@ -121,20 +121,24 @@ class CUDALanguage(KernelLanguageBase):
                 function = module.get_function(entry)
             except cuda.driver.CUDADriverError as exc:
                 raise CompileError(f"CUDA cannot load kernel {entry!r}: {exc}", source) from exc
-        return Kernel(function, tuple(_scalar(name) for name in parameters))
+        return CompiledKernel(function, tuple(_scalar(name) for name in parameters))
 
-    def launch(self, context: Any, kernel: Kernel, items: int, args: Sequence[Any], group: int | None = None) -> None:
+    def launch(
+        self, context: Any, kernel: CompiledKernel, items: int, args: Sequence[Any], group: int | None = None
+    ) -> None:
         """Enqueue at least ``items`` threads, in whole blocks."""
         if items <= 0:
             return
         block = max(group, WARP) if group else BLOCK
-        # CuPy takes handles as they are, but Python numbers as 64 bits wide
+        # CuPy passes handles unchanged, but packs Python numbers as 64-bit values
         packed = [value if kind is None else kind(value) for kind, value in zip(kernel.types, args, strict=True)]
         with context.cupy.cuda.Device(context.place.index):
             kernel.function((-(-items // block),), (block,), packed, stream=context.stream)
 
-    def chain(self, context: Any, launches: Sequence[tuple[Kernel, int, Sequence[Any], int | None]]) -> GraphChain:
-        """Return what does launches in order, on the memory that they name: by a CUDA graph, where CUDA makes one."""
+    def chain(
+        self, context: Any, launches: Sequence[tuple[CompiledKernel, int, Sequence[Any], int | None]]
+    ) -> GraphChain:
+        """Return an object that runs launches in order, on the memory that they name: by a CUDA graph if possible."""
         return GraphChain(context, launches, self.launch)
 
 

@@ -1,7 +1,7 @@
 """NULL: a device that schedules and counts, and computes nothing.
 
-Its memory has sizes and no bytes, its kernels are prepared and launched and do nothing, and what is read from it are
-zeros. What is left is what the framework itself costs, and what it would do: launches, copies, memory.
+Its allocations have sizes but no bytes, its kernels are prepared and launched but do nothing, and reads return zeros.
+It measures the cost of the framework itself, and counts launches, copies and memory.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ __all__ = ["NullDevice", "register_devices"]
 
 @hookimpl
 def register_devices(register: Any) -> None:
-    """Hand the device over; it is not among ``places()``, and is used where it is named."""
+    """Register the device; it is used only where it is named, and is not among ``places()``."""
     register(NullDevice())

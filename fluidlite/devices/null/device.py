@@ -9,24 +9,24 @@ from fluidlite.plugin import AllocatorBase, ContextBase, DeviceBase, DeviceInfo,
 
 
 class NullAllocator(AllocatorBase):
-    """Hands out sizes: the framework counts them, and gives each back once."""
+    """Allocates sizes without bytes: the framework counts them, and releases each once."""
 
     def allocate(self, nbytes: int) -> Any:
-        """Return a handle of so many bytes, which are nowhere."""
+        """Return a handle without memory."""
         return [nbytes]
 
     def release(self, handle: Any) -> None:
-        """Forget it."""
+        """Do nothing."""
 
 
 class NullContext(ContextBase):
-    """A queue on which everything is done at once, since nothing is."""
+    """A queue that is always idle."""
 
     def copy_in(self, dst: Span, src: memoryview) -> None:
-        """Take nothing."""
+        """Copy nothing."""
 
     def copy_out(self, dst: memoryview, src: Span) -> None:
-        """Give zeros."""
+        """Write zeros."""
         dst[:] = bytes(len(dst))
 
     def copy_within(self, dst: Span, src: Span) -> None:
@@ -37,12 +37,12 @@ class NullContext(ContextBase):
 
 
 class NullLanguage(KernelLanguageBase):
-    """Plain C that is written, and not compiled."""
+    """Plain C that is emitted and not compiled."""
 
     name = "null"
 
     def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Any:
-        """Return what launches take."""
+        """Return the entry's name as the kernel."""
         return entry
 
     def launch(self, context: Any, kernel: Any, items: int, args: Sequence[Any], group: int | None = None) -> None:
@@ -57,7 +57,7 @@ class NullDevice(DeviceBase):
         self._language = NullLanguage()
 
     def probe(self) -> int:
-        """Return 1: it is everywhere."""
+        """Return 1: the device is always available."""
         return 1
 
     def info(self, index: int) -> DeviceInfo:

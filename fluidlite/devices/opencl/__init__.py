@@ -12,5 +12,5 @@ __all__ = ["OpenCLDevice", "register_devices"]
 
 @hookimpl
 def register_devices(register: Any) -> None:
-    """Hand OpenCL over; the driver is looked for when a place is first used."""
+    """Register OpenCL; its driver is loaded when a place is first used."""
     register(OpenCLDevice())

@@ -24,9 +24,9 @@ from fluidlite.plugin import (
 
 QUEUES = 4
 # Up to this size a host copy and a queued write (4 us) beat a blocking write (60 us on PoCL); from 64 KB they do not.
-STAGED = 32 * 1024
-# How many host buffers of copies in flight a context keeps alive; the oldest is waited for beyond that.
-IN_FLIGHT = 64
+MAX_STAGED_BYTES = 32 * 1024
+# Copies in flight whose host buffers a context keeps alive; beyond that it waits for the oldest.
+MAX_COPIES_IN_FLIGHT = 64
 
 
 class Board:
@@ -40,7 +40,7 @@ class Board:
         self._lost = {cl.status_code.DEVICE_NOT_AVAILABLE, cl.status_code.INVALID_COMMAND_QUEUE}
 
     def finish(self, wait: Any) -> None:
-        """Call ``wait()``; tell a device that is gone from work that failed."""
+        """Call ``wait()``; raise DeviceLost if its error means that the device is lost."""
         try:
             wait()
         except self.cl.Error as exc:
@@ -55,7 +55,7 @@ class OpenCLAllocator(AllocatorBase):
     def __init__(self, board: Board) -> None:
         self._cl = board.cl
         self._limit: int = board.device.max_mem_alloc_size
-        # the queue serves to migrate a new buffer to the device, so that a lack of memory shows here and not later
+        # the queue migrates a new buffer to the device, so that a lack of memory is reported here and not later
         self._allocate = board.cl.tools.ImmediateAllocator(board.cl.CommandQueue(board.context))
 
     def allocate(self, nbytes: int) -> Any:
@@ -70,7 +70,7 @@ class OpenCLAllocator(AllocatorBase):
             raise MemoryError(str(exc)) from exc
 
     def release(self, handle: Any) -> None:
-        """Give a buffer back; the driver keeps it until what was enqueued on it is done."""
+        """Release a buffer; the driver keeps it until the commands that use it are complete."""
         handle.release()
 
 
@@ -80,22 +80,22 @@ class OpenCLEvent:
         self.marker = marker
 
     def done(self) -> bool:
-        """Whether the work before the marker has finished, well or badly (a failed command's status is negative)."""
+        """Whether the work before the marker has ended, also with an error (a failed command's status is negative)."""
         status: int = self.marker.command_execution_status
         return status <= 0
 
     def succeeded(self) -> bool:
-        """Whether the work before the marker has finished well."""
+        """Whether the work before the marker has ended without an error."""
         status: int = self.marker.command_execution_status
         return status == 0
 
     def wait(self) -> None:
-        if not self.succeeded():  # a wait costs ten times as much as asking does
+        if not self.succeeded():  # a wait costs ten times as much as a query
             self.board.finish(self.marker.wait)
 
 
 class OpenCLStamp(OpenCLEvent):
-    """A marker in a queue that takes times."""
+    """A marker in a queue with profiling enabled."""
 
     def seconds_since(self, earlier: Any) -> float:
         return 1e-9 * float(self.marker.profile.end - earlier.marker.profile.end)
@@ -108,24 +108,24 @@ class OpenCLContext(ContextBase):
         super().__init__(place)
         self.board = board
         self._queue = board.cl.CommandQueue(board.context)
-        self._last: Any = None  # the event of the last command, while nobody has had the queue since
+        self._last: Any = None  # the event of the last command, or None if another may have been enqueued since
         self._flushed = False
-        self._takes_times = False
+        self._is_profiled = False
         self._copy = board.cl.enqueue_copy
         # pyopencl's event of a host copy holds the host buffer, and blocks when it is dropped too early
-        self._copies: deque[Any] = deque(maxlen=IN_FLIGHT)
+        self._copies: deque[Any] = deque(maxlen=MAX_COPIES_IN_FLIGHT)
 
     @property
     def queue(self) -> Any:
-        """The command queue, for whoever puts a command into it now."""
+        """The command queue, for enqueueing a command now."""
         self._last = None
         return self._queue
 
     def copy_in(self, dst: Span, src: memoryview) -> None:
-        """Write host bytes to a span: small ones from a copy of them, without waiting for the queue."""
+        """Write host bytes to a span: a few bytes are staged, without waiting for the queue."""
         if not dst.nbytes:
             return
-        if dst.nbytes > STAGED:
+        if dst.nbytes > MAX_STAGED_BYTES:
             self._copy(self.queue, dst.handle, src, dst_offset=dst.offset, is_blocking=True)
             return
         staged = bytes(src)
@@ -144,7 +144,7 @@ class OpenCLContext(ContextBase):
         buffer = cl.Buffer(self.board.context, flags, nbytes)
         both = cl.map_flags.READ | cl.map_flags.WRITE
         array, _ = cl.enqueue_map_buffer(self.queue, buffer, both, 0, (nbytes,), np.uint8)
-        view: memoryview = array.data  # the array unmaps and lets go of the buffer with its last reference
+        view: memoryview = array.data  # the array unmaps and releases the buffer with its last reference
         return view
 
     def copy_out(self, dst: memoryview, src: Span) -> None:
@@ -163,7 +163,7 @@ class OpenCLContext(ContextBase):
             )
 
     def copy_peer(self, dst: Span, dst_context: Any, src: Span) -> bool:
-        """Copy to another queue of the same ``cl.Context``: OpenCL buffers are not known outside theirs."""
+        """Copy to another queue of the same ``cl.Context``: OpenCL buffers are not valid outside their context."""
         if not isinstance(dst_context, OpenCLContext) or dst_context.board is not self.board:
             return False
         self.wait_for(dst_context.record())
@@ -172,9 +172,9 @@ class OpenCLContext(ContextBase):
         return True
 
     def record(self) -> Event:
-        """Mark the end of the queue, and flush: only then may other queues and threads wait for it.
+        """Mark the end of the queue and flush it, so that other queues and threads may wait for the event.
 
-        The event of a command that is the last one marks it as well as a marker, which wakes the driver's thread.
+        The last command's event is used if it is known: a new marker would wake the driver's thread.
         """
         if self._last is None:
             self._last, self._flushed = self.board.cl.enqueue_marker(self._queue), False
@@ -184,19 +184,19 @@ class OpenCLContext(ContextBase):
         return OpenCLEvent(self.board, self._last)
 
     def stamp(self) -> OpenCLStamp:
-        """Put a marker into the queue, which from the first one on is a queue that takes times."""
+        """Enqueue a marker; the first one replaces the queue by one with profiling enabled."""
         cl = self.board.cl
-        if not self._takes_times:
+        if not self._is_profiled:
             self.wait()
             self._last = None
             self._queue = cl.CommandQueue(self.board.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
-            self._takes_times = True
+            self._is_profiled = True
         return OpenCLStamp(self.board, cl.enqueue_marker(self.queue))
 
     def wait_for(self, event: Event) -> None:
-        """Hold later work back until the event; an event of another device blocks the host."""
+        """Make later work wait for an event; an event of another device blocks the host."""
         if isinstance(event, OpenCLEvent) and event.board is self.board:
-            if not event.succeeded():  # what has happened need not be waited for; what failed fails this queue too
+            if not event.succeeded():  # a failed event makes this queue fail too
                 self.board.cl.enqueue_barrier(self.queue, wait_for=[event.marker])
         else:
             event.wait()
@@ -277,9 +277,9 @@ def _find_devices(cl: Any) -> list[Any]:
     # the loader lists platforms in the order of a folder, which may change: sort them by name
     for platform in sorted(platforms, key=lambda each: (each.name, each.version)):
         try:
-            found = platform.get_devices()
+            platform_devices = platform.get_devices()
         except cl.Error:  # a driver without a device
             continue
         # "OpenCL 1.2 vendor's text"
-        devices += [each for each in found if tuple(map(int, each.version.split()[1].split("."))) >= (1, 2)]
+        devices += [each for each in platform_devices if tuple(map(int, each.version.split()[1].split("."))) >= (1, 2)]
     return devices

@@ -1,4 +1,4 @@
-"""OpenCL C as a kernel language: words, types, compiling and launching."""
+"""OpenCL C as a kernel language: keywords, types, compiling and launching."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fluidlite.plugin import CompileError, KernelLanguageBase
 
 # Without a group, the number of work items is rounded up to a multiple of this. The driver picks a divisor of
 # it as its work group, so a prime would mean groups of one: 4.6 ms instead of 0.1 for a million items on PoCL.
-ROUND = 256
+ITEMS_MULTIPLE = 256
 
 
 MAX_PROGRAMS, MAX_PROGRAM_BYTES = 1024, 64 << 20
 
 
-class Kernel:
-    """A compiled kernel. Arguments belong to the kernel object, so setting and enqueueing are one locked step."""
+class CompiledKernel:
+    """A compiled kernel. Its lock makes setting its arguments, which belong to it, and enqueueing atomic."""
 
     __slots__ = ("call", "lock")
 
@@ -30,7 +30,7 @@ class Kernel:
 
 
 SLOW_ON_CPU = ("exp", "log", "log1p", "pow", "sin", "cos", "tanh", "fmod")
-"""Functions that CPU drivers compute an item at a time, or by both sides of branches: of the framework's polynomials
+"""Functions that CPU drivers compute an item at a time, or on both sides of branches. Of the framework's polynomials,
 exp is as fast as PoCL's, tanh three times and the others more than ten times faster.
 """
 
@@ -47,14 +47,14 @@ class OpenCLLanguage(KernelLanguageBase):
     suffix = ".cl"
     vector = "{type}{width}"
     # erf, expm1, log1p, the inverse and the hyperbolic functions but tanh are missing on purpose: PoCL's, which
-    # call a library for each element, are 5 to 30 times slower than a polynomial that it makes vectors of
+    # call a library for each element, are 5 to 30 times slower than a vectorized polynomial
     math: Mapping[str, str | None] = SHARED_MATH
 
     def __init__(self, cl: Any, device: Any) -> None:
         super().__init__()
         self._cl = cl
-        # What all queues of the device share: a network has one for each layer, and to build a program takes
-        # PoCL 7 ms though the result is on its disk.
+        # Shared by all queues of the device: a network has one for each layer, and PoCL takes 7 ms to build a program
+        # even if the result is in its disk cache.
         self._programs: LRUCache[Any] = LRUCache(MAX_PROGRAMS, "OpenCL programs", MAX_PROGRAM_BYTES)
         extensions = device.extensions.split()
         prologue = ["#pragma OPENCL FP_CONTRACT OFF"]
@@ -85,29 +85,29 @@ class OpenCLLanguage(KernelLanguageBase):
             "member": "(int)get_local_id(0)",
             "prologue": "\n".join(prologue) + "\n",
         }
-        if not device.single_fp_config & cl.device_fp_config.FMA:  # then it is many instructions
+        if not device.single_fp_config & cl.device_fp_config.FMA:  # without it, fma is emulated by many instructions
             self.math = {**self.math, "fma": None}
         if device.type & cl.device_type.CPU:
             self.math = {name: None if name in SLOW_ON_CPU else text for name, text in self.math.items()}
             self.lanes = 16
-            wide = 4 * int(device.native_vector_width_float)
-            self.registers = (32 if wide == 64 else 16, wide) if wide in (16, 32, 64) else None
+            vector_bytes = 4 * int(device.native_vector_width_float)
+            self.registers = (32 if vector_bytes == 64 else 16, vector_bytes) if vector_bytes in (16, 32, 64) else None
             self.keywords["independent"] = '_Pragma("clang loop vectorize(assume_safety)")'
             self.keywords["apart"] = '_Pragma("clang loop vectorize(disable)")'
             self.keywords["unroll"] = '_Pragma("clang loop unroll(full)")'
-            self.keywords["prologue"] += '#pragma clang diagnostic ignored "-Wpass-failed"\n'  # it need not succeed
+            self.keywords["prologue"] += '#pragma clang diagnostic ignored "-Wpass-failed"\n'  # vectorization may fail
         else:
-            most = min(256, int(device.max_work_group_size))
-            self.group = (32, 1 << (most.bit_length() - 1)) if most >= 32 else None
+            max_group = min(256, int(device.max_work_group_size))
+            self.group = (32, 1 << (max_group.bit_length() - 1)) if max_group >= 32 else None
         # a CPU runs a group on one thread, so one item is a fine group; a GPU runs at least 32 items together
         self._smallest = 1 if device.type & cl.device_type.CPU else 32
-        self._options = ["-cl-std=CL1.2", "-w"]  # x < x is no mistake in generated code
+        self._options = ["-cl-std=CL1.2", "-w"]  # generated code may contain comparisons such as x < x
         if device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT:
             self._options.append("-cl-fp32-correctly-rounded-divide-sqrt")
         self._reads_header = pocl.reads_header(device)
 
-    def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Kernel:
-        """Build ``source`` for the context's device and take ``entry`` out of it.
+    def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> CompiledKernel:
+        """Build ``source`` for the context's device and return its kernel ``entry``.
 
         Raises CompileError with the compiler's log, or naming an entry or parameters that the source does not have.
         """
@@ -116,26 +116,28 @@ class OpenCLLanguage(KernelLanguageBase):
             key = (source, *options)
             program = self._programs.get(key, lambda: self._build(context.board.context, source, options))
             call = self._cl.Kernel(program, entry)
-            # telling the types once makes a launch with Python numbers as cheap as one with prepared arguments
+            # with fixed types a launch with Python numbers is as fast as one with prepared arguments
             call.set_scalar_arg_dtypes([_scalar(name) for name in parameters])
         except (self._cl.Error, TypeError) as exc:  # TypeError: another number of parameters
             raise CompileError(f"OpenCL refuses kernel {entry!r}: {exc}", source) from exc
-        return Kernel(call)
+        return CompiledKernel(call)
 
     def _build(self, context: Any, source: str, options: list[str]) -> Any:
-        """Build a program; without the driver's header if it begins as those of the framework and needs no more."""
+        """Build a program; without the driver's header if it has the framework's prologue and needs no more."""
         if self._reads_header and source.startswith(self.keywords["prologue"]):
             declared = pocl.declarations(source, self.types, self.math)
             try:
                 return self._cl.Program(context, declared + source).build([*options, pocl.WITHOUT_HEADER])
             except self._cl.Error:
-                pass  # it takes more from the header, or is wrong: then the log shall be that of its own text
+                pass  # it needs the header, or is invalid: then the log shall be that of its own text
         return self._cl.Program(context, source).build(options)
 
     def cache_info(self) -> Mapping[str, CacheInfo]:
         return {"OpenCL programs": self._programs.info()}
 
-    def launch(self, context: Any, kernel: Kernel, items: int, args: Sequence[Any], group: int | None = None) -> None:
+    def launch(
+        self, context: Any, kernel: CompiledKernel, items: int, args: Sequence[Any], group: int | None = None
+    ) -> None:
         """Enqueue at least ``items`` work items, in whole groups."""
         if items <= 0:
             return
@@ -143,7 +145,7 @@ class OpenCLLanguage(KernelLanguageBase):
             step = max(group, self._smallest)
             local: tuple[int] | None = (step,)
         else:
-            step, local = ROUND, None
+            step, local = ITEMS_MULTIPLE, None
         with kernel.lock:
             kernel.call(context.queue, (-(-items // step) * step,), local, *args)
 

@@ -1,8 +1,8 @@
-"""What programs take from OpenCL's header, declared here for a driver that reads all of it for each program.
+"""Declarations of OpenCL's built-in functions, for PoCL, which otherwise parses its whole header for each program.
 
 PoCL puts clang's ``opencl-c.h``, 18,000 lines, before every program: 100 of the 115 ms that a small one takes to build.
-The file is empty where ``_OPENCL_H_`` is defined. Of a function that is declared here, all overloads are that a call
-with scalars can mean, with the attributes that they have there: no call means another function than with the header.
+The header is empty where ``_OPENCL_H_`` is defined. For each function declared here, all overloads are declared that a
+call with scalars can select, with the header's attributes: every call selects the same function as with the header.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PARAMETERS = {"fmod": 2, "pow": 2, "fma": 3}
 
 
 def reads_header(device: Any) -> bool:
-    """Whether this is a processor's PoCL."""
+    """Whether this is PoCL on a CPU."""
     names: tuple[str, str] = device.name, device.platform.name
     return names[0].startswith(("pthread", "basic", "cpu")) and names[1] == "Portable Computing Language"
 
@@ -36,35 +36,35 @@ def declarations(source: str, types: Mapping[str, str], math: Mapping[str, str |
     lines = ["#pragma OPENCL EXTENSION cl_khr_fp64 : enable"] if "double" in floats else []
     lines.append(
         "#pragma GCC poison half"
-    )  # of no function here is there one for it: a program with it needs the header
+    )  # no function here has an overload for half: a program that uses it needs the header
     lines += [f"typedef unsigned {name} u{name};" for name in _INTEGERS]
     lines += [f"typedef {name} {name}{n} __attribute__((ext_vector_type({n})));" for name in stored for n in _WIDTHS]
     lines.append("typedef __SIZE_TYPE__ size_t;")
-    lines += [_declared("size_t", name, "uint", "const") for name in ("get_global_id", "get_local_id")]
-    lines.append(_declared("void", "barrier", "uint", "convergent"))
-    known = {name for name in math.values() if name is not None}
+    lines += [_declaration("size_t", name, "uint", "const") for name in ("get_global_id", "get_local_id")]
+    lines.append(_declaration("void", "barrier", "uint", "convergent"))
+    functions = {name for name in math.values() if name is not None}
     for name in sorted(set(re.findall(r"\w+", source))):
-        if name in known:
+        if name in functions:
             lines += _function(name, floats)
         elif (moved := _MOVED.fullmatch(name)) is not None:
-            lines += _moves(name, int(moved[2]), stored)
+            lines += _vector_moves(name, int(moved[2]), stored)
     return "\n".join(lines) + "\n"
 
 
 def _function(name: str, floats: list[str]) -> Iterator[str]:
     for scalar in floats:
         for kind in (scalar, *(f"{scalar}{width}" for width in _WIDTHS)):
-            yield _declared(kind, name, ", ".join([kind] * _PARAMETERS.get(name, 1)), "const")
+            yield _declaration(kind, name, ", ".join([kind] * _PARAMETERS.get(name, 1)), "const")
 
 
-def _moves(name: str, width: int, stored: list[str]) -> Iterator[str]:
+def _vector_moves(name: str, width: int, stored: list[str]) -> Iterator[str]:
     for kind in stored:
         for space in _SPACES:
             if name.startswith("vload"):
-                yield _declared(f"{kind}{width}", name, f"size_t, const {space} {kind}*", "pure")
+                yield _declaration(f"{kind}{width}", name, f"size_t, const {space} {kind}*", "pure")
             elif space != "__constant":
-                yield _declared("void", name, f"{kind}{width}, size_t, {space} {kind}*")
+                yield _declaration("void", name, f"{kind}{width}, size_t, {space} {kind}*")
 
 
-def _declared(result: str, name: str, parameters: str, *attributes: str) -> str:
+def _declaration(result: str, name: str, parameters: str, *attributes: str) -> str:
     return f"{result} __attribute__(({', '.join(('overloadable', *attributes))})) {name}({parameters});"

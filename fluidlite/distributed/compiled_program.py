@@ -1,4 +1,4 @@
-"""CompiledProgram: a program that several members train together, as ``Executor.run`` takes it."""
+"""CompiledProgram: a program for data parallel training, run by ``Executor.run``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fluidlite.program.program import Program
 from fluidlite.program.scope import Scope
 from fluidlite.program.variable import Variable
 
-if TYPE_CHECKING:  # imported when members are several: no program that runs alone needs them
+if TYPE_CHECKING:  # imported only for several members
     from fluidlite.distributed.replicas import Replicas
 
 
 class CompiledProgram:
-    """A program for ``Executor.run``, alone or by several members.
+    """A program for ``Executor.run``, run by one or several members.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ class CompiledProgram:
         self._parallel = False
         self._loss: str | None = None
         self._places: list[Place] = []
-        self._rewritten: dict[int, tuple[tuple[int, int, int], Program]] = {}
-        self._begun: WeakObjects[Scope] = WeakObjects()
+        self._member_programs: dict[int, tuple[tuple[int, int, int], Program]] = {}
+        self._synchronized_scopes: WeakObjects[Scope] = WeakObjects()
         self._replicas: Replicas | None = None
 
     def with_data_parallel(
@@ -49,22 +49,21 @@ class CompiledProgram:
         share_vars_from: CompiledProgram | None = None,
         places: Sequence[PlaceLike] | PlaceLike | None = None,
     ) -> CompiledProgram:
-        """Let several members run the program, each on its own rows; gradients are summed.
+        """Make the program data parallel: members run it on their own rows, and gradients are summed.
 
         The members are the processes that ``mpirun`` started, each on the place of its executor; or, in one process,
-        the ``places``, to which the rows of a feed are split. Fetched values of several places are put behind each
-        other.
+        the ``places``, among which the rows of a feed are split. Fetched values of several places are concatenated.
 
         Parameters
         ----------
         loss_name : str, optional
             Name of the loss that is minimized; None: the program trains nothing.
         build_strategy : BuildStrategy, optional
-            Its ``gradient_scale_strategy`` says whether gradients are divided by the number of members (default).
+            Its ``gradient_scale_strategy`` decides whether gradients are divided by the number of members (default).
         exec_strategy : ExecutionStrategy, optional
-            Taken for Fluid's sake.
+            Not used; Fluid has the argument.
         share_vars_from : CompiledProgram, optional
-            Taken for Fluid's sake: values are shared by their scope.
+            Not used; values are shared by their scope.
         places : list of Place or str, optional
 
         Returns
@@ -101,7 +100,7 @@ class CompiledProgram:
     def run_on(
         self, executor: Any, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool, return_merged: bool
     ) -> list[Any]:
-        """Run once by an executor; its place is the members' unless they have places of their own."""
+        """Run once, on the executor's place unless the members have places of their own."""
         if not self._parallel:
             return list(executor.run(self._program, feed, fetch_list, scope=scope, return_numpy=return_numpy))
         group = world()
@@ -117,16 +116,16 @@ class CompiledProgram:
         if self._places and self._places[0] != executor.place:
             raise ProgramError(f"places names {self._places[0]}, and the executor is on {executor.place}")
         program = self.program_of(group)
-        if group.size > 1 and scope not in self._begun:
+        if group.size > 1 and scope not in self._synchronized_scopes:
             from fluidlite.distributed.parameters import broadcast_state, check_same_program
 
             check_same_program(program, group, sorted(map(str, feed)) if isinstance(feed, Mapping) else [])
             share_devices(group, devices.unit(executor.place))
             broadcast_state(program, scope, group)
             scope.update_random_runs(member_runs(scope, self._program.random_seed, program.random_seed))
-            self._begun.add(scope)
-        found = executor.run(program, feed, fetch_list, scope=scope, return_numpy=return_numpy)
-        return list(found) if return_merged else [[each] for each in found]
+            self._synchronized_scopes.add(scope)
+        results = executor.run(program, feed, fetch_list, scope=scope, return_numpy=return_numpy)
+        return list(results) if return_merged else [[each] for each in results]
 
     def program_of(self, group: Group) -> Program:
         """The program that a member of a group runs."""
@@ -134,22 +133,22 @@ class CompiledProgram:
         if group.size == 1 or self._loss is None:
             return source
         key = source.serial, source.edits, group.size
-        found = self._rewritten.get(group.rank)
-        if found is None or found[0] != key:
+        cached = self._member_programs.get(group.rank)
+        if cached is None or cached[0] != key:
             from fluidlite.distributed.transform import insert_collectives
 
-            made = source.clone()
+            program = source.clone()
             divided = self._build_strategy.gradient_scale_strategy == GradientScaleStrategy.CoeffNumDevice
             insert_collectives(
-                made,
+                program,
                 self._loss,
                 scale="members" if divided else "one",
                 members=group.size,
                 bucket_bytes=None if self._build_strategy.fuse_all_reduce_ops else 1,
             )
-            made.random_seed = member_seed(source.random_seed, group)
-            self._rewritten[group.rank] = found = key, made
-        return found[1]
+            program.random_seed = member_seed(source.random_seed, group)
+            self._member_programs[group.rank] = cached = key, program
+        return cached[1]
 
     def _replicated(self, executor: Any) -> Replicas:
         if self._replicas is None:

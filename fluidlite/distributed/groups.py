@@ -1,4 +1,4 @@
-"""Groups: the processes, or threads, that do a collective operation together, by the number of their ring."""
+"""Groups: the processes or threads of a collective operation, by the number of their ring."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _DIGEST = 16
 
 
 class Work(Protocol):
-    """A collective operation under way; ``wait`` returns when its array is finished, or raises."""
+    """A collective operation in progress; ``wait`` returns when its array is complete, or raises."""
 
     def wait(self) -> None:
         """Block until the array holds the result.
 
-        Raises CollectiveError if another member failed, left, or did not come in time.
+        Raises CollectiveError if another member failed, left, or did not arrive in time.
         """
         ...
 
@@ -40,14 +40,13 @@ class Work(Protocol):
 class Group(Protocol):
     """Members that call the same operations in the same order.
 
-    Arrays are of the host, contiguous. ``start_*`` work on the array in place, and it must be left alone until the
-    work's ``wait`` has returned; the others return new arrays.
+    Arrays are contiguous host arrays. ``start_*`` work in place, and the array must not be used until the work's
+    ``wait`` has returned; the other methods return new arrays.
 
-    ``rank``, ``size``: which member this is, and how many there are.
-    ``reduces_at_once``: arrays of the host are best reduced in their place, by the thread that computes: no other has a
-    processor.
-    ``devices_apart``: each member computes on a device of its own, all of one kind, so that a library may pass arrays
-    from device to device. All members think the same: they have told each other (:func:`share_devices`).
+    ``rank``, ``size``: the number of this member, and the number of members.
+    ``reduces_at_once``: host arrays are best reduced in place by the computing thread, since no processor is free.
+    ``devices_apart``: each member computes on a device of its own, all of one kind, so that a library may copy arrays
+    from device to device. The value is the same for all members (:func:`share_devices`).
     """
 
     rank: int
@@ -56,51 +55,51 @@ class Group(Protocol):
     devices_apart: bool = False
 
     def start_all_reduce(self, array: Array, reduction: str, after: Event | None = None) -> Work:
-        """Begin to replace the array by the reduction over all members, once ``after`` has happened."""
+        """Start to replace the array by the reduction over all members, after the event ``after``."""
         ...
 
     def reduce_now(self, arrays: Sequence[Array], reduction: str) -> None:
-        """Replace arrays of one dtype by the reduction over all members; only where ``reduces_at_once``."""
+        """Replace arrays of one dtype by the reduction over all members; only if ``reduces_at_once``."""
         ...
 
     def start_broadcast(self, array: Array, root: int) -> Work:
-        """Begin to replace the array by that of member ``root``."""
+        """Start to replace the array by that of member ``root``."""
         ...
 
     def all_reduce(self, array: Array, reduction: str = "sum") -> Array:
         """The reduction over all members."""
-        found = np.array(array, order="C")
-        self.start_all_reduce(found, reduction).wait()
-        return found
+        result = np.array(array, order="C")
+        self.start_all_reduce(result, reduction).wait()
+        return result
 
     def broadcast(self, array: Array, root: int = 0) -> Array:
         """The array of member ``root``."""
-        found = np.array(array, order="C")
-        self.start_broadcast(found, root).wait()
-        return found
+        result = np.array(array, order="C")
+        self.start_broadcast(result, root).wait()
+        return result
 
     def all_gather(self, array: Array) -> Array:
-        """The arrays of all members, behind each other along a new first dim."""
+        """The arrays of all members, stacked along a new first dim."""
         ...
 
     def reduce_scatter(self, array: Array, reduction: str = "sum") -> Array:
-        """The ``rank``-th of ``size`` equal parts of the reduction along the first dim."""
+        """The part ``rank`` of ``size`` equal parts of the reduction along the first dim."""
         ...
 
     def barrier(self) -> None:
-        """Return when all have come."""
+        """Return when all members have called it."""
         ...
 
 
 class Done:
-    """Work that is finished."""
+    """Completed work."""
 
     def wait(self) -> None:
         """Return at once."""
 
 
 class SingleGroup(Group):
-    """One member alone: every operation is the identity."""
+    """A group of one member: every operation is the identity."""
 
     rank, size, reduces_at_once = 0, 1, False
 
@@ -127,7 +126,7 @@ _SINGLE = SingleGroup()
 _local = threading.local()
 _rings: dict[int, Group] = {}
 _apart = False
-"""Whether members of the group that was last asked compute on devices of their own: choices of kernels depend on it."""
+"""``devices_apart`` of the last call of :func:`share_devices`: kernel selection depends on it."""
 
 
 def single() -> Group:
@@ -135,7 +134,7 @@ def single() -> Group:
 
 
 def set_ring(ring: int, group: Group | None) -> None:
-    """Let operators of a ring use a group; None: this process alone again."""
+    """Set the group of a ring's operators; None: a group of this process alone."""
     if group is None:
         _rings.pop(ring, None)
     else:
@@ -143,25 +142,25 @@ def set_ring(ring: int, group: Group | None) -> None:
 
 
 def ring_group(ring: int) -> Group:
-    """The group of a ring: this thread's, or the process's, or else this process alone."""
-    mine: dict[int, Group] = getattr(_local, "rings", {})
-    return mine.get(ring) or _rings.get(ring) or _SINGLE
+    """The group of a ring: the thread's, else the process's, else a group of this process alone."""
+    thread_rings: dict[int, Group] = getattr(_local, "rings", {})
+    return thread_rings.get(ring) or _rings.get(ring) or _SINGLE
 
 
 def set_thread_ring(ring: int, group: Group | None) -> None:
-    """Let operators of a ring that this thread runs use a group."""
-    mine: dict[int, Group] = _local.__dict__.setdefault("rings", {})
+    """Set the group of a ring's operators in this thread."""
+    thread_rings: dict[int, Group] = _local.__dict__.setdefault("rings", {})
     if group is None:
-        mine.pop(ring, None)
+        thread_rings.pop(ring, None)
     else:
-        mine[ring] = group
+        thread_rings[ring] = group
 
 
 def share_devices(group: Group, unit: Unit) -> None:
-    """Tell the other members on which device this one computes, and learn whether all have devices of their own.
+    """Exchange the members' devices, and set ``devices_apart``: whether each has a device of its own.
 
-    Every member calls it at the same time, as it would an operation of the group. Kernels are chosen anew if the answer
-    is not that of the group before.
+    It is a collective operation: every member calls it. Kernels are selected again if the value differs from that of
+    the last call.
     """
     global _apart
     if group.size == 1:
@@ -169,12 +168,12 @@ def share_devices(group: Group, unit: Unit) -> None:
     identity = unit.info.identity
     words = (unit.place.kind, f"{socket.gethostname()} {identity}" if identity else "")
     own = np.frombuffer(b"".join(blake2b(word.encode(), digest_size=_DIGEST).digest() for word in words), np.uint8)
-    kinds, found = np.split(group.all_gather(own), 2, axis=1)
+    kinds, identities = np.split(group.all_gather(own), 2, axis=1)
     unknown = np.frombuffer(blake2b(digest_size=_DIGEST).digest(), np.uint8)
     group.devices_apart = bool(
         (kinds == kinds[0]).all()
-        and (found != unknown).any(axis=1).all()
-        and len(np.unique(found, axis=0)) == group.size
+        and (identities != unknown).any(axis=1).all()
+        and len(np.unique(identities, axis=0)) == group.size
     )
     if group.devices_apart != _apart:
         _apart = group.devices_apart
@@ -182,11 +181,11 @@ def share_devices(group: Group, unit: Unit) -> None:
 
 
 def world(place: PlaceLike | None = None) -> Group:
-    """All processes that ``mpirun`` started, as ring 0; this one alone if none did.
+    """The group of ring 0: all processes that ``mpirun`` started, or this process alone.
 
-    ``place``: where this member computes. If every member says it in the same call, and each has a device of its own,
-    arrays are passed from device to device where a library can, and otherwise through the host.
-    Raises CollectiveError, MissingExtraError: mpirun started several, and they cannot speak to each other.
+    ``place``: the place of this member. If every member passes it in the same call, and each has a device of its own,
+    arrays are copied from device to device if a library can, and otherwise through the host.
+    Raises CollectiveError or MissingExtraError if mpirun started several processes that cannot communicate.
     """
     from fluidlite.distributed.launch import started_by_mpi
 
@@ -202,19 +201,19 @@ def world(place: PlaceLike | None = None) -> Group:
 
 
 def member_runs(scope: Scope, seed: int, own: int) -> dict[tuple[int, int], int]:
-    """How often a member has drawn from its own seed: as often as the first from the program's, in a scope."""
+    """A member's counts of draws from its own seed: those of the first member from the program's seed, in a scope."""
     return {(stream, own): count for (stream, each), count in scope.random_runs().items() if each == seed}
 
 
 def member_seed(seed: int, group: Group) -> int:
-    """The seed of a member of a group, each of which drops other elements; 0 is drawn, so that all are different."""
+    """The seed of a group's member: each draws other numbers. 0 means a random seed, so that all differ."""
     if group.rank and not seed:
         return int.from_bytes(os.urandom(4)) | 1
     return seed + _SEED_STRIDE * group.rank
 
 
 def check_reduction(reduction: str) -> str:
-    """Return a reduction's name, or raise."""
+    """Return a reduction's name; raise CollectiveError if it is unknown."""
     if reduction not in REDUCTIONS:
         raise CollectiveError(f"the reduction is {reduction!r}; expected one of {', '.join(REDUCTIONS)}")
     return reduction

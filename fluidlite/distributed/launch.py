@@ -1,11 +1,11 @@
-"""Whether a launcher of MPI started this process."""
+"""Detection of MPI launchers."""
 
 from __future__ import annotations
 
 import os
 
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS")
-"""What MPICH and its variants, and Open MPI, say of how many processes they started."""
+"""Environment variables of MPICH, its variants and Open MPI with the number of processes."""
 
 
 def started_by_mpi() -> bool:

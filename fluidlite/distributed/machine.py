@@ -1,4 +1,4 @@
-"""What processes of one machine find out together: whether processors are free, and whether they can share memory."""
+"""Facts about the processes of one machine: whether processors are free, and whether memory can be shared."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from collections.abc import Callable
 from typing import Any
 
 from fluidlite.base.log import logger
-from fluidlite.distributed.shared_memory import Mapping, SharedHeap, available, opened
+from fluidlite.distributed.shared_memory import MappedFile, SharedHeap, available, open_mapping
 from fluidlite.distributed.shared_reduction import SharedReductions
 
 
 def free_processors(local: Any) -> bool:
-    """Whether each process of this machine has a second processor, for what goes on beside computing.
+    """Whether each process of this machine has a second processor, for communication during computation.
 
     ``local``: the processes of this machine.
     """
     try:
-        mine = sorted(os.sched_getaffinity(0))
+        own = sorted(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
-        mine = list(range(os.cpu_count() or 1))
-    union = {number for numbers in local.allgather(mine) for number in numbers}
+        own = list(range(os.cpu_count() or 1))
+    union = {number for numbers in local.allgather(own) for number in numbers}
     size: int = local.Get_size()
     return len(union) >= 2 * size
 
 
 def shared_reductions(everyone: Any, local: Any, wait: Callable[[Any, str], None]) -> SharedReductions | None:
-    """Reductions through memory, if all processes are on this machine and can map each other's; else None.
+    """Return reductions through shared memory, or None if the processes are on several machines or cannot share it.
 
-    All processes come to the same.
+    The result is the same for all processes.
 
-    ``wait``: as of :class:`SharedReductions`.
+    ``wait``: see :class:`SharedReductions`.
     """
     heap: SharedHeap | None = None
     if available() and local.Get_size() == everyone.Get_size():
         with contextlib.suppress(OSError, ValueError, MemoryError):
             heap = SharedHeap()
-    mine = (os.getpid(), heap.file, heap.nbytes, heap.token) if heap is not None else None
-    rank, facts = everyone.Get_rank(), everyone.allgather(mine)
-    maps: list[Mapping] = []
+    own_facts = (os.getpid(), heap.file, heap.nbytes, heap.token) if heap is not None else None
+    rank, facts = everyone.Get_rank(), everyone.allgather(own_facts)
+    maps: list[MappedFile] = []
     if all(fact is not None for fact in facts):
         try:
             for other, fact in enumerate(facts):
-                maps.append(heap if other == rank and heap is not None else opened(*fact))
+                maps.append(heap if other == rank and heap is not None else open_mapping(*fact))
         except (OSError, ValueError) as exc:
             logger.debug("process %d shares no memory with the others: %s", rank, exc)
             maps = []

@@ -1,8 +1,8 @@
-"""A group of processes that mpirun started: collective operations by mpi4py, in order.
+"""A group of the processes that mpirun started: collective operations by mpi4py, in order.
 
-Where processors are free beside the computing ones, all calls are made on a thread of its own, so that computing goes
-on meanwhile. Where none is, a thread would take the processor from the one that computes: the calls are made by whoever
-begins an operation and waits for it, and reductions on one machine through memory that all its processes see.
+If each process has a second processor, a communication thread makes all calls, which overlap with computation.
+Otherwise such a thread would compete with the computing one: then the thread that starts an operation makes the calls
+itself, and reductions on one machine go through shared memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fluidlite.base.fork import new_rlock
 from fluidlite.base.log import logger
 from fluidlite.distributed.groups import Array, Group, Work, check_reduction
 from fluidlite.distributed.machine import free_processors, shared_reductions
-from fluidlite.distributed.pending import Begun, Queued
+from fluidlite.distributed.pending import QueuedWork, StartedWork
 from fluidlite.loaders.trace import Span
 from fluidlite.memory import memory_of
 from fluidlite.platform.device_context import Event
@@ -34,11 +34,12 @@ from fluidlite.platform.device_registry import devices
 
 TIMEOUT_VARIABLE = "FLUIDLITE_COLLECTIVE_TIMEOUT"
 TIMEOUT_SECONDS = 600.0
-"""How long a collective operation waits for the others, unless the environment says otherwise."""
+"""Default timeout of a collective operation; ``FLUIDLITE_COLLECTIVE_TIMEOUT`` overrides it."""
 SPIN_SECONDS = 0.002
 NAP_SECONDS = 0.0002
+"""A waiting thread yields its processor for so long at first; then it sleeps between polls."""
 PROBE_SECONDS = 0.05
-"""How often somebody who waits looks whether another process has left."""
+"""Interval at which a waiting thread checks whether another process has left."""
 LEAVE_SECONDS = 5.0
 _TAG = 7341
 
@@ -46,12 +47,12 @@ _TAG = 7341
 class MPIGroup(Group):
     """All processes of a communicator.
 
-    Whoever waits looks now and then whether another process has left, and says so instead of waiting for ever.
+    A waiting thread regularly checks whether another process has left, and then raises instead of waiting for ever.
 
     ``mpi``: ``mpi4py.MPI``.
-    ``overlaps``: whether operations go on beside computing, on a thread of the group: processors are free for that.
-    ``shared``: what reduces through memory, where no processor is free and all processes are on one machine.
-    ``trace``: is told when each operation was under way, if somebody sets it to a list.
+    ``overlaps``: whether operations run on a thread of the group, during computation, on free processors.
+    ``shared``: reductions through shared memory, if no processor is free and all processes are on one machine.
+    ``trace``: set it to a list to record when each operation was in progress.
     """
 
     def __init__(self, mpi: Any, communicator: Any) -> None:
@@ -62,9 +63,9 @@ class MPIGroup(Group):
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
         self._operations = {"sum": mpi.SUM, "max": mpi.MAX, "min": mpi.MIN, "prod": mpi.PROD}
-        self._jobs: queue.SimpleQueue[Queued | None] = queue.SimpleQueue()
-        self._pending: deque[Begun] = deque()
-        self._left: dict[int, str] = {}
+        self._jobs: queue.SimpleQueue[QueuedWork | None] = queue.SimpleQueue()
+        self._pending: deque[StartedWork] = deque()
+        self._departed: dict[int, str] = {}
         self._broken: str = ""
         self._timeout = _timeout()
         self.trace: list[Span] | None = None
@@ -112,30 +113,30 @@ class MPIGroup(Group):
 
     def all_gather(self, array: Array) -> Array:
         own = np.ascontiguousarray(array)
-        found = np.empty((self.size, *own.shape), own.dtype)
+        gathered = np.empty((self.size, *own.shape), own.dtype)
         what = f"a gathering of {own.nbytes:,} bytes of each"
 
         def start() -> Any:
             self._meet(what)
-            return self._comm.Iallgather(_bytes(own), _bytes(found))
+            return self._comm.Iallgather(_bytes(own), _bytes(gathered))
 
         self._submit(what, start).wait()
-        return found
+        return gathered
 
     def reduce_scatter(self, array: Array, reduction: str = "sum") -> Array:
         own = np.ascontiguousarray(array)
         if own.shape[0] % self.size:
             raise CollectiveError(f"{own.shape[0]} rows are to be scattered to {self.size} processes: no equal parts")
-        found = np.empty((own.shape[0] // self.size, *own.shape[1:]), own.dtype)
+        scattered = np.empty((own.shape[0] // self.size, *own.shape[1:]), own.dtype)
         operation = self._operations[check_reduction(reduction)]
         what = f"the scattered {reduction} of {own.size:,} {own.dtype}"
 
         def start() -> Any:
             self._meet(what)
-            return self._comm.Ireduce_scatter_block(_buffer(own), _buffer(found), operation)
+            return self._comm.Ireduce_scatter_block(_buffer(own), _buffer(scattered), operation)
 
         self._submit(what, start).wait()
-        return found
+        return scattered
 
     def barrier(self) -> None:
         if self.shared is not None:
@@ -144,57 +145,57 @@ class MPIGroup(Group):
             self._submit("a barrier", self._comm.Ibarrier).wait()
 
     def _meet(self, what: str) -> None:
-        """See that all do the same, where that costs nothing."""
+        """Check that all members do the same operation, if that needs no message."""
         if self.shared is not None:
             self.shared.meet(what)
 
-    # How they are done
+    # Execution
 
-    def _submit(self, what: str, start: Callable[[], Any]) -> Queued | Begun:
+    def _submit(self, what: str, start: Callable[[], Any]) -> QueuedWork | StartedWork:
         if self._broken:
             raise CollectiveError(self._broken)
         if self.overlaps:
-            job = Queued(what, start)
+            job = QueuedWork(what, start)
             self._jobs.put(job)
             return job
-        begun = Begun(self, what, start)
+        work = StartedWork(self, what, start)
         with self._lock:
-            while self._pending and self._ended(self._pending[0]):
+            while self._pending and self._has_ended(self._pending[0]):
                 self._pending.popleft()
             try:
-                begun.request = start()
+                work.request = start()
             except Exception as exc:
-                begun.error = self._failed(exc, what)
-            except BaseException as exc:  # an interrupt leaves it half done
-                self._failed(exc, what)
+                work.error = self._fail(exc, what)
+            except BaseException as exc:  # an interrupt leaves it incomplete
+                self._fail(exc, what)
                 raise
-            if begun.request is None:
-                self._note(begun)
-            else:  # it holds the memory until it has ended, also if nobody waits for it
-                self._pending.append(begun)
-        return begun
+            if work.request is None:
+                self._record_span(work)
+            else:  # it keeps the memory alive until it has ended, even without a waiting thread
+                self._pending.append(work)
+        return work
 
-    def _ended(self, begun: Begun) -> bool:
-        return begun.request is None or bool(begun.request.Test())
+    def _has_ended(self, work: StartedWork) -> bool:
+        return work.request is None or bool(work.request.Test())
 
-    def finish(self, begun: Begun) -> None:
-        """Wait for an operation that this thread began."""
+    def finish(self, work: StartedWork) -> None:
+        """Wait for an operation that this thread started."""
         with self._lock:
-            if begun.request is None:
+            if work.request is None:
                 return
             try:
-                self._wait(begun.request, begun.what)
+                self._wait(work.request, work.what)
             except Exception as exc:
-                begun.error = self._failed(exc, begun.what)
+                work.error = self._fail(exc, work.what)
             except BaseException as exc:
-                self._failed(exc, begun.what)
+                self._fail(exc, work.what)
                 raise
-            begun.request = None
-            self._note(begun)
+            work.request = None
+            self._record_span(work)
 
-    def _note(self, begun: Begun) -> None:
+    def _record_span(self, work: StartedWork) -> None:
         if self.trace is not None:
-            self.trace.append(Span(begun.what, len(self.trace), begun.began, time.perf_counter()))
+            self.trace.append(Span(work.what, len(self.trace), work.start_time, time.perf_counter()))
 
     def _serve(self) -> None:
         while True:
@@ -208,13 +209,13 @@ class MPIGroup(Group):
                     raise CollectiveError(self._broken)
                 self._wait(job.start(), job.what)
             except Exception as exc:
-                error = self._failed(exc, job.what)
+                error = self._fail(exc, job.what)
             if trace is not None:
                 trace.append(Span(job.what, len(trace), begin, time.perf_counter()))
             job.finish(error)
 
-    def _failed(self, exc: BaseException, what: str) -> CollectiveError:
-        """What whoever waits is told of an operation that failed; nothing else can be done afterwards."""
+    def _fail(self, exc: BaseException, what: str) -> CollectiveError:
+        """Return the error of a failed operation; the group cannot be used afterwards."""
         error = exc if isinstance(exc, CollectiveError) else None
         if error is None:
             error = CollectiveError(
@@ -226,7 +227,7 @@ class MPIGroup(Group):
         return error
 
     def _wait(self, request: Any, what: str) -> None:
-        """Wait for a request, and give the processor away meanwhile."""
+        """Wait for a request, and yield the processor meanwhile."""
         if request.Test():
             return
         began = time.monotonic()
@@ -240,11 +241,11 @@ class MPIGroup(Group):
             if now - probed < PROBE_SECONDS:
                 continue
             probed = now
-            self._look()
-            if self._left:
-                if request.Test():  # it came, and left afterwards
+            self._receive_farewells()
+            if self._departed:
+                if request.Test():  # it took part, and left afterwards
                     return
-                whose, why = next(iter(self._left.items()))
+                whose, why = next(iter(self._departed.items()))
                 raise CollectiveError(
                     f"process {whose} of {self.size} {why}, while process {self.rank} waited for {what}"
                     "\n  Do: mend what it failed with; all processes take part in every step"
@@ -255,17 +256,17 @@ class MPIGroup(Group):
                     f"\n  Do: see what the others do; {TIMEOUT_VARIABLE} sets the seconds"
                 )
 
-    def _look(self) -> None:
-        """Take messages of processes that left."""
+    def _receive_farewells(self) -> None:
+        """Receive the messages of processes that left."""
         status = self._mpi.Status()
         while self._control.Iprobe(source=self._mpi.ANY_SOURCE, tag=_TAG, status=status):
             source = status.Get_source()
-            self._left[source] = str(self._control.recv(source=source, tag=_TAG))
+            self._departed[source] = str(self._control.recv(source=source, tag=_TAG))
 
     # The end
 
     def leave(self, why: str, failed: bool) -> None:
-        """Tell the others that this process ends, and wait for them a little; one that failed ends all then."""
+        """Notify the others that this process ends, and wait for them briefly; after a failure, abort all processes."""
         with contextlib.suppress(Exception):
             if self.overlaps:
                 self._jobs.put(None)
@@ -273,11 +274,11 @@ class MPIGroup(Group):
             for other in range(self.size):
                 if other != self.rank:
                     self._control.isend(why, dest=other, tag=_TAG)
-            until = time.monotonic() + (LEAVE_SECONDS if failed else self._timeout)
-            while len(self._left) < self.size - 1 and time.monotonic() < until:
-                self._look()
+            deadline = time.monotonic() + (LEAVE_SECONDS if failed else self._timeout)
+            while len(self._departed) < self.size - 1 and time.monotonic() < deadline:
+                self._receive_farewells()
                 time.sleep(0.002)
-            failed = failed or len(self._left) < self.size - 1
+            failed = failed or len(self._departed) < self.size - 1
         if failed:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -302,18 +303,18 @@ def _buffer(array: Array) -> Array:
 
 
 def _bytes(array: Array) -> Array:
-    found: Array = array.reshape(-1).view(np.uint8)
-    return found
+    content: Array = array.reshape(-1).view(np.uint8)
+    return content
 
 
 _world: MPIGroup | None = None
 
 
 def mpi_world() -> MPIGroup:
-    """The group of all processes, made at the first call.
+    """The group of all processes, created at the first call.
 
-    Raises MissingExtraError: mpi4py is not installed.
-    Raises CollectiveError: MPI cannot be used by a thread beside the main one.
+    Raises MissingExtraError if mpi4py is not installed.
+    Raises CollectiveError if MPI supports calls of the main thread only.
     """
     global _world
     if _world is not None:
@@ -329,20 +330,20 @@ def mpi_world() -> MPIGroup:
             "this MPI may be called by the main thread only\n  Do: use one with MPI_THREAD_SERIALIZED"
         )
     _world = MPIGroup(MPI, MPI.COMM_WORLD)
-    if _world.shared is not None:  # gradients are summed where they lie
+    if _world.shared is not None:  # gradients are allocated in shared memory, and summed in place
         memory_of(devices.host()).arena_source = _world.shared.heap.allocate
     _end_with_the_process(_world)
     return _world
 
 
 def _end_with_the_process(group: MPIGroup) -> None:
-    """Let the others know when this process ends, and of what."""
-    before = sys.excepthook
+    """Notify the other processes when this one ends, with its exception."""
+    previous_hook = sys.excepthook
     failure: list[str] = []
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         failure.append(f"ended by {kind.__name__}: {str(error).partition(chr(10))[0]:.300}")
-        before(kind, error, trace)
+        previous_hook(kind, error, trace)
 
     def at_exit() -> None:
         why = failure[0] if failure else "left"

@@ -1,4 +1,4 @@
-"""Equal beginnings: all members of a group get the values of the first, and are seen to run one program."""
+"""Initial synchronization of members: broadcast of the first one's values, and a check that all programs are equal."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fluidlite.program.scope import Scope
 
 
 def broadcast_state(program: Program, scope: Scope, group: Group) -> None:
-    """Give all members the first one's values of what lives from run to run.
+    """Broadcast the first member's values of persistable variables to all members.
 
-    Raises CollectiveError: the members have other variables, or other dims.
+    Raises CollectiveError if the members' variables or dims differ.
     """
     if group.size == 1:
         return
     names = state_names(program, scope)
     specs = [scope.var(name).get_tensor().spec for name in names]
-    same(
+    check_same(
         group,
         "the variables that live from run to run",
         "\n".join(f"{n} {s}" for n, s in zip(names, specs, strict=True)),
@@ -30,20 +30,20 @@ def broadcast_state(program: Program, scope: Scope, group: Group) -> None:
     for name in names:
         tensor = scope.var(name).get_tensor()
         value = np.ascontiguousarray(tensor.numpy()).reshape(-1)
-        found = group.broadcast(value.view(np.uint8), 0)
+        content = group.broadcast(value.view(np.uint8), 0)
         if group.rank:
-            tensor.set(found.view(value.dtype).reshape(tensor.dims), tensor.place)
+            tensor.set(content.view(value.dtype).reshape(tensor.dims), tensor.place)
 
 
 def state_names(program: Program, scope: Scope) -> list[str]:
-    """Persistable variables of a program that have a value, in an order that all members share."""
+    """Names of a program's persistable variables that have a value, in an order that is equal on all members."""
     names = {v.name for v in program.list_vars() if v.persistable}
-    found = []
+    names_with_value = []
     for name in sorted(names):
         variable = scope.find_var(name)
         if variable is not None and variable.tensor.initialized:
-            found.append(name)
-    return found
+            names_with_value.append(name)
+    return names_with_value
 
 
 def check_same_program(program: Program, group: Group, more: Sequence[str] = ()) -> None:
@@ -55,16 +55,16 @@ def check_same_program(program: Program, group: Group, more: Sequence[str] = ())
             for op in block.ops
         ]
         lines += [f"{variable.name} {variable.spec}" for variable in program.list_vars()]
-        same(group, "the program", "\n".join([*lines, *more]))
+        check_same(group, "the program", "\n".join([*lines, *more]))
 
 
-def same(group: Group, what: str, text: str) -> None:
-    """Raise CollectiveError unless all members give equal texts."""
+def check_same(group: Group, what: str, text: str) -> None:
+    """Raise CollectiveError unless all members pass equal texts."""
     own = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
     digests = group.all_gather(own)
-    others = [rank for rank, digest in enumerate(digests) if not np.array_equal(digest, digests[0])]
-    if others:
+    differing_ranks = [rank for rank, digest in enumerate(digests) if not np.array_equal(digest, digests[0])]
+    if differing_ranks:
         raise CollectiveError(
-            f"{what} of member {others[0]} of {group.size} is not that of member 0"
+            f"{what} of member {differing_ranks[0]} of {group.size} is not that of member 0"
             "\n  Do: let all processes run one script with equal arguments, and one seed"
         )

@@ -1,4 +1,4 @@
-"""Operations of a group of processes that are under way: on the group's thread, or begun by the one that waits."""
+"""Pending operations of a group of processes: queued for the group's thread, or started by the waiting thread."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Protocol
 
 
 class Finisher(Protocol):
-    """Who can end what was begun."""
+    """A group that can wait for started work."""
 
-    def finish(self, begun: Begun) -> None:
+    def finish(self, work: StartedWork) -> None:
         """Wait for it."""
         ...
 
 
-class Queued:
-    """One operation for the group's thread: what does it, and what became of it."""
+class QueuedWork:
+    """One operation for the group's thread, and its error."""
 
     __slots__ = ("_done", "_error", "start", "what")
 
@@ -36,18 +36,18 @@ class Queued:
             raise self._error
 
 
-class Begun:
-    """An operation that its own thread began, and that waits for it.
+class StartedWork:
+    """An operation that the waiting thread itself started.
 
     ``request``: None: it has ended.
-    ``start``: what began it: it holds the memory.
+    ``start``: the function that started it; it keeps the memory alive.
     """
 
-    __slots__ = ("_group", "began", "error", "request", "start", "what")
+    __slots__ = ("_group", "error", "request", "start", "start_time", "what")
 
     def __init__(self, group: Finisher, what: str, start: Callable[[], Any]) -> None:
         self._group, self.what, self.start = group, what, start
-        self.began = time.perf_counter()
+        self.start_time = time.perf_counter()
         self.request: Any = None
         self.error: BaseException | None = None
 

@@ -1,4 +1,4 @@
-"""Replicas: one program on several places of one process, a thread for each."""
+"""Replicas: data parallel runs of one program on several places of one process, each on its own thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fluidlite.base.arguments import listed, mapped
 from fluidlite.base.errors import CollectiveError, FeedError, FetchError
 from fluidlite.distributed.groups import Group, member_runs, set_thread_ring, share_devices
 from fluidlite.distributed.parameters import state_names
-from fluidlite.distributed.threads import Meeting
+from fluidlite.distributed.threads import Rendezvous
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program
@@ -24,18 +24,18 @@ from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray
 
 _Version = tuple[Tensor, int, object]
-"""A tensor, its version, and what stands for its bytes: None where somebody may write them unheard."""
+"""A tensor, its version, and a token of its contents: None if the memory may be written without a version change."""
 
 
 class Replicas:
     """The members of a data parallel program in one process.
 
     The first runs on the caller's scope; the others keep copies of its values, which stay equal, since all make the
-    same updates. Whatever else writes to the scope (a startup program, loading) is copied to them again, and at each
-    run what somebody may write unheard through an array. The caller's thread runs none of them: it holds no queue while
-    it waits, so that none waits for it.
+    same updates. Values that others write to the scope (a startup program, loading) are copied again, and at each run
+    those that may be written through an exported array. The caller's thread runs no member: it holds no queue while it
+    waits, so that no member waits for it.
 
-    ``executor``: whose settings the members' executors get.
+    ``executor``: the executor whose settings the members' executors get.
     ``program_of``: the program that a member of a group runs.
     """
 
@@ -47,60 +47,60 @@ class Replicas:
         self._owner: Scope | None = None
         self._versions: dict[str, _Version] = {}
         self._threads = [ThreadPoolExecutor(1, f"fluidlite-replica-{i}") for i in range(len(self.places))]
-        self._meeting = self._meet()
+        self._rendezvous = self._new_rendezvous()
 
-    def _meet(self) -> Meeting:
-        meeting = Meeting(len(self.places))
-        several = zip(self._threads, meeting.members, map(devices.unit, self.places), strict=True)
-        for told in [thread.submit(share_devices, member, unit) for thread, member, unit in several]:
-            told.result()
-        return meeting
+    def _new_rendezvous(self) -> Rendezvous:
+        rendezvous = Rendezvous(len(self.places))
+        several = zip(self._threads, rendezvous.members, map(devices.unit, self.places), strict=True)
+        for future in [thread.submit(share_devices, member, unit) for thread, member, unit in several]:
+            future.result()
+        return rendezvous
 
     def run(
         self, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool = True, return_merged: bool = True
     ) -> list[Any]:
-        """Run once on all places; return what was fetched, the places' values behind each other or in a list."""
+        """Run once on all places; return the fetched values, those of all places concatenated or in a list."""
         feeds = self._split_feed(feed)
-        given = fetch_list if fetch_list is not None else ()
-        fetches = listed("fetch_list", given, "variables or names", FetchError, one=(str, Variable))
-        members = self._meeting.members
+        requested = fetch_list if fetch_list is not None else ()
+        fetches = listed("fetch_list", requested, "variables or names", FetchError, one=(str, Variable))
+        members = self._rendezvous.members
         programs = [self._program_of(member) for member in members]
-        self._share(programs[0], scope)
-        for other, made in zip(self._scopes, programs[1:], strict=True):  # what was loaded says how often
-            other.update_random_runs(member_runs(scope, programs[0].random_seed, made.random_seed))
+        self._copy_changes(programs[0], scope)
+        for child, program in zip(self._scopes, programs[1:], strict=True):
+            child.update_random_runs(member_runs(scope, programs[0].random_seed, program.random_seed))
         scopes = [scope, *self._scopes]
 
-        def one(i: int) -> Any:
+        def run_member(i: int) -> Any:
             set_thread_ring(0, members[i])
             try:
                 return self._executors[i].run(
                     programs[i], feeds[i], fetches, scope=scopes[i], return_numpy=return_numpy
                 )
             except BaseException as exc:
-                self._meeting.fail(i, exc)
+                self._rendezvous.fail(i, exc)
                 raise
             finally:
                 set_thread_ring(0, None)
 
-        futures = [thread.submit(one, i) for i, thread in enumerate(self._threads)]
-        found: list[Any] = []
+        futures = [thread.submit(run_member, i) for i, thread in enumerate(self._threads)]
+        results: list[Any] = []
         errors: list[BaseException] = []
         for future in futures:
             try:
-                found.append(future.result())
+                results.append(future.result())
             except Exception as exc:
                 errors.append(exc)
         if errors:
-            self._meeting, self._owner = self._meet(), None  # what the members hold may differ now
+            self._rendezvous, self._owner = self._new_rendezvous(), None  # the members' values may differ now
             raise next((exc for exc in errors if not isinstance(exc, CollectiveError)), errors[0])
-        self._versions = self._seen(programs[0], scope)
+        self._versions = self._current_versions(programs[0], scope)
         if not return_merged:
-            return [list(parts) for parts in zip(*found, strict=True)]
+            return [list(parts) for parts in zip(*results, strict=True)]
         names = [item if isinstance(item, str) else item.name for item in fetches]
-        return [joined(name, parts) for name, parts in zip(names, zip(*found, strict=True), strict=True)]
+        return [joined(name, parts) for name, parts in zip(names, zip(*results, strict=True), strict=True)]
 
     def _split_feed(self, feed: Any) -> list[Mapping[str, Any]]:
-        """The feed of each place: its rows in order, or, of a list, each its own."""
+        """The feed of each place: its part of the rows, or its item of a list of feeds."""
         count = len(self.places)
         if isinstance(feed, (list, tuple)):
             if len(feed) != count:
@@ -112,33 +112,33 @@ class Replicas:
                 part[name] = rows
         return list(parts)
 
-    def _seen(self, program: Program, scope: Scope) -> dict[str, _Version]:
-        found: dict[str, _Version] = {}
+    def _current_versions(self, program: Program, scope: Scope) -> dict[str, _Version]:
+        versions: dict[str, _Version] = {}
         for name in state_names(program, scope):
             variable = scope.find_var(name)
             assert variable is not None and variable.tensor.allocation is not None
-            found[name] = variable.tensor, variable.tensor.version, variable.tensor.allocation.contents
-        return found
+            versions[name] = variable.tensor, variable.tensor.version, variable.tensor.allocation.contents
+        return versions
 
-    def _share(self, program: Program, scope: Scope) -> None:
-        """Copy to the other members what somebody else wrote into the scope."""
-        now = self._seen(program, scope)
+    def _copy_changes(self, program: Program, scope: Scope) -> None:
+        """Copy values that were written into the scope since the last run to the other members."""
+        current = self._current_versions(program, scope)
         if self._owner is not scope:
             self._owner, self._versions = scope, {}
             self._scopes = [Scope() for _ in self.places[1:]]
-        for name in [name for name, seen in now.items() if seen[2] is None or self._versions.get(name) != seen]:
+        for name in [name for name, entry in current.items() if entry[2] is None or self._versions.get(name) != entry]:
             variable = scope.find_var(name)
             assert variable is not None
             value = variable.tensor.numpy().copy()
-            for i, other in enumerate(self._scopes, 1):  # memory of their own queues: a run waits for no other's then
-                self._threads[i].submit(other.var(name).get_tensor().set, value, self.places[i]).result()
+            for i, replica_scope in enumerate(self._scopes, 1):  # on its thread: a run then waits for no other queue
+                self._threads[i].submit(replica_scope.var(name).get_tensor().set, value, self.places[i]).result()
 
 
 def split(name: str, value: Any, count: int) -> list[Any]:
-    """What each of ``count`` members is fed of a value: equally many rows or, where it has LoD, sequences."""
+    """Split a fed value into ``count`` parts of about equally many rows or, with LoD, sequences."""
     lod = value.lod() if isinstance(value, Tensor) else []
     if isinstance(value, Tensor):
-        value = value.numpy()  # a queue of the members would have to wait for the one that it lies on
+        value = value.numpy()  # else the members' queues would wait for the tensor's queue
     try:
         value = np.asarray(value)
     except ValueError as exc:
@@ -151,7 +151,7 @@ def split(name: str, value: Any, count: int) -> list[Any]:
 
 
 def _part(value: np.ndarray[Any, Any], lod: Sequence[Sequence[int]], begin: int, end: int) -> Any:
-    """Some rows, or some sequences of the first level with all that they hold."""
+    """A range of rows, or of sequences of the first level with their inner sequences and rows."""
     levels = []
     for offsets in lod:
         levels.append([at - offsets[begin] for at in offsets[begin : end + 1]])
@@ -161,19 +161,19 @@ def _part(value: np.ndarray[Any, Any], lod: Sequence[Sequence[int]], begin: int,
 
 
 def joined(name: str, parts: Sequence[Any]) -> Any:
-    """What members fetched, behind each other; of tensors a tensor, with the sequences of all.
+    """Concatenate the values that members fetched; tensors are joined to a tensor with all sequences.
 
-    Raises FetchError: they are tensor arrays, or have different numbers of LoD levels.
+    Raises FetchError if they are tensor arrays, or their numbers of LoD levels differ.
     """
     if isinstance(parts[0], (list, TensorArray)):
         raise FetchError(
             f"variable {name!r} is a tensor array, whose elements on {len(parts)} places are not joined"
             "\n  Do: fetch layers.tensor_array_to_tensor of it"
         )
-    found = np.concatenate([np.atleast_1d(np.asarray(part)) for part in parts])
+    values = np.concatenate([np.atleast_1d(np.asarray(part)) for part in parts])
     if not isinstance(parts[0], Tensor):
-        return found
+        return values
     levels = {len(part.lod()) for part in parts}
     if len(levels) > 1:
         raise FetchError(f"variable {name!r} has {sorted(levels)} LoD levels on different places; expected one number")
-    return Tensor().set(found, None, joined_lod(part.lod() for part in parts))
+    return Tensor().set(values, None, joined_lod(part.lod() for part in parts))

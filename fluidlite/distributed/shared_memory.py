@@ -1,4 +1,4 @@
-"""Memory that the processes of one machine see of each other: a sparse file without a name for each, mapped by all."""
+"""Shared memory of the processes of one machine: an anonymous sparse file for each process, mapped by all."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from fluidlite.distributed.groups import Array
 
 ALIGNMENT = 4096
 HEADER_BYTES = 1 << 16
-"""Where members tell each other how far they are; what is allocated lies behind it."""
+"""Bytes of the header, in which members post their progress; allocations follow it."""
 TOKEN = 0
-"""The word of the header by which a file is known to be the right one."""
+"""The header's word with a random number that identifies the file."""
 _MAP_PRIVATE_FIXED = 0x02 | 0x10 | 0x4000
-"""Of Linux: MAP_PRIVATE, MAP_FIXED, MAP_NORESERVE."""
+"""Linux's MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE."""
 _heaps: WeakSet[SharedHeap] = WeakSet()
 
 
 def available() -> bool:
-    """Whether this system has such files, and a processor whose stores others see in their order."""
+    """Whether the system has anonymous files, and the processor makes stores visible in program order."""
     return hasattr(os, "memfd_create") and platform.machine() in ("x86_64", "AMD64")
 
 
-class Mapping:
-    """A file of a process, as this one sees it.
+class MappedFile:
+    """The shared file of a process, mapped into this one.
 
     ``bytes``: uint8.
     ``words``: the header.
@@ -44,17 +44,17 @@ class Mapping:
 
     @property
     def token(self) -> int:
-        """The number that its owner drew."""
+        """The random number of the file's owner."""
         return int(self.words[TOKEN])
 
 
-class SharedHeap(Mapping):
-    """The memory of this process that others map: what is allocated of it takes memory, not its size.
+class SharedHeap(MappedFile):
+    """The memory of this process that others map: only its allocations take memory, since the file is sparse.
 
-    In a forked child the mapping becomes a private copy, so that what it writes is its own.
+    In a forked child the mapping becomes a private copy.
 
-    ``file``: what others open, as ``/proc/PID/fd/FILE``.
-    ``address``: where it lies in this process.
+    ``file``: the descriptor that others open as ``/proc/PID/fd/FILE``.
+    ``address``: its address in this process.
     """
 
     def __init__(self) -> None:
@@ -75,9 +75,9 @@ class SharedHeap(Mapping):
         _heaps.add(self)
 
     def allocate(self, nbytes: int) -> Array:
-        """Return bytes that others see, from a multiple of a page on; they go back with the last array that views them.
+        """Return page-aligned shared bytes; they are released with the last array that views them.
 
-        Raises MemoryError: there is no piece so large.
+        Raises MemoryError if no free range is large enough.
         """
         size = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
         with self._lock:
@@ -89,11 +89,11 @@ class SharedHeap(Mapping):
                 raise MemoryError(f"no piece of {nbytes:,} bytes is left of {self.nbytes:,} that processes share")
         base = (ctypes.c_uint8 * size).from_buffer(self._map, offset)
         finalize(base, self._release, offset, size).atexit = False
-        found: Array = np.frombuffer(memoryview(base), np.uint8)[:nbytes]
-        return found
+        result: Array = np.frombuffer(memoryview(base), np.uint8)[:nbytes]
+        return result
 
     def offset_of(self, array: Array) -> int | None:
-        """Where a contiguous array lies in it; None if elsewhere."""
+        """The offset of a contiguous array in this memory; None if it is elsewhere."""
         offset = int(array.__array_interface__["data"][0]) - self.address
         return offset if offset >= HEADER_BYTES and offset + array.nbytes <= self.nbytes else None
 
@@ -104,39 +104,39 @@ class SharedHeap(Mapping):
             pieces = sorted([*self._free, (offset, size)])
             self._free = pieces[:1]
             for begin, length in pieces[1:]:
-                last, before = self._free[-1]
-                if last + before == begin:
-                    self._free[-1] = last, before + length
+                last_begin, last_length = self._free[-1]
+                if last_begin + last_length == begin:
+                    self._free[-1] = last_begin, last_length + length
                 else:
                     self._free.append((begin, length))
 
     def leave_to_parent(self) -> None:
-        """In a forked child: keep what is there as a copy of its own."""
+        """In a forked child: replace the mapping by a private copy."""
         libc: Any = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
         libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
         protection = mmap.PROT_READ | mmap.PROT_WRITE
-        found = libc.mmap(self.address, self.nbytes, protection, _MAP_PRIVATE_FIXED, self.file, 0)
-        if found != self.address:  # writing on would change the parent's numbers
+        address = libc.mmap(self.address, self.nbytes, protection, _MAP_PRIVATE_FIXED, self.file, 0)
+        if address != self.address:  # further writes would change the parent's memory
             os._exit(70)
 
 
-def opened(pid: int, file: int, nbytes: int, token: int) -> Mapping:
-    """The file of another process of this machine.
+def open_mapping(pid: int, file: int, nbytes: int, token: int) -> MappedFile:
+    """Map the file of another process of this machine.
 
-    Raises OSError: it cannot be opened, or is another file: the process runs on another machine, or in a container of
-    its own.
+    Raises OSError if it cannot be opened or is another file: the process runs on another machine or in another
+    container.
     """
     handle = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR)
     try:
         if os.fstat(handle).st_size != nbytes:
             raise OSError(f"/proc/{pid}/fd/{file} is another file")
-        found = Mapping(handle, nbytes)
+        mapping = MappedFile(handle, nbytes)
     finally:
         os.close(handle)
-    if found.token != token:
+    if mapping.token != token:
         raise OSError(f"/proc/{pid}/fd/{file} is another process's")
-    return found
+    return mapping
 
 
 def _leave_to_parent() -> None:

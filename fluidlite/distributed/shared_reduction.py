@@ -1,9 +1,9 @@
-"""Reductions between processes of one machine through memory that all see, made at once by the threads that compute.
+"""Reductions between processes of one machine through shared memory, by the computing threads themselves.
 
-Each member says in its own header which operation it has come to, and where its numbers lie. When all have come, each
-reduces its part of the elements, in the order of ranks, and writes the result to every member's memory: of ``n`` bytes
-a member reads and writes ``n`` each, whatever their number is. Sums are the same to the bit for all members. Few bytes
-stand in the headers themselves, and each member reduces them for itself.
+Each member posts in its header the operation that it has reached, and the offsets of its arrays. When all have arrived,
+each reduces its part of the elements, in the order of ranks, and writes the result to every member's memory: for ``n``
+bytes a member reads and writes ``n`` bytes each, whatever the number of members. All members get the same bits. Small
+arrays are stored in the headers, and each member reduces them itself.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import numpy as np
 
 from fluidlite.base.errors import CollectiveError
 from fluidlite.distributed.groups import REDUCTIONS, Array
-from fluidlite.distributed.shared_memory import HEADER_BYTES, Mapping, SharedHeap
+from fluidlite.distributed.shared_memory import HEADER_BYTES, MappedFile, SharedHeap
 
-# Words of a header: the operation that its process has come to, the one whose part it has made, then, for an even and
-# an odd operation each, what it is, its text, and its numbers or where they lie.
+# Words of a header: the operation that its process has posted, the one whose part it has completed, then a slot for
+# even and one for odd operations: the operation's signature, its text, and its values or their offsets.
 _POSTED, _DONE, _SLOTS, _SLOT_WORDS = 8, 16, 64, 2048
 _SIGNATURE, _TEXT, _BODY = 0, 1, 33
 _TEXT_BYTES = 8 * (_BODY - _TEXT)
 SMALL_BYTES = 8 * (_SLOT_WORDS - _BODY)
-"""Up to this size numbers stand in the header."""
+"""Up to this size in bytes, values are stored in the header."""
 MAX_PIECES = _SLOT_WORDS - _BODY
 CHUNK_BYTES = 1 << 16
-"""What is summed at a time: it is still in the cache of the core when it is written to the others."""
+"""Bytes that are reduced at a time: they are still in the core's cache when they are written to the other members."""
 _GRAIN = 64
-"""Elements: parts are multiples of it, so that two members seldom write to one cache line."""
+"""The parts of members are multiples of so many elements: two members seldom write to one cache line."""
 
 assert 8 * (_SLOTS + 2 * _SLOT_WORDS) <= HEADER_BYTES
 
 
 class _Flags:
-    """Whether all members have come as far; asked as a request of MPI is."""
+    """Whether all members have reached an operation, with the interface of an MPI request."""
 
     def __init__(self, headers: Sequence[memoryview], word: int, number: int) -> None:
         self._headers, self._word, self._number = headers, word, number
@@ -46,19 +46,19 @@ class _Flags:
 
 
 class SharedReductions:
-    """What a group's member reduces by.
+    """The shared-memory reductions of one member.
 
-    ``maps``: every member's file; the own one is a SharedHeap.
+    ``maps``: every member's file; this member's is a SharedHeap.
     ``wait``: ``wait(request, what)`` returns when ``request.Test()`` is true, and raises if it never will be.
     """
 
-    def __init__(self, rank: int, maps: Sequence[Mapping], wait: Callable[[Any, str], None]) -> None:
+    def __init__(self, rank: int, maps: Sequence[MappedFile], wait: Callable[[Any, str], None]) -> None:
         self.rank, self.maps = rank, list(maps)
         heap = maps[rank]
         assert isinstance(heap, SharedHeap)
         self.heap: SharedHeap = heap
         self._headers = [each.words for each in maps]
-        self._others = [each.words for i, each in enumerate(maps) if i != rank]
+        self._other_headers = [each.words for i, each in enumerate(maps) if i != rank]
         self._wait = wait
         self._number = 0
         self._staging: Array = np.empty(0, np.uint8)
@@ -67,21 +67,21 @@ class SharedReductions:
     def reduce(self, arrays: Sequence[Array], reduction: str, what: str) -> None:
         """Replace contiguous arrays of one dtype by the reduction over all members.
 
-        Raises CollectiveError: the members do different operations, or one does not come.
+        Raises CollectiveError if the members do different operations, or one does not arrive.
         """
         nbytes = sum(array.nbytes for array in arrays)
         flat = [array.reshape(-1) for array in arrays if array.size]
         if nbytes <= SMALL_BYTES:
             self._small(flat, nbytes, reduction, what)
             return
-        places = [self.heap.offset_of(array) for array in flat]
-        if len(flat) > MAX_PIECES or any(offset is None for offset in places):
+        offsets = [self.heap.offset_of(array) for array in flat]
+        if len(flat) > MAX_PIECES or any(offset is None for offset in offsets):
             if self._staging.nbytes < nbytes:
                 self._staging = self.heap.allocate(nbytes)
             staged = self._staging[:nbytes].view(flat[0].dtype)
             np.concatenate(flat, out=staged)
             self._large([staged], reduction, what)
-            _deal_out(staged, flat)
+            _scatter(staged, flat)
             return
         self._large(flat, reduction, what)
 
@@ -92,7 +92,7 @@ class SharedReductions:
         return _SLOTS + (self._number & 1) * _SLOT_WORDS
 
     def _begin(self, what: str) -> memoryview:
-        """The slot of the next operation in the own header, with what it is."""
+        """Write the signature of the next operation into the own header; return the body of its slot."""
         self._number += 1
         header, slot = self._headers[self.rank], self._slot()
         signature = self._signatures.get(what)
@@ -107,41 +107,41 @@ class SharedReductions:
             header[slot + _TEXT : slot + _BODY].cast("B")[: len(text) + 1] = text + b"\0"
         return header[slot + _BODY : slot + _SLOT_WORDS]
 
-    def _come(self, word: int, what: str) -> None:
-        """Say how far this member has come, and wait until all others have, too."""
+    def _announce(self, word: int, what: str) -> None:
+        """Announce the operation that this member has reached, and wait for all others."""
         number = self._headers[self.rank][word] = self._number
-        flags = _Flags(self._others, word, number)
+        flags = _Flags(self._other_headers, word, number)
         if not flags.Test():
             self._wait(flags, what)
 
     def _meet(self, what: str) -> None:
-        """Say that the slot is written, wait for the others, and see that they do the same."""
-        self._come(_POSTED, what)
+        """Announce that the slot is written, wait for the others, and check that their signatures are equal."""
+        self._announce(_POSTED, what)
         at = self._slot() + _SIGNATURE
-        mine = self._headers[self.rank][at]
+        own = self._headers[self.rank][at]
         for rank, header in enumerate(self._headers):
-            if header[at] != mine:
-                theirs = bytes(header[at + _TEXT : at + _BODY].cast("B")).partition(b"\0")[0].decode(errors="replace")
+            if header[at] != own:
+                text = bytes(header[at + _TEXT : at + _BODY].cast("B")).partition(b"\0")[0].decode(errors="replace")
                 raise CollectiveError(
-                    f"the members do different operations: member {self.rank} {what}, member {rank} {theirs}"
+                    f"the members do different operations: member {self.rank} {what}, member {rank} {text}"
                     "\n  Do: see that all processes run the same program, with equal dims and dtypes"
                 )
 
     def _small(self, flat: Sequence[Array], nbytes: int, reduction: str, what: str) -> None:
         body = self._begin(what).cast("B")
-        begin = 0
+        offset = 0
         for array in flat:
-            body[begin : begin + array.nbytes] = array.view(np.uint8).data
-            begin += array.nbytes
+            body[offset : offset + array.nbytes] = array.view(np.uint8).data
+            offset += array.nbytes
         self._meet(what)
         if not flat:
             return
         at = 8 * (self._slot() + _BODY)
         dtype, function = flat[0].dtype, REDUCTIONS[reduction]
         total = np.array(self.maps[0].bytes[at : at + nbytes].view(dtype))
-        for each in self.maps[1:]:
-            function(total, each.bytes[at : at + nbytes].view(dtype), out=total)
-        _deal_out(total, flat)
+        for other in self.maps[1:]:
+            function(total, other.bytes[at : at + nbytes].view(dtype), out=total)
+        _scatter(total, flat)
 
     def _large(self, flat: Sequence[Array], reduction: str, what: str) -> None:
         body = self._begin(what)
@@ -149,32 +149,32 @@ class SharedReductions:
             body[i] = self.heap.offset_of(array) or 0
         self._meet(what)
         function, at = REDUCTIONS[reduction], self._slot() + _BODY
-        for i, first, last in _share([array.size for array in flat], self.rank, len(self.maps)):
+        for i, first, last in _partition([array.size for array in flat], self.rank, len(self.maps)):
             dtype, size = flat[i].dtype, flat[i].itemsize
             pieces = []
-            for each in self.maps:
-                begin = each.words[at + i]
-                pieces.append(each.bytes[begin + first * size : begin + last * size].view(dtype))
+            for mapping in self.maps:
+                begin = mapping.words[at + i]
+                pieces.append(mapping.bytes[begin + first * size : begin + last * size].view(dtype))
             step = CHUNK_BYTES // size
             for begin in range(0, last - first, step):
-                total, *others = [piece[begin : begin + step] for piece in pieces]
-                for other in others:
+                total, *operands = [piece[begin : begin + step] for piece in pieces]
+                for other in operands:
                     function(total, other, out=total)
-                for other in others:
+                for other in operands:
                     other[...] = total
-        self._come(_DONE, what)
+        self._announce(_DONE, what)
 
 
-def _deal_out(numbers: Array, arrays: Sequence[Array]) -> None:
-    """Fill arrays with numbers, one array behind the other."""
+def _scatter(numbers: Array, arrays: Sequence[Array]) -> None:
+    """Fill arrays with consecutive parts of ``numbers``."""
     begin = 0
     for array in arrays:
         array[...] = numbers[begin : begin + array.size]
         begin += array.size
 
 
-def _share(sizes: Sequence[int], rank: int, ranks: int) -> Iterator[tuple[int, int, int]]:
-    """A member's part of all elements, whole cache lines of the first array: array, first and last element."""
+def _partition(sizes: Sequence[int], rank: int, ranks: int) -> Iterator[tuple[int, int, int]]:
+    """A member's part of all elements, in multiples of ``_GRAIN``: index of the array, first and last element."""
     total = sum(sizes)
     begin, end = (total if k == ranks else total * k // ranks // _GRAIN * _GRAIN for k in (rank, rank + 1))
     before = 0

@@ -1,4 +1,4 @@
-"""BuildStrategy and ExecutionStrategy: what Fluid's programs say of how they are compiled and run."""
+"""BuildStrategy and ExecutionStrategy: Fluid's options for compiling and running programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fluidlite.base.errors import AttributeValueError
 
 
 class GradientScaleStrategy:
-    """How the gradients of several members are weighed."""
+    """How the gradients of several members are scaled."""
 
     CoeffNumDevice = 0
     One = 1
@@ -23,31 +23,31 @@ class ReduceStrategy:
 
 
 class _Strategy:
-    """Attributes that are known, and no others."""
+    """A set of options with defaults; unknown names are refused."""
 
-    _known: ClassVar[dict[str, Any]] = {}
+    _defaults: ClassVar[dict[str, Any]] = {}
 
     def __init__(self) -> None:
-        self.__dict__.update(self._known)
+        self.__dict__.update(self._defaults)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in self._known:
-            raise AttributeValueError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self._known)}")
+        if name not in self._defaults:
+            raise AttributeValueError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self._defaults)}")
         self.__dict__[name] = value
 
 
 class BuildStrategy(_Strategy):
     """How a program is compiled.
 
-    ``gradient_scale_strategy`` and ``fuse_all_reduce_ops`` are followed; the other attributes are Fluid's hints, which
-    the compiler decides itself.
+    ``gradient_scale_strategy`` and ``fuse_all_reduce_ops`` take effect; the other attributes are hints of Fluid that
+    the compiler ignores.
     """
 
     GradientScaleStrategy = GradientScaleStrategy
     ReduceStrategy = ReduceStrategy
     gradient_scale_strategy: int
     fuse_all_reduce_ops: bool
-    _known: ClassVar[dict[str, Any]] = {
+    _defaults: ClassVar[dict[str, Any]] = {
         "gradient_scale_strategy": GradientScaleStrategy.CoeffNumDevice,
         "reduce_strategy": ReduceStrategy.AllReduce,
         "fuse_all_reduce_ops": True,
@@ -76,9 +76,9 @@ class BuildStrategy(_Strategy):
 
 
 class ExecutionStrategy(_Strategy):
-    """How a program is run: Fluid's hints, which the executor decides itself."""
+    """How a program is run: hints of Fluid, which the executor ignores."""
 
-    _known: ClassVar[dict[str, Any]] = {
+    _defaults: ClassVar[dict[str, Any]] = {
         "num_threads": 0,
         "num_iteration_per_drop_scope": 100,
         "num_iteration_per_run": 1,

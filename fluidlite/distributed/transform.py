@@ -1,4 +1,4 @@
-"""Data parallelism as an edit of a program: gradients are reduced in buckets while backward goes on."""
+"""The data parallel pass: inserts all-reduces of gradient buckets, which overlap with backward."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fluidlite.program.program import Program
 from fluidlite.program.variable import Variable
 
 BUCKET_BYTES = 1 << 20
-"""Gradients that one operation reduces: large ones use the wire well, small ones begin earlier. Of a MiB the latency of
-an operation (20 us on one machine) is a tenth of its time."""
+"""Default bytes of gradients in one all-reduce: large buckets use the bandwidth, small ones start earlier. For 1 MiB
+the latency of an operation (20 us on one machine) is a tenth of its time."""
 
 SCALES = ("members", "rows", "one")
 
 
 @dataclass(frozen=True)
-class Bucket:
-    """Gradients that are reduced as one.
+class GradientBucket:
+    """Gradients that one operation reduces.
 
-    ``after``: the last one that writes one of them.
+    ``after``: the last operator that writes one of them.
     """
 
     names: tuple[str, ...]
@@ -41,29 +41,29 @@ def insert_collectives(
     members: int = 1,
     rows_of: str = "",
     bucket_bytes: int | None = None,
-) -> list[Bucket]:
-    """Let all members of ring 0 train one model, each on its rows: sum the gradients of all.
+) -> list[GradientBucket]:
+    """Insert the collective operators of data parallel training on ring 0: gradients are summed over all members.
 
-    Reductions begin behind the operator that makes the last gradient of a bucket, and are waited for in front of the
-    first update; clipping, decay and updates then see the gradients of the whole batch, the same on each member.
-    What an update with random numbers makes is the first member's.
+    A reduction starts after the operator that writes the last gradient of a bucket; the first update waits for all.
+    Clipping, decay and updates then read the gradients of the whole batch, which are equal on all members. Results of
+    updates with random numbers are broadcast from the first member.
 
     Parameters
     ----------
     program : Program
         With backward and updates.
     loss : str
-        Name of the variable that backward begins with, a mean over rows.
-    scale : {"members", "rows"}
-        ``"members"``: each member's gradient counts equally, as in Fluid: right where all have equally many rows.
-        ``"rows"``: by its share of all rows, which a reduction of one number counts at the beginning of a step.
-        ``"one"``: gradients are summed as they are.
+        Name of the loss, a mean over rows.
+    scale : {"members", "rows", "one"}
+        ``"members"``: each member's gradient has equal weight, as in Fluid: correct if all have equally many rows.
+        ``"rows"``: weight by the share of all rows, which an all-reduce counts at the start of a step.
+        ``"one"``: gradients are summed without weights.
     members : int
-        How many there are.
+        The number of members.
     rows_of : str
-        Name of a variable whose first dim are the rows; for ``"rows"``.
+        Name of a variable whose first dim is the number of rows; for ``"rows"``.
     bucket_bytes : int, optional
-        A bucket that holds so much is full. Default: ``BUCKET_BYTES``.
+        The size at which a bucket is full. Default: ``BUCKET_BYTES``.
 
     Raises
     ------
@@ -75,38 +75,38 @@ def insert_collectives(
         raise ProgramError(f"scale is {scale!r}; expected one of {', '.join(SCALES)}")
     gradients = _gradients(block)
     sparse = {name: gradients.pop(name) for name in list(gradients) if block.var(name).selected is not None}
-    found = _buckets(block, gradients, BUCKET_BYTES if bucket_bytes is None else bucket_bytes)
+    buckets = _buckets(block, gradients, BUCKET_BYTES if bucket_bytes is None else bucket_bytes)
     seed = _seed(block, loss)
-    for bucket in found:
+    for bucket in buckets:
         at, names = block.ops.index(bucket.after) + 1, ({"X": list(bucket.names)}, {"Out": list(bucket.names)})
         block._insert(at, "c_allreduce_sum", *names, {"use_calc_stream": False}, role="backward")
     for name, op in sparse.items():
         gather_rows(block, block.var(name), op, members)
     last = max(i for i, op in enumerate(block.ops) if op.role == "backward")
-    for bucket in reversed(found):
+    for bucket in reversed(buckets):
         names = {"X": list(bucket.names)}, {"Out": list(bucket.names)}
         block._insert(last + 1, "c_sync_comm_stream", *names, {}, role="backward")
-    for each in program.blocks:  # those of branches too
-        _share_random_updates(each)
+    for program_block in program.blocks:  # including those of branches
+        _share_random_updates(program_block)
     if scale == "rows":
         _scale_by_rows(block, seed, rows_of)
     elif scale == "members":
         seed.set_attr("value", float(seed.attrs["value"]) / members)
-    return found
+    return buckets
 
 
 def _gradients(block: Block) -> dict[str, Operator]:
-    """Gradients of parameters that are read behind backward, with the last operator that makes each.
+    """Gradients of parameters that are read after backward, each with the last operator that writes it.
 
-    What reads one need not be an update: a program may scale or clip it before.
+    The reader need not be an update: a program may scale or clip a gradient before.
     """
     owners = {p.name for p in block.program.all_parameters()}
-    made: dict[str, Operator] = {}
+    writers: dict[str, Operator] = {}
     updates: list[Operator] = []
     read: set[str] = set()
     for op in block.ops:
         if op.role == "backward":
-            made.update(dict.fromkeys(op.output_arg_names, op))
+            writers.update(dict.fromkeys(op.output_arg_names, op))
             read = set()
             if updates:
                 raise ProgramError(
@@ -116,45 +116,45 @@ def _gradients(block: Block) -> dict[str, Operator]:
                 )
             continue
         read.update(op.input_arg_names)
-        if op.role == "optimize" and not made.keys().isdisjoint(op.input_arg_names):
+        if op.role == "optimize" and not writers.keys().isdisjoint(op.input_arg_names):
             updates.append(op)
-    numbers = {variable.selected.rows for variable in block.vars.values() if variable.selected is not None}
-    found = {
+    row_indices = {variable.selected.rows for variable in block.vars.values() if variable.selected is not None}
+    gradients = {
         name: op
-        for name, op in made.items()
-        if name in read - numbers and GRAD in name and name.partition(GRAD)[0] in owners
+        for name, op in writers.items()
+        if name in read - row_indices and GRAD in name and name.partition(GRAD)[0] in owners
     }
-    if not found:
+    if not gradients:
         raise ProgramError(
             "the program has no gradients that updates read: there is nothing to reduce"
             "\n  Do: optimizer.minimize(loss) first"
         )
-    return found
+    return gradients
 
 
-def _buckets(block: Block, gradients: dict[str, Operator], limit: int) -> list[Bucket]:
+def _buckets(block: Block, gradients: dict[str, Operator], limit: int) -> list[GradientBucket]:
     position = {op: i for i, op in enumerate(block.ops)}
     order = sorted(gradients, key=lambda name: (position[gradients[name]], name))
-    found: list[Bucket] = []
-    open_: dict[str, list[str]] = {}
+    buckets: list[GradientBucket] = []
+    open_names: dict[str, list[str]] = {}
 
     def size(names: Sequence[str]) -> int:
         return sum(_nbytes(block.var(name)) for name in names)
 
     def close(dtype: str) -> None:
-        names = open_.pop(dtype, [])
+        names = open_names.pop(dtype, [])
         if names:
             after = max((gradients[name] for name in names), key=lambda op: position[op])
-            found.append(Bucket(tuple(names), size(names), after))
+            buckets.append(GradientBucket(tuple(names), size(names), after))
 
     for name in order:
         dtype = block.var(name).dtype
-        open_.setdefault(dtype, []).append(name)
-        if size(open_[dtype]) >= limit:  # a small gradient (a bias) never is a bucket of its own before a large one
+        open_names.setdefault(dtype, []).append(name)
+        if size(open_names[dtype]) >= limit:  # a small gradient (a bias) joins the next large one
             close(dtype)
-    for dtype in list(open_):
+    for dtype in list(open_names):
         close(dtype)
-    return sorted(found, key=lambda bucket: position[bucket.after])
+    return sorted(buckets, key=lambda bucket: position[bucket.after])
 
 
 def _nbytes(variable: Variable) -> int:
@@ -165,7 +165,7 @@ def _nbytes(variable: Variable) -> int:
 
 
 def _seed(block: Block, loss: str) -> Operator:
-    """The operator that gives the gradient of the loss its value, 1."""
+    """The operator that fills the gradient of the loss with 1."""
     if block.find_var(loss) is None:
         raise ProgramError(f"loss_name is {loss!r}, which the program does not have")
     for op in block.ops:
@@ -179,7 +179,7 @@ def _seed(block: Block, loss: str) -> Operator:
 
 
 def _share_random_updates(block: Block) -> None:
-    """Let all members take what the first one's updates with random numbers make: each draws numbers of its own."""
+    """Broadcast the results of updates with random numbers from the first member: each member draws other numbers."""
     wait = {"root": 0, "use_calc_stream": True}
     for op in list(block.ops):
         if op.role == "optimize" and op.definition.random:
@@ -190,7 +190,7 @@ def _share_random_updates(block: Block) -> None:
 
 
 def _scale_by_rows(block: Block, seed: Operator, rows_of: str) -> None:
-    """Begin backward with this member's share of all rows."""
+    """Replace the gradient of the loss by this member's share of all rows."""
     (target,) = seed.output("Out")
     spec = block.var(target)._spec()
     ones, rows, total, share = (
@@ -210,13 +210,13 @@ def _scale_by_rows(block: Block, seed: Operator, rows_of: str) -> None:
 
 
 def gather_rows(block: Block, values: Variable, after: Operator, members: int) -> None:
-    """Let what stands behind backward read the rows of all members.
+    """Insert an all-gather of a sparse gradient, so that operators after backward read the rows of all members.
 
-    A gathering takes equally many of each, so that a member fills up to the most that one has with zeros, for a row
+    An all-gather takes equally many rows of each member. Each is therefore padded to the maximum with zeros for a row
     that it has anyway: only rows that some member has are updated, as in one process.
 
-    ``values``: a gradient that is sparse rows.
-    ``after``: what makes it.
+    ``values``: a gradient of sparse rows.
+    ``after``: the operator that writes it.
     """
     assert values.selected is not None
     rows = values.selected.rows
@@ -229,23 +229,23 @@ def gather_rows(block: Block, values: Variable, after: Operator, members: int) -
         at += 1
         return out
 
-    def number(value: int, dtype: str) -> str:
+    def constant(value: int, dtype: str) -> str:
         return add("fill_constant", {}, {"shape": [1], "value": float(value), "dtype": dtype})
 
     count = add("shape", {"Input": [rows]})
-    most = add("c_allreduce_max", {"X": [count]}, {"use_calc_stream": True})
-    most = add("elementwise_max", {"X": [most], "Y": [number(1, "int32")]})
-    steps = add("range", {"Start": [number(0, "int32")], "End": [most], "Step": [number(1, "int32")]})
-    index = add("elementwise_min", {"X": [steps], "Y": [count]})  # the number of rows: what stands behind them
+    max_count = add("c_allreduce_max", {"X": [count]}, {"use_calc_stream": True})
+    max_count = add("elementwise_max", {"X": [max_count], "Y": [constant(1, "int32")]})
+    steps = add("range", {"Start": [constant(0, "int32")], "End": [max_count], "Step": [constant(1, "int32")]})
+    index = add("elementwise_min", {"X": [steps], "Y": [count]})  # from ``count`` on: padding
     first = add("slice", {"Input": [rows]}, {"axes": [0], "starts": [0], "ends": [1]})
     gather = {"nranks": members, "use_calc_stream": True}
-    found = []
+    gathered = []
     for name in (
-        add("concat", {"X": [rows, first, number(0, "int64")]}, {"axis": 0}),
+        add("concat", {"X": [rows, first, constant(0, "int64")]}, {"axis": 0}),
         add("pad", {"X": [values.name]}, {"paddings": [0, 2, 0, 0], "pad_value": 0.0}),
     ):
-        found.append(add("c_allgather", {"X": [add("gather", {"X": [name], "Index": [index]})]}, gather))
+        gathered.append(add("c_allgather", {"X": [add("gather", {"X": [name], "Index": [index]})]}, gather))
     for op in block.ops[at:]:
         if op.role != "backward":
-            op.rename_input(rows, found[0])
-            op.rename_input(values.name, found[1])
+            op.rename_input(rows, gathered[0])
+            op.rename_input(values.name, gathered[1])

@@ -1,10 +1,9 @@
-"""Saving several files into a folder as one: after a kill at any moment it holds all of the old or all of the new.
+"""Atomic saves of several files into a folder: after a kill at any moment it holds all old files or all new ones.
 
-New files are written into a staging folder beside the old ones, and put on disk. Then the manifest, which names the
-staging folder and the digest of each file, takes the place of the old manifest: from this rename on the save has
-happened, and reading goes to the staging folder for files that are still there. Then the files get their own names,
-by renames without anything slow between them; a manifest that names no staging folder ends the save. The next save
-finishes what a kill left half done.
+New files are written into a staging folder and synced. Then a manifest, which names the staging folder and the digest
+of each file, replaces the old manifest. This rename commits the save: from then on readers read files in the staging
+folder that are not yet moved. Then the files are renamed to their own names, without slow steps between them, and a
+manifest without a staging folder ends the save. The next save completes a save that was killed.
 """
 
 from __future__ import annotations
@@ -27,41 +26,41 @@ from fluidlite.io.snapshot import manifest_bytes
 
 try:
     import fcntl
-except ImportError:  # not on this system; savers of one folder have to take turns themselves
+except ImportError:  # no locks: users must not save into one folder concurrently
     fcntl = None  # type: ignore[assignment]
 
 Writer = Callable[[str], None] | bytes
-"""What makes a file, called with its path; or its content."""
+"""A function that writes a file, called with its path; or the file's content."""
 
 _TEMPORARY = re.compile(r"\.(.{1,40})\.[a-z0-9_]{8}\.tmp\Z")
-"""What a save that was cut off left before there were staging folders."""
+"""Names of files that an interrupted save of an older version left."""
 _MAX_WAIT_SECONDS = 60.0
 _CHUNK_BYTES = 1 << 20
 
 
 def save_files(dirname: PathText, writers: Mapping[str, Writer]) -> None:
-    """Save files into a folder, which is made if it does not exist: all of them or none.
+    """Save files into a folder, which is created if necessary: all of them or none.
 
-    ``writers``: by name inside the folder; the names are those that :func:`fluidlite.io.paths.inside` returns.
-    Raises SavedModelError: a path that cannot be written, or another process that saves into the folder for a minute.
-    What was saved before is still there then.
+    ``writers``: by name inside the folder, as :func:`fluidlite.io.paths.inside` returns it.
+    Raises SavedModelError if a path cannot be written, or another process keeps saving into the folder for a minute.
+    The old files then stay as they are.
     """
     folder = folder_of(dirname)
     with path_errors(folder, "written"):
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
-            before = _finish(folder, writers)
+            manifest = _finish(folder, writers)
             if writers:
-                _save(folder, writers, before)
+                _save(folder, writers, manifest)
 
 
-def _save(folder: Path, writers: Mapping[str, Writer], before: Manifest) -> None:
+def _save(folder: Path, writers: Mapping[str, Writer], manifest: Manifest) -> None:
     for name in writers:
         check_target(folder, name)
     staging = folder / f".save-{secrets.token_hex(8)}"
     try:
         staging.mkdir()
-        files = {name: content for name, content in before.files.items() if os.path.lexists(folder / name)}
+        files = {name: content for name, content in manifest.files.items() if os.path.lexists(folder / name)}
         for name, write in writers.items():
             path = staging / name
             with path_errors(folder / name, "written"):
@@ -72,7 +71,7 @@ def _save(folder: Path, writers: Mapping[str, Writer], before: Manifest) -> None
                     path.write_bytes(write)
                 else:
                     write(str(path))
-                os.chmod(path, mode)  # as the umask says, whatever the writer made of it
+                os.chmod(path, mode)  # the mode of the umask, whatever mode the writer set
                 files[name] = _content_of(path)
         for each in {staging, *((staging / name).parent for name in writers), folder}:
             _sync_folder(each)
@@ -85,7 +84,7 @@ def _save(folder: Path, writers: Mapping[str, Writer], before: Manifest) -> None
 
 
 def _content_of(path: Path) -> Content:
-    """Put a file on disk; return what identifies its content."""
+    """Sync a file to disk; return its size and digest."""
     digest, size = hashlib.sha256(), 0
     with open(path, "rb+", buffering=0) as stream:
         buffer = memoryview(bytearray(_CHUNK_BYTES))
@@ -99,7 +98,7 @@ def _content_of(path: Path) -> Content:
 def _replace_manifest(folder: Path, staging: Path, manifest: Manifest) -> None:
     new = staging / MANIFEST
     new.unlink(missing_ok=True)
-    with open(new, "xb") as stream:  # never through a link that somebody put there
+    with open(new, "xb") as stream:  # "x": never writes through an existing link
         stream.write(manifest.text())
         stream.flush()
         os.fsync(stream.fileno())
@@ -108,7 +107,7 @@ def _replace_manifest(folder: Path, staging: Path, manifest: Manifest) -> None:
 
 
 def _unstage(folder: Path, staging: Path, names: Iterable[str]) -> None:
-    """Give staged files their own names; those that have them already are left."""
+    """Rename staged files to their own names; skip those that were renamed before."""
     for name in names:
         if os.path.lexists(staging / name):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +122,7 @@ def _manifest(folder: Path) -> Manifest:
 
 
 def _finish(folder: Path, names: Iterable[str]) -> Manifest:
-    """End the save that the manifest says is under way, and remove what other saves left; return the manifest."""
+    """Complete the save that the manifest records, and remove leftovers of other saves; return the manifest."""
     manifest = _manifest(folder)
     if manifest.pending:
         staging = folder / manifest.pending
@@ -141,13 +140,13 @@ def _finish(folder: Path, names: Iterable[str]) -> Manifest:
         if STAGING.match(entry.name):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
-        elif (found := _TEMPORARY.match(entry.name)) and found[1] in prefixes:
+        elif (match := _TEMPORARY.match(entry.name)) and match[1] in prefixes:
             os.unlink(entry.path)
     return manifest
 
 
 def _sync_folder(path: Path) -> None:
-    """Put the names of a folder on disk, where the system can."""
+    """Sync a folder's entries to disk, if the system can."""
     if os.name != "posix":
         return
     handle = os.open(path, os.O_RDONLY)
@@ -159,18 +158,18 @@ def _sync_folder(path: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other savers out of the folder; a kill ends that. File systems without locks have none."""
+    """Lock the folder against other saves; a kill releases the lock. File systems without locks are not locked."""
     if fcntl is None:
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        until = time.monotonic() + _MAX_WAIT_SECONDS
+        deadline = time.monotonic() + _MAX_WAIT_SECONDS
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise SavedModelError(
                         f"another process has been saving into {folder} for {_MAX_WAIT_SECONDS:.0f} seconds"
                         "\n  Do: save into another folder, or end that process"

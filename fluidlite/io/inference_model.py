@@ -1,4 +1,4 @@
-"""Inference models: the part of a program that targets need, with its parameters."""
+"""Inference models: the pruned program that computes some targets, with its parameters."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def save_inference_model(
     program_only: bool = False,
     format: str = "fluidlite",
 ) -> list[str]:
-    """Save what the targets need: the pruned test program as JSON, and its parameters.
+    """Save the pruned test program of the targets as JSON, and its parameters.
 
-    After a kill at any moment the folder holds the old model or the new one.
+    The save is atomic: after a kill at any moment the folder holds the old model or the new one.
 
     Parameters
     ----------
     dirname : path
-        Made if it does not exist.
+        Created if it does not exist.
     feeded_var_names : list of str
-        Names that will be fed.
+        Names of the fed variables.
     target_vars : list of Variable
-        What will be fetched.
+        The fetched variables.
     executor : Executor
     main_program : Program, optional
         The default main program if left out; it is not changed.
@@ -77,9 +77,9 @@ def save_inference_model(
     Raises
     ------
     ProgramError
-        Feeds that do not suffice, or a parameter without a value.
+        The feeds do not suffice, or a parameter has no value.
     SavedModelError
-        The folder or a file cannot be written, or lies elsewhere; then the folder is as it was.
+        The folder or a file cannot be written, or is outside the folder; then the folder is unchanged.
     """
     model_name = inside(model_filename or MODEL_FILE, "model_filename")
     place_of(executor)
@@ -88,8 +88,8 @@ def save_inference_model(
     targets = listed("target_vars", target_vars, "variables", one=Variable)
     if not all(isinstance(name, str) for name in feeds):
         raise ProgramError(f"feeded_var_names is {feeded_var_names!r}; expected names of variables")
-    few = not targets and export_for_deployment
-    if few or not all(isinstance(target, Variable) for target in targets):
+    no_target = not targets and export_for_deployment
+    if no_target or not all(isinstance(target, Variable) for target in targets):
         raise ProgramError(f"target_vars is {target_vars!r}; expected one Variable or more")
     for name in feeds:
         program.global_block().var(name)
@@ -114,7 +114,7 @@ def save_inference_model(
 
 
 def get_inference_program(target_vars: Sequence[Variable] | Variable, main_program: Program | None = None) -> Program:
-    """Return the test program of what the targets need; metrics stand for their states.
+    """Return the pruned test program of the targets; a metric stands for its states.
 
     Parameters
     ----------
@@ -123,8 +123,8 @@ def get_inference_program(target_vars: Sequence[Variable] | Variable, main_progr
         The default main program if left out; it is not changed.
     """
     program = main_program if main_program is not None else default_main_program()
-    given = list(target_vars) if isinstance(target_vars, (list, tuple)) else [target_vars]
-    targets = [var for item in given for var in (getattr(item, "states", None) or [item])]
+    items = list(target_vars) if isinstance(target_vars, (list, tuple)) else [target_vars]
+    targets = [var for item in items for var in (getattr(item, "states", None) or [item])]
     if not targets or not all(isinstance(target, Variable) for target in targets):
         raise ProgramError(f"target_vars is {target_vars!r}; expected one Variable or more")
     return program.clone(for_test=True).prune(targets)
@@ -133,7 +133,7 @@ def get_inference_program(target_vars: Sequence[Variable] | Variable, main_progr
 def prepend_feed_ops(
     inference_program: Program, feed_target_names: Sequence[str], feed_holder_name: str = "feed"
 ) -> None:
-    """Say what a program is fed; Fluid has operators for that, here it is a list of names."""
+    """Set the names of a program's feeds; Fluid inserts operators for that."""
     if not feed_target_names:
         return
     for name in feed_target_names:
@@ -144,14 +144,14 @@ def prepend_feed_ops(
 def append_fetch_ops(
     inference_program: Program, fetch_target_names: Sequence[str], fetch_holder_name: str = "fetch"
 ) -> None:
-    """Say what is fetched of a program; Fluid has operators for that, here it is a list of names."""
+    """Set the names of a program's fetches; Fluid inserts operators for that."""
     for name in fetch_target_names:
         inference_program.global_block().var(name)
     inference_program.fetch_names = list(fetch_target_names)
 
 
 def _check_feeds(program: Program, feeds: Sequence[str]) -> None:
-    """Raise unless everything that the pruned program must be fed is among the feeds."""
+    """Raise ProgramError if the pruned program reads data variables that are not fed."""
     block = program.global_block()
     read = {name for op in block.ops for name in op.input_arg_names}
     missing = sorted(n for n in read if (v := block.find_var(n)) is not None and v.is_data and n not in feeds)
@@ -170,9 +170,9 @@ def load_inference_model(
     pserver_endpoints: None = None,
     follow_links: bool = False,
 ) -> tuple[Program, list[str], list[Variable]]:
-    """Load what :func:`save_inference_model` saved, or Paddle 1.x; parameters go to the global scope.
+    """Load a model of :func:`save_inference_model` or of Paddle 1.x; parameters go to the global scope.
 
-    Models of Paddle are known by their content, and need the package protobuf.
+    Models of Paddle are recognized by their content, and need the package protobuf.
 
     Parameters
     ----------
@@ -188,8 +188,8 @@ def load_inference_model(
     Raises
     ------
     SavedModelError
-        A file is missing, truncated, malformed or of a newer version, is no regular file or lies outside the folder,
-        or was not saved together with the others; then the scope is as it was.
+        A file is missing, truncated, malformed or of a newer version, is no regular file or is outside the folder,
+        or was not saved together with the others; then the scope is unchanged.
     """
     place = place_of(executor)
     model_name = inside(model_filename or MODEL_FILE, "model_filename")

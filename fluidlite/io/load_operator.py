@@ -1,4 +1,4 @@
-"""load: reads a variable from a file while a program runs."""
+"""The operator ``load``: reads a variable from a file at each run."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fluidlite.tensor.tensor_spec import Spec
 
 
 def read_one(path: Path, name: str, declared: Spec | None) -> Stored:
-    """The only tensor of a file, in Paddle's format or ours.
+    """Read the only tensor of a file, in Paddle's format or fluidlite's.
 
-    Raises SavedModelError: the file is missing, damaged, holds several tensors, or another one than is declared.
+    Raises SavedModelError if the file is missing, damaged, has several tensors, or one that does not fit ``declared``.
     """
     with SavedFile(path.parent, path.name, open_regular(path.parent, path.name, True)) as file:
         if is_lod_tensors(file.peek(4)):
             return read_lod_tensors(file, {name: declared})[name]
-        held = names_in(file)
-        if len(held) != 1:
-            raise SavedModelError(f"{path} holds {len(held)} tensors; expected one\n  Do: fluid.io.load_vars")
+        names = names_in(file)
+        if len(names) != 1:
+            raise SavedModelError(f"{path} holds {len(names)} tensors; expected one\n  Do: fluid.io.load_vars")
         file.rewind()
-        return read_tensors(file, {held[0]: declared})[held[0]]
+        return read_tensors(file, {names[0]: declared})[names[0]]
 
 
 def _run(frame: Any, op: Any) -> None:

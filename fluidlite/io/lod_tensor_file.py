@@ -1,8 +1,8 @@
-"""Tensors in the binary files of Paddle 1.x. No number in a file is trusted before memory or work follows from it.
+"""Tensors in the binary files of Paddle 1.x. Each number in a file is checked before memory is allocated from it.
 
 One tensor is: a 32-bit version, 0; the number of LoD levels (64 bits) and, for each, its bytes (64 bits) and offsets
-(64 bits each); a 32-bit version, 0; the bytes (32 bits) of a ``TensorDesc`` message, and that; the numbers. All of it
-is little-endian. A file of several tensors is one after another, in the order of their names, which are not in it.
+(64 bits each); a 32-bit version, 0; the length (32 bits) of a ``TensorDesc`` message, and it; the values. All of it
+is little-endian. A file of several tensors concatenates them in the order of their names, which it does not contain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_LOD_LEVELS = 64
 
 
 def tensor_bytes(array: np.ndarray[Any, Any], lod: Lod) -> bytes:
-    """A tensor as Paddle saves it."""
+    """A tensor in Paddle's format."""
     number = dtype_number(dtype_name(array.dtype))
     desc = message_classes()["TensorDesc"](data_type=number, dims=array.shape).SerializeToString()
     parts = [bytes(4), len(lod).to_bytes(8, "little")]
@@ -43,34 +43,34 @@ def write_lod_tensors(path: str, values: Mapping[str, Stored]) -> None:
 
 
 def is_lod_tensors(begin: bytes) -> bool:
-    """Whether a file that begins so is Paddle's; safetensors begin with the length of a header, which is never 0."""
+    """Whether a file with these first bytes is Paddle's; safetensors begin with the length of a header, never 0."""
     return begin[:4] == bytes(4)
 
 
-def read_lod_tensors(file: SavedFile, wanted: Mapping[str, Spec | None]) -> dict[str, Stored]:
+def read_lod_tensors(file: SavedFile, declared: Mapping[str, Spec | None]) -> dict[str, Stored]:
     """Read the tensors of a file.
 
     ``file``: at its beginning.
-    ``wanted``: by name; all tensors that the file holds, with what the program declares.
-    Raises SavedModelError: the file is truncated, malformed, of another version, holds more or less than these tensors,
-    or others.
-    Raises MissingExtraError: the package protobuf is not installed.
+    ``declared``: the program's declarations by name, of all tensors in the file.
+    Raises SavedModelError if the file is truncated, malformed, of another version, or does not hold exactly these
+    tensors.
+    Raises MissingExtraError if the package protobuf is not installed.
     """
-    message_classes()  # says that it is missing before a file is blamed
-    found: dict[str, Stored] = {}
-    for name in sorted(wanted):
-        found[name] = _Reading(file, name).read(wanted[name])
+    message_classes()  # reports a missing package before any error of the file
+    values: dict[str, Stored] = {}
+    for name in sorted(declared):
+        values[name] = _TensorReader(file, name).read(declared[name])
     if file.left:
         raise SavedModelError(
-            f"{file.path} has {file.left:,} bytes after {'its tensor' if len(wanted) == 1 else 'all tensors'}"
-            f" ({len(wanted)} expected)\n  Do: load it with the program, and by the function, that it was saved with"
+            f"{file.path} has {file.left:,} bytes after {'its tensor' if len(declared) == 1 else 'all tensors'}"
+            f" ({len(declared)} expected)\n  Do: load it with the program, and by the function, that it was saved with"
         )
     file.finish()
-    return found
+    return values
 
 
-class _Reading:
-    """One tensor of a file."""
+class _TensorReader:
+    """Reads one tensor of a file."""
 
     def __init__(self, file: SavedFile, name: str) -> None:
         self.file, self.name = file, name
@@ -114,7 +114,7 @@ class _Reading:
             raise self._bad(f"{spec!r} takes {spec.nbytes:,} bytes, and the file has {self.file.left:,} more")
         array = read_array(self.file, self.name, spec)
         if spec.dtype == "bool":
-            array = array.view(np.uint8) != 0  # a byte of the file may be any
+            array = array.view(np.uint8) != 0  # a byte may be neither 0 nor 1
         return array, lod
 
     def _level(self) -> list[int]:

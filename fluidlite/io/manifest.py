@@ -1,4 +1,4 @@
-"""The manifest of a folder: which files were saved together, by size and digest."""
+"""The manifest of a folder: the files that were saved together, with size and digest."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MAX_MANIFEST_BYTES = 4 << 20
 
 
 def parse_record(text: bytes, path: Path, format: str, version: int, what: str, do: str) -> dict[str, Any]:
-    """The JSON object of a format and version that a file holds.
+    """Parse a file's JSON object and check its format and version.
 
-    Raises SavedModelError if it is malformed, another one, or of a newer version.
+    Raises SavedModelError if it is malformed, or of another format or version.
     """
     try:
         record = json.loads(text)
@@ -25,16 +25,16 @@ def parse_record(text: bytes, path: Path, format: str, version: int, what: str, 
         raise SavedModelError(f"{path} is truncated or malformed: {exc}{do}") from None
     if not isinstance(record, dict) or record.get("format") != format:
         raise SavedModelError(f"{path} is no {what}{do}")
-    found = record.get("version")
-    if found != version or isinstance(found, bool):
+    file_version = record.get("version")
+    if file_version != version or isinstance(file_version, bool):
         raise SavedModelError(
-            f"{path} is of version {found!r:.40}; this fluidlite reads {version}\n  Do: update fluidlite"
+            f"{path} is of version {file_version!r:.40}; this fluidlite reads {version}\n  Do: update fluidlite"
         )
     return record
 
 
 class Content(NamedTuple):
-    """What identifies a file's content."""
+    """Size and digest of a file's content."""
 
     size: int
     sha256: str
@@ -42,10 +42,10 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Which files of a folder were saved together.
+    """The files of a folder that were saved together.
 
-    ``files``: by name; files that are not named were put there by others, and are loaded as they are.
-    ``pending``: the folder inside this one that still holds some of the files, under the same names; "" if none does.
+    ``files``: by name; other files of the folder are loaded without a check.
+    ``pending``: the staging folder, inside this one, that still holds some of the files under the same names; or "".
     """
 
     files: dict[str, Content] = field(default_factory=dict)
@@ -79,10 +79,10 @@ class Manifest:
         pending, files = record.get("pending", ""), record.get("files")
         if not isinstance(pending, str) or (pending and not STAGING.match(pending)) or not isinstance(files, dict):
             raise SavedModelError(f"{path} is malformed{do}")
-        found = {}
+        contents = {}
         for name, content in files.items():
-            good = isinstance(content, list) and [type(item) for item in content] == [int, str] and content[0] >= 0
-            if not good or inside(name, f"a file that {path} names") != name:
+            is_valid = isinstance(content, list) and [type(item) for item in content] == [int, str] and content[0] >= 0
+            if not is_valid or inside(name, f"a file that {path} names") != name:
                 raise SavedModelError(f"{path} is malformed: it says {content!r:.60} of {name!r:.60}{do}")
-            found[name] = Content(*content)
-        return Manifest(found, pending)
+            contents[name] = Content(*content)
+        return Manifest(contents, pending)

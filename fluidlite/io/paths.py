@@ -1,4 +1,4 @@
-"""Names and paths of saved files: inside their folder, regular files only, and every error a SavedModelError."""
+"""Names and paths of saved files: only regular files inside their folder; every error is a SavedModelError."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fluidlite.base.errors import SavedModelError
 PathText = str | os.PathLike[str]
 
 MANIFEST = "__manifest__"
-"""The file that says which files of a folder were saved together."""
+"""The file that lists which files of a folder were saved together."""
 STAGING = re.compile(r"\.save-[0-9a-f]{16}\Z")
 """Folders in which a save prepares its files."""
 SUFFIX = ".safetensors"
 
 _MAX_STEM = 180
-_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a FIFO without a writer is opened at once, and then refused
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO without a writer must not block; it is then refused
 _READ = os.O_RDONLY | _NONBLOCK | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
@@ -41,7 +41,7 @@ def path_errors(path: PathText, action: str) -> Iterator[None]:
 
 
 def folder_of(dirname: PathText) -> Path:
-    """The folder that the user names; it need not exist."""
+    """Return the folder that the user named; it need not exist."""
     try:
         text = os.fspath(dirname)
     except TypeError:
@@ -60,9 +60,9 @@ def file_of(name: str) -> str:
 
 
 def inside(name: PathText, what: str) -> str:
-    """Return a file's name relative to the folder, or raise SavedModelError if it leads elsewhere.
+    """Return a file's name relative to the folder, or raise SavedModelError if it is outside.
 
-    ``what``: the argument that gives it, for the error.
+    ``what``: the name of the argument, for the error.
     """
     try:
         text = os.fspath(name)
@@ -80,20 +80,20 @@ def inside(name: PathText, what: str) -> str:
 
 def _check_text(text: object, what: str) -> None:
     try:
-        good = isinstance(text, str) and b"\0" not in os.fsencode(text)
+        is_valid = isinstance(text, str) and b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
-        good = False
-    if not good:
+        is_valid = False
+    if not is_valid:
         raise SavedModelError(f"{what} is {text!r:.80}, which no file can be called")
 
 
 def open_regular(folder: Path, name: str, follow_links: bool) -> int:
-    """Open a regular file of a folder for reading, without waiting; return its descriptor.
+    """Open a regular file of a folder for reading, without blocking; return its descriptor.
 
-    What is opened is looked at, not what the name stood for before. A symbolic link is followed where it stays inside
-    the folder, and others with ``follow_links`` only.
+    The open descriptor is checked, not the name, which may change meanwhile. A symbolic link is followed if it stays
+    inside the folder; other links only with ``follow_links``.
 
-    Raises SavedModelError: no file, no regular file, or a link that leads out of the folder.
+    Raises SavedModelError if there is no regular file of that name, or it is a link that leads out of the folder.
     """
     path = folder / name
     with path_errors(path, "read"):
@@ -115,22 +115,22 @@ def open_regular(folder: Path, name: str, follow_links: bool) -> int:
 
 
 def _open_below(root: str, below: str) -> int:
-    """Open a resolved path, a step at a time: a part that became a link since is an error."""
+    """Open a resolved path component by component: one that has become a link since is an error."""
     if os.open not in os.supports_dir_fd:
         return os.open(os.path.join(root, below), _READ | _NOFOLLOW)
     *folders, last = below.split(os.sep)
-    at = os.open(root, os.O_RDONLY)
+    parent = os.open(root, os.O_RDONLY)
     try:
         for part in folders:
-            at, before = os.open(part, os.O_RDONLY | os.O_DIRECTORY | _NOFOLLOW, dir_fd=at), at
-            os.close(before)
-        return os.open(last, _READ | _NOFOLLOW, dir_fd=at)
+            parent, previous = os.open(part, os.O_RDONLY | os.O_DIRECTORY | _NOFOLLOW, dir_fd=parent), parent
+            os.close(previous)
+        return os.open(last, _READ | _NOFOLLOW, dir_fd=parent)
     finally:
-        os.close(at)
+        os.close(parent)
 
 
 def check_target(folder: Path, name: str) -> None:
-    """Raise SavedModelError unless a file of that name can be put into the folder, and lies inside it."""
+    """Raise SavedModelError unless a file of that name can be written, and is inside the folder."""
     path = folder / name
     with path_errors(path, "written"):
         parent = os.path.realpath(path.parent)

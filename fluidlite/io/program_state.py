@@ -33,7 +33,7 @@ def get_program_parameter(program: Program) -> list[Variable]:
 
 
 def get_program_persistable_vars(program: Program) -> list[Variable]:
-    """All that a program keeps from run to run."""
+    """The persistable variables of a program."""
     return [variable for variable in program.list_vars() if is_persistable(variable)]
 
 
@@ -43,9 +43,9 @@ def load_program_state(model_path: PathText, var_list: Iterable[Variable | str] 
     Parameters
     ----------
     model_path : path
-        What ``fluid.save`` was given; or a folder with one file a variable.
+        The path of ``fluid.save``; or a folder with one file a variable.
     var_list : list of Variable or name, optional
-        Only these; needed for one file of several tensors that Paddle saved, which holds no names.
+        Load only these; needed for Paddle's files of several tensors, which contain no names.
 
     Returns
     -------
@@ -55,26 +55,26 @@ def load_program_state(model_path: PathText, var_list: Iterable[Variable | str] 
     Raises
     ------
     SavedModelError
-        Files are missing or damaged, or hold none of ``var_list``.
+        Files are missing or damaged, or lack a variable of ``var_list``.
     """
     path = folder_of(model_path)
-    wanted = None if var_list is None else [v if isinstance(v, str) else v.name for v in var_list]
+    names = None if var_list is None else [v if isinstance(v, str) else v.name for v in var_list]
     if os.path.lexists(f"{path}.pdparams"):
-        found = read_folder(path.parent, lambda snapshot: _parts(snapshot, path.name), False)
+        arrays = read_folder(path.parent, lambda snapshot: _parts(snapshot, path.name), False)
     elif path.is_dir():
-        found = read_folder(path, lambda snapshot: _folder(snapshot, wanted), False)
+        arrays = read_folder(path, lambda snapshot: _folder(snapshot, names), False)
     else:
         raise SavedModelError(f"there is no file {path}.pdparams, and no folder {path}\n  Do: check the name")
-    if wanted is not None:
-        missing = [name for name in wanted if name not in found]
+    if names is not None:
+        missing = [name for name in names if name not in arrays]
         if missing:
             raise SavedModelError(f"{path} holds no variable {missing[0]!r}\n  Do: check the names of var_list")
-        found = {name: found[name] for name in wanted}
-    return found
+        arrays = {name: arrays[name] for name in names}
+    return arrays
 
 
 def _parts(snapshot: Snapshot, stem: str) -> Arrays:
-    found: Arrays = {}
+    arrays: Arrays = {}
     for suffix, _ in PARTS:
         if snapshot.holds(stem + suffix):
             with snapshot.open(stem + suffix) as file:
@@ -82,48 +82,48 @@ def _parts(snapshot: Snapshot, stem: str) -> Arrays:
             if pickled is None:
                 with snapshot.open(stem + suffix) as file:
                     pickled = _all(file)
-            found |= pickled
-    return found
+            arrays |= pickled
+    return arrays
 
 
 def _all(file: SavedFile) -> Arrays:
-    wanted: dict[str, Spec | None] = dict.fromkeys(names_in(file))
+    declared: dict[str, Spec | None] = dict.fromkeys(names_in(file))
     file.rewind()
-    return {name: array for name, (array, _) in read_tensors(file, wanted).items()}
+    return {name: array for name, (array, _) in read_tensors(file, declared).items()}
 
 
-def _folder(snapshot: Snapshot, wanted: list[str] | None) -> Arrays:
-    """The tensors of a folder's files, by their names, those in its folders included."""
-    found: Arrays = {}
+def _folder(snapshot: Snapshot, names: list[str] | None) -> Arrays:
+    """The tensors of the files in a folder and its subfolders, by name."""
+    arrays: Arrays = {}
     for path in sorted(snapshot.folder.rglob("*")):
         name = path.relative_to(snapshot.folder).as_posix()
         if name == MANIFEST or name.startswith(".save-") or not path.is_file() or path.is_symlink():
             continue
         if name.endswith(SUFFIX):
             with snapshot.open(name) as file:
-                found |= _all(file)
-        elif wanted is None or unquote(name) in wanted or name in wanted:
+                arrays |= _all(file)
+        elif names is None or unquote(name) in names or name in names:
             with snapshot.open(name) as file:
-                theirs = is_lod_tensors(file.peek(4))
-            if theirs:
-                found[name] = read_one(Path(path), name, None)[0]
-    return found
+                is_paddle = is_lod_tensors(file.peek(4))
+            if is_paddle:
+                arrays[name] = read_one(Path(path), name, None)[0]
+    return arrays
 
 
 def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
-    """Give what a program keeps the values of :func:`load_program_state`.
+    """Set a program's persistable variables to the values of :func:`load_program_state`.
 
     Parameters
     ----------
     program : Program
-        Run its startup program first: values go where its tensors are.
+        Run its startup program first: values are copied to the places of its tensors.
     state_dict : mapping of name to array
-        All that the program keeps and that is named here is set; other names are an error.
+        The values by name; a name of no persistable variable is an error.
 
     Raises
     ------
     ProgramError
-        A value of other dims or another dtype than declared, or of no variable of the program; then nothing is set.
+        A value has other dims or another dtype than declared, or an unknown name; then nothing is set.
     """
     variables = {variable.name: variable for variable in get_program_persistable_vars(program)}
     unknown = [name for name in state_dict if name not in variables]
@@ -135,9 +135,9 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
     arrays: Arrays = {}
     for name, value in state_dict.items():
         array, declared = np.asarray(value), variables[name].spec
-        given = Spec.of(array.shape, dtype_name(array.dtype))
-        if declared is not None and not declared.fits(given):
-            raise ProgramError(f"set_program_state: {name!r} is {declared!r} in the program, and {given!r} was given")
+        spec = Spec.of(array.shape, dtype_name(array.dtype))
+        if declared is not None and not declared.fits(spec):
+            raise ProgramError(f"set_program_state: {name!r} is {declared!r} in the program, and {spec!r} was given")
         arrays[name] = array
     scope = global_scope()
     for name, array in arrays.items():

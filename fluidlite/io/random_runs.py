@@ -1,4 +1,4 @@
-"""How often a seed was drawn from, beside saved values: a training draws on where it was saved."""
+"""Save and restore how often each random stream was drawn from, so that a resumed training continues its streams."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ _LIMITS = (range(1 << 32), range(-(1 << 63), 1 << 64), range(1 << 63))
 
 
 def _file(name: str | None) -> str:
-    """The file beside the one of values, or beside those of a folder."""
+    """The name of the file, next to the file ``name`` of values, or in the folder of one file a variable."""
     return "__random__" if name is None else f"{name}.random"
 
 
-def _draws(program: Program) -> bool:
-    """Whether what it draws is the same in another process: it has a seed, and random operators."""
+def _has_seeded_draws(program: Program) -> bool:
+    """Whether a program draws reproducible random numbers: it has a seed and random operators."""
     return program.random_seed != 0 and any(op.definition.random for block in program.blocks for op in block.ops)
 
 
 def run_writers(program: Program, scope: Scope, name: str | None) -> dict[str, Writer]:
-    """What writes how often seeds were drawn from in a scope; nothing for a program that draws none.
+    """The writer of a scope's counts of draws; empty for a program without seeded draws.
 
-    The runs of other programs' seeds go with them: several may be saved into one folder.
+    Counts of other programs' seeds are included: several programs may be saved into one folder.
     """
-    if not _draws(program):
+    if not _has_seeded_draws(program):
         return {}
     runs = [[stream, seed, count] for (stream, seed), count in sorted(scope.random_runs().items()) if seed]
     return {_file(name): json.dumps({"format": _FORMAT, "version": _VERSION, "runs": runs}).encode()}
 
 
 def read_runs(snapshot: Snapshot, program: Program, name: str | None) -> Runs:
-    """How often a program's seed had been drawn from; nothing where that was not saved.
+    """Read how often a program's seed was drawn from; empty if that was not saved.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def read_runs(snapshot: Snapshot, program: Program, name: str | None) -> Runs:
         The file is malformed, or of a newer version.
     """
     file = _file(name)
-    if not _draws(program) or not snapshot.holds(file):
+    if not _has_seeded_draws(program) or not snapshot.holds(file):
         return {}
     path, do = snapshot.folder / file, "\n  Do: save the model again, or remove the file to begin random numbers anew"
     text = snapshot.read(file, _MAX_BYTES)

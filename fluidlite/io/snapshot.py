@@ -1,4 +1,4 @@
-"""Reading a folder of saved files in one consistent state, while others may save into it."""
+"""Consistent reads of a folder of saved files, while other processes may save into it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class SavedFile:
-    """An open file of a snapshot; what is read counts for its digest, where the manifest names one.
+    """An open file of a snapshot; the digest of its content is checked if the manifest has one.
 
     ``size``: in bytes.
     """
@@ -44,13 +44,13 @@ class SavedFile:
         return self._left
 
     def peek(self, count: int) -> bytes:
-        """The first bytes of the file, ``count`` or fewer; what is read next stays the same."""
+        """Return the first ``count`` bytes of the file (or fewer), without moving the read position."""
         with path_errors(self.path, "read"):
             at = self._stream.tell()
             self._stream.seek(0)
-            found = self._stream.read(count)
+            content = self._stream.read(count)
             self._stream.seek(at)
-        return found
+        return content
 
     def rewind(self) -> None:
         self._stream.seek(0)
@@ -79,12 +79,12 @@ class SavedFile:
         self._left -= done
 
     def read(self, count: int) -> bytearray:
-        found = bytearray(count)
-        self.read_into(memoryview(found))
-        return found
+        content = bytearray(count)
+        self.read_into(memoryview(content))
+        return content
 
     def skip(self, count: int) -> None:
-        """Go on ``count`` bytes further; they are read only if the file has a digest."""
+        """Skip ``count`` bytes; they are read only if the file has a digest."""
         if self._content is None:
             self._stream.seek(count, os.SEEK_CUR)
             self._left -= count
@@ -97,7 +97,7 @@ class SavedFile:
             count -= len(part)
 
     def finish(self) -> None:
-        """Raise SavedModelError unless the content is the one that the manifest names."""
+        """Read the rest; raise SavedModelError unless size and digest are those of the manifest."""
         self._check_size()
         self.skip(self._left)
         if self._content is not None and self._digest.hexdigest() != self._content.sha256:
@@ -105,7 +105,7 @@ class SavedFile:
 
 
 class Snapshot:
-    """A folder as one manifest describes it."""
+    """A folder in the state that one manifest describes."""
 
     def __init__(self, folder: Path, manifest: Manifest, follow_links: bool) -> None:
         self.folder = folder
@@ -120,13 +120,13 @@ class Snapshot:
             if os.path.lexists(self.folder / staged):
                 try:
                     return SavedFile(self.folder, name, open_regular(self.folder, staged, False), content)
-                except SavedModelError:  # it got its own name in this moment
+                except SavedModelError:  # it was renamed to its own name meanwhile
                     if os.path.lexists(self.folder / staged):
                         raise
         return SavedFile(self.folder, name, open_regular(self.folder, name, self._follow_links), content)
 
     def holds(self, name: str) -> bool:
-        """Whether there is something of that name."""
+        """Whether a file of that name exists."""
         staged = os.path.join(self._manifest.pending, name) if self._manifest.pending else name
         return os.path.lexists(self.folder / staged) or os.path.lexists(self.folder / name)
 
@@ -148,7 +148,7 @@ def _whole(file: SavedFile, max_bytes: int) -> bytes:
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """The content of a regular file that the user names by itself; links are followed."""
+    """The content of a regular file that the user named directly; links are followed."""
     with SavedFile(path.parent, path.name, open_regular(path.parent, path.name, True)) as file:
         return _whole(file, max_bytes)
 
@@ -162,10 +162,10 @@ def manifest_bytes(folder: Path) -> bytes | None:
 
 
 def read_folder(folder: Path, read: Callable[[Snapshot], Read], follow_links: bool = False) -> Read:
-    """Return ``read(snapshot)``; a save that ended meanwhile makes it begin again.
+    """Return ``read(snapshot)``; repeat it if a save ended meanwhile.
 
-    Raises SavedModelError: no such folder, what ``read`` raises, files that were not saved together, or a folder that
-    is saved to without an end.
+    Raises SavedModelError if the folder does not exist, ``read`` raises it, files were not saved together, or saves
+    into the folder never stop.
     """
     if not os.path.isdir(folder):
         raise SavedModelError(f"there is no directory {folder}\n  Do: check the name; save the model first")
@@ -174,11 +174,11 @@ def read_folder(folder: Path, read: Callable[[Snapshot], Read], follow_links: bo
         error: SavedModelError | None = None
         try:
             manifest = Manifest() if before is None else Manifest.parse(before, folder)
-            found = read(Snapshot(folder, manifest, follow_links))
+            result = read(Snapshot(folder, manifest, follow_links))
         except SavedModelError as exc:
             error = exc
         if manifest_bytes(folder) == before:
             if error is not None:
                 raise error
-            return found
+            return result
     raise SavedModelError(f"{folder} is being saved to all the time\n  Do: load it when that has ended")

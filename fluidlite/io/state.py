@@ -1,4 +1,4 @@
-"""``fluid.save`` and ``fluid.load``: a program and its state in three files beside each other."""
+"""``fluid.save`` and ``fluid.load``: a program and its state in three files of one folder."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from fluidlite.tensor.tensor_spec import Spec
 
 _MAX_PICKLE_BYTES = 4 << 30
 _PICKLE = b"\x80"
-"""How pickles of protocol 2 and later begin."""
+"""The first byte of pickles of protocol 2 and later."""
 
 
 def is_belong_to_optimizer(var: Variable) -> bool:
-    """Whether a variable is state of an optimiser or a schedule: kept, and no parameter."""
+    """Whether a variable is state of an optimiser or a schedule: persistable, and no parameter."""
     return is_persistable(var) and not is_parameter(var)
 
 
@@ -62,8 +62,8 @@ def _split(program: Program, model_path: PathText, what: str) -> tuple[Path, str
 def save(program: Program, model_path: PathText, format: str = "fluidlite") -> None:
     """Save a program's parameters, its other state, and itself: ``.pdparams``, ``.pdopt`` and ``.pdmodel``.
 
-    The files are safetensors and JSON, saved together or not at all. If the program has a ``random_seed``, the file
-    ``.random`` says how often its random operators have drawn.
+    The files are safetensors and JSON, saved atomically. If the program has a ``random_seed``, the file ``.random``
+    records how often its random operators have drawn.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def save(program: Program, model_path: PathText, format: str = "fluidlite") -> N
     ProgramError
         A variable has no value, or the path has no stem.
     SavedModelError
-        The files cannot be written; then the folder is as it was.
+        The files cannot be written; then the folder is unchanged.
     """
     folder, stem = _split(program, model_path, "save")
     check_format(format)
@@ -104,60 +104,62 @@ def load(
 ) -> None:
     """Load what :func:`save` saved, or Paddle's ``fluid.save``, into the global scope.
 
-    Paddle's files are pickles; they are read as data, and what is no array in them is refused. Without such files
+    Paddle's files are pickles; they are read as data, and anything but arrays is refused. Without such files
     ``model_path`` is a folder of :func:`fluidlite.io.save_persistables`, or one file of several variables.
 
     Parameters
     ----------
     program : Program
-        Whose persistable variables.
+        The program whose persistable variables are loaded.
     model_path : path
         As for :func:`save`.
     executor : Executor, optional
-        Values go to its place; default: where the scope's tensors are, or the host.
+        Values are loaded to its place; default: the place of the scope's tensors, or the host.
     var_list : list of Variable, optional
-        Only these of the program.
+        Load only these of the program.
 
     Raises
     ------
     SavedModelError
-        A file is missing, damaged, or a value has other dims or another dtype; then the scope is as it was.
+        A file is missing or damaged, or a value has other dims or another dtype; then the scope is unchanged.
     """
     folder, stem = _split(program, model_path, "load")
     names = None if var_list is None else {variable.name for variable in var_list}
 
-    def chosen(predicate: Predicate) -> list[Variable]:
+    def matches(predicate: Predicate) -> list[Variable]:
         return [v for v in program.list_vars() if predicate(v) and (names is None or v.name in names)]
 
     def runs_of(snapshot: Snapshot, name: str | None) -> Runs:
         return read_runs(snapshot, program, name) if names is None else {}
 
     def read_parts(snapshot: Snapshot) -> dict[str, Stored]:
-        found: dict[str, Stored] = {}
+        values: dict[str, Stored] = {}
         for suffix, predicate in PARTS:
-            variables = chosen(predicate)
+            variables = matches(predicate)
             if variables and snapshot.holds(stem + suffix):
                 with snapshot.open(stem + suffix) as file:
                     pickled = read_pickle(file)
                     if pickled is not None:
-                        found |= _fitting(file, pickled, variables)
+                        values |= _fitting(file, pickled, variables)
                         continue
-            found |= read_values(snapshot, variables, stem + suffix)
-        return found
+            values |= read_values(snapshot, variables, stem + suffix)
+        return values
 
     path = folder / stem
     if os.path.lexists(f"{path}.pdparams") or not path.exists():
         values, runs = read_folder(folder, lambda at: (read_parts(at), runs_of(at, stem)))
     else:
-        home, file = (path, None) if path.is_dir() else (folder, stem)
-        values, runs = read_folder(home, lambda at: (read_values(at, chosen(is_persistable), file), runs_of(at, file)))
-    set_values(chosen(is_persistable), values, None if executor is None else executor.place)
+        source, file = (path, None) if path.is_dir() else (folder, stem)
+        values, runs = read_folder(
+            source, lambda at: (read_values(at, matches(is_persistable), file), runs_of(at, file))
+        )
+    set_values(matches(is_persistable), values, None if executor is None else executor.place)
     global_scope().update_random_runs(runs)
 
 
 def read_pickle(file: SavedFile) -> dict[str, Any] | None:
-    """The pickled mapping of names to arrays that a file is; None if it is no pickle."""
-    begin = file.peek(8)  # of safetensors: the bytes of the header, and these may begin as a pickle does
+    """Read a file that is a pickled mapping of names to arrays; return None if it is no pickle."""
+    begin = file.peek(8)  # in safetensors: the header's length, which may begin with the same byte
     if begin[:1] != _PICKLE or int.from_bytes(begin, "little") <= MAX_HEADER_BYTES:
         return None
     if file.size > _MAX_PICKLE_BYTES:
@@ -174,8 +176,8 @@ def read_pickle(file: SavedFile) -> dict[str, Any] | None:
 
 
 def _fitting(file: SavedFile, arrays: dict[str, Any], variables: Sequence[Variable]) -> dict[str, Stored]:
-    """The values of variables, which have to fit what is declared."""
-    found: dict[str, Stored] = {}
+    """The values of variables, checked against their declarations."""
+    values: dict[str, Stored] = {}
     for variable in variables:
         array = arrays.get(variable.name)
         if not isinstance(array, np.ndarray):
@@ -187,5 +189,5 @@ def _fitting(file: SavedFile, arrays: dict[str, Any], variables: Sequence[Variab
         except DtypeError as exc:
             raise SavedModelError(f"{file.path}: {variable.name!r}: {exc}") from None
         check_fit(file, variable.name, variable.spec, spec)
-        found[variable.name] = np.ascontiguousarray(array).reshape(array.shape).astype(NUMPY[spec.dtype]), ()
-    return found
+        values[variable.name] = np.ascontiguousarray(array).reshape(array.shape).astype(NUMPY[spec.dtype]), ()
+    return values

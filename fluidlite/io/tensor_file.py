@@ -1,4 +1,4 @@
-"""Tensors in safetensors files. Reading checks each number of the header before memory or work follows from it."""
+"""Tensors in safetensors files. Reading checks each number of the header before memory is allocated from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fluidlite.tensor.tensor_spec import Lod, Spec, dims_problem
 
 Array = np.ndarray[Any, Any]
 Stored = tuple[Array, Lod]
-"""A value and its LoD offsets."""
+"""A tensor's values and its LoD offsets."""
 
 MAX_HEADER_BYTES = 4 << 20
 _KEY = "fluidlite"
@@ -48,20 +48,19 @@ def _safetensors() -> Any:
 def write_tensors(path: str, values: Mapping[str, Stored]) -> None:
     """Write named values to a new file.
 
-    Raises OSError if the file cannot be written, SavedModelError if names and LoD are too long for a header that is
-    read again.
+    Raises OSError if the file cannot be written, SavedModelError if names and LoD exceed ``MAX_HEADER_BYTES``.
     """
     safetensors = _safetensors()
     facts: dict[str, Any] = {"version": _VERSION}
     lods = {name: lod for name, (_, lod) in sorted(values.items()) if lod}
     if lods:
         facts["lod"] = lods
-    metadata = {_KEY: json.dumps(facts)}  # one entry: the library writes several in any order
+    metadata = {_KEY: json.dumps(facts)}  # one entry: the order of several is not deterministic
     arrays = {name: array for name, (array, _) in values.items()}
     try:
         safetensors.numpy.save_file(arrays, path, metadata)
     except safetensors.SafetensorError as exc:
-        raise OSError(str(exc)) from None  # who saves names the file
+        raise OSError(str(exc)) from None  # the caller adds the file's name
     with open(path, "rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
     if length > MAX_HEADER_BYTES:
@@ -73,7 +72,7 @@ def write_tensors(path: str, values: Mapping[str, Stored]) -> None:
 
 @dataclass(frozen=True)
 class _Record:
-    """Where a value lies in the file's data, and what it is."""
+    """The dtype and dims of a value, and its byte range in the file's data."""
 
     dtype: str
     dims: tuple[int, ...]
@@ -81,12 +80,12 @@ class _Record:
     end: int
 
 
-def read_tensors(file: SavedFile, wanted: Mapping[str, Spec | None]) -> dict[str, Stored]:
+def read_tensors(file: SavedFile, declared: Mapping[str, Spec | None]) -> dict[str, Stored]:
     """Read named values of a file; the others are skipped.
 
     ``file``: at its beginning.
-    ``wanted``: by name; what the program declares, to which a value must fit; None: nothing.
-    Raises SavedModelError: the file is truncated, malformed, of a newer version, or holds no such value.
+    ``declaration``: by name, the program's declaration that the value must fit; None: no check.
+    Raises SavedModelError if the file is truncated, malformed, of a newer version, or lacks a value.
     """
     header, begin = _header(file)
     metadata = header.pop("__metadata__", None)
@@ -94,27 +93,29 @@ def read_tensors(file: SavedFile, wanted: Mapping[str, Spec | None]) -> dict[str
         raise _bad(file, f"its metadata are {metadata!r:.80}")
     lods = _lods(file, (metadata or {}).get(_KEY))
     records = {name: _record(file, name, entry, file.size - begin) for name, entry in header.items()}
-    at = 0
+    position = 0
     for name, record in sorted(records.items(), key=lambda item: (item[1].begin, item[1].end)):
-        if record.begin != at:
-            raise _bad(file, f"value {name!r:.60} begins at byte {record.begin}, expected {at}")
-        at = record.end
-    if at != file.size - begin:
-        raise _bad(file, f"its values end at byte {at} of {file.size - begin}")
-    specs = {name: _spec(file, name, records, declared, lods.get(name, ())) for name, declared in wanted.items()}
-    found: dict[str, Stored] = {}
-    at = 0
+        if record.begin != position:
+            raise _bad(file, f"value {name!r:.60} begins at byte {record.begin}, expected {position}")
+        position = record.end
+    if position != file.size - begin:
+        raise _bad(file, f"its values end at byte {position} of {file.size - begin}")
+    specs = {
+        name: _spec(file, name, records, declaration, lods.get(name, ())) for name, declaration in declared.items()
+    }
+    values: dict[str, Stored] = {}
+    position = 0
     for name in sorted(specs, key=lambda name: records[name].begin):
         spec, record = specs[name], records[name]
-        file.skip(record.begin - at)
-        found[name] = read_array(file, name, spec), spec.lod
-        at = record.end
+        file.skip(record.begin - position)
+        values[name] = read_array(file, name, spec), spec.lod
+        position = record.end
     file.finish()
-    return found
+    return values
 
 
 def read_array(file: SavedFile, name: str, spec: Spec) -> Array:
-    """The next bytes of a file as numbers."""
+    """Read the next bytes of a file as an array."""
     try:
         array = np.empty(spec.dims, NUMPY[spec.dtype])
     except MemoryError:
@@ -125,7 +126,7 @@ def read_array(file: SavedFile, name: str, spec: Spec) -> Array:
 
 
 def check_fit(file: SavedFile, name: str, declared: Spec | None, saved: Spec) -> None:
-    """Raise SavedModelError unless what a file holds is as the program declares it."""
+    """Raise SavedModelError unless a saved tensor fits the program's declaration."""
     if declared is not None and not declared.fits(saved):
         raise SavedModelError(
             f"variable {name!r} is {declared!r} in the program, but {saved!r} in the file {file.path}"
@@ -143,7 +144,7 @@ def _bad(file: SavedFile, what: str) -> SavedModelError:
 
 
 def _header(file: SavedFile) -> tuple[dict[str, Any], int]:
-    """The header, and where the data begin."""
+    """Read the header; return it and the offset of the data."""
     if file.size < 8:
         raise _bad(file, f"it has {file.size} bytes")
     length = int.from_bytes(file.read(8), "little")
@@ -160,10 +161,10 @@ def _header(file: SavedFile) -> tuple[dict[str, Any], int]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    result = dict(pairs)
+    if len(result) != len(pairs):
         raise ValueError("a name comes twice")
-    return found
+    return result
 
 
 def _record(file: SavedFile, name: str, entry: Any, size: int) -> _Record:
@@ -175,13 +176,13 @@ def _record(file: SavedFile, name: str, entry: Any, size: int) -> _Record:
     begin, end = offsets
     if not begin <= end <= size:
         raise _bad(file, f"value {name!r:.60} is to lie from byte {begin} to {end}, of {size}")
-    known = _DTYPES.get(dtype)
-    if known is not None:
-        problem = dims_problem(dims, known)
+    known_dtype = _DTYPES.get(dtype)
+    if known_dtype is not None:
+        problem = dims_problem(dims, known_dtype)
         if problem:
             raise _bad(file, f"value {name!r:.60} {problem}")
-        if prod(dims) * ITEMSIZE[known] != end - begin:
-            raise _bad(file, f"value {name!r:.60} of dims {dims} and dtype {known} has {end - begin} bytes")
+        if prod(dims) * ITEMSIZE[known_dtype] != end - begin:
+            raise _bad(file, f"value {name!r:.60} of dims {dims} and dtype {known_dtype} has {end - begin} bytes")
     return _Record(dtype, tuple(dims), begin, end)
 
 
@@ -190,7 +191,7 @@ def _whole_numbers(items: Any) -> bool:
 
 
 def _spec(file: SavedFile, name: str, records: Mapping[str, _Record], declared: Spec | None, lod: Lod) -> Spec:
-    """What the file holds under a name, checked against what the program declares."""
+    """The spec of a value in the file, checked against the program's declaration."""
     record = records.get(name)
     if record is None:
         raise SavedModelError(
@@ -212,7 +213,7 @@ def _spec(file: SavedFile, name: str, records: Mapping[str, _Record], declared: 
 
 
 def _lods(file: SavedFile, text: str | None) -> dict[str, Lod]:
-    """The LoD of values by name, from the header's own metadata."""
+    """The LoD of values by name, from the header's metadata."""
     if text is None:
         return {}
     malformed = SavedModelError(f"{file.path}: its metadata are malformed: {text[:80]!r}\n  Do: save the model again")

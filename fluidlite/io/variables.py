@@ -1,4 +1,4 @@
-"""Saving and loading the variables of a program: one file each, or all in one."""
+"""Saving and loading the variables of a program: one file each, or one file for all."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORMATS = ("fluidlite", "paddle")
 
 
 def check_format(format: str) -> None:
-    """Raise ProgramError unless files can be written in that format."""
+    """Raise ProgramError unless ``format`` is a format of saved files."""
     if format not in FORMATS:
         raise ProgramError(f"format is {format!r:.60}; expected one of {', '.join(map(repr, FORMATS))}")
 
@@ -42,12 +42,12 @@ def is_parameter(var: Variable) -> bool:
 
 
 def is_persistable(var: Variable) -> bool:
-    """Whether a variable is a tensor, or sparse rows of one, that lives from run to run."""
+    """Whether a variable is a persistable tensor, or sparse rows of one."""
     return var.persistable and (var.type == VarType.LOD_TENSOR or var.selected is not None)
 
 
 def place_of(executor: Any) -> Place:
-    """The place of an executor; or ProgramError, if it is none."""
+    """Return the place of an executor; raise ProgramError if it is no executor."""
     place = getattr(executor, "place", None)
     if not isinstance(place, (Place, str)):
         raise ProgramError(f"executor is {type(executor).__name__} {executor!r:.80}; expected a fluid.Executor")
@@ -57,19 +57,19 @@ def place_of(executor: Any) -> Place:
 def selected_variables(
     main_program: Program | None, vars: Iterable[Variable | str] | None, predicate: Predicate | None
 ) -> list[Variable]:
-    """Variables of a program by name, each once: those given, else those that the predicate chooses."""
+    """Return variables of a program sorted by name, without duplicates: ``vars``, or those that match ``predicate``."""
     program = instance("main_program", main_program, Program) if main_program is not None else default_main_program()
     if vars is not None:
-        given = listed("vars", vars, "a list of variables or names")
-        found = [program.global_block().var(v) if isinstance(v, str) else v for v in given]
-        for each in found:
-            if not isinstance(each, Variable):
-                raise ProgramError(f"vars holds {each!r:.60}; expected variables or names")
+        requested = listed("vars", vars, "a list of variables or names")
+        variables = [program.global_block().var(v) if isinstance(v, str) else v for v in requested]
+        for variable in variables:
+            if not isinstance(variable, Variable):
+                raise ProgramError(f"vars holds {variable!r:.60}; expected variables or names")
     else:
-        wanted = check_function("predicate", predicate, "a function, or None")
-        found = [variable for variable in program.list_vars() if wanted is None or wanted(variable)]
-    found += [v.block.var(v.selected.rows) for v in found if v.selected is not None]
-    unique = {variable.name: variable for variable in found}
+        matches = check_function("predicate", predicate, "a function, or None")
+        variables = [candidate for candidate in program.list_vars() if matches is None or matches(candidate)]
+    variables += [v.block.var(v.selected.rows) for v in variables if v.selected is not None]
+    unique = {candidate.name: candidate for candidate in variables}
     return [unique[name] for name in sorted(unique)]
 
 
@@ -84,20 +84,20 @@ def save_vars(
 ) -> None:
     """Save variables of the global scope.
 
-    After a kill at any moment the folder holds all old values or all new ones; values that other calls saved into it
-    stay. A manifest beside the files lets loading see which belong together.
+    The save is atomic: after a kill at any moment the folder holds all old values or all new ones. Values that other
+    calls saved into it stay. A manifest in the folder records which files belong together.
 
     Parameters
     ----------
     executor : Executor
-        Not used to save; there for Fluid's sake.
+        Not used; Fluid has the argument.
     dirname : path
-        Made if it does not exist.
+        Created if it does not exist.
     main_program : Program, optional
-        Whose variables; the default main program if left out.
+        The program of the variables; default: the default main program.
     vars : list of Variable or name, optional
     predicate : callable, optional
-        Chooses variables of the program where ``vars`` is left out.
+        Selects variables of the program if ``vars`` is None.
     filename : path, optional
         One safetensors file for all, inside ``dirname``; else one file each, named after the variable.
     format : str
@@ -108,7 +108,7 @@ def save_vars(
     ProgramError
         A variable has no value yet; then nothing is written.
     SavedModelError
-        The folder or the file cannot be written, or lies elsewhere; then the folder is as it was.
+        The folder or the file cannot be written, or is outside the folder; then the folder is unchanged.
     """
     place_of(executor)
     save_files(dirname, value_writers(main_program, vars, predicate, filename, format))
@@ -119,7 +119,7 @@ def stored_values(
 ) -> dict[str, Stored]:
     """The values of variables in the global scope.
 
-    Raises ProgramError: a variable has no value.
+    Raises ProgramError if a variable has no value.
     """
     scope = global_scope()
     values: dict[str, Stored] = {}
@@ -140,7 +140,7 @@ def value_writers(
     filename: PathText | None = None,
     format: str = "fluidlite",
 ) -> dict[str, Writer]:
-    """What writes the values of the global scope, by the names of the files; see :func:`save_vars`."""
+    """The writers of values of the global scope, by file name; see :func:`save_vars`."""
     check_format(format)
     target = inside(filename, "filename") if filename is not None else None
     values = stored_values(main_program, vars, predicate)
@@ -169,9 +169,9 @@ def save_persistables(
     filename: PathText | None = None,
     format: str = "fluidlite",
 ) -> None:
-    """Save all state of a program, that of optimisers too; see :func:`save_vars`.
+    """Save all state of a program, including that of optimisers; see :func:`save_vars`.
 
-    Of a program with a ``random_seed`` this is also how often its random operators have drawn.
+    With a ``random_seed``, the state includes how often the program's random operators have drawn.
     """
     place_of(executor)
     save_files(dirname, persistable_writers(main_program, filename, format))
@@ -180,7 +180,7 @@ def save_persistables(
 def persistable_writers(
     main_program: Program | None, filename: PathText | None = None, format: str = "fluidlite"
 ) -> dict[str, Writer]:
-    """What writes all state of a program; see :func:`save_persistables`."""
+    """The writers of all state of a program; see :func:`save_persistables`."""
     writers = value_writers(main_program, None, is_persistable, filename, format)
     program = main_program if main_program is not None else default_main_program()
     runs = run_writers(program, global_scope(), None if filename is None else inside(filename, "filename"))
@@ -203,7 +203,7 @@ def load_vars(
     """Load variables into the global scope, onto the executor's place.
 
     Everything is read and checked against the program before the first variable is set. Files that Paddle 1.x saved are
-    known by their content; they need the package protobuf.
+    recognized by their content; they need the package protobuf.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def load_vars(
     Raises
     ------
     SavedModelError
-        A file is missing, truncated or malformed, is no regular file or lies outside the folder, was not saved
+        A file is missing, truncated or malformed, is no regular file or is outside the folder, was not saved
         together with the others, or a value has other dims or another dtype than declared.
     """
     _load(executor, dirname, main_program, vars, predicate, filename, follow_links)
@@ -232,7 +232,7 @@ def _load(
     follow_links: bool,
     whole: bool = False,
 ) -> None:
-    """Load variables; ``whole``: they are all state of the program, random numbers go on where that was saved."""
+    """Load variables; ``whole``: they are all state of the program, and random numbers continue as saved."""
     place = place_of(executor)
     variables = selected_variables(main_program, vars, predicate)
     program = main_program if main_program is not None else default_main_program()
@@ -249,47 +249,47 @@ def _load(
 
 
 def _warn_of_names(dirname: PathText, program: Program) -> None:
-    """Warn where a predicate chose nothing of what a folder holds: it may look for files of other names."""
+    """Warn if a predicate selected no variable of a folder: it may test for files of other names."""
     folder = folder_of(dirname)
-    held = [v.name for v in program.list_vars() if is_persistable(v) and (folder / file_of(v.name)).exists()]
-    if held:
+    names = [v.name for v in program.list_vars() if is_persistable(v) and (folder / file_of(v.name)).exists()]
+    if names:
         warnings.warn(
-            f"load_vars loads nothing: {folder} holds {len(held)} of these variables, and the predicate chose none"
-            f"\n  Do: if it looks for files, that of {held[0]!r} is {file_of(held[0])!r}; or save with format='paddle'",
+            f"load_vars loads nothing: {folder} holds {len(names)} of these variables, and the predicate chose none"
+            f"\n  Do: if it looks for files, {names[0]!r} is in {file_of(names[0])!r}; or save with format='paddle'",
             UserWarning,
             stacklevel=4,
         )
 
 
 def read_values(snapshot: Snapshot, variables: Iterable[Variable], filename: str | None) -> dict[str, Stored]:
-    """Read the values of variables, which are checked against their declarations."""
-    wanted: dict[str, Spec | None] = {variable.name: variable.spec for variable in variables}
-    found: dict[str, Stored] = {}
-    if not wanted:
-        return found
+    """Read the values of variables and check them against the declarations."""
+    declared: dict[str, Spec | None] = {variable.name: variable.spec for variable in variables}
+    values: dict[str, Stored] = {}
+    if not declared:
+        return values
     if filename is not None:
         with snapshot.open(filename) as file:
-            theirs = not filename.endswith(SUFFIX) and is_lod_tensors(file.peek(4))
-            found = read_lod_tensors(file, wanted) if theirs else read_tensors(file, wanted)
+            is_paddle = not filename.endswith(SUFFIX) and is_lod_tensors(file.peek(4))
+            values = read_lod_tensors(file, declared) if is_paddle else read_tensors(file, declared)
     else:
-        for name, spec in wanted.items():
-            ours = file_of(name)
-            theirs = _names_file(name) and snapshot.holds(name)
-            if theirs and snapshot.holds(ours):
+        for name, spec in declared.items():
+            own_file = file_of(name)
+            is_paddle = _names_file(name) and snapshot.holds(name)
+            if is_paddle and snapshot.holds(own_file):
                 raise SavedModelError(
-                    f"{snapshot.folder} holds {name!r} twice, in Paddle's format and in ours ({ours})"
+                    f"{snapshot.folder} holds {name!r} twice, in Paddle's format and in ours ({own_file})"
                     "\n  Do: remove the one that is not meant, or save into folders of their own"
                 )
-            with snapshot.open(name if theirs else ours) as file:
-                found |= read_lod_tensors(file, {name: spec}) if theirs else read_tensors(file, {name: spec})
+            with snapshot.open(name if is_paddle else own_file) as file:
+                values |= read_lod_tensors(file, {name: spec}) if is_paddle else read_tensors(file, {name: spec})
     for variable in variables:
-        if variable.selected is not None and variable.selected.rows in found:
-            _check_rows(variable.name, variable.selected, found)
-    return found
+        if variable.selected is not None and variable.selected.rows in values:
+            _check_rows(variable.name, variable.selected, values)
+    return values
 
 
 def _check_rows(name: str, selected: SelectedRowsOf, values: Mapping[str, Stored]) -> None:
-    """Raise SavedModelError unless numbers of rows are those of a tensor so tall, one for each value."""
+    """Raise SavedModelError unless the row indices of sparse rows are valid, one for each row of values."""
     rows, count = values[selected.rows][0], values[name][0].shape[:1]
     if rows.shape != count:
         raise SavedModelError(
@@ -304,7 +304,7 @@ def _check_rows(name: str, selected: SelectedRowsOf, values: Mapping[str, Stored
 
 
 def _names_file(name: str) -> bool:
-    """Whether a variable's name can be that of its file, as in Paddle."""
+    """Whether a variable's name is a valid file name, as Paddle uses it."""
     try:
         return inside(name, "the name") == name
     except SavedModelError:
@@ -312,7 +312,7 @@ def _names_file(name: str) -> bool:
 
 
 def set_values(variables: Iterable[Variable], values: dict[str, Stored], place: Place | None) -> None:
-    """Move values into the global scope, onto a place (None: where tensors are); what is set leaves ``values``."""
+    """Move ``values`` (emptied by this) into the global scope, to a place (None: the places of the tensors)."""
     scope = global_scope()
     for variable in variables:
         if variable.selected is not None:
@@ -339,7 +339,7 @@ def load_persistables(
     filename: PathText | None = None,
     follow_links: bool = False,
 ) -> None:
-    """Load all state of a program; see :func:`load_vars`. Its random operators go on drawing where it was saved."""
+    """Load all state of a program; see :func:`load_vars`. Its random operators continue as saved."""
     _load(executor, dirname, main_program, None, is_persistable, filename, follow_links, whole=True)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.distributed.groups import set_thread_ring
-from fluidlite.distributed.threads import Meeting
+from fluidlite.distributed.threads import Rendezvous
 
 ON_DEVICE = ("opencl", "cuda")
 PLACES = [
@@ -34,7 +34,7 @@ def together() -> Callable[..., list[Any]]:
     """``together(size, work)``: what ``work(rank, group)`` returns for each of so many members, as threads."""
 
     def run(size: int, work: Callable[..., Any], ring: int = 0) -> list[Any]:
-        meeting = Meeting(size)
+        meeting = Rendezvous(size)
 
         def one(rank: int) -> Any:
             group = meeting.members[rank]

@@ -21,7 +21,7 @@ from cuda_on_host import host_cupy, loaded
 import fluidlite as fluid
 from fluidlite.devices.cuda import CUDADevice
 from fluidlite.distributed.groups import ring_group, share_devices, single
-from fluidlite.distributed.threads import Meeting
+from fluidlite.distributed.threads import Rendezvous
 from fluidlite.errors import CollectiveError
 from fluidlite.kernels.nccl import collective
 from fluidlite.platform.device_registry import devices
@@ -41,12 +41,12 @@ def view(address: int, count: int, dtype: int) -> np.ndarray:
 class Communicator:
     """What CuPy's has, among threads."""
 
-    meetings: ClassVar[dict[Any, Meeting]] = {}
+    meetings: ClassVar[dict[Any, Rendezvous]] = {}
     streams: ClassVar[list[int]] = []
 
     def __init__(self, size: int, identity: tuple[int, ...] | bytes, rank: int) -> None:
         assert type(identity) is type(importlib.import_module("cupy.cuda.nccl").get_unique_id())  # as CuPy's insists
-        self.group = self.meetings.setdefault(identity, Meeting(size)).members[rank]
+        self.group = self.meetings.setdefault(identity, Rendezvous(size)).members[rank]
 
     def allReduce(self, send: int, receive: int, count: int, dtype: int, operation: int, stream: int) -> None:
         self.streams.append(stream)

@@ -167,7 +167,7 @@ def test_members_that_share_a_loader_give_the_numbers_of_the_whole_batch(network
     from concurrent.futures import ThreadPoolExecutor
 
     from fluidlite.distributed.groups import set_thread_ring
-    from fluidlite.distributed.threads import Meeting
+    from fluidlite.distributed.threads import Rendezvous
 
     x, y, lock = digits[0][:100], digits[1][:100], threading.Lock()
 
@@ -182,7 +182,7 @@ def test_members_that_share_a_loader_give_the_numbers_of_the_whole_batch(network
         return found
 
     wanted = made(None).batched_train(loader_of("threads", x, y), epochs=3)
-    meeting = Meeting(3)
+    meeting = Rendezvous(3)
 
     def work(rank: int) -> Any:
         set_thread_ring(0, meeting.members[rank])

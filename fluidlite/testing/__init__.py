@@ -1,4 +1,4 @@
-"""What tests use: every operator's samples and raw checks of a device, on any place; gradients of any program.
+"""The public testing package: conformance checks of operators and devices on any place, and gradient checks.
 
 A plugin's whole test file is::
 

@@ -1,4 +1,4 @@
-"""Gradients of a user's program, graph or function, held against central differences of itself."""
+"""Compare gradients of a user's program, graph or function with central differences of itself."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from fluidlite.testing.node_gradients import NodeJob
 from fluidlite.transformers import make_transformer
 
 _STEP = {"float64": 2.0**-11, "float32": 2.0**-6, "float16": 2.0**-3, "bfloat16": 2.0**-2}
-"""Steps for elements of magnitude up to 1: about the fifth root of the unit, where rounding and fourth order meet."""
+"""Steps for elements of magnitude up to 1: the fifth root of the unit balances rounding and truncation errors."""
 _RTOL = {"float64": 1e-6, "float32": 5e-3, "float16": 5e-2, "bfloat16": 1e-1}
 _OFFSETS = (-2, -1, 1, 2)
 
 
 @dataclass
 class _Job:
-    """A program whose target and gradients can be computed for any values of its inputs, as often as one likes."""
+    """A program whose target and gradients can be computed repeatedly, for any values of its inputs."""
 
     program: Program
     place: Place
@@ -50,18 +50,18 @@ class _Job:
         self.executor = Executor(self.place, mode=self.mode)
 
     def run(self, fetches: Sequence[str], start: Array | None = None) -> list[Array]:
-        """Run in a scope of its own: state is as at first, and random operators draw what they drew before."""
+        """Run in a new scope: with the initial state, and the same random numbers each time."""
         scope = Scope()
         for name, array in self.state.items():
             scope.var(name).get_tensor().set(array.copy(), self.place)
         feed = self.feed if start is None else {**self.feed, self.start: start}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FallbackWarning)
-            found: list[Array] = self.executor.run(self.program, feed=feed, fetch_list=list(fetches), scope=scope)
-        return [np.asarray(array) for array in found]
+            values: list[Array] = self.executor.run(self.program, feed=feed, fetch_list=list(fetches), scope=scope)
+        return [np.asarray(array) for array in values]
 
     def value(self, name: str) -> Array:
-        """The array that holds an input; what is written to it counts in the next run."""
+        """The array of an input; the next run uses its current values."""
         return self.feed[name] if name in self.feed else self.state[name]
 
 
@@ -110,16 +110,16 @@ def gradient_report(
     return GradientReport(target_name, str(where), limits, tuple(_compare(job, limits, elements)))
 
 
-# What is run -------------------------------------------------------------------------------------------------------
+# Jobs --------------------------------------------------------------------------------------------------------------
 
 
 def _named(feed: Mapping[Any, Any], block: Any) -> dict[str, Array]:
-    """Arrays of one's own by name, in the dtypes that are declared."""
-    found = {}
+    """Copies of fed arrays by name, in the declared dtypes."""
+    arrays = {}
     for key, value in mapped("feed of check_gradient", feed, "a mapping of variables to arrays", GradientError).items():
         variable = block.own(key, "feed of check_gradient")
-        found[variable.name] = np.array(value, dtype=NUMPY[variable.dtype])
-    return found
+        arrays[variable.name] = np.array(value, dtype=NUMPY[variable.dtype])
+    return arrays
 
 
 def _of_program(
@@ -130,14 +130,14 @@ def _of_program(
     target, fed = block.own(subject, "target of check_gradient"), _named(feed, block)
     state = {}
     for name, variable in block.vars.items():
-        held = scope.find_var(name) if variable.persistable and name not in fed else None
-        if held is not None and held.get_tensor().initialized:
-            state[name] = np.array(held.get_tensor().numpy())
-    wanted = _wanted(block, fed, state, wrt)
+        holder = scope.find_var(name) if variable.persistable and name not in fed else None
+        if holder is not None and holder.get_tensor().initialized:
+            state[name] = np.array(holder.get_tensor().numpy())
+    wrt_variables = _wrt_variables(block, fed, state, wrt)
     start = block.create_var(f"{target.name}.start", target.shape, target.dtype, is_data=True, stop_gradient=True)
-    made = gradients([target], wanted, [start])
-    names = [gradient.name if gradient is not None else None for gradient in made]
-    return _Job(program, place, mode, target.name, start.name, [v.name for v in wanted], names, fed, state)
+    grads = gradients([target], wrt_variables, [start])
+    names = [gradient.name if gradient is not None else None for gradient in grads]
+    return _Job(program, place, mode, target.name, start.name, [v.name for v in wrt_variables], names, fed, state)
 
 
 def _of_graph(subject: Variable, place: Place, feed: Mapping[Any, Any], wrt: Sequence[Any] | None, mode: str) -> _Job:
@@ -146,16 +146,16 @@ def _of_graph(subject: Variable, place: Place, feed: Mapping[Any, Any], wrt: Seq
     with program_guard(program):
         target, fed = block.own(subject, "target of check_gradient"), _named(feed, block)
         start = ng.placeholder(target.shape, target.dtype, "start")
-        wanted = _wanted(block, fed, {n: None for n, v in block.vars.items() if v.persistable}, wrt)
-        made = gradients([target], wanted, [start])
-        found = [gradient for gradient in made if gradient is not None]
-        given = [block.var(name) for name in fed if not block.var(name).persistable]
+        wrt_variables = _wrt_variables(block, fed, {n: None for n, v in block.vars.items() if v.persistable}, wrt)
+        grads = gradients([target], wrt_variables, [start])
+        existing = [gradient for gradient in grads if gradient is not None]
+        feeds = [block.var(name) for name in fed if not block.var(name).persistable]
         with make_transformer(str(place)) as transformer:
-            computation = transformer.computation([target, *found], *given, start)
+            computation = transformer.computation([target, *existing], *feeds, start)
             transformer.initialize()
             names = list(computation._lowered.names)
-            held = {variable.name: transformer.scope.find_var(variable.name) for variable in computation.state}
-        tensors = {name: holder.get_tensor() for name, holder in held.items() if holder is not None}
+            holders = {variable.name: transformer.scope.find_var(variable.name) for variable in computation.state}
+        tensors = {name: holder.get_tensor() for name, holder in holders.items() if holder is not None}
         state = {name: np.array(tensor.numpy()) for name, tensor in tensors.items() if tensor.initialized}
     state |= {name: fed.pop(name) for name in list(fed) if block.var(name).persistable}
     rest = iter(names[1:])
@@ -165,21 +165,23 @@ def _of_graph(subject: Variable, place: Place, feed: Mapping[Any, Any], wrt: Seq
         mode,
         str(names[0]),
         start.name,
-        [v.name for v in wanted],
-        [next(rest) if gradient is not None else None for gradient in made],
+        [v.name for v in wrt_variables],
+        [next(rest) if gradient is not None else None for gradient in grads],
         fed,
         state,
     )
 
 
-def _wanted(block: Any, fed: Mapping[str, Any], state: Mapping[str, Any], wrt: Sequence[Any] | None) -> list[Variable]:
-    """What the gradient is checked with respect to: by default, all that is fed or trained, and is float."""
+def _wrt_variables(
+    block: Any, fed: Mapping[str, Any], state: Mapping[str, Any], wrt: Sequence[Any] | None
+) -> list[Variable]:
+    """The variables to check: by default, all float ones that are fed or trained."""
     if wrt is not None:
-        wanted = [
+        selected = [
             block.own(item, "wrt of check_gradient")
             for item in listed("wrt of check_gradient", wrt, "variables or names", GradientError)
         ]
-        for variable in wanted:
+        for variable in selected:
             if variable.name not in fed and variable.name not in state:
                 raise GradientError(
                     f"{variable.name!r} cannot be changed by itself: it is neither fed nor state that has a value"
@@ -187,14 +189,14 @@ def _wanted(block: Any, fed: Mapping[str, Any], state: Mapping[str, Any], wrt: S
                 )
             if not is_float(variable.dtype):
                 raise GradientError(f"{variable.name!r} is {variable.dtype}, which has no derivative")
-        return wanted
+        return selected
     trained = [
         variable
         for variable in block.vars.values()
         if variable.name in state and not variable.stop_gradient and (isinstance(variable, (Parameter, Node)))
     ]
-    given = [block.var(name) for name in fed if not block.var(name).stop_gradient]
-    return [v for v in dict.fromkeys([*given, *trained]) if v.spec is not None and is_float(v.dtype)]
+    fed_variables = [block.var(name) for name in fed if not block.var(name).stop_gradient]
+    return [v for v in dict.fromkeys([*fed_variables, *trained]) if v.spec is not None and is_float(v.dtype)]
 
 
 # Differences -------------------------------------------------------------------------------------------------------
@@ -204,12 +206,12 @@ def _compare(job: Job, limits: Mapping[str, float], elements: int | None) -> Ite
     (value,) = job.run([job.target])
     rng = np.random.default_rng(7)
     weights = np.ones(value.shape) if value.size == 1 else drawn_weights(rng, value.shape)
-    known = [name for name in job.gradients if name is not None]
-    found = dict(zip(known, job.run(known, weights.astype(value.dtype)), strict=True))
+    grad_names = [name for name in job.gradients if name is not None]
+    grads = dict(zip(grad_names, job.run(grad_names, weights.astype(value.dtype)), strict=True))
     noise = float(np.sum(np.abs(weights * value.astype(np.float64)))) * UNIT[str(value.dtype)]
     for name, gradient in zip(job.names, job.gradients, strict=True):
         array = job.value(name)
-        exact = found[gradient].astype(np.float64) if gradient is not None else np.zeros(array.shape)
+        exact = grads[gradient].astype(np.float64) if gradient is not None else np.zeros(array.shape)
         places = list(np.ndindex(array.shape))
         if elements is not None and len(places) > elements:
             places = [places[i] for i in sorted(rng.choice(len(places), elements, replace=False))]
@@ -254,14 +256,14 @@ def _input(
 
 
 def _difference(job: Job, array: Array, place: tuple[int, ...], weights: Array) -> tuple[float, float]:
-    """The derivative of the weighted target by four values around an element, and the sum of their factors."""
+    """The derivative of the weighted target from four values around an element, and the sum of their factors."""
     middle = array[place]
     step = _STEP[str(array.dtype)] * max(1.0, abs(float(middle)))
     offsets, values = [], []
     try:
         for count in _OFFSETS:
             array[place] = float(middle) + count * step
-            offsets.append(float(array[place]) - float(middle))  # as the dtype holds it
+            offsets.append(float(array[place]) - float(middle))  # as rounded to the dtype
             (value,) = job.run([job.target])
             values.append(float(np.sum(weights * value.astype(np.float64))))
     finally:

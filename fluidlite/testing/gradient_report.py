@@ -1,4 +1,4 @@
-"""What a check of gradients found: the worst element of each input, as text and as an error."""
+"""The report of a gradient check: the worst element of each input, as text and as an error."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fluidlite.conformance.tolerances import ConformanceError
 
 
 class ElementGradient(NamedTuple):
-    """What was found of the gradient with respect to one element.
+    """The result for one element of an input.
 
     Attributes
     ----------
     at : tuple of int
-        Its index.
+        The element's index.
     gradient, difference : float
     wrong : bool
-        Whether they are further apart than is allowed.
+        Whether they differ by more than the tolerance.
     """
 
     at: tuple[int, ...]
@@ -29,26 +29,26 @@ class ElementGradient(NamedTuple):
 
 @dataclass(frozen=True)
 class InputGradient:
-    """What was found of the gradient with respect to one input.
+    """The result for one input.
 
     Attributes
     ----------
     name, dtype : str
     dims : tuple of int
     compared : int
-        How many elements.
+        Number of compared elements.
     index : tuple of int
-        The worst element: where both values are furthest apart in units of what is allowed.
+        The worst element: its difference is the largest multiple of its tolerance.
     gradient, difference : float
         Both values there: the program's gradient, and the central difference.
     error : float
         Their distance, relative to the larger of them plus the mean magnitude of the input's gradient.
     wrong : int
-        How many elements are further apart than is allowed.
+        Number of elements that differ by more than the tolerance.
     resolution : float
-        The distance that rounding of the target alone may make in the worst element.
+        The difference that rounding of the target alone may cause in the worst element.
     elements : tuple of ElementGradient
-        All that were compared.
+        All compared elements.
     """
 
     name: str
@@ -75,7 +75,7 @@ class InputGradient:
 
 @dataclass(frozen=True)
 class GradientReport:
-    """The answer of :func:`check_gradient`; its text has a line an input.
+    """The result of :func:`check_gradient`; its text has a line an input.
 
     Attributes
     ----------
@@ -93,29 +93,29 @@ class GradientReport:
     @property
     def worst(self) -> InputGradient:
         """The input with the largest relative error."""
-        return max(self.inputs, key=lambda found: (found.wrong > 0, found.error))
+        return max(self.inputs, key=lambda result: (result.wrong > 0, result.error))
 
     @property
     def right(self) -> bool:
-        """Whether every element is as near as is allowed."""
-        return not any(found.wrong for found in self.inputs)
+        """Whether every element is within the tolerance."""
+        return not any(result.wrong for result in self.inputs)
 
     def table(self) -> str:
-        """A line an element: its index, the gradient and the central difference, and whether they are too far apart."""
+        """A line an element: its index, the gradient, the central difference, and whether they differ."""
         lines = []
-        for found in self.inputs:
-            lines.append(f"{found.name} {found.dtype}{list(found.dims)}")
-            for each in found.elements:
-                mark = "  wrong" if each.wrong else ""
-                lines.append(f"  {list(each.at)!s:12} {each.gradient:14.6g} {each.difference:14.6g}{mark}")
+        for result in self.inputs:
+            lines.append(f"{result.name} {result.dtype}{list(result.dims)}")
+            for element in result.elements:
+                mark = "  wrong" if element.wrong else ""
+                lines.append(f"  {list(element.at)!s:12} {element.gradient:14.6g} {element.difference:14.6g}{mark}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        return "\n".join([f"gradient of {self.target} on {self.place}", *(f"  {found}" for found in self.inputs)])
+        return "\n".join([f"gradient of {self.target} on {self.place}", *(f"  {result}" for result in self.inputs)])
 
 
 class GradientMismatch(ConformanceError):
-    """A gradient is not what differences of the target say; ``report`` has both.
+    """A gradient differs from the central differences of the target; ``report`` has both.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The checks of conformance as a pytest function."""
+"""The conformance checks as a pytest function."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def conformance(
     except ImportError:
         raise MissingExtraError("fluidlite.testing.conformance needs pytest\n  Do: pip install pytest") from None
     where = Place.parse(place)
-    known: Mapping[str, str] = {}
+    reasons: Mapping[str, str] = {}
     if known_failures is not None:
         folder = Path(sys._getframe(1).f_globals.get("__file__", ".")).parent
-        known = read_known_failures((folder / known_failures).read_text(encoding="utf-8"))
-    unused = set(known)
+        reasons = read_known_failures((folder / known_failures).read_text(encoding="utf-8"))
+    unused = set(reasons)
     parameters: list[Any] = []
     for check in checks(operators):
-        name = next((name for name in check.names() if name in known), None)
+        name = next((name for name in check.names() if name in reasons), None)
         unused.discard(name or "")
         exact = name == check.id
-        marks = [pytest.mark.xfail(reason=known[name], strict=exact)] if name is not None else []
+        marks = [pytest.mark.xfail(reason=reasons[name], strict=exact)] if name is not None else []
         parameters.append(pytest.param(check, id=check.id, marks=marks))
     if unused and operators is None:
         raise FluidError(f"{known_failures}: no check is called {', '.join(sorted(unused))}")

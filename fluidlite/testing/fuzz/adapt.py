@@ -1,4 +1,4 @@
-"""Making an earlier value into what an operator takes: its dtype, dims and range."""
+"""Adapt an earlier value to an operator's input: dtype, dims and range."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fluidlite.testing.fuzz.tolerance import wide
 
 
 def fitted(b: Builder, each: Sequence[Array], opened: bool) -> str | None:
-    """A value like the arrays (one a batch), made of one of the pool; None if none can be.
+    """Derive a value with the dtype, dims and range of the arrays (one a batch) from the pool; None if impossible.
 
-    ``each``: what the operator's sample takes: dims, dtype and range.
+    ``each``: the arrays of the operator's sample.
     ``opened``: whether the first dim is the batch.
     """
     if not each[0].size or any(not a.size for a in each):
@@ -47,7 +47,7 @@ def _fits(b: Builder, name: str, opened: bool, floating: bool, dtype: str) -> bo
 
 
 def _sized(b: Builder, name: str, target: tuple[int, ...], opened: bool) -> str | None:
-    """The value's elements in other dims; repeated, or some of them, where their number differs."""
+    """Reshape a value to other dims; elements are repeated or dropped if their number differs."""
     dims = b.dims(name)[0]
     if dims == target:
         return name
@@ -76,17 +76,17 @@ def _ranged(b: Builder, name: str, low: float, high: float) -> str | None:
     def scaled(name: str | None, factor: float, bias: float) -> str | None:
         return None if name is None else b.out("scale", {"X": name}, {"scale": factor, "bias": bias})
 
-    ways: list[Callable[[], str | None]] = [
+    candidates: list[Callable[[], str | None]] = [
         lambda: b.out("clip", {"X": name}, {"min": low, "max": high}),
         lambda: scaled(b.out("tanh", {"X": name}), reach * 0.97, middle),
         lambda: scaled(b.out("sin", {"X": name}), reach * 0.97, middle),
         lambda: scaled(b.out("sigmoid", {"X": name}), 2 * reach * 0.97, middle - reach * 0.97),
     ]
-    made = b.any(ways)()
-    if made is None:
+    result = b.any(candidates)()
+    if result is None:
         return None
-    minimum, maximum = b.range(made)
-    return made if low <= minimum and maximum <= high else None
+    minimum, maximum = b.range(result)
+    return result if low <= minimum and maximum <= high else None
 
 
 def _within(b: Builder, name: str, low: float, high: float) -> str | None:
@@ -96,7 +96,7 @@ def _within(b: Builder, name: str, low: float, high: float) -> str | None:
     if low < 0 or b.dtype(name) not in ("int32", "int64"):
         return None
     count = b.fresh((1,), b.dtype(name), False, high - low + 1, high - low + 1)
-    made = b.out("elementwise_mod", {"X": name, "Y": count}, {"floor": True})
-    if made is not None and low:
-        made = b.out("scale", {"X": made}, {"scale": 1.0, "bias": float(int(low))})
-    return made
+    result = b.out("elementwise_mod", {"X": name, "Y": count}, {"floor": True})
+    if result is not None and low:
+        result = b.out("scale", {"X": result}, {"scale": 1.0, "bias": float(int(low))})
+    return result

@@ -1,8 +1,8 @@
-"""Control flow around steps of a recipe, which changes no value: what the straight recipe gives, loops must give too.
+"""Control flow around steps of a recipe that does not change its values.
 
-Steps that follow one another with one label stand in a block: one that runs if a condition holds, which it does; the
-body of a loop that computes the same in each of its iterations; or such a loop that puts what it makes into arrays, of
-which the last element is read behind it. So references, bounds and differences need to know nothing of loops.
+Consecutive steps with the same label form a block: a conditional block whose condition is true; a loop whose iterations
+all compute the same; or such a loop that writes its results into arrays, whose last element is read after it.
+References, bounds and differences therefore ignore control flow.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MAX_TRIPS = 3
 
 
 def label(kind: str, trips: int, number: int) -> str:
-    """What steps of one block are marked with."""
+    """The label of the steps of one block."""
     return f"{kind} {trips} #{number}"
 
 
 def append_all(program: Program, steps: Sequence[Step]) -> None:
-    """Append steps; those with a label in blocks.
+    """Append steps; labelled ones are put into blocks.
 
     Raises FluidError if a definition refuses one.
     """
@@ -44,8 +44,8 @@ def _append_block(program: Program, block: str, steps: Sequence[Step]) -> None:
     from fluidlite.layers.loops import While
 
     kind, trips = block.split()[0], int(block.split()[1])
-    home = program.global_block()
-    made = [home.create_var(name) for step in steps for name in step.writes()]
+    outer = program.global_block()
+    variables = [outer.create_var(name) for step in steps for name in step.writes()]
     with program_guard(program, Program()):
         if kind == "branch":
             on = layers.fill_constant([1], "bool", True)
@@ -60,37 +60,37 @@ def _append_block(program: Program, block: str, steps: Sequence[Step]) -> None:
             for step in steps:
                 append(program, step)
             if kind == "array":
-                made = [variable for variable in made if variable.shape]  # an element has a dim
-                for variable in made:
-                    array = home.create_var(variable.name + ".array", dtype=variable.dtype, type="tensor_array")
+                variables = [variable for variable in variables if variable.shape]  # an element has a dim
+                for variable in variables:
+                    array = outer.create_var(variable.name + ".array", dtype=variable.dtype, type="tensor_array")
                     arrays.append(layers.array_write(variable, i, array))
             layers.increment(i)
             layers.less_than(i, count, cond=more)
         last = layers.fill_constant([1], "int64", trips - 1)
-        for variable, array in zip(made, arrays, strict=False):
-            home.append_op("read_from_array", {"X": array, "I": last}, {"Out": variable})
+        for variable, array in zip(variables, arrays, strict=False):
+            outer.append_op("read_from_array", {"X": array, "I": last}, {"Out": variable})
 
 
 def enclose(rng: Any, steps: Sequence[Step], state: Sequence[str]) -> list[Step]:
-    """Put some of the steps into blocks."""
-    made = list(steps)
+    """Label some steps, so that they are put into blocks."""
+    labelled = list(steps)
     counts: dict[str, int] = {}
     for step in steps:
         for name in step.writes():
             counts[name] = counts.get(name, 0) + 1
     for number in range(int(rng.integers(1, 4))):
-        start = int(rng.integers(len(made)))
-        mark = label(KINDS[int(rng.integers(len(KINDS)))], int(rng.integers(1, MAX_TRIPS + 1)), number)
-        for at in range(start, min(len(made), start + int(rng.integers(1, MAX_STEPS + 1)))):
-            if made[at].block or not _repeatable(made[at], counts, state):
+        start = int(rng.integers(len(labelled)))
+        block_label = label(KINDS[int(rng.integers(len(KINDS)))], int(rng.integers(1, MAX_TRIPS + 1)), number)
+        for at in range(start, min(len(labelled), start + int(rng.integers(1, MAX_STEPS + 1)))):
+            if labelled[at].block or not _repeatable(labelled[at], counts, state):
                 break
-            made[at] = replace(made[at], block=mark)
-    return made
+            labelled[at] = replace(labelled[at], block=block_label)
+    return labelled
 
 
 def _repeatable(step: Step, counts: dict[str, int], state: Sequence[str]) -> bool:
-    """Whether a step may run several times and give the same: it writes what nobody else does, and draws nothing."""
+    """Whether a step can be repeated with the same results: it is the only writer of its outputs, and deterministic."""
     writes = set(step.writes())
-    alone = all(counts[name] == 1 and name not in state for name in writes) and writes.isdisjoint(step.reads())
+    is_only_writer = all(counts[name] == 1 and name not in state for name in writes) and writes.isdisjoint(step.reads())
     op = step.op
-    return alone and not (op.random or op.effect or op.marker or op.run is not None)
+    return is_only_writer and not (op.random or op.effect or op.marker or op.run is not None)

@@ -1,4 +1,4 @@
-"""Building a recipe step by step: what a definition or a reference refuses is left out, and counted."""
+"""Build a recipe step by step; steps that a definition or a reference refuses are dropped and counted."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import numpy as np
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import FluidError
 from fluidlite.program.program import Program
-from fluidlite.testing.fuzz.error_bounds import Refused
+from fluidlite.testing.fuzz.error_bounds import NoReference
 from fluidlite.testing.fuzz.recipe import Recipe, Step, append, declare
 from fluidlite.testing.fuzz.reference import Evaluator, exactly
 from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
 
 MAX_ELEMENTS = 30_000
-LARGEST = {"float64": 1e8, "float32": 1e6, "float16": 500.0, "bfloat16": 1e6}
-CONDITION = 1e-2
-"""A value whose bound is above this part of its mean magnitude is not built upon, and not compared."""
+MAX_MAGNITUDE = {"float64": 1e8, "float32": 1e6, "float16": 500.0, "bfloat16": 1e6}
+"""Largest magnitude of values that later steps read."""
+MAX_RELATIVE_BOUND = 1e-2
+"""Largest bound of a value, relative to its mean magnitude, for it to be used by later steps and compared."""
 
 
-def known(value: Bounded) -> bool:
-    """Whether the bound says anything: finite, and small beside the values."""
+def is_conditioned(value: Bounded) -> bool:
+    """Whether a value is well conditioned: its bound is finite, and small relative to its magnitude."""
     if not np.isfinite(value.bound).all():
         return False
     if value.value.dtype.kind in "biu":
@@ -33,24 +34,24 @@ def known(value: Bounded) -> bool:
     if not np.isfinite(array).all():
         return bool(value.exact)
     size = float(np.abs(array).mean()) if array.size else 0.0
-    return float(value.bound.mean() if array.size else 0.0) <= CONDITION * size + 1e-30
+    return float(value.bound.mean() if array.size else 0.0) <= MAX_RELATIVE_BOUND * size + 1e-30
 
 
 def _elements(program: Program, name: str) -> int:
-    """The elements of a variable, as far as its dims are known."""
+    """The product of a variable's known dims."""
     return math.prod(d for d in program.global_block().var(name).shape or () if d >= 0)
 
 
 class Builder:
-    """A recipe in the making, evaluated as it grows.
+    """A recipe under construction, whose values are evaluated step by step.
 
-    ``rng``: every choice comes from it.
-    ``dtypes``, ``known_dtypes``: floats that are liked in this program; all that the place computes.
-    ``types``: operators that steps from samples are of; empty: any.
-    ``due``: operators that the next steps from samples are of, the last one first.
-    ``batches``: the first dim of what has open dims: a program is made for each of them at once.
-    ``pool``: names that later steps may read: finite, well conditioned.
-    ``refused``: why steps were left out, and values not built upon.
+    ``rng``: the source of all choices.
+    ``dtypes``, ``known_dtypes``: preferred dtypes of this program; all dtypes of the place.
+    ``types``: operator types of steps from samples; empty: any.
+    ``due``: operators of the next steps from samples, the last one first.
+    ``batches``: sizes of the open first dim; a program is built for each of them.
+    ``pool``: names of finite, well conditioned values that later steps may read.
+    ``refused``: number of dropped steps and unused values, by reason.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Builder:
         self._count += 1
         return f"{stem}{self._count}"
 
-    # What there is -------------------------------------------------------------------------------------------------
+    # Facts of values ------------------------------------------------------------------------------------------------
 
     def dims(self, name: str) -> list[tuple[int, ...]]:
         return [e.values[name].value.shape for e in self.at]
@@ -102,13 +103,13 @@ class Builder:
         return dtype_name(self.at[0].values[name].value.dtype)
 
     def range(self, name: str) -> tuple[float, float]:
-        """The minimum and the maximum, whatever the batch."""
+        """The minimum and the maximum over all batches."""
         arrays = [wide(e.values[name].value) for e in self.at if e.values[name].value.size]
         if not arrays:
             return 0.0, 0.0
         return min(float(a.min()) for a in arrays), max(float(a.max()) for a in arrays)
 
-    # Making --------------------------------------------------------------------------------------------------------
+    # Feeds and steps ------------------------------------------------------------------------------------------------
 
     def feed(self, arrays: Sequence[Array], open_dim: bool = False, lod: Any = (), stem: str = "x") -> str:
         """Feed an array for each batch."""
@@ -132,7 +133,7 @@ class Builder:
         return name
 
     def feed_state(self, name: str, array: Array) -> None:
-        """Feed a persistable variable too: each run begins with these numbers in it."""
+        """Also feed a persistable variable: each run begins with these values in it."""
         for feeds, evaluator in zip(self.feeds, self.at, strict=True):
             feeds[name] = array
             evaluator.values[name] = exactly(array)
@@ -142,7 +143,7 @@ class Builder:
         for program, array in ((self.program, arrays[0]), *zip(self.concrete, arrays, strict=True)):
             state = {name: array} if name in self.state else {}
             declare(program, Recipe((), ({} if state else {name: array},), state, open_dims=opened, lods=self.lods))
-            opened = frozenset()  # of the program alone that serves every batch
+            opened = frozenset()  # only the program for all batches has open dims
         self.declared[name] = dtype_name(arrays[0].dtype)
 
     def numbers(self, dims: Sequence[int], dtype: str, low: float = -2.0, high: float = 2.0) -> Array:
@@ -155,7 +156,7 @@ class Builder:
         )
 
     def fresh(self, dims: Sequence[int], dtype: str, open_dim: bool, low: float = -2.0, high: float = 2.0) -> str:
-        """Feed random numbers; with ``open_dim`` the batch stands before ``dims``."""
+        """Feed random numbers; with ``open_dim`` the batch is a dim before ``dims``."""
         dims = list(dims)
         while np.prod(dims) * (max(self.batches) if open_dim else 1) > MAX_ELEMENTS:
             dims[int(np.argmax(dims))] = 1
@@ -171,19 +172,19 @@ class Builder:
         outputs: Mapping[str, Any] | None = None,
         attrs: Mapping[str, Any] | None = None,
     ) -> dict[str, tuple[str, ...]] | None:
-        """Append an operator, if its definition and its reference take it.
+        """Append an operator, if its definition and its reference accept it.
 
         ``outputs``: by slot, the number of new variables, or names of old ones; default: one Out.
         Returns the names by slot; None if it was refused.
         """
-        given = {slot: (names,) if isinstance(names, str) else tuple(names) for slot, names in inputs.items()}
-        made = {
+        input_names = {slot: (names,) if isinstance(names, str) else tuple(names) for slot, names in inputs.items()}
+        output_names = {
             slot: tuple(self.name("v") for _ in range(names)) if isinstance(names, int) else tuple(names)
             for slot, names in (outputs or {"Out": 1}).items()
         }
-        step = Step(type, given, made, dict(attrs or {}))
+        step = Step(type, input_names, output_names, dict(attrs or {}))
         try:
-            for program in (*self.concrete, self.program):  # before the reference, which may ask for any memory
+            for program in (*self.concrete, self.program):  # before the reference, which may need too much memory
                 append(program, step)
         except FluidError:
             self._refuse(f"definition: {type}")
@@ -194,33 +195,33 @@ class Builder:
         block = self.program.global_block()
         dtypes = self.declared | {name: block.var(name).dtype for name in step.writes()}
         try:
-            found = [evaluator.outputs(step, dtypes) for evaluator in self.at]
-        except (Refused, FluidError):
+            values_by_batch = [evaluator.outputs(step, dtypes) for evaluator in self.at]
+        except (NoReference, FluidError):
             self._refuse(f"reference: {type}")
             return None
-        if any(b.value.size > MAX_ELEMENTS for each in found for b in each.values()):  # of dims that numbers decide
+        if any(b.value.size > MAX_ELEMENTS for each in values_by_batch for b in each.values()):  # value-dependent
             self._refuse("too large")
             return None
         self.steps.append(step)
         self.declared = dtypes
-        for evaluator, values in zip(self.at, found, strict=True):
+        for evaluator, values in zip(self.at, values_by_batch, strict=True):
             evaluator.take(step, values)
         self._note(step)
-        return made
+        return output_names
 
     def _refuse(self, why: str) -> None:
-        """Count a refusal, and take the operator out of the programs that have it."""
+        """Count a refusal, and remove the operator from the programs that have it."""
         self.refused[why] += 1
         for program in (*self.concrete, self.program):
             block = program.global_block()
-            known = {name for step in self.steps for name in step.writes()} | set(self.declared)
-            for name in set(block.vars) - known:
+            names = {name for step in self.steps for name in step.writes()} | set(self.declared)
+            for name in set(block.vars) - names:
                 del block.vars[name]
             while len(block.ops) > len(self.steps):
                 block._remove_op(len(block.ops) - 1)
 
     def _note(self, step: Step) -> None:
-        """Keep what a step made, if something can be said of it."""
+        """Add a step's values to the results and the pool, if they are well conditioned."""
         batched = any(name in self.open for name in step.reads())
         for name in step.writes():
             if name in self.state or not all(name in e.values for e in self.at):
@@ -230,7 +231,7 @@ class Builder:
                 self.open.add(name)
             elif name in self.open:
                 self.open.discard(name)
-            if not all(known(e.values[name]) for e in self.at):
+            if not all(is_conditioned(e.values[name]) for e in self.at):
                 self.refused["ill conditioned"] += 1
             else:
                 self.results.append(name)
@@ -240,22 +241,22 @@ class Builder:
 
     def _modest(self, name: str) -> bool:
         low, high = self.range(name)
-        limit = LARGEST.get(self.dtype(name), 1e6)
+        limit = MAX_MAGNITUDE.get(self.dtype(name), 1e6)
         return bool(np.isfinite(low) and np.isfinite(high) and -limit <= low and high <= limit)
 
     def out(
         self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None, slot: str = "Out"
     ) -> str | None:
         """Append an operator with one output; its name, or None if it was refused."""
-        made = self.append(type, inputs, {slot: 1}, attrs)
-        return None if made is None else made[slot][0]
+        names = self.append(type, inputs, {slot: 1}, attrs)
+        return None if names is None else names[slot][0]
 
-    # Fitting a value to what an operator takes ---------------------------------------------------------------------
+    # Inputs of an operator ------------------------------------------------------------------------------------------
 
     def pick(
         self, dtypes: Sequence[str] | None = None, rank: Sequence[int] | None = None, nonempty: bool = False
     ) -> str:
-        """One of the last values that fits; else a new feed."""
+        """One of the last values that fits, or a new feed."""
         fits = [
             name
             for name in self.pool[-14:]
@@ -271,7 +272,7 @@ class Builder:
         return self.fresh(dims, str(self.any(dtypes or self.dtypes)), open_dim)
 
     def size(self, nonempty: bool = False) -> int:
-        """A dim: mostly small, now and then 0 or 1 or above 1,024."""
+        """A dim: mostly small, sometimes 0 or 1 or above 1,024."""
         if not nonempty and self.chance(0.015):
             return 0
         usual = (1, 2, 3, 3, 4, 5, 7, 8, 11, 15, 16, 17, 33)

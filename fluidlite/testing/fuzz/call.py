@@ -1,4 +1,4 @@
-"""Calling an operator's reference; those of random operators draw what their seed decides."""
+"""Call an operator's reference; references of random operators draw the numbers of their seed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fluidlite.testing.fuzz.tolerance import Array
 
 
 def _numbers(dims: Any, seed: int) -> Array:
-    """What a draw of 24 bits an element gives for a seed, by the definition of Philox."""
+    """Uniform random numbers of 24 bits for a seed, by the definition of Philox."""
     words = philox.words(np, 0, int(np.prod(dims)), (seed & philox.MASK, seed >> 32, 0, 0), 0)
-    found: Array = (np.asarray(words, np.int64) >> 8).astype(np.float32) * np.float32(2.0**-24)
-    return found.reshape(tuple(dims))
+    numbers: Array = (np.asarray(words, np.int64) >> 8).astype(np.float32) * np.float32(2.0**-24)
+    return numbers.reshape(tuple(dims))
 
 
 def _uniform(inputs: Inputs, attrs: Attrs) -> Outputs:
@@ -34,16 +34,16 @@ def _uniform(inputs: Inputs, attrs: Attrs) -> Outputs:
 def _dropout(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, p = inputs["X"], attrs["dropout_prob"]
     mask = _numbers(x.shape, attrs["seed"]) >= np.float32(p)
-    kept = x / (1 - p) if attrs["dropout_implementation"] == "upscale_in_train" else x
-    return {"Out": np.where(mask, kept, 0.0), "Mask": mask.astype(np.uint8)}
+    scaled = x / (1 - p) if attrs["dropout_implementation"] == "upscale_in_train" else x
+    return {"Out": np.where(mask, scaled, 0.0), "Mask": mask.astype(np.uint8)}
 
 
 RANDOM = {"uniform_random": _uniform, "uniform_random_batch_size_like": _uniform, "dropout": _dropout}
-"""References of random operators that a seed decides."""
+"""References of random operators, for a fixed seed."""
 
 
 def call_reference(op: OpDef, inputs: Mapping[str, list[Array]], attrs: Mapping[str, Any], lod: Any) -> dict[str, Any]:
-    """Call a definition's reference: arrays by slot, lists where the slot takes several."""
+    """Call a definition's reference; arrays are passed by slot, as lists for duplicable slots."""
     reference = RANDOM[op.type] if op.type in RANDOM and attrs.get("seed") else reference_of(op.type)
     assert reference is not None
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Many programs in a row: what ran, what was discarded and why, and what was found."""
+"""Fuzzing campaigns: run many programs, and summarize findings, discarded comparisons and their reasons."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fluidlite.testing.fuzz.shrink import shrink
 
 @dataclass
 class Summary:
-    """What a campaign saw.
+    """Statistics and findings of a campaign.
 
-    ``operators``: how often each operator type ran.
-    ``compared``: values held against the reference, and gradients against each other.
-    ``differences``: gradients held against central differences.
-    ``refused``: operators and values that generation left out, by reason.
-    ``discarded``: values and gradients that were not compared, by reason.
-    ``findings``: numbers of programs, and what was found.
+    ``operators``: number of runs of each operator type.
+    ``compared``: number of values compared with the reference, and of gradients compared between modes.
+    ``differences``: number of gradients compared with central differences.
+    ``refused``: number of operators and values that generation dropped, by reason.
+    ``discarded``: number of values and gradients that were not compared, by reason.
+    ``findings``: pairs of a program's number and a finding.
     """
 
     programs: int = 0
@@ -66,9 +66,9 @@ def fuzz(
     place : Place or str
     seed : int
     first, count : int
-        Program ``i`` depends on ``(seed, i)`` and the place's dtypes alone: ranges may run in processes of their own.
+        Program ``i`` depends on ``(seed, i)`` and the place's dtypes alone: ranges may run in separate processes.
     shrinking : float
-        Seconds spent on cutting down each finding; 0: none.
+        Seconds spent on shrinking each finding; 0: none.
     tell : callable, optional
         Called with a program's number and the summary so far, after each program.
     """
@@ -95,5 +95,5 @@ def fuzz(
 
 
 def describe(number: int, finding: Finding, place: Place) -> str:
-    """A finding as text: what is wrong, and a program that shows it."""
+    """A finding as text: the error, and a program that reproduces it."""
     return f"program {number}: {finding.kind}: {finding.what}\n\n{python(finding.recipe, str(place))}\n"

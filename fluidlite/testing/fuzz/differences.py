@@ -1,4 +1,4 @@
-"""Gradients against central differences of the references, which run in float64 without any rounding."""
+"""Compare gradients with central differences of the references, which are evaluated in float64."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS
-from fluidlite.testing.fuzz.error_bounds import Refused, reference_of
+from fluidlite.testing.fuzz.error_bounds import NoReference, reference_of
 from fluidlite.testing.fuzz.recipe import Recipe, Step
 from fluidlite.testing.fuzz.tolerance import Array, wide
 
 STEP = 1e-4
-"""In units of a direction's length, unless values are coarser; the difference is of fourth order."""
+"""Step of the fourth-order difference, relative to the direction; longer if values are coarser."""
 SECOND_STEP = 8e-3
-"""The longest step of mixed differences, which divide rounding by the square of a step."""
-SMOOTH = 1e-6
-"""How far differences of two step sizes may be apart, of their terms: more means a kink or a jump on the way."""
-GRAINS = 8.0
-"""How many units in the last place of the coarsest values a step goes: above what rounding does to them."""
-OTHERWISE = frozenset({"center_loss", "cvm", "data_norm", "spectral_norm", "straight_through_max"})
-"""Operators whose gradient is declared to be another than the derivative of their reference."""
+"""Longest step of mixed second differences, whose rounding error grows with the inverse square of the step."""
+MAX_STEP_DISAGREEMENT = 1e-6
+"""Relative disagreement of two step sizes from which the function is treated as not smooth (a kink or a jump)."""
+MIN_STEP_GRAINS = 8.0
+"""Minimum step in units in the last place of the coarsest values, so that it exceeds their rounding."""
+OTHER_DERIVATIVES = frozenset({"center_loss", "cvm", "data_norm", "spectral_norm", "straight_through_max"})
+"""Operators whose declared gradient differs from the derivative of their reference."""
 
 
-def _several_extremes(step: Step, attrs: Mapping[str, Any], x: Array) -> bool:
-    """Whether a reduction's maximum or minimum is there twice: each has the whole derivative, as in Fluid."""
+def _has_tied_extremes(step: Step, attrs: Mapping[str, Any], x: Array) -> bool:
+    """Whether a reduction's extreme occurs twice: each occurrence has the whole derivative, as in Fluid."""
     if step.type not in ("reduce_max", "reduce_min") or not x.size:
         return False
     axes = tuple(range(x.ndim)) if attrs["reduce_all"] else tuple(attrs["dim"])
-    most: Array = (np.max if step.type == "reduce_max" else np.min)(x, axis=axes, keepdims=True)
-    return bool((x == most).sum() > most.size)
+    extremes: Array = (np.max if step.type == "reduce_max" else np.min)(x, axis=axes, keepdims=True)
+    return bool((x == extremes).sum() > extremes.size)
 
 
-def _repeats(step: Step, inputs: Mapping[str, Sequence[Array]]) -> bool:
-    """Whether unpool puts two elements of a plane at one place: both have its gradient, as in Fluid."""
+def _has_duplicate_indices(step: Step, inputs: Mapping[str, Sequence[Array]]) -> bool:
+    """Whether unpool writes two elements of a plane to one index: both have its gradient, as in Fluid."""
     if step.type != "unpool":
         return False
     (indices,) = inputs["Indices"]
     return any(len(np.unique(plane)) < plane.size for images in indices for plane in images)
 
 
-def _is_data(step: Step, inputs: Mapping[str, Sequence[Array]], moved: Container[str]) -> bool:
-    """Whether numbers that move are given where the operator declares that no derivative flows, as in Fluid."""
+def _is_nondifferentiable(step: Step, inputs: Mapping[str, Sequence[Array]], moved: Container[str]) -> bool:
+    """Whether perturbed values enter a slot through which, as declared, no derivative flows, as in Fluid."""
     return any(
         name in moved and slot in step.op.stop_gradient and x.dtype.kind == "f"
         for slot, names in step.inputs.items()
@@ -52,12 +52,12 @@ def _is_data(step: Step, inputs: Mapping[str, Sequence[Array]], moved: Container
 
 
 def unrounded(recipe: Recipe, moved: Mapping[str, Array]) -> float:
-    """The sum of the targets after the first run, inputs being moved by so much.
+    """The sum of the targets after the first run, with inputs perturbed by ``moved``, evaluated in float64.
 
-    A name that a step writes without reading it holds another value from there on: of those that the targets depend on,
-    the last one is moved.
+    A name that a step writes without reading it gets a new value there: the last value on which the targets depend is
+    perturbed.
 
-    Raises Refused: a step has no reference for these inputs, or gives each of equal maxima the derivative.
+    Raises NoReference if a step has no reference for these inputs, or its derivative is not that of the reference.
     """
     values = {name: wide(array) for name, array in {**recipe.state, **recipe.runs[0]}.items()}
     begins = {name: _last_writer(recipe, name) for name in moved}
@@ -72,12 +72,12 @@ def unrounded(recipe: Recipe, moved: Mapping[str, Array]) -> float:
             continue
         attrs = step.canonical()
         inputs = {slot: [values[name] for name in names] for slot, names in step.inputs.items()}
-        if any(_several_extremes(step, attrs, x) for x in inputs.get("X", ())):
-            raise Refused(f"{step.type}: equal extremes")
-        if _repeats(step, inputs):
-            raise Refused(f"{step.type}: equal places")
-        if _is_data(step, inputs, moving):
-            raise Refused(f"{step.type}: no derivative flows through an input")
+        if any(_has_tied_extremes(step, attrs, x) for x in inputs.get("X", ())):
+            raise NoReference(f"{step.type}: equal extremes")
+        if _has_duplicate_indices(step, inputs):
+            raise NoReference(f"{step.type}: equal places")
+        if _is_nondifferentiable(step, inputs, moving):
+            raise NoReference(f"{step.type}: no derivative flows through an input")
         moving |= {*(step.writes() if moving.intersection(step.reads()) else ()), *(n for n in moved if begins[n] == i)}
         if step.type == "cast" and attrs["out_dtype"] in ALL_FLOATS:
             outputs = {"Out": [wide(np.asarray(inputs["X"][0], np.float64))]}
@@ -91,12 +91,12 @@ def unrounded(recipe: Recipe, moved: Mapping[str, Array]) -> float:
                 values[name] = values[name] + by
     missing = [name for name in recipe.targets if name not in values]
     if missing:
-        raise Refused(f"{missing[0]} has no reference value")
+        raise NoReference(f"{missing[0]} has no reference value")
     return float(sum(values[name].sum() for name in recipe.targets))
 
 
 def _last_writer(recipe: Recipe, name: str) -> int:
-    """The last step that writes a name without reading it, and that the targets depend on; -1 if there is none."""
+    """The last step that writes a name without reading it and that the targets depend on; -1 if there is none."""
     needed = set(recipe.targets)
     for i in reversed(range(len(recipe.steps))):
         writes, reads = set(recipe.steps[i].writes()), set(recipe.steps[i].reads())
@@ -109,31 +109,31 @@ def _last_writer(recipe: Recipe, name: str) -> int:
 
 
 def derivative(recipe: Recipe, name: str, direction: Array, longest: float) -> tuple[float, float]:
-    """The derivative of the sum of the targets along a direction, and how far it is unsure.
+    """The derivative of the sum of the targets along a direction, and its uncertainty.
 
-    That is how far two step sizes disagree, or how far the derivatives forwards and backwards do: at a kink, such as a
-    maximum of two equal numbers, central differences of all step sizes agree on the mean of these.
+    The uncertainty is the disagreement of two step sizes, or of forward and backward differences: at a kink, such as a
+    maximum of two equal numbers, central differences of all step sizes agree on the mean of both sides.
     """
-    found, bends = [], []
-    here = unrounded(recipe, {name: 0 * direction})
+    estimates, bends = [], []
+    center = unrounded(recipe, {name: 0 * direction})
     for step in (longest, longest / 2):
         near, far = (
             [unrounded(recipe, {name: sign * count * step * direction}) for sign in (1, -1)] for count in (1, 2)
         )
-        found.append((8 * (near[0] - near[1]) - (far[0] - far[1])) / (12 * step))
-        bends.append((near[0] - here + near[1] - here) / step)
-    kink = 2 * bends[1] - bends[0]  # without what grows with the step, as the second derivative's part does
-    return found[1], max(abs(found[0] - found[1]), abs(kink))
+        estimates.append((8 * (near[0] - near[1]) - (far[0] - far[1])) / (12 * step))
+        bends.append((near[0] - center + near[1] - center) / step)
+    kink = 2 * bends[1] - bends[0]  # without the second derivative's part, which grows with the step
+    return estimates[1], max(abs(estimates[0] - estimates[1]), abs(kink))
 
 
 def second_derivative(recipe: Recipe, name: str, direction: Array, longest: float) -> tuple[float, float]:
-    """The derivative along a direction of the sum of all gradients, and how far two step sizes disagree.
+    """The derivative along a direction of the sum of all gradients, and the disagreement of two step sizes.
 
-    That sum is a derivative itself, along ones in all that is wanted: what is differentiated is of mixed second order.
+    That sum is the derivative along ones in all variables of ``wrt``: the result is a mixed second derivative.
     """
     inputs = {**recipe.state, **recipe.runs[0]}
-    ones = {each: np.ones(inputs[each].shape) for each in recipe.wanted}
-    found = []
+    ones = {each: np.ones(inputs[each].shape) for each in recipe.wrt}
+    estimates = []
     for step in (longest, longest / 2, longest / 4):
         total = 0.0
         for first in (1, -1):
@@ -141,34 +141,34 @@ def second_derivative(recipe: Recipe, name: str, direction: Array, longest: floa
                 moved = {each: first * step * by for each, by in ones.items()}
                 moved[name] = moved[name] + second * step * direction
                 total += first * second * unrounded(recipe, moved)
-        found.append(total / (4 * step * step))
-    better = [(4 * fine - coarse) / 3 for coarse, fine in pairwise(found)]
+        estimates.append(total / (4 * step * step))
+    better = [(4 * fine - coarse) / 3 for coarse, fine in pairwise(estimates)]
     return better[1], abs(better[0] - better[1])
 
 
 def disagreement(recipe: Recipe, name: str, gradient: Array, bound: Array, grain: float) -> str | None:
-    """How a gradient differs from the derivative along a random direction; "" if it does not, None if nobody can say.
+    """How a gradient differs from the derivative along a random direction; "" if it does not, None if unknown.
 
-    ``gradient``, ``bound``: what a run gave, and how far each element may be off.
-    ``grain``: the unit in the last place of the coarsest values on the way.
+    ``gradient``, ``bound``: the result of a run, and the tolerance of each element.
+    ``grain``: the unit in the last place of the coarsest values in between.
     """
-    declared = any(step.attrs.get("norm_by_times") for step in recipe.steps)  # of warpctc's gradient, not of its loss
-    if declared or not OTHERWISE.isdisjoint(type.partition("_grad")[0] for type in recipe.types()):  # second ones, too
+    is_scaled = any(step.attrs.get("norm_by_times") for step in recipe.steps)  # in warpctc, not in its loss
+    if is_scaled or not OTHER_DERIVATIVES.isdisjoint(type.partition("_grad")[0] for type in recipe.types()):
         return None
     if recipe.order > 1 and _last_writer(recipe, name) >= 0:
-        return None  # a gradient may be said of that value, or of what it is computed from: tanh' = 1 - tanh^2
+        return None  # the gradient may be expressed by that value or by its inputs: tanh' = 1 - tanh^2
     array = wide({**recipe.state, **recipe.runs[0]}[name])
     rng = np.random.default_rng(11)
     direction = rng.choice([-1.0, 1.0], array.shape) * max(0.1, float(np.abs(array).mean()) if array.size else 1.0)
     try:
         if recipe.order > 1:
-            expected, unsure = second_derivative(recipe, name, direction, max(SECOND_STEP, GRAINS * grain))
+            expected, unsure = second_derivative(recipe, name, direction, max(SECOND_STEP, MIN_STEP_GRAINS * grain))
         else:
-            expected, unsure = derivative(recipe, name, direction, max(STEP, GRAINS * grain))
-    except Refused:
+            expected, unsure = derivative(recipe, name, direction, max(STEP, MIN_STEP_GRAINS * grain))
+    except NoReference:
         return None
     terms = float(np.abs(gradient * direction).sum())
-    smooth = max(SMOOTH, 2 * GRAINS * grain)
+    smooth = max(MAX_STEP_DISAGREEMENT, 2 * MIN_STEP_GRAINS * grain)
     if not np.isfinite(expected) or unsure > smooth * (terms + abs(expected)) + 1e-9:
         return None
     limit = float((bound * np.abs(direction)).sum()) + 10 * unsure + smooth * terms + 1e-8

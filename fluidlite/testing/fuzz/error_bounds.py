@@ -1,9 +1,9 @@
-"""How an error bound goes through an operator, by its class.
+"""Propagation of error bounds through operators, by class of operator.
 
-- views and selections move bounds with the elements;
-- functions of scalars: a running error analysis of their expression (:mod:`fluidlite.testing.fuzz.tolerance`);
-- sums of products: ``c n eps sum|terms|``, and the operands' bounds through the absolute terms;
-- others: the reference at points that lie within the bounds, in random directions: the local condition.
+- views and selections: the bounds move with the elements;
+- scalar functions: a running error analysis of their expression (:mod:`fluidlite.testing.fuzz.tolerance`);
+- sums of products: ``c n eps sum|terms|``, plus the operands' bounds propagated through the absolute terms;
+- others: probes, the reference at random points within the bounds (an estimate of the local condition number).
 """
 
 from __future__ import annotations
@@ -22,52 +22,52 @@ from fluidlite.testing.fuzz.operator_classes import CANCELLING, CENTRED, FUSED, 
 from fluidlite.testing.fuzz.recipe import Step
 from fluidlite.testing.fuzz.tolerance import UNIT, Array, Bounded, Term, distance, rounding, running_error, wide
 
-PROBES = 6
+PROBES = 6  # points at which a reference is evaluated
 SAFETY = 4.0
-"""What probes in random directions may miss."""
-NORMWISE = 8.0
-"""Units of the largest input by which operators of no simpler class may move it."""
+"""Factor of probed bounds: random directions may miss the largest change."""
+INPUT_ERROR_UNITS = 8.0
+"""Backward error of operators of no simpler class, in rounding units of their input."""
 
 
 @functools.cache
 def by_hand() -> frozenset[str]:
-    """Operators that have kernels beside those generated of their expression, which may round elsewhere."""
+    """Operators with hand-written kernels, which may round otherwise than kernels generated from the expression."""
     return frozenset(kernel.op for kernel in kernels)
 
 
-class Refused(Exception):
-    """A reference that does not take its inputs."""
+class NoReference(Exception):
+    """The reference does not accept the inputs, or there is none."""
 
 
 def reference_of(op: OpDef, inputs: Any, attrs: Any, lod: Any) -> dict[str, list[Array]]:
-    """What the definition's reference makes of inputs in float64; Refused, if it does not take them."""
+    """Evaluate the definition's reference in float64; raise NoReference if it raises."""
     try:
-        found: dict[str, list[Array]] = call_reference(op, inputs, attrs, lod)
-    except Exception as error:  # whatever NumPy says of what the reference was not written for
-        raise Refused(f"{op.type}: {type(error).__name__}: {error}") from error
-    return found
+        outputs: dict[str, list[Array]] = call_reference(op, inputs, attrs, lod)
+    except Exception as error:  # NumPy may raise any class for unsupported inputs
+        raise NoReference(f"{op.type}: {type(error).__name__}: {error}") from error
+    return outputs
 
 
 def _steepened(x: Array, y: Array, axis: int) -> Array:
-    """The largest element of X times how much a result changes where it does: by the neighbours along an axis."""
+    """The largest element of X times the largest slope dY/dX between neighbours along an axis."""
     x, y = wide(x), wide(y)
     if x.shape[axis] < 2:
         x, y = x.reshape(-1), y.reshape(-1)
     with np.errstate(all="ignore"):
         slopes = np.abs(np.diff(y, axis=axis) / np.diff(x, axis=axis))
     steepest = np.max(slopes, axis=axis, keepdims=True, initial=0.0, where=np.isfinite(slopes))
-    most = np.max(np.abs(x), axis=axis, keepdims=True, initial=0.0, where=np.isfinite(x))
-    found: Array = most * steepest
-    return found
+    largest = np.max(np.abs(x), axis=axis, keepdims=True, initial=0.0, where=np.isfinite(x))
+    product: Array = largest * steepest
+    return product
 
 
 def _compute(op: OpDef, dtype: str) -> str:
-    """What an operator computes in: half types in float32, but where it may be decomposed into others that round."""
+    """The compute dtype of an operator: float32 for half types, unless it may be decomposed into rounding operators."""
     return "float32" if dtype in HALVES and op.decompose is None else dtype
 
 
 def _overflows(array: Array) -> bool:
-    """Whether a product of some elements leaves the range of the dtype, wherever that of all of them lies."""
+    """Whether the product of a subset of elements may leave the dtype's range, even if the whole product does not."""
     if array.dtype.kind in "biu" or not array.size:
         return False
     sizes = np.abs(wide(array))
@@ -82,13 +82,13 @@ def float_dtypes(inputs: Any) -> list[str]:
 
 
 def _reduced(inputs: Any, array: Array) -> float:
-    """How many elements of an input go into one of the output, about."""
+    """The approximate number of input elements that one output element depends on."""
     largest = max((b.value.size for bs in inputs.values() for b in bs), default=1)
     return largest / max(1, array.size)
 
 
 class ErrorBounds:
-    """Error bounds of what operators make, from those of their inputs; ``seed``: of the probes' directions."""
+    """Error bounds of operators' outputs, from those of their inputs; ``seed``: for the probes' directions."""
 
     def __init__(self, seed: int = 0) -> None:
         self.rng = np.random.default_rng(seed)
@@ -102,7 +102,7 @@ class ErrorBounds:
         declared: dict[str, str],
         lod: Any,
     ) -> dict[str, list[Array]]:
-        """The bounds of the values ``exact`` of a step, by slot; a nearer value of the expression goes there."""
+        """Return the bounds of a step's values ``exact``, by slot; the expression's values may replace them."""
         op = step.op
         floats = [b for bs in inputs.values() for b in bs if b.value.dtype.kind not in "biu"]
         dirty = any(not b.exact for bs in inputs.values() for b in bs)
@@ -131,12 +131,12 @@ class ErrorBounds:
     def _agreed(
         running: dict[str, Term], exact: dict[str, list[Array]], declared: dict[str, str], by_hand: bool
     ) -> dict[str, list[Array]] | None:
-        """The bounds, if the expression's value is the reference's within them; else it means another thing here.
+        """Return the bounds of the expression, or None if its value differs from the reference's by more than them.
 
-        Where every rendering gives the expression's very bits, they take the place of the reference's value.
+        If every rendering gives the bits of the expression, its value replaces the reference's in ``exact``.
         """
-        found: dict[str, list[Array]] = {}
-        chosen: dict[str, Array] = {}
+        bounds: dict[str, list[Array]] = {}
+        replaced: dict[str, Array] = {}
         for slot, dtype in declared.items():
             (array,) = exact[slot]
             try:
@@ -146,21 +146,21 @@ class ErrorBounds:
                 return None
             if dtype in ALL_FLOATS and value.dtype.kind == "f":
                 with np.errstate(all="ignore"):
-                    apart = np.abs(value - array)
-                    off = apart > drift + 4 * rounding(array, dtype) + 1e-12 * np.abs(array)
-                if (off & np.isfinite(array)).any():
+                    error = np.abs(value - array)
+                    exceeds = error > drift + 4 * rounding(array, dtype) + 1e-12 * np.abs(array)
+                if (exceeds & np.isfinite(array)).any():
                     return None
-                if dtype == "float64":  # in which the reference rounds too
-                    drift = drift + np.where(np.isfinite(apart), apart, 0.0)
+                if dtype == "float64":  # the reference itself rounds in float64
+                    drift = drift + np.where(np.isfinite(error), error, 0.0)
             if running[slot].exact and not by_hand:
-                chosen[slot], drift = value, np.zeros(array.shape)
-            found[slot] = [drift]
-        for slot, value in chosen.items():
+                replaced[slot], drift = value, np.zeros(array.shape)
+            bounds[slot] = [drift]
+        for slot, value in replaced.items():
             exact[slot] = [value]
-        return found
+        return bounds
 
     def _moved(self, op: OpDef, attrs: Any, inputs: Any, exact: Any, lod: Any) -> dict[str, list[Array]]:
-        """Views: the bounds go where the elements go; what is filled in has none."""
+        """Views: apply the operator to the bounds; constants that it fills in have bound 0."""
         plain = {name: 0.0 if name in ("pad_value", "value") else value for name, value in attrs.items()}
         arrays = {
             slot: [b.bound.copy() if b.value.dtype.kind not in "biu" else b.value for b in bs]
@@ -178,10 +178,10 @@ class ErrorBounds:
     def _summed(
         self, op: OpDef, attrs: Any, inputs: Any, exact: Any, declared: dict[str, str], lod: Any
     ) -> dict[str, list[Array]]:
-        """``(bound of the operands) + c n eps sum|terms|``, by the reference at the absolute values."""
+        """``(bound of the operands) + c n eps sum|terms|``, from the reference at the absolute values."""
         positive = {name: abs(value) if isinstance(value, float) else value for name, value in attrs.items()}
         steepest = 1.0
-        if any(attrs.get(name) for name in FUSED):  # activations that are not steeper than this act on the sums
+        if any(attrs.get(name) for name in FUSED):  # a fused activation, with at most this slope
             steepest = max(1.1, abs(attrs.get("fuse_alpha") or 0.0))
             positive |= {name: type(attrs[name])() for name in FUSED if name in attrs}
 
@@ -194,29 +194,29 @@ class ErrorBounds:
         terms = at(lambda b: np.abs(wide(b.value)) + b.bound)
         plain = at(lambda b: np.abs(wide(b.value)))
         counts = at(lambda b: np.ones(b.value.shape))
-        found: dict[str, list[Array]] = {}
+        bounds: dict[str, list[Array]] = {}
         for slot, arrays in exact.items():
             dtype = declared.get(slot, "float32")
-            found[slot] = []
+            bounds[slot] = []
             for i, array in enumerate(arrays):
                 if dtype not in ALL_FLOATS:
-                    found[slot].append(np.zeros(array.shape))
+                    bounds[slot].append(np.zeros(array.shape))
                     continue
                 compute = _compute(op, dtype)
                 count = max(float(np.max(counts[slot][i], initial=1.0)), _reduced(inputs, array))
                 own = UNIT[compute] * (count + 4) * terms[slot][i] * 2
-                with np.errstate(invalid="ignore"):  # beyond all numbers nothing is known
+                with np.errstate(invalid="ignore"):  # inf - inf: no finite bound
                     carried = np.nan_to_num(terms[slot][i] - plain[slot][i], nan=np.inf, posinf=np.inf)
-                found[slot].append(steepest * (carried * (1 + 1e-6) + own) + 2 * rounding(array, dtype))
-        return found
+                bounds[slot].append(steepest * (carried * (1 + 1e-6) + own) + 2 * rounding(array, dtype))
+        return bounds
 
     def _probed(
         self, op: OpDef, attrs: Any, inputs: Any, exact: Any, declared: dict[str, str], lod: Any, own: bool
     ) -> dict[str, list[Array]]:
-        """The largest change at points within the bounds (and, for the operator's own rounding, some units more).
+        """The largest change at probes within the bounds; with ``own``, extended by some units for the own rounding.
 
-        Points in random directions lie opposite each other, two by two: of elements, or sums of elements, that are
-        nearly equal one is not chosen at both.
+        Random probes come in pairs of opposite directions: of nearly equal elements or sums, a selection cannot choose
+        the same one at both.
         """
         across: dict[tuple[str, int], Array] = {}
         farthest = {slot: [np.zeros(a.shape) for a in arrays] for slot, arrays in exact.items()}
@@ -233,32 +233,32 @@ class ErrorBounds:
                     if own and value.size:
                         unit = UNIT[_compute(op, dtype_name(b.value.dtype))]
                         finite = np.where(np.isfinite(value), np.abs(value), 0.0)
-                        reach = reach + NORMWISE * unit * (np.max(finite) if probe in (1, 4, 5) else finite)
+                        reach = reach + INPUT_ERROR_UNITS * unit * (np.max(finite) if probe in (1, 4, 5) else finite)
                     if probe < 2:
                         moved[slot].append(value + (1.0, -1.0)[probe] * reach)
                     elif probe % 2:
                         moved[slot].append(value - across[slot, i])
                     else:
                         shape = value.shape
-                        way = self.rng.choice([-1.0, 1.0], shape) if own else self.rng.uniform(-1.0, 1.0, shape)
-                        across[slot, i] = np.asarray(way * reach)
+                        signs = self.rng.choice([-1.0, 1.0], shape) if own else self.rng.uniform(-1.0, 1.0, shape)
+                        across[slot, i] = np.asarray(signs * reach)
                         moved[slot].append(value + across[slot, i])
             try:
                 other = reference_of(op, moved, attrs, lod)
-            except Refused:
+            except NoReference:
                 return {slot: [np.full(a.shape, np.inf) for a in arrays] for slot, arrays in exact.items()}
             for slot, arrays in exact.items():
                 for i, array in enumerate(arrays):
-                    there = other[slot][i]
-                    if there.shape != array.shape:
+                    probed = other[slot][i]
+                    if probed.shape != array.shape:
                         farthest[slot][i][...] = np.inf
                     elif array.dtype.kind in "biu":
-                        farthest[slot][i][there != array] = np.inf
+                        farthest[slot][i][probed != array] = np.inf
                     else:
-                        farthest[slot][i] = np.maximum(farthest[slot][i], distance(there, array))
-        found: dict[str, list[Array]] = {}
+                        farthest[slot][i] = np.maximum(farthest[slot][i], distance(probed, array))
+        bounds: dict[str, list[Array]] = {}
         for slot, arrays in exact.items():
-            found[slot] = []
+            bounds[slot] = []
             for array, far in zip(arrays, farthest[slot], strict=True):
                 dtype = declared.get(slot, "float32")
                 if own and array.dtype.kind == "f" and dtype in ALL_FLOATS:
@@ -272,8 +272,8 @@ class ErrorBounds:
                         mean += sum(float(np.abs(b.value).sum()) for bs in inputs.values() for b in bs)
                     far = far + unit * (count + 16) * (np.abs(array) + mean) + 4 * rounding(array, dtype)
                     if op.type in CENTRED and slot == "Y":
-                        far = far + NORMWISE * unit * _steepened(inputs["X"][0].value, array, CENTRED[op.type])
+                        far = far + INPUT_ERROR_UNITS * unit * _steepened(inputs["X"][0].value, array, CENTRED[op.type])
                 elif not own:
                     far = np.where(far > 0, 2 * far, 0.0)
-                found[slot].append(far)
-        return found
+                bounds[slot].append(far)
+        return bounds

@@ -1,4 +1,4 @@
-"""The runs of a recipe in one mode."""
+"""Run a recipe in one mode."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fluidlite.testing.fuzz.tolerance import Array
 Results = list[dict[str, Array]]
 
 
-class Failed(Exception):
-    """A run raised: which run, and what."""
+class RunFailed(Exception):
+    """A run raised an error; ``turn`` is the number of the run."""
 
     def __init__(self, error: BaseException, turn: int) -> None:
         super().__init__(str(error))
@@ -24,7 +24,7 @@ class Failed(Exception):
 
 
 def new_scope(recipe: Recipe, place: Place) -> Any:
-    """A scope with the state of before the first run."""
+    """Return a scope with the initial state."""
     from fluidlite.program.scope import Scope
 
     scope = Scope()
@@ -34,30 +34,30 @@ def new_scope(recipe: Recipe, place: Place) -> Any:
 
 
 def execute(recipe: Recipe, built: Built, executor: Any, scope: Any, place: Place) -> Results:
-    """All runs in turn: what is fetched, and state afterwards.
+    """Execute all runs; return the fetched values and the state after each.
 
-    Raises Failed.
+    Raises RunFailed.
     """
     names = [*recipe.fetches, *built.gradients.values()]
-    found: Results = []
+    results: Results = []
     for turn, run in enumerate(recipe.runs):
         feed = {
             n: Tensor().set(a, None, [list(x) for x in recipe.lods[n]]) if n in recipe.lods else a
             for n, a in run.items()
         }
-        before = {name: array.tobytes() for name, array in run.items()}
+        fed_bytes = {name: array.tobytes() for name, array in run.items()}
         try:
             values = executor.run(built.program, feed=feed, fetch_list=names, scope=scope, return_numpy=False)
-            got = {name: np.array(value.numpy()) for name, value in zip(names, values, strict=True)}
+            values_by_name = {name: np.array(value.numpy()) for name, value in zip(names, values, strict=True)}
             for name in recipe.state:
-                got["state " + name] = np.array(scope.find_var(name).get_tensor().numpy())
+                values_by_name["state " + name] = np.array(scope.find_var(name).get_tensor().numpy())
             memory = executor.explain_last().memory
             if memory is not None:
                 memory.verify()
         except Exception as error:
-            raise Failed(error, turn) from error
+            raise RunFailed(error, turn) from error
         for name, array in run.items():
-            if array.tobytes() != before[name]:
-                raise Failed(AssertionError(f"the run wrote into its feed {name!r}"), turn)
-        found.append(got)
-    return found
+            if array.tobytes() != fed_bytes[name]:
+                raise RunFailed(AssertionError(f"the run wrote into its feed {name!r}"), turn)
+        results.append(values_by_name)
+    return results

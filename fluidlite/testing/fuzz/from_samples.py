@@ -1,6 +1,6 @@
-"""Steps from the operators' samples: their attributes disturbed, their dims changed, their inputs taken from elsewhere.
+"""Steps from operators' samples, with changed attributes, changed dims, or inputs from earlier values.
 
-What a definition or a reference does not take is left out; the plain sample is always tried last.
+Steps that a definition or a reference refuses are dropped; the unchanged sample is always tried last.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from fluidlite.testing.fuzz.builder import MAX_ELEMENTS, Builder
 from fluidlite.testing.fuzz.call import call_reference
 from fluidlite.testing.fuzz.recipe import Array
 
-DUE = 8
-"""Operators that have their turn in a program."""
-KEEP_NUMBERS = frozenset(
+OPERATORS_PER_PROGRAM = 8
+"""Number of operators that each program must contain, in turn."""
+FIXED_SAMPLES = frozenset(
     {
         "unpool",
         "gather_tree",
@@ -44,30 +44,30 @@ KEEP_NUMBERS = frozenset(
         "chunk_eval",
     }
 )
-"""Operators whose inputs depend on each other: numbers and dims stay as the samples have them."""
+"""Operators whose inputs depend on each other: values and dims of samples are not changed."""
 
 
 @functools.cache
 def samples_by_type() -> dict[str, tuple[Case, ...]]:
-    """The cases of every operator that has samples and a reference, and whose result is that of its inputs alone."""
-    found: dict[str, list[Case]] = {}
+    """The cases of all operators with samples and a reference whose results depend on their inputs alone."""
+    cases_by_type: dict[str, list[Case]] = {}
     for case in cases():
-        if case.op.effect:  # collective ones: other numbers of members are other processes
+        if case.op.effect:  # collective operators need other processes
             continue
         if sum(a.size for arrays in case.inputs().values() for a in arrays) <= MAX_ELEMENTS:
-            found.setdefault(case.op.type, []).append(case)
-    return {type: tuple(some) for type, some in found.items()}
+            cases_by_type.setdefault(case.op.type, []).append(case)
+    return {type: tuple(some) for type, some in cases_by_type.items()}
 
 
-def due(number: int) -> list[str]:
-    """The operators that program ``number`` begins with: every operator comes again after some programs."""
+def operators_due(number: int) -> list[str]:
+    """The operators that program ``number`` must contain; the programs cycle through all operators."""
     types = sorted(samples_by_type())
-    return [types[(DUE * number + i) % len(types)] for i in range(DUE)]
+    return [types[(OPERATORS_PER_PROGRAM * number + i) % len(types)] for i in range(OPERATORS_PER_PROGRAM)]
 
 
 @dataclass
-class _Use:
-    """One use of a case: arrays by slot for each batch, and which of them have the batch in front."""
+class _SampleUse:
+    """One use of a case: arrays by slot for each batch, and whether their first dim is the batch."""
 
     case: Case
     arrays: list[dict[str, list[Array]]]
@@ -81,13 +81,13 @@ def sample(b: Builder) -> Any:
     fits = [case for case in by_type[type] if _computable(case, b)]
     if not fits:
         return None
-    liked = [case for case in fits if case.dtype in b.dtypes or case.dtype not in ALL_FLOATS]
-    case = b.any(liked or fits)
-    for attempt in (0, 1, 2) if not case.op.random else (2,):  # samples of random operators leave no choice
+    preferred = [case for case in fits if case.dtype in b.dtypes or case.dtype not in ALL_FLOATS]
+    case = b.any(preferred or fits)
+    for attempt in (0, 1, 2) if not case.op.random else (2,):  # samples of random operators are used unchanged
         use = _use(b, case, bold=attempt == 0, batched=attempt < 2)
-        made = None if use is None else _append(b, use, wired=attempt == 0)
-        if made is not None:
-            return made
+        names = None if use is None else _append(b, use, wired=attempt == 0)
+        if names is not None:
+            return names
     return None
 
 
@@ -95,31 +95,31 @@ def _computable(case: Case, b: Builder) -> bool:
     return all(dtype_name(a.dtype) in b.known_dtypes for arrays in case.inputs().values() for a in arrays)
 
 
-def _use(b: Builder, case: Case, bold: bool, batched: bool) -> _Use | None:
+def _use(b: Builder, case: Case, bold: bool, batched: bool) -> _SampleUse | None:
     arrays, attrs = case.inputs(), dict(case.sample.attrs)
     if case.sample.lod or not arrays:
-        return _Use(case, [arrays] * len(b.batches), attrs, False)
+        return _SampleUse(case, [arrays] * len(b.batches), attrs, False)
     if bold:
         attrs = {**attrs, **_disturbed(b, case)}
         arrays = {slot: [_renewed(b, case.op, a) for a in some] for slot, some in arrays.items()}
-        if b.chance(0.5) and case.op.type not in KEEP_NUMBERS:
+        if b.chance(0.5) and case.op.type not in FIXED_SAMPLES:
             arrays = _with_other_dims(b, arrays)
-    if batched and case.op.type not in KEEP_NUMBERS:
+    if batched and case.op.type not in FIXED_SAMPLES:
         lead = _lead(case.op, arrays)
         if lead and b.chance(0.7):
             each = [{s: [_rows(a, lead, batch) for a in some] for s, some in arrays.items()} for batch in b.batches]
-            return _Use(case, each, attrs, True)
-    return _Use(case, [arrays] * len(b.batches), attrs, False)
+            return _SampleUse(case, each, attrs, True)
+    return _SampleUse(case, [arrays] * len(b.batches), attrs, False)
 
 
 def _lead(op: OpDef, arrays: Mapping[str, Sequence[Array]]) -> int:
-    """The dim that may stand for the batch: it comes first, and nowhere else; 0 if there is none."""
-    every = [(slot, a) for slot, some in arrays.items() for a in some]
-    if not every or not every[0][1].ndim:
+    """The size of the batch dim: a first dim that occurs nowhere else; 0 if there is none."""
+    slot_arrays = [(slot, a) for slot, some in arrays.items() for a in some]
+    if not slot_arrays or not slot_arrays[0][1].ndim:
         return 0
-    lead = int(every[0][1].shape[0])
-    elsewhere = any(lead in a.shape[1:] for _, a in every)
-    updated = any(slot in op.must_alias.values() for slot, _ in every)
+    lead = int(slot_arrays[0][1].shape[0])
+    elsewhere = any(lead in a.shape[1:] for _, a in slot_arrays)
+    updated = any(slot in op.must_alias.values() for slot, _ in slot_arrays)
     return 0 if elsewhere or updated else lead
 
 
@@ -130,7 +130,7 @@ def _rows(array: Array, old: int, new: int) -> Array:
 
 
 def _with_other_dims(b: Builder, arrays: Mapping[str, list[Array]]) -> dict[str, list[Array]]:
-    """Replace one dim by another wherever it occurs."""
+    """Replace all dims of one size by another size."""
     dims = sorted({d for some in arrays.values() for a in some for d in a.shape if d > 0})
     if not dims:
         return dict(arrays)
@@ -154,8 +154,8 @@ def _with_other_dims(b: Builder, arrays: Mapping[str, list[Array]]) -> dict[str,
 
 
 def _renewed(b: Builder, op: OpDef, array: Array) -> Array:
-    """Other numbers of the same range."""
-    if not array.size or op.type in KEEP_NUMBERS or b.chance(0.4):
+    """Random values of the same range."""
+    if not array.size or op.type in FIXED_SAMPLES or b.chance(0.4):
         return array
     if dtype_name(array.dtype) in ALL_FLOATS:
         plain = array.astype(np.float64)
@@ -167,14 +167,14 @@ def _renewed(b: Builder, op: OpDef, array: Array) -> Array:
 
 
 def _disturbed(b: Builder, case: Case) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    attrs: dict[str, Any] = {}
     for attr in case.op.attrs:
-        if not b.chance(0.25) or (attr.type == "int" and case.op.type in KEEP_NUMBERS):  # a number of classes
+        if not b.chance(0.25) or (attr.type == "int" and case.op.type in FIXED_SAMPLES):  # such as a number of classes
             continue
         value = case.sample.attrs.get(attr.name, attr.default)
         if value is not None:
-            found[attr.name] = _moved(b, attr, value)
-    return found
+            attrs[attr.name] = _moved(b, attr, value)
+    return attrs
 
 
 def _moved(b: Builder, attr: Attr, value: Any) -> Any:
@@ -195,14 +195,14 @@ def _moved(b: Builder, attr: Attr, value: Any) -> Any:
     return value
 
 
-def _append(b: Builder, use: _Use, wired: bool) -> Any:
-    """Append a use: state as persistable variables, other inputs fed, or made of earlier values."""
+def _append(b: Builder, use: _SampleUse, wired: bool) -> Any:
+    """Append a use: state becomes persistable variables; other inputs are fed or derived from earlier values."""
     case, op = use.case, use.case.op
     counts = _counts(b, use)
     if counts is None:
         return None
     inputs: dict[str, list[str]] = {}
-    updated = {given: out for out, given in op.must_alias.items()}
+    updated = {source: out for out, source in op.must_alias.items()}
     for slot, first in use.arrays[0].items():
         declared = op.input(slot)
         inputs[slot] = []
@@ -225,22 +225,22 @@ def _append(b: Builder, use: _Use, wired: bool) -> Any:
     return b.append(op.type, inputs, outputs, use.attrs)
 
 
-def _counts(b: Builder, use: _Use) -> dict[str, int] | None:
-    """How many variables each output slot gets; None if the reference, which knows it of lists, refuses the inputs."""
+def _counts(b: Builder, use: _SampleUse) -> dict[str, int] | None:
+    """The number of variables of each output slot; None if the reference, which determines it for lists, raises."""
     op = use.case.op
-    wanted = use.case.wanted()
+    slots = use.case.wanted()
     lists = {slot.name for slot in op.outputs if slot.duplicable}
-    if not lists.intersection(wanted):
-        return dict.fromkeys(wanted, 1)
-    joined = [
-        some for slot, some in use.arrays[0].items() if (given := op.input(slot)) is not None and given.duplicable
+    if not lists.intersection(slots):
+        return dict.fromkeys(slots, 1)
+    list_inputs = [
+        some for slot, some in use.arrays[0].items() if (declared := op.input(slot)) is not None and declared.duplicable
     ]
-    if math.prod(a.size for some in joined for a in some) > MAX_ELEMENTS:  # meshgrid gives so many
+    if math.prod(a.size for some in list_inputs for a in some) > MAX_ELEMENTS:  # the size of meshgrid's results
         b.refused["too large"] += 1
         return None
     try:
         results = call_reference(op, use.arrays[0], canonical(op, use.attrs), use.case.sample.lod)
-    except Exception:  # whatever NumPy says of what the reference was not written for
+    except Exception:  # NumPy may raise any class for unsupported inputs
         b.refused[f"reference: {op.type}"] += 1
         return None
-    return {slot: len(results[slot]) if slot in lists else 1 for slot in wanted}
+    return {slot: len(results[slot]) if slot in lists else 1 for slot in slots}

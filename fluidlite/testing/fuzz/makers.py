@@ -1,4 +1,4 @@
-"""Steps by hand: chains of scalar functions, broadcasts, reductions, views, products, state; what fusion works on."""
+"""Hand-written makers of steps: the patterns that fusion and planning transform (chains, broadcasts, views, state)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def scale(b: Builder) -> Any:
 
 
 def binary(b: Builder) -> Any:
-    """Two operands: of equal dims, or broadcast so that each alone may give some dim, or by Fluid's axis."""
+    """A binary operator: operands of equal dims, broadcast in either direction, or aligned by Fluid's axis."""
     x = b.pick(NUMBERS)
     dims, rank, dtype = b.dims(x), len(b.dims(x)[0]), b.dtype(x)
     kind = "elementwise_" + b.any(BINARY)
@@ -87,12 +87,12 @@ def binary(b: Builder) -> Any:
         open_y = x in b.open and b.chance(0.5)
         lead = [] if open_y else [b.size(True) if dims[0][0] == 1 and x not in b.open else 1]
         y = b.fresh([*lead, *inner], dtype, open_y)
-    given = {"X": x, "Y": y} if b.chance(0.8) or axis != -1 else {"X": y, "Y": x}
-    return b.out(kind, given, {"axis": axis})
+    operands = {"X": x, "Y": y} if b.chance(0.8) or axis != -1 else {"X": y, "Y": x}
+    return b.out(kind, operands, {"axis": axis})
 
 
 def divide(b: Builder) -> Any:
-    """A quotient whose divisor is away from 0."""
+    """A quotient whose divisor is at least 0.5."""
     x = b.pick(ALL_FLOATS)
     y = b.out("abs", {"X": x})
     y = b.out("scale", {"X": y}, {"scale": 1.0, "bias": 0.5}) if y is not None else None
@@ -111,7 +111,7 @@ def reduce(b: Builder) -> Any:
 
 
 def rejoin(b: Builder) -> Any:
-    """A value beside a reduction of itself."""
+    """A value combined with a reduction of itself."""
     x = b.pick(ALL_FLOATS, (2, 3, 4), nonempty=True)
     rank = len(b.dims(x)[0])
     mean = b.out(b.any(("reduce_mean", "reduce_max")), {"X": x}, {"dim": [int(b.rng.integers(rank))], "keep_dim": True})
@@ -119,7 +119,7 @@ def rejoin(b: Builder) -> Any:
 
 
 def compare(b: Builder) -> Any:
-    """A comparison, a mask or a choice."""
+    """A comparison, a mask or a selection."""
     x = b.pick(NUMBERS)
     same = [n for n in b.pool[-30:] if b.dims(n) == b.dims(x) and b.dtype(n) == b.dtype(x)]
     y = b.any(same) if same else x
@@ -139,7 +139,7 @@ def cast(b: Builder) -> Any:
 
 
 def view(b: Builder) -> Any:
-    """Another arrangement of elements."""
+    """A view or copy that rearranges elements."""
     x = b.pick(None, (2, 3, 4))
     dims = b.dims(x)[0]
     rank, last, opened = len(dims), dims[-1], x in b.open
@@ -167,7 +167,7 @@ def view(b: Builder) -> Any:
 
 
 def matmul(b: Builder) -> Any:
-    """A product with a matrix, or of a value with itself."""
+    """A matmul with a fed matrix, or of a value with itself."""
     x = b.pick(ALL_FLOATS, (2, 3))
     dims = b.dims(x)[0]
     form = b.rng.integers(3)
@@ -182,18 +182,18 @@ def matmul(b: Builder) -> Any:
 
 
 def linear(b: Builder) -> Any:
-    """A layer: product, bias, function."""
+    """A fully connected layer: matmul, bias, activation."""
     x = b.pick(("float32", "float64"), (2,))
     size = b.size(True)
     w = b.keep(b.numbers((b.dims(x)[0][1], size), b.dtype(x), -0.7, 0.7), "w")
-    made = b.out("mul", {"X": x, "Y": w})
+    product = b.out("mul", {"X": x, "Y": w})
     bias = b.keep(b.numbers((size,), b.dtype(x)), "bias")
-    made = b.out("elementwise_add", {"X": made, "Y": bias}, {"axis": 1}) if made is not None else None
-    return b.out(b.any(UNARY), {"X": made}) if made is not None and b.chance(0.7) else made
+    product = b.out("elementwise_add", {"X": product, "Y": bias}, {"axis": 1}) if product is not None else None
+    return b.out(b.any(UNARY), {"X": product}) if product is not None and b.chance(0.7) else product
 
 
 def gather(b: Builder) -> Any:
-    """Rows by fed or computed indices."""
+    """A gather of rows by fed or computed indices."""
     x = b.pick(None, (1, 2, 3), nonempty=True)
     if x in b.open:
         return None
@@ -211,7 +211,7 @@ def gather(b: Builder) -> Any:
 
 
 def constant(b: Builder) -> Any:
-    """A value that nothing is read for, beside one that is."""
+    """A constant combined with a computed value."""
     x = b.pick(ALL_FLOATS, (1, 2, 3))
     dims, dtype = b.dims(x)[0], b.dtype(x)
     wide = [b.size(True) if d == 1 else d for d in dims]
@@ -225,7 +225,7 @@ def constant(b: Builder) -> Any:
 
 
 def state(b: Builder) -> Any:
-    """State that is read and written, and read again, now and then on the host, or fed by each run first."""
+    """State that is read, written and read again, sometimes on the host, or fed by each run."""
     x = b.pick(("float32", "float64"), (1, 2, 3), nonempty=True)
     dims, dtype = b.dims(x)[0], b.dtype(x)
     if x in b.open:
@@ -233,34 +233,34 @@ def state(b: Builder) -> Any:
         if folded is None:
             return None
         x, dims = folded, b.dims(folded)[0]
-    held = b.keep(b.numbers(dims, dtype))
-    sequences = b.program.global_block().var(x).lod_level > 0  # the state would be declared with them, and fed without
+    variable = b.keep(b.numbers(dims, dtype))
+    sequences = b.program.global_block().var(x).lod_level > 0  # the state would be declared with LoD, but fed without
     if b.chance(0.4) and not sequences:
-        b.feed_state(held, b.numbers(dims, dtype))
+        b.feed_state(variable, b.numbers(dims, dtype))
     reading = {"op_device": str(devices.host())} if b.chance(0.4) else {}
     before = None
     for _ in range(int(b.rng.integers(1, 4))):
-        before = b.out("elementwise_add", {"X": x, "Y": held}, reading)
+        before = b.out("elementwise_add", {"X": x, "Y": variable}, reading)
         if b.chance(0.4):
             x = stage(b, x) or x
         form = b.rng.integers(3)
         if form == 0:
-            b.append("scale", {"X": held}, {"Out": [held]}, {"scale": 0.5, "bias": 0.25})
+            b.append("scale", {"X": variable}, {"Out": [variable]}, {"scale": 0.5, "bias": 0.25})
         elif form == 1 and before is not None:
-            b.append("tanh", {"X": before}, {"Out": [held]})
+            b.append("tanh", {"X": before}, {"Out": [variable]})
         else:
-            b.append("assign", {"X": x}, {"Out": [held]})
-    after = b.out("elementwise_mul", {"X": x, "Y": held}, reading)
+            b.append("assign", {"X": x}, {"Out": [variable]})
+    after = b.out("elementwise_mul", {"X": x, "Y": variable}, reading)
     return after if after is not None else before
 
 
 def stage(b: Builder, x: str | None = None) -> Any:
-    """A value beside the sum of as many elements as numbers say: what follows is planned once the run knows them."""
+    """A value plus a sum over a value-dependent number of elements: later steps are planned only during the run."""
     x = x or b.pick(("float32", "float64"), (1, 2, 3))
     ids, dtype = b.pick(("int32", "int64"), (1,)), b.dtype(x)
     if b.chance(0.5):
-        made = b.append("unique", {"X": ids}, {"Out": 1, "Index": 1}, {"dtype": "int64"})
-        chosen = made["Out"][0] if made is not None else None
+        result = b.append("unique", {"X": ids}, {"Out": 1, "Index": 1}, {"dtype": "int64"})
+        chosen = result["Out"][0] if result is not None else None
     else:
         chosen = b.out("where_index", {"Condition": ids})
     if chosen is None:
@@ -271,7 +271,7 @@ def stage(b: Builder, x: str | None = None) -> Any:
 
 
 def overwrite(b: Builder) -> Any:
-    """A variable that is written a second time after it was read."""
+    """A variable that is overwritten after it was read."""
     x = b.pick(ALL_FLOATS, (1, 2, 3))
     copy = b.out("assign", {"X": x})
     read = b.out("tanh", {"X": copy}) if copy is not None else None
@@ -283,13 +283,13 @@ def overwrite(b: Builder) -> Any:
 
 
 def noise(b: Builder) -> Any:
-    """Random numbers beside a value, or a part of it dropped."""
+    """Random numbers added to a value, or a dropout."""
     x, seed = b.pick(("float32",), (1, 2, 3)), int(b.rng.integers(1, 2**40))
     if b.chance(0.6):
         how = str(b.any(("downgrade_in_infer", "upscale_in_train")))
         attrs = {"dropout_prob": 0.3, "fix_seed": True, "seed": seed, "dropout_implementation": how}
-        made = b.append("dropout", {"X": x}, {"Out": 1, "Mask": 1}, attrs)
-        return None if made is None else made["Out"][0]
+        result = b.append("dropout", {"X": x}, {"Out": 1, "Mask": 1}, attrs)
+        return None if result is None else result["Out"][0]
     attrs = {"shape": list(b.dims(x)[0]), "min": -1.0, "max": 2.0, "seed": seed, "dtype": "float32"}
     if x in b.open:
         drawn = b.out("uniform_random_batch_size_like", {"Input": x}, attrs)
@@ -299,7 +299,7 @@ def noise(b: Builder) -> Any:
 
 
 def softmax(b: Builder) -> Any:
-    """A softmax over some axis, a norm, or a loss on it."""
+    """A softmax over some axis."""
     x = b.pick(("float32", "float64"), (2, 3), nonempty=True)
     return b.out("softmax", {"X": x}, {"axis": int(b.any((-1, -1, 1)))})
 

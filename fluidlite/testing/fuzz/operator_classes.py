@@ -1,4 +1,4 @@
-"""Operators by how an error bound goes through them."""
+"""Classes of operators for the propagation of error bounds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ VIEWS = frozenset(
         "unstack",
     }
 )
-"""Operators whose outputs are elements of their inputs, or constants, whatever the values are."""
+"""Operators whose outputs are elements of their inputs or constants, independent of the values."""
 
 SELECTIONS = frozenset(
     {
@@ -96,7 +96,7 @@ SELECTIONS = frozenset(
         "where_index",
     }
 )
-"""Operators that choose among elements by their values, or give what no rounding touches."""
+"""Operators that select elements by value, or whose results are exact."""
 
 SUMS = frozenset(
     {
@@ -125,16 +125,16 @@ SUMS = frozenset(
         "sum",
     }
 )
-"""Sums of products of their float operands: every term is a product of one element of each, or less."""
+"""Sums of products of float operands: each term is a product of at most one element of each operand."""
 
 CANCELLING = frozenset({"linear_chain_crf"})
-"""Differences of sums of their operands: as far off as those sums, however small the result is."""
+"""Differences of sums of operands: their error is that of the sums, however small the result is."""
 
 CENTRED = {"batch_norm": 0, "group_norm": -1, "instance_norm": -1, "layer_norm": -1}
-"""Operators that take a mean from X, which is rounded, and an axis whose elements are divided by one deviation.
+"""Operators that subtract a rounded mean from X and divide by a deviation along an axis, with that axis.
 
-Where few elements are alike, no movement of X shows this: of two elements the result is 1 and -1, whatever they are.
+For few elements probing X does not show this error: of two elements the result is 1 and -1, whatever they are.
 """
 
 FUSED = ("fuse_relu", "fuse_brelu", "fuse_activation")
-"""Attributes that let an activation follow the sums."""
+"""Attributes that fuse an activation after the sums."""

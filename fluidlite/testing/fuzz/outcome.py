@@ -1,4 +1,4 @@
-"""What a check found, and how results are held against what is expected."""
+"""Findings of a check, and the comparison of results with expected values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fluidlite.testing.fuzz.tolerance import Array, Bounded, distance, wide
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong.
+    """A detected error.
 
     ``kind``: ``value``, ``modes``, ``gradient``, ``difference``, ``metadata``, ``error``, ``foreign``, ``threads``,
     ``feed``.
-    ``what``: one line.
+    ``what``: a description of one line.
     ``name``: the variable; "" for an error.
     """
 
@@ -28,17 +28,17 @@ class Finding:
 
     @property
     def key(self) -> str:
-        """What must stay while the recipe is cut down: of an error its class, and whether it was run at all."""
+        """The part that shrinking must preserve: the kind, and for an error its class and whether it was built."""
         parts = {"error": 2, "foreign": 1}.get(self.kind, 0)
         return ":".join([self.kind, *self.what.split(":")[:parts]])
 
 
 @dataclass
 class Outcome:
-    """What a check found, and what it could not say.
+    """The findings of a check, and the comparisons that were not possible.
 
-    ``discarded``: what was not compared, by reason.
-    ``compared``, ``differences``: values and gradients that were; gradients that were held against central differences.
+    ``discarded``: number of skipped comparisons, by reason.
+    ``compared``, ``differences``: number of compared values and gradients, and of gradients compared with differences.
     """
 
     findings: list[Finding] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A recipe as a few lines of Python that can be pasted into a test."""
+"""Print a recipe as a Python program that can be pasted into a test."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.testing.fuzz.recipe import Array, Recipe
 
-_WRITTEN_OUT = 64
+_MAX_PRINTED_ELEMENTS = 64
 
 
 def _array(array: Array) -> str:
     dtype = dtype_name(array.dtype)
-    if array.size > _WRITTEN_OUT or not array.size:
+    if array.size > _MAX_PRINTED_ELEMENTS or not array.size:
         if array.dtype.kind in "iu":
             return f"rng.integers({array.min(initial=0)}, {array.max(initial=0) + 1}, {array.shape}).astype({dtype!r})"
         if array.dtype.kind == "b":
@@ -25,9 +25,9 @@ def _array(array: Array) -> str:
 
 
 def python(recipe: Recipe, place: str) -> str:
-    """The recipe as a program of its own: it prints what is fetched in both modes.
+    """The recipe as a standalone program that prints the fetched values in both modes.
 
-    Arrays of many elements are written as random numbers of their range.
+    Large arrays are replaced by random numbers of the same range.
     """
     lines = [
         "import numpy as np",
@@ -43,12 +43,12 @@ def python(recipe: Recipe, place: str) -> str:
     for name, value in {**recipe.state, **fed}.items():
         dims = [-1, *value.shape[1:]] if name in recipe.open_dims else list(value.shape)
         extra = ", persistable=True" if name in recipe.state else ", is_data=True"
-        if name in recipe.wanted:
+        if name in recipe.wrt:
             extra += ", stop_gradient=False"
         if name in recipe.lods:
             extra += f", lod_level={len(recipe.lods[name])}"
         lines.append(f"block.create_var({name!r}, {dims}, {dtype_name(value.dtype)!r}{extra})")
-    if any(step.block for step in recipe.steps):  # blocks are made as recipes make them
+    if any(step.block for step in recipe.steps):  # blocks are appended by the recipe's own function
         lines += [
             "from fluidlite.testing.fuzz.blocks import append_all",
             "from fluidlite.testing.fuzz.recipe import Step",
@@ -59,20 +59,20 @@ def python(recipe: Recipe, place: str) -> str:
             for step in recipe.steps
         )
         lines.append(f"append_all(program, [{steps}])")
-    known = {*recipe.state, *fed}
+    declared = {*recipe.state, *fed}
     for step in recipe.steps if not any(step.block for step in recipe.steps) else ():
         for name in step.writes():
-            if name not in known:
-                known.add(name)
+            if name not in declared:
+                declared.add(name)
                 lines.append(f"block.create_var({name!r})")
-        given = ", ".join(repr(_plain(part)) for part in (step.inputs, step.outputs, step.attrs))
-        lines.append(f"block.append_op({step.type!r}, {given})")
+        arguments = ", ".join(repr(_plain(part)) for part in (step.inputs, step.outputs, step.attrs))
+        lines.append(f"block.append_op({step.type!r}, {arguments})")
     fetches = repr(list(recipe.fetches))
     if recipe.targets:
-        targets, wanted = (f"[block.var(n) for n in {list(names)}]" for names in (recipe.targets, recipe.wanted))
-        lines.append(f"gradients = fluid.backward.gradients({targets}, {wanted})")
+        targets, wrt = (f"[block.var(n) for n in {list(names)}]" for names in (recipe.targets, recipe.wrt))
+        lines.append(f"gradients = fluid.backward.gradients({targets}, {wrt})")
         if recipe.order > 1:
-            lines.append(f"gradients = fluid.backward.gradients([g for g in gradients if g is not None], {wanted})")
+            lines.append(f"gradients = fluid.backward.gradients([g for g in gradients if g is not None], {wrt})")
         fetches += " + [g.name for g in gradients if g is not None]"
     feeds = ", ".join(
         "{" + ", ".join(f"{n!r}: {_fed(recipe, n, a)}" for n, a in run.items()) + "}" for run in recipe.runs

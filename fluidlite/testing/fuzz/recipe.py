@@ -1,6 +1,6 @@
-"""A random program as plain data: operators by type, arrays that are fed, state, and what is fetched.
+"""Recipe: a random program as plain data: operators by type, fed arrays, state and fetches.
 
-Data can be built, evaluated by references, cut down and printed; a Program can only be run.
+Unlike a Program, data can also be evaluated by references, shrunk and printed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Step:
 
     ``inputs``, ``outputs``: names by slot.
     ``attrs``: those that differ from the definition's defaults.
-    ``block``: the label of the block that it stands in (:mod:`fluidlite.testing.fuzz.blocks`); empty: none.
+    ``block``: the label of its block (:mod:`fluidlite.testing.fuzz.blocks`); empty: none.
     """
 
     type: str
@@ -51,26 +51,26 @@ class Step:
 
 
 def on(step: Step, place: str | None) -> Step:
-    """The step as ``device_guard`` of a place would append it."""
+    """Return the step with the device annotation of ``device_guard(place)``; None: without one."""
     attrs = {name: value for name, value in step.attrs.items() if name != "op_device"}
     return replace(step, attrs=attrs if place is None else {**attrs, "op_device": place})
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A program, and what it runs on.
+    """A program with its feeds and state.
 
-    ``runs``: arrays by name; what is fed, run by run; every run feeds the same names.
+    ``runs``: the feed of each run, arrays by name; every run feeds the same names.
     ``state``: by name; persistable variables before the first run.
     ``open_dims``: fed names whose first dim is declared -1.
     ``lods``: offsets by name.
-    ``targets``: backward starts from the sum of these; empty: no gradients.
-    ``wanted``: whose gradients are fetched.
-    ``order``: 1; or 2: what is fetched are the gradients of the sum of all gradients.
-    ``threads``: how many threads run it at once, with one executor and a child scope each.
-    ``broken``: by name; feeds that take the place of the first run's and may be wrong: both modes refuse them with one
-    class of error, or neither does. Empty: none.
-    ``differences``: whether gradients are held against central differences of the references too.
+    ``targets``: backward starts from the sum of these variables; empty: no gradients.
+    ``wrt``: variables whose gradients are fetched.
+    ``order``: 1; or 2: the gradients of the sum of all gradients are fetched.
+    ``threads``: the number of threads that run it concurrently, with one executor and a scope each.
+    ``broken``: by name, possibly invalid feeds that replace those of the first run: both modes must refuse them with
+    one class of error, or neither. Empty: none.
+    ``differences``: whether gradients are also compared with central differences of the references.
     """
 
     steps: tuple[Step, ...]
@@ -80,7 +80,7 @@ class Recipe:
     open_dims: frozenset[str] = frozenset()
     lods: Mapping[str, Any] = field(default_factory=dict)
     targets: tuple[str, ...] = ()
-    wanted: tuple[str, ...] = ()
+    wrt: tuple[str, ...] = ()
     order: int = 1
     threads: int = 1
     broken: Mapping[str, Array] = field(default_factory=dict)
@@ -90,37 +90,37 @@ class Recipe:
         return {step.type for step in self.steps}
 
     def each_run(self, change: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> tuple[Mapping[str, Array], ...]:
-        """The runs, each changed; runs that are one object stay one."""
-        made: dict[int, Mapping[str, Array]] = {}
+        """Apply ``change`` to each run; runs that are the same object stay the same object."""
+        results: dict[int, Mapping[str, Array]] = {}
         for run in self.runs:
-            if id(run) not in made:
-                made[id(run)] = change(run)
-        return tuple(made[id(run)] for run in self.runs)
+            if id(run) not in results:
+                results[id(run)] = change(run)
+        return tuple(results[id(run)] for run in self.runs)
 
     def live(self) -> Recipe:
-        """Without the steps, feeds and state that no fetch, target or write of state needs."""
+        """Return the recipe without dead steps, feeds and state: those that no fetch, target or state needs."""
         needed = {*self.fetches, *self.targets, *self.state}
-        kept: list[Step] = []
+        steps: list[Step] = []
         for step in reversed(self.steps):
             if not needed.isdisjoint(step.writes()):
-                kept.append(step)
+                steps.append(step)
                 needed.update(step.reads())
-        used = {name for step in kept for name in (*step.reads(), *step.writes())} | {*self.fetches, *self.targets}
+        used = {name for step in steps for name in (*step.reads(), *step.writes())} | {*self.fetches, *self.targets}
         return replace(
             self,
-            steps=tuple(kept[::-1]),
+            steps=tuple(steps[::-1]),
             runs=self.each_run(lambda run: {name: array for name, array in run.items() if name in used}),
             state={name: array for name, array in self.state.items() if name in used},
-            wanted=tuple(name for name in self.wanted if name in used),
+            wrt=tuple(name for name in self.wrt if name in used),
             broken={name: array for name, array in self.broken.items() if name in used},
         )
 
 
 @dataclass
 class Built:
-    """A program made of a recipe.
+    """A program built from a recipe.
 
-    ``gradients``: names of gradients by name; of what is wanted and reached.
+    ``gradients``: names of gradients, by the name of the variable; only for variables that backward reaches.
     """
 
     program: Program
@@ -145,7 +145,7 @@ def declare(program: Program, recipe: Recipe) -> None:
 
 
 def append(program: Program, step: Step) -> None:
-    """Append one operator to the current block; what it writes is declared if it is new."""
+    """Append one operator to the current block; new outputs are declared."""
     block = program.global_block()
     for name in step.writes():
         if not block.has_var(name):
@@ -159,9 +159,9 @@ def append(program: Program, step: Step) -> None:
 
 
 def build(recipe: Recipe) -> Built:
-    """Make the program.
+    """Build the program.
 
-    Raises FluidError if a definition refuses a step, or the gradients that are wanted cannot be had.
+    Raises FluidError if a definition refuses a step, or a gradient does not exist.
     """
     from fluidlite.program.backward import gradients
     from fluidlite.testing.fuzz.blocks import append_all
@@ -171,12 +171,12 @@ def build(recipe: Recipe) -> Built:
     append_all(built.program, recipe.steps)
     if recipe.targets:
         block = built.program.global_block()
-        inputs = [block.var(name) for name in recipe.wanted]
-        made = gradients([block.var(name) for name in recipe.targets], inputs)
+        inputs = [block.var(name) for name in recipe.wrt]
+        grads = gradients([block.var(name) for name in recipe.targets], inputs)
         if recipe.order > 1:
-            first = [gradient for gradient in made if gradient is not None]
-            made = gradients(first, inputs) if first else made
+            first = [gradient for gradient in grads if gradient is not None]
+            grads = gradients(first, inputs) if first else grads
         built.gradients = {
-            name: gradient.name for name, gradient in zip(recipe.wanted, made, strict=True) if gradient is not None
+            name: gradient.name for name, gradient in zip(recipe.wrt, grads, strict=True) if gradient is not None
         }
     return built

@@ -1,6 +1,6 @@
-"""What a recipe should give: the definitions' float64 references, operator by operator, with an error bound each.
+"""Expected values of a recipe: the definitions' float64 references, operator by operator, with an error bound each.
 
-After each operator the value is rounded to the variable's dtype, as every mode does.
+After each operator the value is rounded to the variable's dtype, as in every mode.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
-from fluidlite.testing.fuzz.error_bounds import ErrorBounds, Refused, float_dtypes, reference_of
+from fluidlite.testing.fuzz.error_bounds import ErrorBounds, NoReference, float_dtypes, reference_of
 from fluidlite.testing.fuzz.recipe import Recipe, Step
 from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
 
@@ -19,7 +19,7 @@ from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
 class Evaluator:
     """Evaluates steps one by one.
 
-    ``values``: by name; of all variables so far. A name that is missing has no reference.
+    ``values``: by name, of all variables so far; a missing name has no reference value.
     """
 
     def __init__(self, values: Mapping[str, Bounded], lods: Mapping[str, Any], seed: int = 0) -> None:
@@ -33,28 +33,28 @@ class Evaluator:
         self.values.update(outputs)
 
     def outputs(self, step: Step, dtypes: Mapping[str, str]) -> dict[str, Bounded]:
-        """What a step gives; nothing is kept.
+        """Compute the outputs of a step, without storing them.
 
         ``dtypes``: declared dtypes by output name; a name that is missing keeps the reference's dtype.
-        Raises Refused if an input has no reference value, or the reference raises.
+        Raises NoReference if an input has no reference value, or the reference raises.
         """
         op, attrs = step.op, step.canonical()
         missing = [name for name in step.reads() if name not in self.values]
         if missing:
-            raise Refused(f"{missing[0]} has no reference value")
+            raise NoReference(f"{missing[0]} has no reference value")
         inputs = {slot: [self.values[name] for name in names] for slot, names in step.inputs.items()}
         lod = {slot: self.lods[names[0]] for slot, names in step.inputs.items() if names and names[0] in self.lods}
         exact = reference_of(op, {s: [wide(b.value) for b in bs] for s, bs in inputs.items()}, attrs, lod)
         declared: dict[str, str] = {}
         for slot, names in step.outputs.items():
             if len(names) != len(exact.get(slot, names)):
-                raise Refused(f"{op.type}: {len(exact[slot])} values for the {len(names)} variables of {slot}")
+                raise NoReference(f"{op.type}: {len(exact[slot])} values for the {len(names)} variables of {slot}")
             for name, array in zip(names, exact.get(slot, ()), strict=False):
                 floats = float_dtypes(inputs) if array.dtype.kind == "f" else []
                 own = "float32" if array.dtype.kind == "f" else dtype_name(array.dtype)
                 declared[slot] = dtypes.get(name) or (floats or [own])[0]
         bounds = self._bounds.of(step, attrs, inputs, exact, declared, lod)
-        found: dict[str, Bounded] = {}
+        results: dict[str, Bounded] = {}
         for slot, names in step.outputs.items():
             for i, (name, array) in enumerate(zip(names, exact.get(slot, ()), strict=False)):
                 dtype = declared[slot]
@@ -63,24 +63,23 @@ class Evaluator:
                 try:
                     bound = np.broadcast_to(bounds[slot][i], value.shape)
                 except ValueError:
-                    raise Refused(f"{op.type}: bounds of {slot} have other dims than the value") from None
+                    raise NoReference(f"{op.type}: bounds of {slot} have other dims than the value") from None
                 bound = np.nan_to_num(bound, nan=np.inf, posinf=np.inf)
                 if dtype in ALL_FLOATS:
                     bound = np.where(np.isfinite(wide(value)), bound, np.where(bound > 0, np.inf, 0.0))
-                found[name] = Bounded(value, bound)
-        return found
+                results[name] = Bounded(value, bound)
+        return results
 
 
 def exactly(array: Array) -> Bounded:
-    """What is fed: known to the bit."""
+    """A fed array: its bound is 0."""
     return Bounded(array, np.zeros(array.shape))
 
 
 def evaluate(recipe: Recipe, dtypes: Mapping[str, str]) -> list[dict[str, Bounded]]:
-    """The values of all variables after each run; state goes from run to run.
+    """The values of all variables after each run; state is carried over to the next run.
 
-    A name whose value no reference knows is missing. Steps whose inputs are those of an earlier run are not evaluated
-    again.
+    Names without a reference value are missing. Steps are not evaluated again for the inputs of an earlier run.
     """
     fed: dict[int, Bounded] = {}
 
@@ -88,24 +87,24 @@ def evaluate(recipe: Recipe, dtypes: Mapping[str, str]) -> list[dict[str, Bounde
         return fed.setdefault(id(array), exactly(array))
 
     state = {name: fed_value(array) for name, array in recipe.state.items()}
-    before: list[list[tuple[list[Bounded], dict[str, Bounded]]]] = [[] for _ in recipe.steps]
-    found: list[dict[str, Bounded]] = []
+    earlier: list[list[tuple[list[Bounded], dict[str, Bounded]]]] = [[] for _ in recipe.steps]
+    results: list[dict[str, Bounded]] = []
     for number, run in enumerate(recipe.runs):
         evaluator = Evaluator({**state, **{n: fed_value(a) for n, a in run.items()}}, recipe.lods, number)
-        for step, seen in zip(recipe.steps, before, strict=True):
+        for step, evaluations in zip(recipe.steps, earlier, strict=True):
             inputs = [evaluator.values[name] for name in step.reads() if name in evaluator.values]
-            outputs = next((outs for ins, outs in seen if _are(ins, inputs)), None)
+            outputs = next((outs for ins, outs in evaluations if _are_identical(ins, inputs)), None)
             if outputs is None:
                 try:
                     outputs = evaluator.outputs(step, dtypes)
-                except Refused:
+                except NoReference:
                     outputs = {}
-                seen.append((inputs, outputs))
+                evaluations.append((inputs, outputs))
             evaluator.take(step, outputs)
-        found.append(evaluator.values)
+        results.append(evaluator.values)
         state = {name: evaluator.values[name] for name in recipe.state if name in evaluator.values}
-    return found
+    return results
 
 
-def _are(some: list[Bounded], others: list[Bounded]) -> bool:
-    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
+def _are_identical(first: list[Bounded], second: list[Bounded]) -> bool:
+    return len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))

@@ -1,4 +1,4 @@
-"""Running a recipe both ways, and holding what comes out against the reference and against each other."""
+"""The differential check: run a recipe in both modes, compare results with the reference and between modes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fluidlite.base.errors import (
 )
 from fluidlite.conformance.op_harness import MODES
 from fluidlite.platform.place import Place
-from fluidlite.testing.fuzz.builder import known
-from fluidlite.testing.fuzz.execute import Failed, Results, execute, new_scope
+from fluidlite.testing.fuzz.builder import is_conditioned
+from fluidlite.testing.fuzz.execute import Results, RunFailed, execute, new_scope
 from fluidlite.testing.fuzz.gradients import compare_gradients
 from fluidlite.testing.fuzz.outcome import Finding, Outcome, differs
 from fluidlite.testing.fuzz.recipe import Built, Recipe, build
@@ -36,7 +36,7 @@ def check(recipe: Recipe, place: Place) -> Outcome:
             built = build(recipe)
         except GradientError as error:
             outcome.discarded["no gradient: " + str(error).split("\n")[0][:60]] += 1
-            recipe = replace(recipe, targets=(), wanted=())
+            recipe = replace(recipe, targets=(), wrt=())
             built = build(recipe)
     except FluidError as error:
         outcome.findings.append(Finding("error", f"{type(error).__name__}: not built: {_line(error)}", "", recipe))
@@ -44,16 +44,16 @@ def check(recipe: Recipe, place: Place) -> Outcome:
     block = built.program.global_block()
     dtypes = {name: block.var(name).dtype for step in recipe.steps for name in step.writes()}
     expected = evaluate(recipe, dtypes)
-    results: dict[str, Results | Failed] = {}
+    results: dict[str, Results | RunFailed] = {}
     executors = {mode: Executor(place, mode=mode, fallback="allow") for mode in MODES}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         for mode, executor in executors.items():
             try:
                 results[mode] = execute(recipe, built, executor, new_scope(recipe, place), place)
-            except Failed as failed:
-                results[mode] = failed
-        failures = [(mode, result) for mode, result in results.items() if isinstance(result, Failed)]
+            except RunFailed as failure:
+                results[mode] = failure
+        failures = [(mode, result) for mode, result in results.items() if isinstance(result, RunFailed)]
         plain: dict[str, Any] = results
         if failures:
             _errors(recipe, results, failures, outcome)
@@ -70,31 +70,35 @@ def check(recipe: Recipe, place: Place) -> Outcome:
     return outcome
 
 
-def _errors(recipe: Recipe, results: Mapping[str, Any], failures: list[tuple[str, Failed]], outcome: Outcome) -> None:
-    for mode, failed in failures:
-        error = failed.error
+def _errors(
+    recipe: Recipe, results: Mapping[str, Any], failures: list[tuple[str, RunFailed]], outcome: Outcome
+) -> None:
+    for mode, failure in failures:
+        error = failure.error
         if not isinstance(error, FluidError):
-            what = f"{type(error).__name__}: {mode}, run {failed.turn}: {_line(error)}"
+            what = f"{type(error).__name__}: {mode}, run {failure.turn}: {_line(error)}"
             outcome.findings.append(Finding("foreign", what, "", recipe))
             return
-    mode, failed = failures[0]
-    if len(failures) < len(MODES) or not _alike(*(failed.error for _, failed in failures)):
+    mode, failure = failures[0]
+    if len(failures) < len(MODES) or not _are_alike(*(failure.error for _, failure in failures)):
         texts = "; ".join(
             f"{mode}: {type(r.error).__name__} in run {r.turn}, {_line(r.error)}"
-            if isinstance(r, Failed)
+            if isinstance(r, RunFailed)
             else f"{mode}: no error"
             for mode, r in results.items()
         )
-        outcome.findings.append(Finding("error", f"{type(failed.error).__name__}: one mode alone: {texts}", "", recipe))
-    elif _by_value(recipe, failed.error):
+        outcome.findings.append(
+            Finding("error", f"{type(failure.error).__name__}: one mode alone: {texts}", "", recipe)
+        )
+    elif _by_value(recipe, failure.error):
         outcome.discarded["refused by numbers that only the run knows"] += 1
     else:
-        what = f"{type(failed.error).__name__}: both modes refuse what the definitions took: {_line(failed.error)}"
+        what = f"{type(failure.error).__name__}: both modes refuse what the definitions took: {_line(failure.error)}"
         outcome.findings.append(Finding("error", what, "", recipe))
 
 
-def _alike(first: object, second: object) -> bool:
-    """Whether errors of two modes are of one class: a device that computes ahead raises the late kind of it."""
+def _are_alike(first: object, second: object) -> bool:
+    """Whether errors of two modes are of one class; a deferred error may be of a subclass."""
     return isinstance(first, type(second)) or isinstance(second, type(first))
 
 
@@ -106,29 +110,29 @@ def _broken(
     results: Mapping[str, Results],
     outcome: Outcome,
 ) -> None:
-    """A feed that is wrong: one class of error in both modes, and the next run is as before."""
+    """Run an invalid feed: both modes must raise one class of error, and the next run must give the same as before."""
     bad = replace(recipe, runs=({**recipe.runs[0], **recipe.broken},))
     errors: dict[str, BaseException | None] = {}
     for mode, executor in executors.items():
         try:
             execute(bad, built, executor, new_scope(recipe, place), place)
             errors[mode] = None
-        except Failed as failed:
+        except RunFailed as failed:
             errors[mode] = failed.error
     first, second = (errors[mode] for mode in MODES)
-    ours = all(error is None or isinstance(error, FluidError) for error in errors.values())
-    if not _alike(first, second) or not ours:
+    all_fluid = all(error is None or isinstance(error, FluidError) for error in errors.values())
+    if not _are_alike(first, second) or not all_fluid:
         texts = "; ".join(
             f"{mode}: {type(e).__name__}, {_line(e)}" if e is not None else f"{mode}: no error"
             for mode, e in errors.items()
         )
         outcome.findings.append(Finding("feed", f"a wrong feed of {', '.join(recipe.broken)}: {texts}", "", recipe))
         return
-    again = replace(recipe, runs=recipe.runs[:1])
+    rerun = replace(recipe, runs=recipe.runs[:1])
     for mode, executor in executors.items():
         try:
-            got = execute(again, built, executor, new_scope(recipe, place), place)[0]
-        except Failed as failed:
+            got = execute(rerun, built, executor, new_scope(recipe, place), place)[0]
+        except RunFailed as failed:
             outcome.findings.append(
                 Finding("feed", f"{mode} raises after a wrong feed: {_line(failed.error)}", "", recipe)
             )
@@ -140,9 +144,9 @@ def _broken(
 
 
 def _by_value(recipe: Recipe, error: BaseException) -> bool:
-    """Whether dims that follow from numbers were refused, which no definition saw before the run, or a negative index.
+    """Whether a run refused value-dependent dims, which no definition can check before, or a negative index.
 
-    References index as NumPy does, and count negative ones from the end.
+    References index like NumPy, where negative indices count from the end.
     """
     if isinstance(error, OutOfRangeError) and "index -" in str(error):
         return True
@@ -159,17 +163,17 @@ def _line(error: BaseException) -> str:
 def _values(
     recipe: Recipe, expected: list[dict[str, Bounded]], results: Mapping[str, Results], outcome: Outcome
 ) -> None:
-    """Each mode against the reference, then the modes against each other."""
-    wanted = [*recipe.fetches, *("state " + name for name in recipe.state)]
+    """Compare each mode with the reference, then the modes with each other."""
+    labels = [*recipe.fetches, *("state " + name for name in recipe.state)]
     for turn, values in enumerate(expected):
-        for label in wanted:
+        for label in labels:
             value = values.get(label.removeprefix("state "))
             first, second = (results[mode][turn][label] for mode in MODES)
             reason = _metadata(first, second, value)
             if reason:
                 outcome.findings.append(Finding("metadata", f"{label} in run {turn}: {reason}", label, recipe))
                 return
-            if value is None or not known(value):
+            if value is None or not is_conditioned(value):
                 outcome.discarded["value: ill conditioned" if value is not None else "value: no reference"] += 1
                 continue
             outcome.compared += 1
@@ -195,13 +199,13 @@ def _metadata(first: Array, second: Array, value: Bounded | None) -> str:
 
 
 def _threads(recipe: Recipe, built: Built, executor: Any, place: Place, alone: Any, outcome: Outcome) -> None:
-    """One executor in several threads, a scope each: the same bits as alone."""
+    """Run one executor in several threads with a scope each: results must have the same bits as in one thread."""
     failures: list[str] = []
 
     def work(number: int) -> None:
         try:
             got = execute(recipe, built, executor, new_scope(recipe, place), place)
-        except Failed as failed:
+        except RunFailed as failed:
             failures.append(f"thread {number}: {type(failed.error).__name__}: {_line(failed.error)}")
             return
         for turn, (mine, other) in enumerate(zip(got, alone, strict=True)):

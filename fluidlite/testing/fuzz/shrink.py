@@ -1,4 +1,4 @@
-"""Cutting a failing recipe down: fewer fetches, runs and steps, smaller dims, plainer numbers; the failure stays."""
+"""Shrink a failing recipe: fewer fetches, runs and steps, smaller dims, simpler values; the failure is preserved."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ class _Shrinker:
     def __init__(self, finding: Finding, run: Check, seconds: float) -> None:
         self.finding = finding
         self.run = run
-        self.until = time.monotonic() + seconds
+        self.deadline = time.monotonic() + seconds
 
     @property
     def recipe(self) -> Recipe:
         return self.finding.recipe
 
     def attempt(self, recipe: Recipe) -> bool:
-        """Take a recipe if it fails in the same manner."""
-        if time.monotonic() > self.until:
+        """Accept a recipe if it fails with the same key; return whether it does."""
+        if time.monotonic() > self.deadline:
             return False
         try:
-            found = self.run(recipe)
+            findings = self.run(recipe)
         except (FluidError, ValueError, IndexError, KeyError, TypeError):
             return False
-        for finding in found:
+        for finding in findings:
             if finding.key == self.finding.key:
                 self.finding = replace(finding, recipe=recipe)
                 return True
         return False
 
     def all(self) -> None:
-        """Every kind of cut, until none helps."""
+        """Try all reductions until none succeeds."""
         self.attempt(replace(self.recipe, threads=1))
         self.attempt(replace(self.recipe, steps=tuple(replace(step, block="") for step in self.recipe.steps)))
         self.attempt(replace(self.recipe, steps=tuple(on(step, None) for step in self.recipe.steps)))
         self.attempt(replace(self.recipe, broken={}))
         self._fetches()
         self._runs()
-        while time.monotonic() < self.until:
+        while time.monotonic() < self.deadline:
             before = self.recipe
             self._steps()
             self._fetches()
@@ -66,13 +66,13 @@ class _Shrinker:
         name = self.finding.name.removeprefix("state ")
         recipe = self.recipe
         if self.finding.kind in ("gradient", "difference"):
-            self.attempt(replace(recipe, wanted=(name,), fetches=()).live())
+            self.attempt(replace(recipe, wrt=(name,), fetches=()).live())
             for target in recipe.targets:
                 if len(self.recipe.targets) > 1 and self.attempt(replace(self.recipe, targets=(target,)).live()):
                     break
             return
         if recipe.targets:
-            self.attempt(replace(recipe, targets=(), wanted=()).live())
+            self.attempt(replace(recipe, targets=(), wrt=()).live())
         if name and len(self.recipe.fetches) > 1:
             self.attempt(replace(self.recipe, fetches=(name,) if name in self.recipe.fetches else ()).live())
         for fetch in self.recipe.fetches:
@@ -107,32 +107,32 @@ class _Shrinker:
         size = max(1, len(self.recipe.steps) // 2)
         while size:
             start = 0
-            while start < len(self.recipe.steps) and time.monotonic() < self.until:
+            while start < len(self.recipe.steps) and time.monotonic() < self.deadline:
                 cut = self._fed(start, start + size)
                 if cut is None or not self.attempt(cut):
                     start += size
             size //= 2
 
     def _fed(self, start: int, stop: int) -> Recipe | None:
-        """The recipe without some steps: what they made and others read is fed."""
+        """Return the recipe without some steps; values that the other steps read are fed instead."""
         recipe = self.recipe
-        gone, kept = recipe.steps[start:stop], (*recipe.steps[:start], *recipe.steps[stop:])
-        made = {n for step in gone for n in step.writes()} - set(recipe.state)
-        written = {n for step in kept for n in step.writes()}
-        needed = [n for n in made if n not in written and any(n in step.reads() for step in kept)]
-        block = build(replace(recipe, targets=(), wanted=())).program.global_block()
+        removed, remaining = recipe.steps[start:stop], (*recipe.steps[:start], *recipe.steps[stop:])
+        outputs = {n for step in removed for n in step.writes()} - set(recipe.state)
+        written = {n for step in remaining for n in step.writes()}
+        needed = [n for n in outputs if n not in written and any(n in step.reads() for step in remaining)]
+        block = build(replace(recipe, targets=(), wrt=())).program.global_block()
         dtypes = {name: block.var(name).dtype for step in recipe.steps for name in step.writes()}
         values = evaluate(recipe, dtypes)
         runs = []
-        for run, known in zip(recipe.runs, values, strict=True):
-            if any(name not in known for name in needed):
+        for run, run_values in zip(recipe.runs, values, strict=True):
+            if any(name not in run_values for name in needed):
                 return None
-            runs.append({**run, **{name: known[name].value for name in needed}})
-        fetches = tuple(f for f in recipe.fetches if f not in made or f in written)
+            runs.append({**run, **{name: run_values[name].value for name in needed}})
+        fetches = tuple(f for f in recipe.fetches if f not in outputs or f in written)
         opened = set(recipe.open_dims)
         if len(runs) > 1:
             opened |= {n for n in needed if len({run[n].shape for run in runs}) > 1}
-        cut = replace(recipe, steps=kept, runs=tuple(runs), fetches=fetches, open_dims=frozenset(opened))
+        cut = replace(recipe, steps=remaining, runs=tuple(runs), fetches=fetches, open_dims=frozenset(opened))
         return cut.live()
 
     def _dims(self) -> None:
@@ -186,9 +186,9 @@ class _Shrinker:
 
 
 def shrink(finding: Finding, place: Place, seconds: float = 30.0) -> Finding:
-    """Cut a finding down.
+    """Shrink the recipe of a finding.
 
-    ``seconds``: how long to try.
+    ``seconds``: time limit.
     """
 
     def run(recipe: Recipe) -> list[Finding]:

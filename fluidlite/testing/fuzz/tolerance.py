@@ -1,6 +1,6 @@
-"""How far a result may be from the float64 reference: ulp bounds of primitives, carried through an expression.
+"""Tolerances against the float64 reference: ulp bounds of primitives, propagated through an expression.
 
-``bound == 0`` means that every rendering and every place gives the same bits.
+``bound == 0`` means that all renderings on all places give the same bits.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fluidlite.program.opdef import OpDef
 Array = np.ndarray[Any, Any]
 
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""Half a unit in the last place of 1: the relative error of one correct rounding."""
+"""Unit roundoff by dtype: the relative error of one correct rounding."""
 SMALLEST = {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
-"""The least number above 0."""
+"""The smallest positive number of each dtype."""
 
 
 class Bounded(NamedTuple):
-    """An array as the reference has it, and how far a result may be from it.
+    """An array of the reference, and the maximum deviation of a result.
 
     ``value``: in the variable's dtype.
-    ``bound``: float64; 0: the same bits; infinity: nothing is known.
+    ``bound``: float64; 0: the same bits; infinity: unknown.
     """
 
     value: Array
@@ -39,23 +39,23 @@ class Bounded(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether every element must have the same bits."""
+        """Whether every element must match to the bit."""
         return not self.bound.any()
 
 
 def wide(array: Array) -> Array:
-    """A floating array in float64; others as they are."""
+    """A float array in float64; others unchanged."""
     return array if array.dtype.kind in "biu" else array.astype(np.float64)
 
 
 def rounding(value: Array, dtype: str) -> Array:
     """The error of one rounding of float64 values to a dtype."""
-    found: Array = UNIT[dtype] * np.abs(value) + SMALLEST[dtype]
-    return found
+    error: Array = UNIT[dtype] * np.abs(value) + SMALLEST[dtype]
+    return error
 
 
 def distance(one: Array, other: Array) -> Array:
-    """How far two arrays are apart, element by element; equal numbers are not, nor are NaN and NaN."""
+    """The distance of two arrays by element; 0 for equal numbers, and for NaN and NaN."""
     with np.errstate(all="ignore"):
         far = np.nan_to_num(np.abs(one - other), nan=np.inf)
     return np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, far)
@@ -64,9 +64,9 @@ def distance(one: Array, other: Array) -> Array:
 class Term(NamedTuple):
     """A value of an expression.
 
-    ``value``: rounded to the compute dtype, held in float64; integers and truth values in their own.
-    ``drift``: how far it may be from what real numbers would give.
-    ``exact``: whether every rendering gives these very bits.
+    ``value``: rounded to the compute dtype, stored in float64; integers and truth values in their own dtype.
+    ``drift``: its maximum deviation from exact arithmetic.
+    ``exact``: whether every rendering gives the same bits.
     """
 
     value: Array
@@ -77,21 +77,21 @@ class Term(NamedTuple):
 def running_error(
     op: OpDef, attrs: Mapping[str, Any], inputs: Mapping[str, list[Bounded]], outputs: Mapping[str, str]
 ) -> dict[str, Term] | None:
-    """Value and error bound of each output of an elementwise operator, by its expression.
+    """Value and error bound of each output of an elementwise operator, computed from its expression.
 
     ``op``: with a scalar rule.
     ``attrs``: in canonical form.
     ``inputs``: values by slot.
     ``outputs``: dtypes by slot.
-    Returns by slot; None if the operator is no plain function of these scalars.
+    Returns terms by slot; None if the operator is no function of these scalars alone.
     """
     rule = op.scalar
     if rule is None or rule.code is not None or op.random or any(len(arrays) != 1 for arrays in inputs.values()):
         return None
     dtypes = {slot: dtype_name(arrays[0].value.dtype) for slot, arrays in inputs.items()}
-    wanted = {slot: dtype for slot, dtype in outputs.items() if slot in rule.outputs}
+    dtypes_out = {slot: dtype for slot, dtype in outputs.items() if slot in rule.outputs}
     try:
-        expression = typed(trace(rule, op, attrs, dtypes), dtypes, wanted)
+        expression = typed(trace(rule, op, attrs, dtypes), dtypes, dtypes_out)
     except (FluidError, TypeError, KeyError):
         return None
     rank = max((arrays[0].value.ndim for arrays in inputs.values()), default=0)
@@ -105,7 +105,7 @@ def running_error(
     with np.errstate(all="ignore"):
         try:
             return _evaluate(expression, operands, expression.values(attrs))
-        except ValueError:  # operands that broadcast by a rule of their own
+        except ValueError:  # operands with their own broadcast rule
             return None
 
 
@@ -115,29 +115,29 @@ def _evaluate(expression: Typed, operands: Mapping[str, Term], scalars: tuple[An
         if instr.op == "input":
             terms.append(operands[instr.value])
         elif instr.op in ("const", "scalar"):
-            given = scalars[instr.value] if instr.op == "scalar" else instr.value
-            value = wide(np.asarray(given, NUMPY[instr.dtype]))
-            drift = np.abs(value - given) if value.dtype.kind == "f" and np.isfinite(given) else np.zeros(())
+            constant = scalars[instr.value] if instr.op == "scalar" else instr.value
+            value = wide(np.asarray(constant, NUMPY[instr.dtype]))
+            drift = np.abs(value - constant) if value.dtype.kind == "f" and np.isfinite(constant) else np.zeros(())
             terms.append(Term(value, np.asarray(drift, np.float64), True))
         else:
             terms.append(_apply(instr, [terms[i] for i in instr.args]))
-    found = {}
+    results = {}
     for slot, dtype, index in expression.outputs:
         term = terms[index]
         term = term._replace(drift=np.nan_to_num(term.drift, nan=np.inf, posinf=np.inf))
         if dtype in HALVES:
             term = _rounded(term.value, term.drift, term.exact, dtype)
-        found[slot] = term
-    return found
+        results[slot] = term
+    return results
 
 
 def _rounded(value: Array, drift: Array, exact: bool, dtype: str) -> Term:
-    made = wide(value.astype(NUMPY[dtype]))
-    return Term(made, drift + 2 * rounding(value, dtype), exact)
+    rounded = wide(value.astype(NUMPY[dtype]))
+    return Term(rounded, drift + 2 * rounding(value, dtype), exact)
 
 
 def _apply(instr: Instr, args: list[Term]) -> Term:
-    """One primitive: its value, and what rounding and the errors of its operands make of it."""
+    """One primitive: its value, and its error from rounding and from the errors of its operands."""
     if instr.op == "cast":
         return _cast(instr, args[0])
     exact = all(term.exact for term in args)
@@ -178,14 +178,14 @@ def _cast(instr: Instr, term: Term) -> Term:
     if value.dtype.kind != "f":
         return Term(value.astype(NUMPY[instr.value]), term.drift, term.exact)
 
-    def whole(number: Array) -> Array:
+    def convert(number: Array) -> Array:
         if instr.value == "bool":
             return np.asarray(number != 0)
         limits = np.iinfo(NUMPY[instr.value])
         fits = np.clip(np.trunc(number), limits.min, limits.max)
-        made = np.where(np.isnan(number), 0.0, fits).astype(NUMPY[instr.value])
-        return np.asarray(np.where(fits >= limits.max, limits.max, made))  # which float64 may not hold
+        converted = np.where(np.isnan(number), 0.0, fits).astype(NUMPY[instr.value])
+        return np.asarray(np.where(fits >= limits.max, limits.max, converted))  # which float64 may not hold
 
-    made = whole(value)
-    unsure = (whole(value - term.drift) != made) | (whole(value + term.drift) != made)
-    return Term(made, np.where(unsure, np.inf, 0.0), term.exact)
+    converted = convert(value)
+    unsure = (convert(value - term.drift) != converted) | (convert(value + term.drift) != converted)
+    return Term(converted, np.where(unsure, np.inf, 0.0), term.exact)

@@ -1,4 +1,4 @@
-"""Loaders: batches of a dataset on a place, made ahead of the loop that trains on them."""
+"""Loaders: batches of a dataset on a place, prefetched for the training loop."""
 
 from __future__ import annotations
 

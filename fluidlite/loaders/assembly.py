@@ -1,4 +1,4 @@
-"""Assembly: samples, or columns of them, become the host arrays of one batch."""
+"""Assembly of batches: collects samples, or columns of samples, into host arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 class HostField(NamedTuple):
-    """One field of a batch on the host; ``dtype`` is fluidlite's name of it."""
+    """One field of a batch on the host, with fluidlite's name of its dtype."""
 
     name: str
     array: Array
@@ -28,23 +28,23 @@ class HostField(NamedTuple):
 
 
 class HostBatch(NamedTuple):
-    """A batch on the host: its fields, and how many samples it has."""
+    """A batch on the host: its fields and number of samples."""
 
     fields: list[HostField]
     size: int
 
 
 class Field(NamedTuple):
-    """What is known of a field before any sample is read."""
+    """The declaration of a field: its name, and its spec if known."""
 
     name: str
     spec: Spec | None
 
 
 def fields_of(names: Any) -> tuple[Field, ...] | None:
-    """The fields that a loader is told: a list of names and Variables, or None.
+    """Convert a loader's argument ``names`` to fields: a list of names and Variables, or None.
 
-    Raises LoaderError if it holds something else, or a name twice.
+    Raises LoaderError if it contains anything else, or a name twice.
     """
     if names is None:
         return None
@@ -67,29 +67,29 @@ def fields_of(names: Any) -> tuple[Field, ...] | None:
 
 
 class Assembler:
-    """Makes host batches.
+    """Assembles host batches.
 
-    ``fields``: None: samples are mappings, whose keys name their fields.
+    ``fields``: None: samples are mappings, whose keys are the names of the fields.
     """
 
     def __init__(self, fields: tuple[Field, ...] | None) -> None:
         self.fields = fields
 
     def from_samples(self, samples: Sequence[Any]) -> HostBatch:
-        """Assemble samples: mappings, tuples or lists of fields, or one array each where there is one field.
+        """Assemble samples: mappings, tuples or lists of fields, or single arrays for a single field.
 
-        Raises FeedError: names sample and field: ragged samples, missing fields, wrong dtype or dims.
+        Raises FeedError, naming sample and field, for ragged samples, missing fields, or a wrong dtype or dims.
         """
         fields = self.fields or self._named_by(samples[0])
         columns = [Column(field.name, field.spec) for field in fields]
         for number, sample in enumerate(samples):
             for column, value in zip(columns, self._values(sample, number, fields), strict=True):
                 column.take(value, number)
-        found = []
+        host_fields = []
         for column in columns:
             array, lod = column.values()
-            found.append(self._checked(column.name, array, lod))
-        return HostBatch(found, len(samples))
+            host_fields.append(self._checked(column.name, array, lod))
+        return HostBatch(host_fields, len(samples))
 
     def _named_by(self, sample: Any) -> tuple[Field, ...]:
         if isinstance(sample, Mapping) and sample:
@@ -110,34 +110,32 @@ class Assembler:
             if len(sample) == len(fields):
                 return sample
             if len(fields) > 1 or isinstance(sample, tuple):
-                wanted = ", ".join(field.name for field in fields)
-                raise FeedError(f"sample {number} has {len(sample)} fields; expected {len(fields)}: {wanted}")
+                names = ", ".join(field.name for field in fields)
+                raise FeedError(f"sample {number} has {len(sample)} fields; expected {len(fields)}: {names}")
         if len(fields) == 1:
             return (sample,)
-        wanted = ", ".join(field.name for field in fields)
-        raise FeedError(
-            f"sample {number} is {type(sample).__name__} {sample!r:.60}; expected a field each for {wanted}"
-        )
+        names = ", ".join(field.name for field in fields)
+        raise FeedError(f"sample {number} is {type(sample).__name__} {sample!r:.60}; expected a field each for {names}")
 
     def from_columns(
         self, columns: Mapping[str, Any] | Sequence[Any], size: int | None = None, lods: Mapping[str, Lod] | None = None
     ) -> HostBatch:
-        """Assemble a batch that the source gives whole: arrays, or Tensors with their LoD.
+        """Assemble a whole batch of the source: arrays, or Tensors with their LoD.
 
         ``columns``: arrays by name, or a sequence of them in the order of the fields.
-        ``size``: samples that each field must have; without it the first one counts: others may be no samples.
-        ``lods``: by name; those of arrays that were sequences before.
+        ``size``: the number of samples that each field must have; None: that of the first field, without a check.
+        ``lods``: by name, the LoDs of arrays of sequences.
         """
         pairs = self._pairs(columns)
-        found, sizes = [], {}
+        host_fields, sizes = [], {}
         for field, value in pairs:
-            made = self._column(field, value, (lods or {}).get(field.name, ()))
-            found.append(made)
-            sizes[field.name] = len(made.lod[0]) - 1 if made.lod else made.array.shape[0]
+            host_field = self._column(field, value, (lods or {}).get(field.name, ()))
+            host_fields.append(host_field)
+            sizes[field.name] = len(host_field.lod[0]) - 1 if host_field.lod else host_field.array.shape[0]
         if size is not None and set(sizes.values()) != {size}:
-            shown = ", ".join(f"{name}: {count}" for name, count in sizes.items())
-            raise FeedError(f"a batch has {shown} samples; expected {size} in each field")
-        return HostBatch(found, next(iter(sizes.values())))
+            counts = ", ".join(f"{name}: {count}" for name, count in sizes.items())
+            raise FeedError(f"a batch has {counts} samples; expected {size} in each field")
+        return HostBatch(host_fields, next(iter(sizes.values())))
 
     def _pairs(self, columns: Any) -> list[tuple[Field, Any]]:
         if isinstance(columns, Mapping):
@@ -154,8 +152,8 @@ class Assembler:
             columns = (columns,)
         if not isinstance(columns, (tuple, list)) or len(columns) != len(self.fields):
             got = f"{len(columns)} fields" if isinstance(columns, (tuple, list)) else type(columns).__name__
-            wanted = ", ".join(field.name for field in self.fields)
-            raise FeedError(f"a batch is {got}; expected an array each for {wanted}")
+            names = ", ".join(field.name for field in self.fields)
+            raise FeedError(f"a batch is {got}; expected an array each for {names}")
         return list(zip(self.fields, columns, strict=True))
 
     def _column(self, field: Field, value: Any, lod: Lod) -> HostField:
@@ -195,7 +193,7 @@ class Assembler:
 
     @staticmethod
     def _checked(name: str, array: Array, lod: Lod) -> HostField:
-        """A field with the name of its dtype.
+        """Return a field with the name of its dtype.
 
         Raises FeedError if fluidlite has no such dtype.
         """

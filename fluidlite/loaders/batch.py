@@ -1,4 +1,4 @@
-"""Batch: what loaders give, a feed as it is."""
+"""Batch: the items of loaders, which can be fed directly."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from fluidlite.tensor.tensor import Tensor
 
 
 class Batch(dict[str, Tensor]):
-    """Tensors on the loader's place, by the names of the fields; ``Executor.run`` takes it as a feed.
+    """Tensors on the loader's place, by field name; ``Executor.run`` accepts it as a feed.
 
-    Its memory is the caller's for as long as he holds one of its tensors.
+    Its memory stays valid as long as one of its tensors is referenced.
 
     Attributes
     ----------
     number : int
-        From 0, in its epoch.
+        Its number in the epoch, from 0.
     size : int
-        Samples.
+        Number of samples.
     epoch : int
     """
 

@@ -1,4 +1,4 @@
-"""Fluid's datasets: text files of samples that ``Executor.train_from_dataset`` reads."""
+"""Fluid's datasets: text files of samples for ``Executor.train_from_dataset``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fluidlite.base.absent import why_absent
 from fluidlite.base.arguments import listed, whole
 from fluidlite.base.errors import LoaderError
 from fluidlite.loaders.loader import BatchedLoader, EpochIterator
-from fluidlite.loaders.multi_slot import Slot, lines_of, sample_of
+from fluidlite.loaders.multi_slot import TextSlot, lines_of, sample_of
 from fluidlite.platform.place import PlaceLike
 from fluidlite.program.variable import Variable
 
@@ -21,9 +21,9 @@ Sample: TypeAlias = "tuple[array[Any], ...]"
 
 
 class DatasetBase:
-    """Files of samples, a line each: for each slot a count, and so many numbers.
+    """Text files with one sample a line: for each slot a count, and that many numbers.
 
-    It iterates over samples, so that it is a source of loaders, too.
+    It iterates over samples, and can therefore be the source of a loader.
 
     Attributes
     ----------
@@ -39,16 +39,16 @@ class DatasetBase:
         self.batch_size = 1
         self.thread_num = 1
         self._files: list[str] = []
-        self._slots: list[Slot] = []
+        self._slots: list[TextSlot] = []
         self._command = "cat"
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{why_absent(name)}")
 
     def set_pipe_command(self, pipe_command: str) -> None:
-        """Read what a command makes of each file, which is its standard input; "cat": the files themselves.
+        """Set a command that converts each file from its standard input; "cat": the files are read directly.
 
-        It runs without a shell, unless it is written for one.
+        It runs without a shell, unless it uses shell syntax.
         """
         try:
             words = shlex.split(pipe_command)
@@ -59,26 +59,26 @@ class DatasetBase:
         self._command = pipe_command.strip()
 
     def set_batch_size(self, batch_size: int) -> None:
-        """Say how many samples a batch has; the last one may have fewer."""
+        """Set the number of samples in a batch; the last batch may have fewer."""
         self.batch_size = _positive("set_batch_size", batch_size)
 
     def set_thread(self, thread_num: int) -> None:
-        """Say how many threads make batches; batches and their order are the same with any number."""
+        """Set the number of threads that assemble batches; it does not change batches or their order."""
         self.thread_num = _positive("set_thread", thread_num)
 
     def set_filelist(self, filelist: Sequence[str]) -> None:
-        """Say which files are read, one after another."""
+        """Set the files, which are read in this order."""
         files = listed("set_filelist: filelist", filelist, "a list of paths", LoaderError)
         self._files = [str(name) for name in files]
 
     def set_use_var(self, var_list: Sequence[Variable]) -> None:
-        """Say which variables the slots of a line are: float32 or int64, with a LoD level where their number varies."""
+        """Set the variables of the slots: float32 or int64, with a LoD level if the count varies."""
         variables = listed("set_use_var: var_list", var_list, "a list of variables", LoaderError)
-        self._slots = [Slot(variable) for variable in variables]
+        self._slots = [TextSlot(variable) for variable in variables]
         self.use_vars = variables
 
     def desc(self) -> str:
-        """What is set, as Fluid's text of it."""
+        """The settings in Fluid's text format."""
         slots = "".join(
             f'  slots {{\n    name: "{slot.name}"\n    type: "{slot.type}"\n'
             f"    is_dense: {str(not slot.sparse).lower()}\n    is_used: true\n  }}\n"
@@ -90,7 +90,7 @@ class DatasetBase:
         )
 
     def epoch(self, place: PlaceLike, threads: int = 0) -> EpochIterator:
-        """Begin to read: batches on a place. ``threads``: at most so many; 0: as ``set_thread`` says."""
+        """Start an epoch of batches on a place. ``threads``: maximum number; 0: that of ``set_thread``."""
         workers = min(self.thread_num, threads) if threads > 0 else self.thread_num
         return iter(self._loader(place, workers))
 
@@ -98,13 +98,13 @@ class DatasetBase:
         raise NotImplementedError
 
     def _check(self) -> None:
-        for what, found in (("set_filelist", self._files), ("set_use_var", self._slots)):
-            if not found:
+        for what, setting in (("set_filelist", self._files), ("set_use_var", self._slots)):
+            if not setting:
                 raise LoaderError(f"the {type(self).__name__} has nothing to read\n  Do: dataset.{what}([...]) first")
 
 
 class QueueDataset(DatasetBase):
-    """Files that are read as a stream, from the first on, each time."""
+    """Files that are read as a stream, from the beginning in each epoch."""
 
     feed_name = "MultiSlotDataFeed"
 
@@ -121,19 +121,19 @@ class QueueDataset(DatasetBase):
         return BatchedLoader(self._lines, self.batch_size, place, self.use_vars, workers=workers, transform=transform)
 
     def local_shuffle(self) -> NoReturn:
-        """Refuse: a stream has an order of its own."""
+        """Raise LoaderError: a stream cannot be shuffled."""
         raise LoaderError(
             "a QueueDataset is read as a stream, which is not shuffled"
             '\n  Do: DatasetFactory().create_dataset("InMemoryDataset")'
         )
 
     def global_shuffle(self, fleet: Any = None) -> NoReturn:
-        """Refuse: a stream has an order of its own."""
+        """Raise LoaderError: a stream cannot be shuffled."""
         self.local_shuffle()
 
 
 class InMemoryDataset(DatasetBase):
-    """Files whose samples are loaded, and shuffled, before they are read."""
+    """Files whose samples are loaded into memory, and may be shuffled."""
 
     feed_name = "MultiSlotInMemoryDataFeed"
 
@@ -147,11 +147,11 @@ class InMemoryDataset(DatasetBase):
         self._samples = [sample_of(self._slots, line) for line in lines_of(self._files, self._command)]
 
     def preload_into_memory(self, thread_num: int | None = None) -> None:
-        """Read the files, as ``load_into_memory`` does: at once."""
+        """Read the files, synchronously like ``load_into_memory``."""
         self.load_into_memory()
 
     def wait_preload_done(self) -> None:
-        """Do nothing: what is preloaded is there."""
+        """Do nothing: preloading is synchronous."""
 
     def local_shuffle(self) -> None:
         """Shuffle the samples, by Python's ``random``."""
@@ -164,11 +164,11 @@ class InMemoryDataset(DatasetBase):
         self.local_shuffle()
 
     def release_memory(self) -> None:
-        """Let go of the samples."""
+        """Release the samples."""
         self._samples = None
 
     def get_memory_data_size(self, fleet: Any = None) -> int:
-        """How many samples are loaded."""
+        """The number of loaded samples."""
         return len(self._samples or ())
 
     get_shuffle_data_size = get_memory_data_size
@@ -191,7 +191,7 @@ class InMemoryDataset(DatasetBase):
 
 
 class DatasetFactory:
-    """Makes datasets by name."""
+    """Creates datasets by name."""
 
     @staticmethod
     def create_dataset(datafeed_class: str = "QueueDataset") -> Any:
@@ -208,7 +208,7 @@ class DatasetFactory:
 
 
 def _positive(method: str, value: Any) -> int:
-    found = whole(method, value, LoaderError)
-    if found < 1:
-        raise LoaderError(f"{method}: {found}; expected an int of 1 or more")
-    return found
+    number = whole(method, value, LoaderError)
+    if number < 1:
+        raise LoaderError(f"{method}: {number}; expected an int of 1 or more")
+    return number

@@ -1,8 +1,8 @@
-"""One epoch: workers that fill buffers ahead of the caller, and the caller's end of them.
+"""One epoch of a loader: workers that prefetch batches into buffers, and the caller's side.
 
-Three queues connect them. The caller gives permits, one for each batch that may be made ahead; buffers that are free
-wait in another; what workers made, and buffers whose leases ended, come to the caller's inbox. They are of the kind
-that a finaliser may put into, as leases end wherever Python collects them.
+Three queues connect them: permits, one for each batch that may be prefetched; free buffers; and the caller's inbox, for
+finished batches and buffers whose leases ended. They are SimpleQueues, which finalizers may put into: leases end
+wherever Python collects them.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from fluidlite.base.errors import FluidError, LoaderError
 from fluidlite.base.fork import new_lock, new_rlock
 from fluidlite.base.log import logger
 from fluidlite.loaders.producer import END, Producer
-from fluidlite.loaders.ring import Lease, Part, Ring, Slot
+from fluidlite.loaders.ring import FieldLayout, Lease, Ring, RingBuffer
 from fluidlite.loaders.trace import Span
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device_context import Event
 from fluidlite.tensor.tensor import Tensor
 
-PATIENCE = 5.0
-"""Seconds for which closing waits for a worker that is in its source; it ends by itself when that returns."""
+PATIENCE_SECONDS = 5.0
+"""Seconds for which ``close`` waits for a worker that reads its source; the worker ends when the read returns."""
 
 
-class Ready(NamedTuple):
-    """A batch that lies in a buffer."""
+class ReadyBatch(NamedTuple):
+    """A finished batch in a buffer."""
 
     number: int
-    slot: Slot
-    parts: list[Part]
+    slot: RingBuffer
+    parts: list[FieldLayout]
     size: int
 
 
-class Failed(NamedTuple):
-    """What was raised while a batch was made."""
+class FailedBatch(NamedTuple):
+    """The exception that was raised while a batch was assembled."""
 
     number: int
     error: BaseException
 
 
-class Ended(NamedTuple):
-    """The number that the next batch would have had."""
+class EndOfEpoch(NamedTuple):
+    """The end of the epoch: the number that the next batch would have had."""
 
     number: int
 
 
 class EpochRun:
-    """The workers of one epoch, their buffers, and what they made.
+    """The workers of one epoch, their buffers and their finished batches.
 
-    ``producers``: one for each worker; ``requests`` is asked what goes into each batch.
-    ``trace``: is told what workers do.
+    ``producers``: one for each worker; ``requests`` determines the samples of each batch.
+    ``trace``: a list that records the work of the workers.
     """
 
     def __init__(
@@ -76,19 +76,19 @@ class EpochRun:
         self._buffers = buffers
         self._trace = trace
         self._inbox: SimpleQueue[Any] = SimpleQueue()
-        self._free: SimpleQueue[Slot | None] = SimpleQueue()
+        self._free: SimpleQueue[RingBuffer | None] = SimpleQueue()
         self._ended_leases: SimpleQueue[Any] = self._free if ring.host else self._inbox
-        """Where buffers go when leases end: a device's queues are asked first what they have enqueued on them."""
+        """The queue for buffers whose leases ended: on a device, events of their readers are recorded first."""
         self._permits: SimpleQueue[bool | None] = SimpleQueue()
         self._requesting = new_lock()
-        self._ending = new_rlock()  # Python may collect the iterator while a worker has it
+        self._ending = new_rlock()  # re-entrant: Python may collect the iterator in a thread that holds it
         self._working = len(producers)
         self._requested = 0
         self._ended = False
-        self._results: dict[int, Ready | Failed] = {}
+        self._results: dict[int, ReadyBatch | FailedBatch] = {}
         self._next = 0
         self._end: int | None = None
-        self._leases: list[tuple[Slot, ref[Lease]]] = []
+        self._leases: list[tuple[RingBuffer, ref[Lease]]] = []
         self.closed = False
         for _ in range(buffers):
             self._free.put(ring.add())
@@ -103,14 +103,14 @@ class EpochRun:
 
     @property
     def ahead(self) -> int:
-        """How many batches are made, or being made, that the caller has not been given."""
+        """The number of batches that are prefetched or in progress."""
         return self._requested - self._next
 
     # Workers
 
     def _work(self, producer: Producer) -> None:
         try:
-            while self._make_one(producer):
+            while self._produce_one(producer):
                 pass
         finally:
             try:
@@ -123,11 +123,11 @@ class EpochRun:
                 if last and self.closed:
                     self._clear()
 
-    def _make_one(self, producer: Producer) -> bool:
-        """Make one batch; False: there is nothing more to do."""
+    def _produce_one(self, producer: Producer) -> bool:
+        """Assemble one batch; return False if there is nothing more to do."""
         if self._permits.get() is None:
             return False
-        slot = self._free_slot()
+        slot = self._free_buffer()
         if slot is None:
             return False
         begin = perf_counter()
@@ -138,49 +138,49 @@ class EpochRun:
             try:
                 request = self._requests.request()
             except BaseException as exc:
-                return self._stop(Failed(number, exc))
+                return self._stop(FailedBatch(number, exc))
             if isinstance(request, str) and request == END:
-                return self._stop(Ended(number))
+                return self._stop(EndOfEpoch(number))
             self._requested += 1
         try:
             batch = producer.produce(request)
             if isinstance(batch, str):
-                return self._stop(Ended(number))
+                return self._stop(EndOfEpoch(number))
             middle = perf_counter()
             if self.closed:
                 return False
             parts = self._ring.fill(slot, batch)
         except BaseException as exc:
-            return self._stop(Failed(number, exc))
+            return self._stop(FailedBatch(number, exc))
         if self._trace is not None:
             self._trace.append(Span("source", number, begin, middle))
             self._trace.append(Span("copy", number, middle, perf_counter()))
-        self._inbox.put(Ready(number, slot, parts, batch.size))
+        self._inbox.put(ReadyBatch(number, slot, parts, batch.size))
         return True
 
-    def _free_slot(self) -> Slot | None:
-        while (found := self._free.get()) is not None:
-            if not found.donated:
-                return found
+    def _free_buffer(self) -> RingBuffer | None:
+        while (buffer := self._free.get()) is not None:
+            if not buffer.donated:
+                return buffer
         return None
 
-    def _stop(self, last: Failed | Ended) -> bool:
+    def _stop(self, last: FailedBatch | EndOfEpoch) -> bool:
         self._ended = True
         self._inbox.put(last)
         return False
 
-    # The caller's end
+    # The caller's side
 
     def next(self) -> tuple[int, int, dict[str, Tensor]] | None:
-        """The next batch: its number, its samples, its tensors by name. None: there are no more.
+        """The next batch: its number, its number of samples, its tensors by name. None: the epoch has ended.
 
-        Raises Exception: what was raised while this batch was made.
+        Raises the exception that was raised while this batch was assembled.
         """
         if self.closed:
             return None
         try:
             return self._take()
-        except BaseException:  # an interrupt, too: what it cut short may have lost a batch
+        except BaseException:  # including an interrupt, which may have lost a batch
             self.close()
             raise
 
@@ -191,26 +191,26 @@ class EpochRun:
             if self._end == self._next:
                 self.close()
                 return None
-            if len(self._leases) >= self._buffers:  # the caller keeps them all: no worker could go on
+            if len(self._leases) >= self._buffers:  # the caller holds all buffers: no worker could continue
                 slot, _ = self._leases.pop(0)
                 self._free.put(self._ring.donate(slot))
             self._accept(self._inbox.get())
             if self.closed:
                 return None
-        found = self._results.pop(self._next)
-        if isinstance(found, Failed):
-            self._raise(found)
+        result = self._results.pop(self._next)
+        if isinstance(result, FailedBatch):
+            self._raise(result)
         self._next += 1
-        lease, tensors = self._ring.lend(found.slot, found.parts, get_context(self._ring.place), self._ended_leases)
-        self._leases.append((found.slot, ref(lease)))
+        lease, tensors = self._ring.lend(result.slot, result.parts, get_context(self._ring.place), self._ended_leases)
+        self._leases.append((result.slot, ref(lease)))
         self._permits.put(True)
-        names = [part.name for part in found.parts]
-        return found.number, found.size, dict(zip(names, tensors, strict=True))
+        names = [part.name for part in result.parts]
+        return result.number, result.size, dict(zip(names, tensors, strict=True))
 
-    def _raise(self, failed: Failed) -> NoReturn:
+    def _raise(self, failed: FailedBatch) -> NoReturn:
         error = failed.error
         error.add_note(f"in batch {failed.number} of a loader")
-        if isinstance(error, StopIteration):  # it would end the caller's loop without a word
+        if isinstance(error, StopIteration):  # it would silently end the caller's loop
             raise LoaderError(f"StopIteration was raised while batch {failed.number} was made") from error
         raise error
 
@@ -223,40 +223,42 @@ class EpochRun:
             self._accept(item)
 
     def _accept(self, item: Any) -> None:
-        if isinstance(item, Slot):
+        if isinstance(item, RingBuffer):
             if not item.donated:
                 item.after = _events(item.readers)
                 self._free.put(item)
-        elif isinstance(item, Ended):
+        elif isinstance(item, EndOfEpoch):
             self._end = item.number
         elif item is not None:
             self._results[item.number] = item
 
     def close(self) -> None:
-        """End the workers and let go of the buffers; may be called twice, from any thread.
+        """End the workers and release the buffers; may be called twice, from any thread.
 
-        A worker that is in its source for longer than 5 seconds is not waited for.
+        It waits for a worker that reads its source for at most 5 seconds.
         """
         if not self._end_workers():
             return
         for producer in self._producers:
-            producer.tell()
+            producer.request_end()
         for producer in self._producers:
             producer.stop()
-        deadline = monotonic() + PATIENCE
-        mine = threading.current_thread()
+        deadline = monotonic() + PATIENCE_SECONDS
+        current = threading.current_thread()
         for thread in self._threads:
-            if thread is not mine:
+            if thread is not current:
                 thread.join(max(deadline - monotonic(), 0))
-        left = [thread.name for thread in self._threads if thread is not mine and thread.is_alive()]
-        if left:
-            logger.warning("%s still in the source of a loader that is closed; ends when that returns", ", ".join(left))
+        alive = [thread.name for thread in self._threads if thread is not current and thread.is_alive()]
+        if alive:
+            logger.warning(
+                "%s still in the source of a loader that is closed; ends when that returns", ", ".join(alive)
+            )
 
     def abandon(self) -> None:
-        """Close it for an iterator that nobody holds any more.
+        """Close the epoch of an unreferenced iterator.
 
-        Where Python collects that, this thread may hold any lock, so that nothing is waited for: the last worker that
-        ends lets go of the buffers.
+        During a garbage collection this thread may hold any lock, so it waits for nothing: the last worker that ends
+        releases the buffers.
         """
         if not collecting():
             self.close()
@@ -265,24 +267,24 @@ class EpochRun:
                 producer.kill()
 
     def _end_workers(self) -> bool:
-        """Tell the workers to end; False: they were told before, or belong to the process that this was forked from."""
+        """Signal the workers to end; False: that was done before, or they belong to the parent process."""
         if os.getpid() != self._process:
             return False
         with self._ending:
-            before, self.closed = self.closed, True
+            was_closed, self.closed = self.closed, True
             idle = not self._working
-        if before:
+        if was_closed:
             return False
         for _ in self._threads:
             self._permits.put(None)
             self._free.put(None)
         self._inbox.put(None)  # a caller on another thread may wait for a batch
-        if idle:  # they all ended before
+        if idle:  # all workers ended before
             self._clear()
         return True
 
     def _clear(self) -> None:
-        """Let go of the buffers and of the source; nobody works any more."""
+        """Release the buffers and the source, after all workers have ended."""
         self._results.clear()
         try:
             self._ring.close(wait=not collecting())
@@ -295,9 +297,9 @@ class EpochRun:
 
 
 def _events(readers: Collection[Context]) -> tuple[Event, ...]:
-    """Events of what some contexts have enqueued so far; the queues are held for a moment, as one thread uses each."""
-    found = []
+    """Record events on the queues of contexts, each under its lock, since one thread at a time may use a queue."""
+    events = []
     for reader in readers:
         with reader.lock:
-            found.append(reader.record())
-    return tuple(found)
+            events.append(reader.record())
+    return tuple(events)

@@ -1,4 +1,4 @@
-"""Fluid's ``DataLoader``, ``PyReader`` and ``py_reader``: their names and rules over loaders of batches."""
+"""Fluid's ``DataLoader``, ``PyReader`` and ``py_reader``, implemented by batched loaders."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.program.variable import Variable
 
-MAX_AHEAD = 8
-"""Batches made ahead, however large ``capacity`` is: they lie on the place, and no loop needs more."""
+MAX_PREFETCHED_BATCHES = 8
+"""Limit of prefetched batches, which ``capacity`` cannot exceed: they take memory of the place."""
 
 Reader = Callable[[], Any]
 
 
 class ReaderQueue:
-    """The batches that a reader makes ahead, as Fluid's ``py_reader.queue`` shows them."""
+    """The prefetched batches of a reader, as Fluid's ``py_reader.queue``."""
 
     def __init__(self, loader: GeneratorLoader) -> None:
         self._loader = loader
 
     def size(self) -> int:
-        """How many are made, or being made; 0 where no epoch feeds the program."""
+        """The number of batches that are prefetched or in progress; 0 if no epoch is running."""
         epoch = self._loader._epoch
         return 0 if epoch is None else epoch.ahead
 
 
 class GeneratorLoader:
-    """A loader that a generator function is set for; ``DataLoader.from_generator`` and ``PyReader`` make one.
+    """A loader of a generator function, created by ``DataLoader.from_generator`` and ``PyReader``.
 
-    Iterable, it gives feeds: ``for data in loader(): exe.run(feed=data)``. Otherwise it feeds its program: ``start()``,
-    runs without feed until EOFException, ``reset()``.
+    If iterable, it yields feeds: ``for data in loader(): exe.run(feed=data)``. Otherwise it feeds its program:
+    ``start()``, runs without feed until EOFException, ``reset()``.
 
     Parameters
     ----------
     feed_list : list of Variable
         The fields of a sample.
     capacity : int
-        Batches made ahead, at most 8 of them.
+        Number of prefetched batches, at most 8.
     use_double_buffer : bool
-        False: one batch is made ahead.
+        False: prefetch one batch only.
     iterable, return_list : bool
         ``return_list``: batches are lists of Tensors, not mappings.
     use_multiprocess : bool
-        The generator runs in a process of its own.
+        The generator runs in a separate process.
     drop_last : bool
-        Of several places: leave out batches at the end that are fewer than places.
+        For several places: drop the last batches if they are fewer than the places.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class GeneratorLoader:
                 raise LoaderError(f"feed_list holds {item!r:.60}; expected variables, such as those of layers.data")
         if not variables:
             raise LoaderError("feed_list is empty; expected variables, one a field of a sample")
-        found = as_whole(capacity)
-        if found is None or found < 1:
+        batches = as_whole(capacity)
+        if batches is None or batches < 1:
             raise LoaderError(f"capacity is {capacity!r}; expected an int of 1 or more")
         flags = {
             "use_double_buffer": use_double_buffer,
@@ -81,15 +81,15 @@ class GeneratorLoader:
             "use_multiprocess": use_multiprocess,
             "drop_last": drop_last,
         }
-        told = {name: truth(name, value, LoaderError) for name, value in flags.items()}
+        options = {name: truth(name, value, LoaderError) for name, value in flags.items()}
         self.name = name or unique_name.generate("generator_loader")
         self.variables: list[Variable] = variables
         self.feed_names = [variable.name for variable in variables]
-        self.iterable = told["iterable"]
-        self._ahead = min(found, MAX_AHEAD) if told["use_double_buffer"] else 1
-        self._return_list = told["return_list"]
-        self._processes = told["use_multiprocess"]
-        self._drop_last = told["drop_last"]
+        self.iterable = options["iterable"]
+        self._prefetched = min(batches, MAX_PREFETCHED_BATCHES) if options["use_double_buffer"] else 1
+        self._return_list = options["return_list"]
+        self._processes = options["use_multiprocess"]
+        self._drop_last = options["drop_last"]
         self._source: Reader | None = None
         self._options: dict[str, Any] = {}
         self._places: list[Place] | None = None
@@ -99,20 +99,20 @@ class GeneratorLoader:
         if not self.iterable:
             variables[0].block.program.readers.append(self)
 
-    # What it reads
+    # Source
 
     def set_sample_generator(
         self, reader: Reader, batch_size: int, drop_last: bool = True, places: Any = None
     ) -> GeneratorLoader:
-        """Read samples: ``reader()`` gives one after another, each with a field for each variable."""
+        """Set a reader of samples: ``reader()`` yields samples with a field for each variable."""
         return self._set(reader, places, batch_size=batch_size, drop_last=drop_last)
 
     def set_sample_list_generator(self, reader: Reader, places: Any = None) -> GeneratorLoader:
-        """Read lists of samples, such as ``fluid.batch(reader, 32)`` gives."""
+        """Set a reader of lists of samples, such as ``fluid.batch(reader, 32)``."""
         return self._set(reader, places, yields="sample lists")
 
     def set_batch_generator(self, reader: Reader, places: Any = None) -> GeneratorLoader:
-        """Read batches: an array or a LoDTensor for each variable."""
+        """Set a reader of batches: an array or a LoDTensor for each variable."""
         return self._set(reader, places, yields="batches")
 
     def _set(self, reader: Reader, places: Any, **options: Any) -> GeneratorLoader:
@@ -122,16 +122,16 @@ class GeneratorLoader:
             raise ProgramError(
                 f"the reader {self.name!r} was started\n  Do: reset() it before it gets another generator"
             )
-        found = _places(places) or self._places
-        BatchedLoader(reader, names=self.variables, **options)  # what does not fit shows here
-        self._source, self._options, self._places = reader, options, found
+        new_places = _places(places) or self._places
+        BatchedLoader(reader, names=self.variables, **options)  # validates the options
+        self._source, self._options, self._places = reader, options, new_places
         if self._loader is not None:
             self._loader.close()
         self._loader = None
         return self
 
     def set_places(self, places: Any) -> None:
-        """Say where batches are to lie, in place of what was said before."""
+        """Set the places of the batches."""
         self._places = _places(places)
 
     def _on(self, place: Place) -> BatchedLoader:
@@ -148,8 +148,8 @@ class GeneratorLoader:
                 self._source,
                 place=place,
                 names=self.variables,
-                preload=self._ahead,
-                buffers=self._ahead + 2,
+                preload=self._prefetched,
+                buffers=self._prefetched + 2,
                 processes=self._processes,
                 **self._options,
             )
@@ -162,7 +162,7 @@ class GeneratorLoader:
         return iter(self)
 
     def __iter__(self) -> Iterator[Any]:
-        """Feeds, batch by batch: a list with one for each place."""
+        """Iterate over lists of feeds, with one for each place."""
         if not self.iterable:
             raise ProgramError(
                 f"the reader {self.name!r} is not iterable: it feeds its program\n  Do: start(), and run without feed"
@@ -191,16 +191,16 @@ class GeneratorLoader:
 
     @property
     def queue(self) -> ReaderQueue:
-        """What is made ahead: ``reader.queue.size()``."""
+        """The prefetched batches: ``reader.queue.size()``."""
         return ReaderQueue(self)
 
     @property
     def started(self) -> bool:
-        """Whether ``start`` was called, and ``reset`` was not since."""
+        """Whether ``start`` was called, without ``reset`` since."""
         return self._started
 
     def start(self) -> None:
-        """Begin an epoch: runs of the program take its batches.
+        """Start an epoch, whose batches feed the runs of the program.
 
         Raises
         ------
@@ -213,15 +213,15 @@ class GeneratorLoader:
             )
         if self._started:
             raise ProgramError(f"the reader {self.name!r} was started before\n  Do: reset() it when its batches ended")
-        known = self._places[0] if self._places else self._loader.place if self._loader is not None else None
-        if known is not None:
-            self._epoch = self._on(known).__iter__()
+        place = self._places[0] if self._places else self._loader.place if self._loader is not None else None
+        if place is not None:
+            self._epoch = self._on(place).__iter__()
         elif self._source is None:
-            self._on(devices.host())  # says that there is no generator
+            self._on(devices.host())  # raises: there is no generator
         self._started = True
 
     def reset(self) -> None:
-        """End the epoch, whether its batches ended or not."""
+        """End the epoch, even if it has more batches."""
         epoch, self._epoch = self._epoch, None
         self._started = self._ended = False
         if epoch is not None:
@@ -234,7 +234,7 @@ class GeneratorLoader:
                 f"the reader {self.name!r} feeds {', '.join(self.feed_names)}, and was not started"
                 f"\n  Do: start() it before the run, or feed {', '.join(self.feed_names)}"
             )
-        if self._epoch is None and not self._ended:  # started before anybody knew where it would run
+        if self._epoch is None and not self._ended:  # started before the place was known
             self._epoch = self._on(self._places[0] if self._places else place).__iter__()
         batch = next(self._epoch, None) if self._epoch is not None else None
         if batch is None:
@@ -266,7 +266,7 @@ class PyReader(GeneratorLoader):
 
 
 class DataLoader:
-    """Fluid's ``fluid.io.DataLoader``: two functions that make loaders."""
+    """Fluid's ``fluid.io.DataLoader``: two functions that create loaders."""
 
     @staticmethod
     def from_generator(
@@ -278,24 +278,24 @@ class DataLoader:
         use_multiprocess: bool = False,
         drop_last: bool = True,
     ) -> GeneratorLoader:
-        """A loader for a generator function, which one of its ``set_..._generator`` methods takes.
+        """Create a loader for a generator function, which is passed to one of its ``set_..._generator`` methods.
 
         Parameters
         ----------
         feed_list : list of Variable
             The fields of a sample.
         capacity : int, optional
-            Batches made ahead, at most 8 of them; default: 2.
+            Number of prefetched batches, at most 8; default: 2.
         use_double_buffer : bool
-            False: one batch is made ahead.
+            False: prefetch one batch only.
         iterable : bool
             False: it feeds its program at each run, between ``start()`` and ``reset()``.
         return_list : bool
-            Give lists of Tensors, not mappings.
+            Yield lists of Tensors, not mappings.
         use_multiprocess : bool
-            Let the generator run in a process of its own.
+            Run the generator in a separate process.
         drop_last : bool
-            Of several places: leave out batches at the end that are fewer than places.
+            For several places: drop the last batches if they are fewer than the places.
         """
         return GeneratorLoader(
             feed_list or [],
@@ -315,16 +315,15 @@ class DataLoader:
         use_vars: Sequence[Variable] | None = None,
         batch_size: int | None = None,
     ) -> GeneratorLoader:
-        """A loader for a dataset: any source of :class:`fluidlite.loaders.BatchedLoader`.
+        """Create a loader for a dataset: any source of :class:`fluidlite.loaders.BatchedLoader`.
 
         Parameters
         ----------
         dataset : object
-            Its attributes ``use_vars`` and ``batch_size`` say what its fields and batches are, where these are not
-            given.
+            Its attributes ``use_vars`` and ``batch_size`` are the defaults of these arguments.
         places : Place, or list of them
         drop_last : bool
-            Leave out a last batch that is smaller.
+            Drop a last batch that is smaller.
         use_vars : list of Variable, optional
         batch_size : int, optional
         """
@@ -339,7 +338,7 @@ class DataLoader:
 
 
 class DatasetLoader(GeneratorLoader):
-    """What ``DataLoader.from_dataset`` makes: an iterable loader of any source."""
+    """The iterable loader of ``DataLoader.from_dataset``, for any source."""
 
     def __init__(
         self, dataset: Any, variables: Sequence[Variable], batch_size: int, drop_last: bool, places: Any
@@ -357,7 +356,7 @@ class DatasetLoader(GeneratorLoader):
 def _places(places: Any) -> list[Place] | None:
     if places is None:
         return None
-    found: list[PlaceLike] = listed("places", places, "a place, or a list of them", FeedError, one=(str, Place))
-    if not found:
+    items: list[PlaceLike] = listed("places", places, "a place, or a list of them", FeedError, one=(str, Place))
+    if not items:
         raise LoaderError("places is empty; expected a place, or a list of them")
-    return [devices.unit(place).place for place in found]
+    return [devices.unit(place).place for place in items]

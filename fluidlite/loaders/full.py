@@ -19,9 +19,9 @@ _ALL = (1 << 63) - 1
 
 
 class FullLoader(Loader):
-    """The whole dataset in one batch, copied to the place once and kept there.
+    """The whole dataset in one batch, which is copied to the place once and kept there.
 
-    Use it where the dataset fits into the place's memory beside the model. The parameters are those of
+    Use it if the dataset and the model fit into the place's memory. The parameters are those of
     :class:`BatchedLoader`.
     """
 
@@ -34,19 +34,19 @@ class FullLoader(Loader):
         transform: Transform | None = None,
         batch_transform: Transform | None = None,
     ) -> None:
-        found = source_of(source)
-        size = max(found.samples, 1) if isinstance(found, Rows) else _ALL
+        samples = source_of(source)
+        size = max(samples.samples, 1) if isinstance(samples, Rows) else _ALL
         settings = Settings(
-            found, fields_of(names), size, "samples", False, 0, False, 1, 1, 1, False, transform, batch_transform
+            samples, fields_of(names), size, "samples", False, 0, False, 1, 1, 1, False, transform, batch_transform
         )
         super().__init__(settings, place)
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._tensors: tuple[dict[str, Tensor], int] | None = None
 
     @property
     def batch_size(self) -> int | None:
-        """None: a batch is all there is."""
+        """None: a batch is the whole dataset."""
         return None
 
     def __len__(self) -> int:
@@ -77,5 +77,5 @@ class FullLoader(Loader):
         return tensors, batch.size
 
     def close(self) -> None:
-        """Let go of the tensors; who holds a batch keeps them."""
+        """Release the tensors, except those of batches that are still referenced."""
         self._tensors = None

@@ -1,4 +1,4 @@
-"""BatchedLoader: batches of a source on a place, made ahead of the loop that uses them."""
+"""BatchedLoader: batches of a source on a place, prefetched in the background."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:  # multiprocessing takes as long to import as NumPy
 
 @dataclass
 class Position:
-    """How far the loop of an epoch came.
+    """The position of a loop within an epoch.
 
-    ``batches``: batches that it has been given, those of a run before that was stopped included.
-    ``ended``: whether there are no more.
+    ``batches``: number of batches that the loop has received, including those of a resumed, stopped run.
+    ``ended``: whether the epoch has ended.
     """
 
     epoch: int
@@ -40,14 +40,14 @@ class Position:
 
 
 class Loader:
-    """What loaders have in common.
+    """The base class of loaders.
 
     Attributes
     ----------
     place : Place
-        Where batches lie.
+        The place of the batches.
     epoch : int
-        The number of the next epoch; set it to go on where a run was stopped.
+        The number of the next epoch; set it to resume a stopped run.
     """
 
     def __init__(self, settings: Settings, place: PlaceLike | None) -> None:
@@ -56,10 +56,10 @@ class Loader:
         self._epoch = 0
         self._first = 0
         self._position: Position | None = None
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
-        """Make what a loader does not share with the same for another place or member."""
+    def _reset(self) -> None:
+        """Create the state that a copy of the loader, for another place or member, does not share."""
         raise NotImplementedError
 
     @property
@@ -69,16 +69,16 @@ class Loader:
 
     @epoch.setter
     def epoch(self, number: int) -> None:
-        found = as_whole(number)
-        if found is None or found < 0:
+        index = as_whole(number)
+        if index is None or index < 0:
             raise LoaderError(f"epoch is {number!r}; expected an int of 0 or more")
-        self._epoch, self._first, self._position = found, 0, None
+        self._epoch, self._first, self._position = index, 0, None
 
     def state(self) -> dict[str, int]:
-        """Where the loader stands, as JSON can hold it: the epoch, and how many of its batches the loop has been given.
+        """Return the position for JSON: the epoch, and the number of its batches that the loop has received.
 
-        Within the loop the batch that it holds counts; what was made ahead does not. After a loop that was left early
-        it is where that was left.
+        Within the loop the current batch is counted; prefetched batches are not. After a loop that was left early it is
+        the position where the loop was left.
         """
         position = self._position
         if position is not None and not position.ended:
@@ -86,22 +86,22 @@ class Loader:
         return {"epoch": self._epoch, "batches": self._first}
 
     def load_state(self, state: Any) -> None:
-        """Let the next iteration go on where :meth:`state` was asked: at the same batch, in the same order.
+        """Resume the next iteration at the position of :meth:`state`: at the same batch, in the same order.
 
         Raises
         ------
         LoaderError
-            It is no state of a loader.
+            The argument is no state of a loader.
         """
-        found = [as_whole(state.get(name)) for name in ("epoch", "batches")] if isinstance(state, dict) else [None]
-        if any(number is None or number < 0 for number in found):
+        counts = [as_whole(state.get(name)) for name in ("epoch", "batches")] if isinstance(state, dict) else [None]
+        if any(number is None or number < 0 for number in counts):
             raise LoaderError(f"the state is {state!r:.80}; expected what a loader's state() gave")
-        self.epoch = found[0] or 0
-        self._first = found[1] or 0
+        self.epoch = counts[0] or 0
+        self._first = counts[1] or 0
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The fields' names; None where the samples, which are mappings, have them."""
+        """The fields' names; None if the samples are mappings, whose keys are the names."""
         if self._settings.fields is not None:
             return tuple(field.name for field in self._settings.fields)
         source = self._settings.source
@@ -109,16 +109,16 @@ class Loader:
 
     @property
     def samples(self) -> int | None:
-        """How many samples an epoch has; None: nobody knows before."""
+        """The number of samples in an epoch; None: unknown."""
         return self._settings.source.samples
 
     @property
     def batch_size(self) -> int | None:
-        """Samples in a batch; None where the source says."""
+        """The number of samples in a batch; None if the source determines it."""
         return self._settings.batch_size
 
     def close(self) -> None:
-        """Let go of all that it has; iterating once more begins anew."""
+        """Release all resources; a later iteration starts again."""
 
     def __enter__(self) -> Loader:
         return self
@@ -130,29 +130,29 @@ class Loader:
         raise NotImplementedError
 
     def on(self, place: PlaceLike, names: Any = None) -> Self:
-        """The same loader for another place.
+        """Return the same loader for another place.
 
         Parameters
         ----------
         place : Place or str
         names : list of str or Variable, optional
-            Names of the fields, in place of those that the loader has.
+            Names of the fields, instead of the loader's own.
         """
         settings = self._settings if names is None else replace(self._settings, fields=fields_of(names))
         return self._with(settings, place)
 
     def shard(self, rank: int, ranks: int) -> Self:
-        """The same loader for one of several members: of each batch it gets its part, in the same order as the others.
+        """Return the same loader for one of several members, which gets its part of each batch.
 
         Parameters
         ----------
         rank, ranks : int
-            Which member, and how many: of B samples it gets those from B * rank // ranks on.
+            The number of the member and of all members: of B samples it gets those from B * rank // ranks on.
 
         Raises
         ------
         LoaderError
-            The source yields whole batches; while iterating, for a batch of fewer samples than members.
+            The source yields whole batches; while iterating, a batch has fewer samples than members.
         """
         if as_whole(ranks) is None or as_whole(rank) is None or not 0 <= rank < ranks:
             raise LoaderError(f"shard({rank!r}, {ranks!r}): expected a rank from 0 to ranks - 1")
@@ -164,48 +164,48 @@ class Loader:
         return self._with(replace(self._settings, rank=rank, ranks=ranks), self.place)
 
     def _with(self, settings: Settings, place: PlaceLike) -> Self:
-        made = copy(self)
-        made._settings, made.place, made._position = settings, devices.unit(place).place, None
-        made._begin()
-        return made
+        loader = copy(self)
+        loader._settings, loader.place, loader._position = settings, devices.unit(place).place, None
+        loader._reset()
+        return loader
 
 
 class BatchedLoader(Loader):
-    """Batches of a source on a place, in buffers that are filled in the background.
+    """Batches of a source on a place, prefetched into buffers in the background.
 
     Parameters
     ----------
     source : object
-        Arrays whose first dim counts the samples (one, a tuple, or a mapping of names; memory-mapped, or paths of
-        ``.npy`` files), a callable that makes an iterable (Fluid's readers), an object with ``len`` and ``[i]`` (lists,
-        torch's and Hugging Face's datasets), or an iterable of samples. A sample is a mapping of names to fields, a
-        tuple of fields, or one array.
+        Arrays whose first dim is the number of samples (one, a tuple, or a mapping of names; memory-mapped, or paths of
+        ``.npy`` files), a callable that returns an iterable (Fluid's readers), an object with ``len`` and ``[i]``
+        (lists, torch's and Hugging Face's datasets), or an iterable of samples. A sample is a mapping of names to
+        fields, a tuple of fields, or one array.
     batch_size : int, optional
-        Samples a batch; None where the source yields whole batches.
+        Samples in a batch; None if the source yields whole batches.
     place : Place or str, optional
         Default: the host.
     names : list of str or Variable, optional
-        The fields of a sample, in order. Variables say dtype, dims and LoD levels too, which are checked. They may be
-        left out where samples are mappings.
+        The fields of a sample, in order. Variables also declare dtype, dims and LoD levels, which are checked. Not
+        needed if samples are mappings.
     yields : {"samples", "sample lists", "batches"}
-        What the source gives: batches are mappings or sequences of arrays, or of Tensors.
+        The items of the source; batches are mappings or sequences of arrays, or of Tensors.
     shuffle : bool or int
-        True: each epoch has an order of its own, which ``seed`` and the epoch's number give. A number: samples of a
-        stream are drawn from so many that were read ahead.
+        True: each epoch has its own order, which ``seed`` and the epoch's number determine. A number: samples of a
+        stream are drawn from a shuffle buffer of this size.
     seed : int
     drop_last : bool
-        Leave out a last batch that is smaller.
+        Drop a last batch that is smaller.
     buffers : int
-        Batches on the place, those that the caller holds included.
+        Number of batches on the place, including those that the caller holds.
     preload : int
-        Batches that are made ahead; at most ``buffers``.
+        Number of prefetched batches; at most ``buffers``.
     workers : int
-        Threads that make batches, or processes.
+        Number of threads or processes that assemble batches.
     processes : bool
-        Make batches in processes (forked when an epoch begins), which do not share Python's lock with the loop.
+        Assemble batches in processes (forked when an epoch begins), without sharing Python's lock with the loop.
     persistent : bool
-        The processes stay for the next epochs, until the loader is closed: they see source and transforms as these were
-        when they were forked.
+        Keep the processes for later epochs, until the loader is closed: they use the source and transforms as of the
+        time of the fork.
     transform : callable, optional
         Applied to each sample, by the workers.
     batch_transform : callable, optional
@@ -214,9 +214,9 @@ class BatchedLoader(Loader):
     Raises
     ------
     LoaderError
-        For settings that do not fit each other or the source; while iterating, for a source that is empty or used up.
+        The settings do not fit each other or the source; while iterating, the source is empty or exhausted.
     FeedError
-        While iterating, for samples that do not make a batch, at that batch.
+        While iterating, samples cannot form a batch.
     """
 
     def __init__(
@@ -256,29 +256,29 @@ class BatchedLoader(Loader):
         )
         super().__init__(settings, place)
         self.trace: list[Span] | None = None
-        """What workers did and when, if somebody set it to a list; None: nothing is noted."""
+        """Set it to a list to record the work of the workers; None: nothing is recorded."""
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._runs: WeakSet[EpochRun] = WeakSet()
         self._idle: list[ProcessProducer] = []
-        """Processes that wait for the next epoch."""
+        """Persistent processes that wait for the next epoch."""
         finalize(self, _end_idle, self._idle, os.getpid()).atexit = False
 
     def __len__(self) -> int:
-        """Batches an epoch.
+        """The number of batches in an epoch.
 
         Raises
         ------
         TypeError
-            If nobody knows before.
+            The number is unknown.
         """
-        found = self._settings.batches
-        if found is None:
+        count = self._settings.batches
+        if count is None:
             raise TypeError("a loader of a stream has no len: it is known when the stream ends")
-        return found
+        return count
 
     def __iter__(self) -> EpochIterator:
-        """Begin an epoch: workers start now."""
+        """Start an epoch and its workers."""
         number, self._epoch = self._epoch, self._epoch + 1
         first, self._first = self._first, 0
         settings = self._settings
@@ -288,20 +288,20 @@ class BatchedLoader(Loader):
         if settings.processes:
             from fluidlite.loaders.processes import ProcessProducer
 
-            made: list[ProcessProducer] = []
+            processes: list[ProcessProducer] = []
             try:
-                while self._idle and len(made) < settings.workers:
-                    if (found := self._idle.pop()).begin(number, first):
-                        made.append(found)
-                while len(made) < settings.workers:
-                    made.append(ProcessProducer(requests, made, self._idle if settings.persistent else None))
+                while self._idle and len(processes) < settings.workers:
+                    if (idle := self._idle.pop()).begin(number, first):
+                        processes.append(idle)
+                while len(processes) < settings.workers:
+                    processes.append(ProcessProducer(requests, processes, self._idle if settings.persistent else None))
             except BaseException:
-                for process in made:
+                for process in processes:
                     process.close()
                 raise
-            producers = list(made)
+            producers = list(processes)
             if requests.local:
-                requests = made[0]
+                requests = processes[0]
         ring = Ring(copy_queue(self.place))
         run = EpochRun(producers, requests, ring, settings.buffers, settings.preload, self.trace)
         self._runs.add(run)
@@ -309,7 +309,7 @@ class BatchedLoader(Loader):
         return EpochIterator(self, run, self._position)
 
     def close(self) -> None:
-        """End the epochs that are under way."""
+        """End all running epochs."""
         for run in list(self._runs):
             run.close()
         while self._idle:
@@ -317,14 +317,14 @@ class BatchedLoader(Loader):
 
 
 def _end_idle(idle: list[ProcessProducer], process: int) -> None:
-    """End the processes of a loader that nobody holds any more, without waiting for them."""
+    """End the processes of an unreferenced loader, without waiting for them."""
     if os.getpid() == process:
         while idle:
             idle.pop().abandon()
 
 
 class EpochIterator(Iterator[Batch]):
-    """The batches of one epoch. Dropping it ends its workers, as ``close`` does at once."""
+    """The batches of one epoch. Its workers end when it is closed or no longer referenced."""
 
     def __init__(self, loader: BatchedLoader, run: EpochRun, position: Position) -> None:
         self._loader = loader
@@ -339,23 +339,23 @@ class EpochIterator(Iterator[Batch]):
         Raises
         ------
         Exception
-            Whatever was raised in a worker while it made this batch.
+            The exception that a worker raised while it assembled this batch.
         """
-        found = self._run.next()
-        if found is None:
+        item = self._run.next()
+        if item is None:
             self._position.ended = True
             raise StopIteration
-        number, size, tensors = found
+        number, size, tensors = item
         self._position.batches += 1
         return Batch(tensors, self._first + number, size, self._position.epoch)
 
     @property
     def ahead(self) -> int:
-        """How many batches are made, or being made, that the loop has not been given."""
+        """The number of batches that are prefetched or in progress."""
         return self._run.ahead
 
     def close(self) -> None:
-        """End the workers and let go of the buffers, but for batches that somebody holds."""
+        """End the workers and release the buffers, except those of batches that are still referenced."""
         self._run.close()
 
 

@@ -1,4 +1,4 @@
-"""Text files of samples: a line each, for each slot how many numbers, and the numbers. The format is Fluid's MultiSlot.
+"""Fluid's MultiSlot text format: a sample a line; for each slot the count of its numbers, then the numbers.
 
 ``2 17 4 1 0.5`` is a sample of two slots, the numbers 17 and 4, and 0.5.
 """
@@ -18,27 +18,27 @@ from typing import IO, Any, NamedTuple
 from fluidlite.base.errors import LoaderError
 from fluidlite.program.variable import Variable
 
-LONGEST = 1 << 26
-"""Bytes of a line: a file without line ends is not read as a whole."""
+MAX_LINE_BYTES = 1 << 26
+"""Maximum bytes of a line, so that a file without line ends is not read into memory."""
 
 _FLOAT_MAX = float.fromhex("0x1.fffffep127")
 _WHOLE = re.compile(rb"[+-]?[0-9]{1,20}")
 _SHELL = re.compile(r"[|&;<>()$`*?\[\]{}~#!\n]|^\s*\w+=")
-"""What a shell has to read: pipes, variables, patterns, ..."""
+"""Shell syntax in a command: pipes, variables, patterns, ..."""
 
 
 class TextLine(NamedTuple):
-    """A line of a file; lines are counted from 1, those of a command's output too."""
+    """A line of a file, or of a command's output; numbered from 1."""
 
     file: str
     number: int
     text: bytes
 
 
-class Slot:
-    """A variable that each line has numbers for.
+class TextSlot:
+    """The numbers of one variable in each line.
 
-    Raises LoaderError if no slot holds what it declares.
+    Raises LoaderError if the variable's declaration does not fit a slot.
     """
 
     def __init__(self, variable: Any) -> None:
@@ -55,96 +55,100 @@ class Slot:
             raise LoaderError(f"{what} at most one unknown dim beside the batch's")
         self.name, self.type = variable.name, "uint64" if spec.dtype == "int64" else "float"
         self.sparse = bool(spec.lod_level)
-        self._known = prod(dim for dim in row if dim != -1)
-        self._open = self.sparse or -1 in row
+        self._row_size = prod(dim for dim in row if dim != -1)
+        self._is_variable = self.sparse or -1 in row
 
     def numbers(self, words: Sequence[bytes]) -> array[Any]:
-        """The numbers of a sample, which ``words`` are the text of.
+        """Parse the numbers of a sample.
 
-        Raises ValueError if they are too few or too many, or one is none.
+        Raises ValueError if they are too few or too many, or a word is no number.
         """
-        if len(words) != self._known and (not self._open or not self._known or len(words) % self._known):
-            more = "a multiple of " if self._open else ""
-            raise ValueError(f"has {len(words)} numbers; expected {more}{self._known}, as it is declared")
+        if len(words) != self._row_size and (
+            not self._is_variable or not self._row_size or len(words) % self._row_size
+        ):
+            more = "a multiple of " if self._is_variable else ""
+            raise ValueError(f"has {len(words)} numbers; expected {more}{self._row_size}, as it is declared")
         kind, read, check = ("f", float, _float) if self.type == "float" else ("q", int, _whole)
         try:
-            found = array(kind, map(read, words))
-            if b"_" not in b"".join(words) and (kind == "q" or not any(map(isinf, found))):
-                return found
+            values = array(kind, map(read, words))
+            if b"_" not in b"".join(words) and (kind == "q" or not any(map(isinf, values))):
+                return values
         except (ValueError, OverflowError):
             pass
-        return array(kind, map(check, words))  # one by one: which of them is none
+        return array(kind, map(check, words))  # one by one, to report the wrong word
 
 
 def _float(word: bytes) -> float:
     try:
-        found = float(word) if b"_" not in word else None
+        number = float(word) if b"_" not in word else None
     except ValueError:
-        found = None
-    if found is None or (abs(found) > _FLOAT_MAX and word.strip(b"+-")[:1].lower() != b"i"):
-        raise ValueError(f"has {_shown(word)}; expected a float32")
-    return found
+        number = None
+    if number is None or (abs(number) > _FLOAT_MAX and word.strip(b"+-")[:1].lower() != b"i"):
+        raise ValueError(f"has {_quoted(word)}; expected a float32")
+    return number
 
 
 def _whole(word: bytes) -> int:
-    found = int(word) if _WHOLE.fullmatch(word) else 1 << 64
-    if not -(1 << 63) <= found < 1 << 64:
-        raise ValueError(f"has {_shown(word)}; expected a whole number of 64 bits")
-    return found - (1 << 64) if found >= 1 << 63 else found  # the same bits: variables are int64
+    number = int(word) if _WHOLE.fullmatch(word) else 1 << 64
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ValueError(f"has {_quoted(word)}; expected a whole number of 64 bits")
+    return number - (1 << 64) if number >= 1 << 63 else number  # the same bits as int64, the variables' dtype
 
 
-def _shown(word: bytes) -> str:
+def _quoted(word: bytes) -> str:
     return repr(word[:40].decode("ascii", "backslashreplace"))
 
 
-def sample_of(slots: Sequence[Slot], line: TextLine) -> tuple[array[Any], ...]:
-    """The numbers of each slot.
+def sample_of(slots: Sequence[TextSlot], line: TextLine) -> tuple[array[Any], ...]:
+    """Parse a line: return the numbers of each slot.
 
-    Raises LoaderError, which names file, line and slot: a count or a number that is none, or too few or too many.
+    Raises LoaderError with file, line and slot for an invalid count or number, or a wrong number of them.
     """
-    words, at = line.text.split(), 0
-    found = []
+    words, position = line.text.split(), 0
+    values = []
     for slot in slots:
         try:
-            count = _count(words, at)
-            found.append(slot.numbers(words[at + 1 : at + 1 + count]))
+            count = _count(words, position)
+            values.append(slot.numbers(words[position + 1 : position + 1 + count]))
         except ValueError as exc:
             raise LoaderError(f"{line.file}, line {line.number}: slot {slot.name!r} {exc}") from None
-        at += 1 + count
-    if at < len(words):
+        position += 1 + count
+    if position < len(words):
         raise LoaderError(
-            f"{line.file}, line {line.number} goes on with {_shown(words[at])} after {len(slots)} slots"
+            f"{line.file}, line {line.number} goes on with {_quoted(words[position])} after {len(slots)} slots"
             "\n  Do: give set_use_var a variable for each slot of the file, in its order"
         )
-    return tuple(found)
+    return tuple(values)
 
 
-def _count(words: Sequence[bytes], at: int) -> int:
-    """How many numbers follow.
+def _count(words: Sequence[bytes], position: int) -> int:
+    """Parse the count of a slot.
 
-    Raises ValueError if the line does not say it, or ends before.
+    Raises ValueError if it is no count, or the line has too few words.
     """
-    if at == len(words):
+    if position == len(words):
         raise ValueError("is missing: the line ends before it")
-    count = int(words[at]) if len(words[at]) < 19 and words[at].isdigit() else 0
+    count = int(words[position]) if len(words[position]) < 19 and words[position].isdigit() else 0
     if not count:
         do = "\n  Do: pad what is empty, such as by one 0"
-        raise ValueError(f"has the count {_shown(words[at])}; expected a whole number of 1 or more{do}")
-    if count >= len(words) - at:
-        raise ValueError(f"has {len(words) - at - 1} numbers; its count says {count}")
+        raise ValueError(f"has the count {_quoted(words[position])}; expected a whole number of 1 or more{do}")
+    if count >= len(words) - position:
+        raise ValueError(f"has {len(words) - position - 1} numbers; its count says {count}")
     return count
 
 
 def lines_of(files: Sequence[str], command: str) -> Iterator[TextLine]:
-    """The lines of files, one after another, or of what a command makes of each.
+    """Iterate over the lines of files, or of a command's output for each.
 
-    Raises LoaderError: a file cannot be read, a line is too long, or the command fails.
+    Raises LoaderError if a file cannot be read, a line is too long, or the command fails.
     """
     for name in files:
         with _opened(name, command) as stream:
-            for number, text in enumerate(iter(partial(stream.readline, LONGEST), b""), 1):
-                if len(text) == LONGEST:
-                    raise LoaderError(f"{name}, line {number} has {LONGEST:,} bytes or more; expected a sample a line")
+            for number, text in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), 1):
+                if len(text) == MAX_LINE_BYTES:
+                    raise LoaderError(
+                        f"{name}, line {number} has {MAX_LINE_BYTES:,} bytes or more; expected a sample a line"
+                    )
                 yield TextLine(name, number, text)
 
 
@@ -163,7 +167,7 @@ def _opened(name: str, command: str) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _piped(file: IO[bytes], name: str, command: str) -> Iterator[IO[bytes]]:
-    import subprocess  # takes a while, and few files have a command
+    import subprocess  # slow to import, and seldom needed
 
     shell = _SHELL.search(command) is not None
     try:
@@ -175,7 +179,7 @@ def _piped(file: IO[bytes], name: str, command: str) -> Iterator[IO[bytes]]:
         assert process.stdout is not None
         try:
             yield process.stdout
-        except BaseException:  # also of a run that is left before the end
+        except BaseException:  # also if the iteration is abandoned
             process.kill()
             raise
     if process.returncode:

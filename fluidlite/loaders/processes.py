@@ -1,4 +1,4 @@
-"""Producers in processes of their own: forked, told what to make by a pipe, and answering through shared memory."""
+"""Producers in forked processes: requests go through a pipe, batches come back through shared memory."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from fluidlite.loaders.producer import END, Producer, producer_of
 from fluidlite.tensor.tensor_spec import Lod
 
 ALIGNMENT = 64
-GRACE = 0.5
-"""Seconds that a process has to end by itself when it is told to; then it is terminated, then killed."""
+GRACE_SECONDS = 0.5
+"""Seconds that a process has to end when requested; then it is terminated, then killed."""
 
 
 class SharedRegion:
-    """Memory that a process and its child see; it grows as the child needs it, and has no name in any file system."""
+    """Anonymous memory that a process shares with its child; the child enlarges it as needed."""
 
     def __init__(self) -> None:
         create = getattr(os, "memfd_create", None)
@@ -42,13 +42,13 @@ class SharedRegion:
         self._size = 0
 
     def view(self, nbytes: int, grow: bool = False) -> memoryview:
-        """The first ``nbytes``; with ``grow`` the region becomes so large, else the other side has seen to that."""
+        """The first ``nbytes``; with ``grow`` the region is enlarged, else the other process has done so."""
         if self._map is None or self._size < nbytes:
             if grow:
                 nbytes = max(nbytes, 2 * self._size)
                 os.ftruncate(self._file, nbytes)
             self._size = max(os.fstat(self._file).st_size, 1)
-            self._map = mmap.mmap(self._file, self._size)  # an earlier mapping goes with its last view
+            self._map = mmap.mmap(self._file, self._size)  # an earlier mapping is unmapped with its last view
         return memoryview(self._map)
 
     def close(self) -> None:
@@ -57,90 +57,90 @@ class SharedRegion:
             self._file, self._map = -1, None
 
 
-class _Layout(NamedTuple):
-    """An answer: where the fields of a batch lie in the region."""
+class _BatchLayout(NamedTuple):
+    """An answer: the layout of a batch's fields in the region."""
 
     fields: list[tuple[str, tuple[int, ...], str, Lod, int]]
     size: int
     nbytes: int
 
 
-class _Raised(NamedTuple):
-    """An answer: an exception, pickled if that can be, and its traceback as text."""
+class _ErrorAnswer(NamedTuple):
+    """An answer: an exception, pickled if possible, and its traceback as text."""
 
     pickled: bytes | None
     text: str
 
 
-class _Epoch(NamedTuple):
-    """A message to a child that stays: the epoch that begins, and its first batch; None: the last one has ended."""
+class _EpochMessage(NamedTuple):
+    """A message to a persistent child: a new epoch and its first batch; None: the current epoch has ended."""
 
     number: int | None
     first: int
 
 
 class ProcessProducer(Producer):
-    """Lets a child process produce.
+    """Runs a producer in a child process.
 
-    ``producer``: what the child uses. If its requests are local, the child makes these too.
-    ``others``: those that were started before: the child closes their pipes.
-    ``idle``: where it waits for the next epoch when one has ended; without, the child ends with its epoch.
+    ``producer``: the child's producer. If its requests are local, the child also creates these.
+    ``siblings``: children that were started before; the new child closes their pipes.
+    ``idle``: the list of persistent children that wait for the next epoch; None: the child ends with its epoch.
     """
 
     def __init__(
         self,
         producer: Producer,
-        others: Sequence[ProcessProducer] = (),
+        siblings: Sequence[ProcessProducer] = (),
         idle: list[ProcessProducer] | None = None,
     ) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise LoaderError("processes=True needs fork, which this system does not have\n  Do: use threads")
         context = multiprocessing.get_context("fork")
         self._region = SharedRegion()
-        self._pipe, theirs = context.Pipe()
+        self._pipe, child_pipe = context.Pipe()
         self._sending = new_lock()
-        self._told = self._stopped = self._resting = False
-        self._busy = False
+        self._end_requested = self._stopped = self._is_idle = False
+        self._is_busy = False
         self._idle = idle
-        inherited = [self._pipe, *(other._pipe for other in others)]
+        inherited = [self._pipe, *(sibling._pipe for sibling in siblings)]
         self.process = context.Process(
-            target=_serve, args=(theirs, producer, self._region, inherited), name="fluidlite-loader", daemon=True
+            target=_serve, args=(child_pipe, producer, self._region, inherited), name="fluidlite-loader", daemon=True
         )
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: locks are seen to
+                warnings.simplefilter("ignore", DeprecationWarning)  # base.fork handles locks
                 self.process.start()
         except BaseException:
             self._pipe.close()
             self._region.close()
             raise
         finally:
-            theirs.close()
+            child_pipe.close()
 
     def request(self) -> Any:
-        """What the child is asked where it makes the requests: the next one."""
+        """Return None: the child creates its requests itself."""
         return None
 
     def produce(self, request: Any) -> Any:
-        """Let the child make a batch; its arrays are valid until the next call. END: there is none.
+        """Let the child assemble a batch, whose arrays are valid until the next call, or return END.
 
-        Raises Exception: what the child raised, with its traceback as the cause.
-        Raises WorkerError if the child died, or what it raised cannot be sent.
+        Raises the child's exception, with its traceback as the cause.
+        Raises WorkerError if the child died, or its exception cannot be pickled.
         """
         try:
-            self._busy = True
+            self._is_busy = True
             with self._sending:
                 self._pipe.send((request,))
             answer = self._pipe.recv()
-            self._busy = False
+            self._is_busy = False
         except (EOFError, OSError) as exc:
-            self.process.join(GRACE)
+            self.process.join(GRACE_SECONDS)
             code = self.process.exitcode
             raise WorkerError(
                 f"a process of the loader ({self.process.pid}) ended, with exit code {code}, while it made a batch"
                 + ("\n  A negative code is the signal that ended it: -9 comes of too little memory" if code else "")
             ) from exc
-        if isinstance(answer, _Raised):
+        if isinstance(answer, _ErrorAnswer):
             _raise(answer, self.process.pid)
         if isinstance(answer, str):
             return END
@@ -151,29 +151,29 @@ class ProcessProducer(Producer):
         ]
         return HostBatch(fields, answer.size)
 
-    def _stays(self) -> bool:
-        """Whether the child waits for a request, and may wait for the next epoch."""
-        return self._idle is not None and not (self._busy or self._told or self._stopped)
+    def _can_wait(self) -> bool:
+        """Whether the child is persistent and waits for a request, so that it can wait for the next epoch."""
+        return self._idle is not None and not (self._is_busy or self._end_requested or self._stopped)
 
     def begin(self, epoch: int, first: int) -> bool:
-        """Let a child that has waited produce an epoch; False: it has ended meanwhile, and was let go of."""
-        self._resting = False
+        """Start an epoch in an idle child; False: the child has ended meanwhile, and was released."""
+        self._is_idle = False
         try:
             if self._idle is not None and self.process.is_alive():
-                self._pipe.send(_Epoch(epoch, first))
+                self._pipe.send(_EpochMessage(epoch, first))
                 return True
         except OSError:
             pass
         self.end()
         return False
 
-    def tell(self) -> None:
-        """Tell the child to end when it has made what it is at."""
-        if self._stays():
+    def request_end(self) -> None:
+        """Request the child to end after its current batch."""
+        if self._can_wait():
             return
-        if self._told or not self._sending.acquire(timeout=GRACE):
+        if self._end_requested or not self._sending.acquire(timeout=GRACE_SECONDS):
             return
-        self._told = True
+        self._end_requested = True
         try:
             with contextlib.suppress(OSError, ValueError):
                 self._pipe.send(None)
@@ -186,37 +186,37 @@ class ProcessProducer(Producer):
             self.process.kill()
 
     def abandon(self) -> None:
-        """End the child at once, and let go of what was shared with it: nobody has it any more."""
+        """Kill the child and release the shared resources, without waiting."""
         self.kill()
         self._stopped = True
         self._pipe.close()
         self._region.close()
 
     def stop(self) -> None:
-        """End the child, whatever it does; its worker's thread sees the end of the pipe."""
-        if not self._stays():
+        """End the child; its worker's thread then sees the end of the pipe."""
+        if not self._can_wait():
             self._stop()
 
     def _stop(self) -> None:
         if self._stopped:
             return
         self._stopped = True
-        self.tell()
-        self.process.join(GRACE)
+        self.request_end()
+        self.process.join(GRACE_SECONDS)
         if self.process.is_alive():
             self.process.terminate()
-            self.process.join(GRACE)
+            self.process.join(GRACE_SECONDS)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
 
     def close(self) -> None:
-        """End the child and let go of what was shared with it; or let it wait for the next epoch."""
-        if self._stays() and self.process.is_alive():
-            if not self._resting:
-                self._resting = True
+        """Let a persistent child wait for the next epoch; end any other, and release the shared resources."""
+        if self._can_wait() and self.process.is_alive():
+            if not self._is_idle:
+                self._is_idle = True
                 with contextlib.suppress(OSError, ValueError):
-                    self._pipe.send(_Epoch(None, 0))
+                    self._pipe.send(_EpochMessage(None, 0))
                 assert self._idle is not None
                 self._idle.append(self)
             return
@@ -229,7 +229,7 @@ class ProcessProducer(Producer):
         self._region.close()
 
 
-def _raise(answer: _Raised, pid: int | None) -> None:
+def _raise(answer: _ErrorAnswer, pid: int | None) -> None:
     cause = WorkerError(f"in process {pid} of the loader:\n{answer.text}")
     if answer.pickled is None:
         raise cause
@@ -238,21 +238,21 @@ def _raise(answer: _Raised, pid: int | None) -> None:
 
 
 def _serve(pipe: Any, producer: Producer, region: SharedRegion, inherited: Sequence[Any]) -> None:
-    """The child: answer until told to end, or until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle: it ends us
+    """The child's main function: answer requests until it is requested to end, or the parent has died."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and ends its children
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()
     try:
         with contextlib.suppress(EOFError, OSError):
-            while (asked := pipe.recv()) is not None:
-                if not isinstance(asked, _Epoch):
-                    pipe.send(_answer(asked[0], producer, region))
-                elif asked.number is None:
+            while (message := pipe.recv()) is not None:
+                if not isinstance(message, _EpochMessage):
+                    pipe.send(_answer(message[0], producer, region))
+                elif message.number is None:
                     producer.close()
                 else:
-                    producer = producer_of(producer.settings, asked.number)
-                    producer.first = asked.first
+                    producer = producer_of(producer.settings, message.number)
+                    producer.first = message.first
     finally:
         producer.close()
 
@@ -271,17 +271,17 @@ def _answer(request: Any, producer: Producer, region: SharedRegion) -> Any:
         view = region.view(max(offset, 1), grow=True)
         for field, (_, dims, dtype, _, begin) in zip(batch.fields, layout, strict=True):
             np.copyto(np.ndarray(dims, NUMPY[dtype], view, begin), field.array, casting="equiv")
-        return _Layout(layout, batch.size, max(offset, 1))
+        return _BatchLayout(layout, batch.size, max(offset, 1))
     except BaseException as exc:
-        return _Raised(_pickled(exc), "".join(traceback.format_exception(exc)))
+        return _ErrorAnswer(_pickled(exc), "".join(traceback.format_exception(exc)))
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """The exception as bytes that give an equal one; None: there are none."""
+    """Pickle an exception; None if it cannot be restored."""
     try:
         data = pickle.dumps(error)
         if type(pickle.loads(data)) is type(error):
             return data
-    except Exception:  # whatever a user's exception raises from __reduce__ or __init__: its text is sent instead
+    except Exception:  # user code: __reduce__ or __init__ of the exception; its text is sent instead
         return None
     return None

@@ -1,4 +1,4 @@
-"""A producer takes samples from a source, batch by batch, and makes host batches of them."""
+"""Producers: read samples from a source and assemble them to host batches."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from fluidlite.loaders.settings import Settings
 from fluidlite.loaders.sources import Numbers, Rows, Stream, shuffled
 
 END = "end"
-"""A request, or an answer to one, of a source that has no more."""
+"""A request, or its result, at the end of a source."""
 
 
 class Producer:
     """One epoch of a source.
 
-    ``request`` says what is in the next batch, for one thread at a time; ``produce`` makes it, on several threads.
+    ``request`` determines the samples of the next batch; one thread at a time may call it. ``produce`` assembles the
+    batch, and may run on several threads.
 
-    ``local``: what ``request`` returns has to be produced in the same process.
+    ``local``: a request must be produced in the same process.
     """
 
     local = True
@@ -32,31 +33,31 @@ class Producer:
         fields = settings.fields
         self._assembler = Assembler(fields)
         self._raw = self._assembler
-        if settings.batch_transform is not None and fields is not None:  # what is declared holds of its results
+        if settings.batch_transform is not None and fields is not None:  # declarations apply to the transform's results
             self._raw = Assembler(tuple(Field(f.name, f.spec if f.spec and f.spec.lod_level else None) for f in fields))
         self.epoch = epoch
         self.first = 0
-        """Batches that are passed over: a run that was stopped has had them."""
+        """Number of batches to skip: a stopped run has processed them."""
 
     def request(self) -> Any:
-        """What the next batch is made of, or END."""
+        """The samples of the next batch, or END."""
         raise NotImplementedError
 
     def produce(self, request: Any) -> Any:
-        """Make a HostBatch; END, where only that shows that there is none."""
+        """Assemble a HostBatch; return END if the source has ended only now."""
         raise NotImplementedError
 
-    def tell(self) -> None:
-        """Say that nothing more is wanted."""
+    def request_end(self) -> None:
+        """Request the producer to end after the current batch."""
 
     def kill(self) -> None:
-        """Cut short what is under way at once, without waiting for a lock."""
+        """Abort the current batch at once, without waiting for a lock."""
 
     def stop(self) -> None:
-        """Cut short what is under way, where that can be."""
+        """Abort the current batch, if possible."""
 
     def close(self) -> None:
-        """Let go of the source."""
+        """Release the source."""
 
     def _assembled(self, samples: Sequence[Any]) -> HostBatch:
         transform = self.settings.transform
@@ -69,14 +70,14 @@ class Producer:
         if transform is None:
             return batch
         lods = {field.name: field.lod for field in batch.fields}
-        found = transform({field.name: field.array for field in batch.fields})
-        if not isinstance(found, Mapping) or not found:
-            raise FeedError(f"batch_transform gave {type(found).__name__}; expected a mapping of names to arrays")
-        return self._assembler.from_columns(found, batch.size, lods)
+        columns = transform({field.name: field.array for field in batch.fields})
+        if not isinstance(columns, Mapping) or not columns:
+            raise FeedError(f"batch_transform gave {type(columns).__name__}; expected a mapping of names to arrays")
+        return self._assembler.from_columns(columns, batch.size, lods)
 
 
 class RowsProducer(Producer):
-    """Of a source whose samples have numbers: a batch is a range of their order, which is shuffled or not."""
+    """The producer of Rows: a batch is a range of the epoch's order, which may be shuffled."""
 
     local = False
 
@@ -108,17 +109,17 @@ class RowsProducer(Producer):
         return self.settings.share(self._order[first : first + self._size])
 
     def produce(self, request: Any) -> HostBatch:
-        """Read them, whole columns where the source can."""
+        """Read samples, as whole columns if the source supports that."""
         if self.settings.transform is None:
             columns = self._rows.columns(request)
             if columns is not None:
-                found: Any = columns if self._rows.named is not None else list(columns.values())
-                return self._transformed(self._raw.from_columns(found, len(request)))
+                values: Any = columns if self._rows.named is not None else list(columns.values())
+                return self._transformed(self._raw.from_columns(values, len(request)))
         return self._assembled(self._rows.fetch(request))
 
 
 class StreamProducer(Producer):
-    """Of a source that is read from the beginning: what is requested was read already."""
+    """The producer of a Stream: a request contains the samples themselves."""
 
     def __init__(self, settings: Settings, epoch: int) -> None:
         super().__init__(settings, epoch)
@@ -130,14 +131,14 @@ class StreamProducer(Producer):
         self._batches = 0
 
     def request(self) -> Any:
-        """The samples of the next batch, as they were read."""
-        while self._batches < self.first:  # read, as the others were
-            if isinstance(self._taken(), str):
+        """Read the samples of the next batch."""
+        while self._batches < self.first:  # skipped batches are read too
+            if isinstance(self._read_batch(), str):
                 return END
-        found = self._taken()
-        return found if isinstance(found, str) else self.settings.share(found)
+        samples = self._read_batch()
+        return samples if isinstance(samples, str) else self.settings.share(samples)
 
-    def _taken(self) -> Any:
+    def _read_batch(self) -> Any:
         settings = self.settings
         if self._samples is None:
             self._opened = self._samples = self._stream.open()
@@ -145,17 +146,17 @@ class StreamProducer(Producer):
                 generator = np.random.default_rng([settings.seed, self.epoch])
                 self._samples = shuffled(self._samples, int(settings.shuffle), generator)
         if settings.batch_size is None:
-            found = next(self._samples, END)
-            if found is END:
+            samples = next(self._samples, END)
+            if samples is END:
                 return self._end()
             self._items += 1
         else:
-            found = list(itertools.islice(self._samples, settings.batch_size))
-            self._items += len(found)
-            if not found or (settings.drop_last and len(found) < settings.batch_size):
+            samples = list(itertools.islice(self._samples, settings.batch_size))
+            self._items += len(samples)
+            if not samples or (settings.drop_last and len(samples) < settings.batch_size):
                 return self._end()
         self._batches += 1
-        return found
+        return samples
 
     def _end(self) -> Any:
         settings, items = self.settings, self._items

@@ -1,10 +1,10 @@
-"""Files of records, each a row of tensors: what ``fluid.recordio_writer`` writes. The format is our own.
+"""Files of records, each a list of tensors, as ``fluid.recordio_writer`` writes them. The format is fluidlite's own.
 
 A file begins with the eight bytes ``FLRECORD`` and a 32-bit version, 1. A record is: a byte, 0 (plain) or 1 (deflate);
 the bytes that follow (64 bits) and those that they unpack to (64 bits); their CRC-32 (32 bits); the content. The
 unpacked content is the number of fields (32 bits) and for each: bytes for the number of its data type (Fluid's), of
 dims and of LoD levels; the dims (64 bits each); for each level the number of offsets and these (64 bits each); the
-numbers. All of it is little-endian. Reading trusts no number, and needs memory for one record.
+values. All of it is little-endian. Reading validates every number, and needs memory for one record.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _FIELD = Struct("<BBB")
 
 
 class Compressor:
-    """Fluid's ``core.RecordIOWriter.Compressor``. Both that compress use deflate here."""
+    """Fluid's ``core.RecordIOWriter.Compressor``. Both compressors are deflate here."""
 
     NoCompress, Snappy, Gzip = 0, 1, 2
 
 
 class RecordIOWriter:
-    """Writes a file of records; as a context manager, the file is there when the block has ended without an error.
+    """Writes a file of records; as a context manager, it creates the file if the block ends without an error.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class RecordIOWriter:
     compressor : int
         One of :class:`Compressor`.
     max_num_records : int
-        Not used: Fluid's records in a chunk. Here each record is one.
+        Not used: Fluid's number of records in a chunk.
     """
 
     Compressor = Compressor
@@ -75,7 +75,7 @@ class RecordIOWriter:
             raise _unwritable(self._path, exc) from None
 
     def append_tensor(self, tensor: Any) -> None:
-        """Take a field of the record: a LoDTensor, or an array."""
+        """Add a field of the record: a LoDTensor, or an array."""
         lod: Lod = tuple(tuple(level) for level in tensor.lod()) if isinstance(tensor, Tensor) else ()
         array = tensor.numpy() if isinstance(tensor, Tensor) else np.asarray(tensor)
         dtype = NUMPY[dtype_name(array.dtype)]
@@ -98,11 +98,11 @@ class RecordIOWriter:
             self._stream.write(_HEAD.pack(self._compresses, len(content), len(raw), zlib.crc32(content)))
             self._stream.write(content)
         except OSError as exc:
-            self._end(keep=False)  # it may hold a part of the record
+            self._end(keep=False)  # the file may contain a part of the record
             raise _unwritable(self._path, exc) from None
 
     def close(self) -> None:
-        """End the file, and give it its name; if that cannot be, the file that had the name stays."""
+        """Close the file and rename it to its final name; on an error an existing file of that name stays."""
         self._end(keep=True)
 
     def _end(self, keep: bool) -> None:
@@ -140,10 +140,10 @@ def _packed(array: np.ndarray[Any, Any], lod: Lod) -> bytes:
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[list[Value]]:
-    """The records of a file, one after another: arrays with their LoD.
+    """Iterate over the records of a file: arrays with their LoD.
 
-    Raises LoaderError: when asked for a record that is truncated, damaged or too large; at the first, for a file that
-    is not there, no regular one or of another format.
+    Raises LoaderError at a record that is truncated, damaged or too large; at the first record, if the file does not
+    exist, is no regular file or has another format.
     """
     name = os.fspath(path)
     try:
@@ -159,7 +159,7 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[list[Value]]:
             while head := stream.read(_HEAD.size):
                 where = f"{name}: record {number}"
                 try:
-                    fields = _Content(where, _content(stream, head, state.st_size, where)).fields()
+                    fields = _RecordReader(where, _content(stream, head, state.st_size, where)).fields()
                 except LoaderError as exc:
                     raise LoaderError(f"{exc}\n  Do: write the file again") from None
                 yield fields
@@ -191,26 +191,26 @@ def _content(stream: BinaryIO, head: bytes, size: int, where: str) -> bytes:
     return content
 
 
-class _Content:
-    """The fields of an unpacked record."""
+class _RecordReader:
+    """Reads the fields of an unpacked record."""
 
     def __init__(self, where: str, content: bytes) -> None:
-        self.where, self.content, self.at = where, content, 0
+        self.where, self.content, self.position = where, content, 0
 
     def _take(self, count: int) -> bytes:
-        if count > len(self.content) - self.at:
+        if count > len(self.content) - self.position:
             raise LoaderError(f"{self.where} is damaged: a field has {count:,} bytes, which are more than the record's")
-        self.at += count
-        return self.content[self.at - count : self.at]
+        self.position += count
+        return self.content[self.position - count : self.position]
 
     def fields(self) -> list[Value]:
         count = int.from_bytes(self._take(4), "little")
         if count > _MAX_FIELDS:
             raise LoaderError(f"{self.where} is damaged: it has {count:,} fields")
-        found = [self._field() for _ in range(count)]
-        if self.at != len(self.content):
+        values = [self._field() for _ in range(count)]
+        if self.position != len(self.content):
             raise LoaderError(f"{self.where} is damaged: it has bytes after its fields")
-        return found
+        return values
 
     def _field(self) -> Value:
         number, rank, levels = _FIELD.unpack(self._take(_FIELD.size))
@@ -228,7 +228,7 @@ class _Content:
             raise LoaderError(f"{self.where} is damaged: {exc}") from None
         count = int(np.prod([*dims, 1], dtype=object))
         array = np.frombuffer(self._take(count * NUMPY[dtype].itemsize), NUMPY[dtype]).reshape(dims)
-        return (array.view(np.uint8) != 0 if dtype == "bool" else array), lod  # a byte of the file may be any
+        return (array.view(np.uint8) != 0 if dtype == "bool" else array), lod  # a byte may be neither 0 nor 1
 
     def _level(self) -> list[int]:
         count = int.from_bytes(self._take(8), "little")

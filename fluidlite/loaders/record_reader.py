@@ -1,4 +1,4 @@
-"""Readers that begin by themselves: Fluid's ``open_files``, ``shuffle``, ``batch`` and ``random_data_generator``."""
+"""Readers that start automatically: Fluid's ``open_files``, ``shuffle``, ``batch`` and ``random_data_generator``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Records = Callable[[], Iterable[list[Value]]]
 
 
 class RecordReader:
-    """Records of tensors that fit declared shapes; ``read_file`` makes variables of them.
+    """A reader of records of tensors with declared shapes; ``read_file`` creates variables for them.
 
-    ``specs``: what each record holds.
+    ``specs``: the declared fields of a record.
     """
 
     def __init__(self, records: Records, specs: Sequence[Spec]) -> None:
@@ -36,7 +36,7 @@ class RecordReader:
             self.loader.set_places(place)
 
     def over(self, change: Callable[..., Records], *arguments: Any) -> RecordReader:
-        """A reader of what ``change(records, *arguments)`` gives."""
+        """Return a reader of the records ``change(records, *arguments)``."""
         if self.loader is not None:
             raise ProgramError("read_file was called for the reader before\n  Do: shuffle and batch it before that")
         return RecordReader(change(self.records, *arguments), self.specs)
@@ -48,11 +48,11 @@ class RecordReader:
 
 
 class StartedLoader(GeneratorLoader):
-    """Feeds its program from the first run on, until EOFException; ``reset`` lets the next run begin anew."""
+    """Feeds its program from the first run on, until EOFException; after ``reset`` the next run starts a new epoch."""
 
     def __init__(self, variables: Sequence[Variable], reader: RecordReader, capacity: int, name: str) -> None:
         super().__init__(variables, capacity, iterable=False, name=name)
-        records = reader.records  # not the reader: it holds this loader, whose thread would keep it
+        records = reader.records  # not `reader`, which references this loader: the thread would keep both alive
         self.set_batch_generator(lambda: (tuple(map(tensor_of, record)) for record in records()))
         self._started = True
 
@@ -62,13 +62,13 @@ class StartedLoader(GeneratorLoader):
 
 
 def tensor_of(value: Value) -> Any:
-    """What a batch holds of a field: the array, or a LoDTensor."""
+    """Convert a field for a batch: an array, or a LoDTensor."""
     array, lod = value
     return Tensor().set(array, devices.host(), [list(level) for level in lod]) if lod else array
 
 
 def records_of_files(filenames: Sequence[str], specs: Sequence[Spec], pass_num: int) -> Records:
-    """The records of files, one file after another, as often as asked."""
+    """The records of files, in order, repeated ``pass_num`` times."""
 
     def records() -> Iterator[list[Value]]:
         for _ in range(pass_num):
@@ -81,17 +81,17 @@ def records_of_files(filenames: Sequence[str], specs: Sequence[Spec], pass_num: 
 
 
 def _check(record: list[Value], specs: Sequence[Spec], where: str) -> None:
-    found = [Spec.of(array.shape, array.dtype.name, lod=lod) for array, lod in record]
+    record_specs = [Spec.of(array.shape, array.dtype.name, lod=lod) for array, lod in record]
     do = "\n  Do: open it with the shapes, dtypes and lod_levels that it was written with"
-    if len(found) != len(specs):
-        raise LoaderError(f"{where} has {len(found)} fields; {len(specs)} shapes were given{do}")
-    for number, (declared, spec) in enumerate(zip(specs, found, strict=True)):
+    if len(record_specs) != len(specs):
+        raise LoaderError(f"{where} has {len(record_specs)} fields; {len(specs)} shapes were given{do}")
+    for number, (declared, spec) in enumerate(zip(specs, record_specs, strict=True)):
         if not declared.fits(spec) or declared.lod_level != spec.lod_level:
             raise LoaderError(f"{where}: field {number} is {spec!r}; expected {declared!r}{do}")
 
 
 def joined(records: Sequence[list[Value]]) -> list[Value]:
-    """Records as one, along their first dims."""
+    """Concatenate records along the first dims of their fields."""
     return [_joined(fields) for fields in zip(*records, strict=True)]
 
 
@@ -104,7 +104,7 @@ def _joined(fields: Sequence[Value]) -> Value:
 
 
 def random_records(low: float, high: float, specs: Sequence[Spec], seed: int | None) -> Records:
-    """Records of uniform float32 numbers, without an end."""
+    """An infinite stream of records of uniform float32 numbers."""
 
     def records() -> Iterator[list[Value]]:
         draw = np.random.default_rng(seed)

@@ -1,8 +1,8 @@
-"""The ring: buffers on a place that are filled by a queue of their own, lent to the caller, and filled again.
+"""The ring of a loader's buffers: each is filled through a copy queue, lent to the caller, and reused.
 
-A buffer holds all fields of a batch, one after another, so that a batch is one copy. Whoever holds a tensor of it
-holds its lease; with the last reference the lease ends, and the buffer goes back together with the contexts that have
-read it. It is written again after what those had enqueued by then.
+A buffer holds all fields of a batch contiguously, so that a batch takes one copy. Tensors of a batch share a lease of
+its buffer. The lease ends with the last reference; the buffer then returns with the contexts that have read it, and is
+overwritten only after the work that these had enqueued by then.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from fluidlite.tensor.tensor_spec import Spec
 
 _copy_queues: dict[Unit, Context] = {}
 _lock = new_lock()
-_kept: deque[tuple[Event, Any]] = deque()
-"""Staging memory of rings that Python collected, and after which event nobody reads it."""
+_pending_staging: deque[tuple[Event, Any]] = deque()
+"""Staging memory of collected rings, each with the event after which it is no longer read."""
 DONE = DoneEvent()
 
 
 def copy_queue(place: Place) -> Context:
-    """The queue of a place that the copies of all loaders go through; nothing else does."""
+    """The queue of a place for the copies of all loaders, and for nothing else."""
     unit = devices.unit(place)
     with _lock:
-        found = _copy_queues.get(unit)
-        if found is None or found.closed:
-            for gone in [known for known in _copy_queues if known.removed]:
-                del _copy_queues[gone]
-            found = _copy_queues[unit] = new_context(place)
-        return found
+        queue = _copy_queues.get(unit)
+        if queue is None or queue.closed:
+            for removed_unit in [other for other in _copy_queues if other.removed]:
+                del _copy_queues[removed_unit]
+            queue = _copy_queues[unit] = new_context(place)
+        return queue
 
 
-class Slot:
-    """One buffer.
+class RingBuffer:
+    """One buffer of the ring.
 
-    ``allocation``: on the place; None: nothing was filled yet, or the ring is closed.
-    ``donated``: its memory belongs to a caller who holds a batch: it does not come back.
-    ``ready``: after it the batch is there.
-    ``readers``: those who used its last batch.
-    ``after``: what must be done before it is filled again.
+    ``allocation``: its memory on the place; None: it was not filled yet, or the ring is closed.
+    ``donated``: whether its memory was left to a caller who holds its batch: it is not reused.
+    ``ready``: the event after which the batch is complete.
+    ``readers``: the contexts that used its last batch.
+    ``after``: the events after which it may be overwritten.
     """
 
     __slots__ = ("after", "allocation", "donated", "readers", "ready", "staging")
@@ -68,8 +68,8 @@ class Slot:
         self.donated = False
 
 
-class Part(NamedTuple):
-    """Where a field of a batch lies in its buffer."""
+class FieldLayout(NamedTuple):
+    """The spec of a batch's field and its offset in the buffer."""
 
     name: str
     spec: Spec
@@ -77,23 +77,23 @@ class Part(NamedTuple):
 
 
 class Lease(Allocation):
-    """The memory of one batch, while somebody holds a tensor of it.
+    """The memory of one batch, as long as one of its tensors is referenced.
 
-    ``context``: the one that reads it.
-    ``ended``: gets the slot when the lease ends.
+    ``context``: the context that reads it.
+    ``ended``: the queue that gets the buffer when the lease ends.
     """
 
     __slots__ = ("_base",)
     recyclable = False
 
-    def __init__(self, slot: Slot, context: Context, ended: SimpleQueue[Any]) -> None:
+    def __init__(self, slot: RingBuffer, context: Context, ended: SimpleQueue[Any]) -> None:
         base = slot.allocation
         assert base is not None
         super().__init__(base.memory, base.live_block(), base.nbytes, context, base.offset, owned=False)
         self._base = base
         self.users = slot.readers = {context}
         self.at_end = partial(ended.put, slot)
-        base.used_by(context)  # if this lease is the last reference, the pool waits for those who used it
+        base.used_by(context)  # if the lease is the last reference, the pool waits for its users
 
     def used_by(self, context: Context) -> None:
         super().used_by(context)
@@ -101,9 +101,9 @@ class Lease(Allocation):
 
 
 class Ring:
-    """Buffers on a place.
+    """The buffers of one epoch on a place.
 
-    ``context``: copies go through it; several threads may fill buffers side by side.
+    ``context``: the copy queue; several threads may fill buffers concurrently.
     """
 
     def __init__(self, context: Context) -> None:
@@ -111,41 +111,41 @@ class Ring:
         self.place = context.place
         self.host = context.unit.info.host
         self._alignment = max(context.unit.info.alignment, 64)
-        self.slots: list[Slot] = []
+        self.slots: list[RingBuffer] = []
 
-    def add(self) -> Slot:
-        slot = Slot()
+    def add(self) -> RingBuffer:
+        slot = RingBuffer()
         self.slots.append(slot)
         return slot
 
-    def donate(self, slot: Slot) -> Slot:
-        """Leave a buffer to who holds its batch; return one that takes its place."""
+    def donate(self, slot: RingBuffer) -> RingBuffer:
+        """Leave a buffer to the holder of its batch; return a new one that replaces it."""
         slot.donated = True
         slot.allocation = slot.staging = None
         self.slots.remove(slot)
         return self.add()
 
     def close(self, wait: bool = True) -> None:
-        """Let go of all buffers; the memory of batches that somebody holds goes with these.
+        """Release all buffers; the memory of referenced batches is released with them.
 
-        Staging memory is read until the last copy is done. Without ``wait`` it is kept until a later ring sees that.
+        Staging memory is read until the last copy is complete. Without ``wait`` a later ring releases it.
         """
         slots, self.slots = self.slots, []
         for slot in slots:
             slot.donated = True
             slot.allocation = None
             if not wait and not self.host:
-                _kept.append((slot.ready, slot.staging))
-        for _ in range(len(_kept) if wait else 0):
-            event, staging = _kept.popleft()
+                _pending_staging.append((slot.ready, slot.staging))
+        for _ in range(len(_pending_staging) if wait else 0):
+            event, staging = _pending_staging.popleft()
             if not event.done():
-                _kept.append((event, staging))
+                _pending_staging.append((event, staging))
         for slot in slots if wait else ():
             slot.ready.wait()
             slot.staging = None
 
-    def fill(self, slot: Slot, batch: HostBatch) -> list[Part]:
-        """Write a batch into a buffer, after ``slot.after``; what comes after ``slot.ready`` finds it there.
+    def fill(self, slot: RingBuffer, batch: HostBatch) -> list[FieldLayout]:
+        """Write a batch into a buffer, after the events ``slot.after``; it is complete after ``slot.ready``.
 
         Raises OutOfMemoryError, DeviceError.
         """
@@ -174,18 +174,18 @@ class Ring:
             slot.ready = self.context.record()
         return parts
 
-    def _layout(self, batch: HostBatch) -> tuple[list[Part], int]:
+    def _layout(self, batch: HostBatch) -> tuple[list[FieldLayout], int]:
         parts, offset = [], 0
         for field in batch.fields:
             spec = Spec.of(field.array.shape, field.dtype, field.lod)
-            parts.append(Part(field.name, spec, offset))
+            parts.append(FieldLayout(field.name, spec, offset))
             offset += -(-spec.nbytes // self._alignment) * self._alignment
         return parts, offset
 
     def lend(
-        self, slot: Slot, parts: Iterable[Part], reader: Context, ended: SimpleQueue[Any]
+        self, slot: RingBuffer, parts: Iterable[FieldLayout], reader: Context, ended: SimpleQueue[Any]
     ) -> tuple[Lease, list[Tensor]]:
-        """Tensors of a buffer, for a context whose later work finds the batch there."""
+        """Lend a buffer to a context, whose later work waits for the batch; return the lease and the tensors."""
         if not self.host:
             with reader.lock:
                 reader.wait_for(slot.ready)
@@ -193,8 +193,8 @@ class Ring:
         return lease, [Tensor.of(part.spec, self.place, lease, part.offset) for part in parts]
 
 
-def write(target: memoryview, parts: Iterable[Part], batch: HostBatch) -> None:
-    """Write the fields of a batch into host memory, where its parts say."""
+def write(target: memoryview, parts: Iterable[FieldLayout], batch: HostBatch) -> None:
+    """Write the fields of a batch into host memory at the offsets of their layouts."""
     for part, field in zip(parts, batch.fields, strict=True):
         if part.spec.size:
             view = np.ndarray(part.spec.dims, NUMPY[part.spec.dtype], target, part.offset)

@@ -1,4 +1,4 @@
-"""What a loader is told, checked once."""
+"""Settings of a loader, validated at construction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fluidlite.loaders.assembly import Field
 from fluidlite.loaders.sources import Rows, Source, Transform
 
 YIELDS = ("samples", "sample lists", "batches")
-"""What a source gives, one after another."""
+"""Kinds of items that a source yields."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class Settings:
             )
 
     def share(self, samples: Any) -> Any:
-        """Of the samples of a batch those of this member: the parts differ by one at most.
+        """Return this member's part of a batch's samples; the parts' sizes differ by at most one.
 
-        Raises LoaderError: a batch has fewer samples than there are members.
+        Raises LoaderError if a batch has fewer samples than there are members.
         """
         if self.ranks == 1:
             return samples
@@ -107,7 +107,7 @@ class Settings:
 
     @property
     def batches(self) -> int | None:
-        """How many batches an epoch has; None: nobody knows before."""
+        """The number of batches in an epoch; None: unknown."""
         if self.source.samples is None or self.yields == "batches":
             return None
         if self.yields == "sample lists":
@@ -118,6 +118,6 @@ class Settings:
 
 
 def _at_least_one(name: str, value: Any, expected: str = "an int of 1 or more") -> None:
-    found = as_whole(value)
-    if found is None or found < 1:
+    number = as_whole(value)
+    if number is None or number < 1:
         raise LoaderError(f"{name} is {value!r}; expected {expected}")

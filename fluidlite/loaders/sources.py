@@ -1,4 +1,4 @@
-"""Sources: whatever holds samples, seen as rows that can be asked for by number, or as a stream."""
+"""Sources of samples: adapters to rows (random access by number) or to a stream."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from fluidlite.tensor.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 Numbers = range | np.ndarray[Any, np.dtype[np.int64]]
-"""Of samples: consecutive ones, or any."""
+"""Numbers of samples: consecutive or arbitrary ones."""
 Fields = dict[str, Any]
-"""A batch by the names of its fields; of samples that are tuples, by "0", "1", ..."""
+"""A batch by field names; for samples that are tuples, by "0", "1", ..."""
 
 
 class Rows:
-    """A source whose samples have numbers, from 0 to ``samples - 1``.
+    """A source with random access to its samples by number, from 0 to ``samples - 1``.
 
-    ``named``: the fields' names, where the source has some.
+    ``named``: the fields' names, if the source has names.
     """
 
     samples: int
     named: tuple[str, ...] | None = None
 
     def columns(self, numbers: Numbers) -> Fields | None:
-        """The fields of some samples as arrays; None: it has none, but single samples."""
+        """The fields of some samples as arrays; None: the source has no columns."""
         return None
 
     def fetch(self, numbers: Numbers) -> Sequence[Any]:
@@ -37,14 +37,14 @@ class Rows:
 
 
 class ArrayRows(Rows):
-    """Arrays whose first dim counts the samples; memory-mapped ones are read batch by batch."""
+    """Arrays whose first dim is the number of samples; memory-mapped ones are read batch by batch."""
 
     def __init__(self, arrays: Mapping[str, Array], named: bool) -> None:
         lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
         if -1 in lengths.values() or len(set(lengths.values())) != 1:
-            shown = ", ".join(f"{name}: {list(array.shape)}" for name, array in arrays.items())
+            shapes = ", ".join(f"{name}: {list(array.shape)}" for name, array in arrays.items())
             raise LoaderError(
-                f"the arrays of a source have different numbers of rows ({shown}); expected one row a sample in each"
+                f"the arrays of a source have different numbers of rows ({shapes}); expected one row a sample in each"
             )
         self.arrays = {name: array.view() for name, array in arrays.items()}
         for array in self.arrays.values():
@@ -53,9 +53,9 @@ class ArrayRows(Rows):
         self.named = tuple(arrays) if named else None
 
     def columns(self, numbers: Numbers) -> Fields:
-        """Rows of every array; a view where they are consecutive."""
-        chosen = slice(numbers.start, numbers.stop) if isinstance(numbers, range) else numbers
-        return {name: array[chosen] for name, array in self.arrays.items()}
+        """Rows of every array; a view if they are consecutive."""
+        selection = slice(numbers.start, numbers.stop) if isinstance(numbers, range) else numbers
+        return {name: array[selection] for name, array in self.arrays.items()}
 
     def fetch(self, numbers: Numbers) -> Sequence[Any]:
         """Rows one by one."""
@@ -66,10 +66,10 @@ class ArrayRows(Rows):
 
 
 class DatasetRows(Rows):
-    """What has ``len`` and ``[i]``: a list of samples, a torch Dataset, a Hugging Face dataset.
+    """An object with ``len`` and ``[i]``: a list of samples, a torch Dataset, a Hugging Face dataset.
 
-    A list of numbers is passed to ``__getitems__``, if it is there (torch's), or to ``[...]`` of what has
-    ``column_names`` (Hugging Face's), so that it reads them at once.
+    A whole batch is read by one call: ``__getitems__`` (torch) with a list of numbers, or ``[...]`` of a dataset with
+    ``column_names`` (Hugging Face).
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -86,33 +86,33 @@ class DatasetRows(Rows):
         """The columns of a Hugging Face dataset; others have none."""
         if self.named is None:
             return None
-        found = self.dataset[[int(number) for number in numbers]]
-        if not isinstance(found, Mapping):
+        fields = self.dataset[[int(number) for number in numbers]]
+        if not isinstance(fields, Mapping):
             raise LoaderError(
                 f"the source {type(self.dataset).__name__} has column_names, so that [list of numbers] gives a mapping "
-                f"of columns; got {type(found).__name__}"
+                f"of columns; got {type(fields).__name__}"
             )
-        return dict(found)
+        return dict(fields)
 
     def fetch(self, numbers: Numbers) -> Sequence[Any]:
-        """Samples, all at once where the dataset can."""
-        wanted = [int(number) for number in numbers]
-        several = getattr(self.dataset, "__getitems__", None)
-        if several is None or self.named is not None:
-            return [self.dataset[number] for number in wanted]
-        found = several(wanted)
-        if not hasattr(found, "__len__") or len(found) != len(numbers):
-            got = f"{len(found)} samples" if hasattr(found, "__len__") else type(found).__name__
+        """Read samples, by one call if the dataset supports that."""
+        indices = [int(number) for number in numbers]
+        get_items = getattr(self.dataset, "__getitems__", None)
+        if get_items is None or self.named is not None:
+            return [self.dataset[number] for number in indices]
+        samples = get_items(indices)
+        if not hasattr(samples, "__len__") or len(samples) != len(numbers):
+            got = f"{len(samples)} samples" if hasattr(samples, "__len__") else type(samples).__name__
             raise LoaderError(
                 f"__getitems__ of the source {type(self.dataset).__name__} gave {got} for {len(numbers)} numbers"
             )
-        return list(found)
+        return list(samples)
 
 
 class Stream:
-    """A source that is read from its beginning each time: a reader (a callable), or an iterable.
+    """A source that each epoch reads from the beginning: a reader (a callable), or an iterable.
 
-    ``samples``: how many there are, where the iterable has a len.
+    ``samples``: the number of samples, if the iterable has a len.
     """
 
     def __init__(self, source: Any) -> None:
@@ -124,10 +124,9 @@ class Stream:
             self.samples = len(source)
 
     def open(self) -> Iterator[Any]:
-        """Begin anew.
+        """Start reading from the beginning.
 
-        Raises LoaderError if it is a generator or another iterator that was begun before, or a reader that gives
-        nothing to iterate.
+        Raises LoaderError if the source is an iterator that was read before, or a reader that returns no iterable.
         """
         if self._once and self._used:
             raise LoaderError(
@@ -135,25 +134,25 @@ class Stream:
                 "\n  Do: give a function that makes one, such as the generator function itself"
             )
         self._used = True
-        found = self.source() if callable(self.source) else self.source
-        if not isinstance(found, Iterable) or isinstance(found, (str, bytes)):
+        items = self.source() if callable(self.source) else self.source
+        if not isinstance(items, Iterable) or isinstance(items, (str, bytes)):
             raise LoaderError(
-                f"the reader {getattr(self.source, '__name__', self.source)!r:.60} gave {type(found).__name__}; "
+                f"the reader {getattr(self.source, '__name__', self.source)!r:.60} gave {type(items).__name__}; "
                 "expected something to iterate: samples, one after another"
             )
-        return iter(found)
+        return iter(items)
 
 
 Source = Rows | Stream
 
 
 def source_of(source: Any, whole_batches: bool = False) -> Source:
-    """See what a source is.
+    """Adapt a source to Rows or Stream.
 
     ``source``: an array, a tuple of arrays (or memory-mapped ones), a mapping of names to arrays, the path of a
-    ``.npy`` file (or a mapping or tuple of such), a callable that makes an iterable (Fluid's reader), an object with
+    ``.npy`` file (or a mapping or tuple of such), a callable that returns an iterable (Fluid's reader), an object with
     ``len`` and ``[i]``, or an iterable.
-    ``whole_batches``: what it gives are batches, so that it is read in its own order.
+    ``whole_batches``: its items are batches, so that it is read in its own order.
     Raises LoaderError if it is none of these, or arrays differ in their numbers of rows.
     """
     if isinstance(source, (Rows, Stream)):
@@ -188,10 +187,10 @@ def _arrays(source: Any) -> dict[str, Array] | None:
         pairs = list(enumerate(source))
     else:
         return None
-    found = {str(name): _array(value) for name, value in pairs}
-    if not found or any(array is None for array in found.values()):
+    arrays = {str(name): _array(value) for name, value in pairs}
+    if not arrays or any(array is None for array in arrays.values()):
         return None
-    return {name: array for name, array in found.items() if array is not None}
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def _array(value: Any) -> Array | None:
@@ -208,17 +207,17 @@ def _array(value: Any) -> Array | None:
 
 
 def shuffled(samples: Iterator[Any], window: int, generator: np.random.Generator) -> Iterator[Any]:
-    """Samples of a stream in another order: each is drawn from the ``window`` that were read and not yet given."""
-    held: list[Any] = []
+    """Shuffle a stream: each sample is drawn from a buffer of ``window`` samples."""
+    buffer: list[Any] = []
     for sample in samples:
-        if len(held) < window:
-            held.append(sample)
+        if len(buffer) < window:
+            buffer.append(sample)
             continue
-        at = int(generator.integers(window))
-        held[at], sample = sample, held[at]
+        index = int(generator.integers(window))
+        buffer[index], sample = sample, buffer[index]
         yield sample
-    for at in generator.permutation(len(held)):
-        yield held[at]
+    for index in generator.permutation(len(buffer)):
+        yield buffer[index]
 
 
 Transform = Callable[[Any], Any]

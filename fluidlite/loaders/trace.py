@@ -1,4 +1,4 @@
-"""A trace of a loop over a loader: what workers did and when, beside the loop's own work, as a picture (SVG)."""
+"""Traces of a loop over a loader: the work of loader threads and of the loop over time, as an SVG picture."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1")
 
 
 class Span(NamedTuple):
-    """What was done for one batch, from one second of ``time.perf_counter`` to another.
+    """One piece of work for a batch, with its begin and end by ``time.perf_counter``.
 
     Attributes
     ----------
     what : str
-        Workers note "source" (reading and assembling) and "copy" (to the place); the loop may add its own.
+        Workers record "source" (reading and assembling) and "copy" (to the place); the loop may add others.
     number : int
-        The batch.
+        The number of the batch.
     begin, end : float
     """
 
@@ -36,10 +36,10 @@ def picture(spans: Iterable[Span], title: str = "") -> str:
     spans : iterable of Span
     title : str
     """
-    known = sorted(spans, key=lambda span: span.begin)
-    kinds = list(dict.fromkeys(span.what for span in known))
-    begin = known[0].begin if known else 0.0
-    length = max((span.end for span in known), default=begin) - begin or 1.0
+    ordered = sorted(spans, key=lambda span: span.begin)
+    kinds = list(dict.fromkeys(span.what for span in ordered))
+    begin = ordered[0].begin if ordered else 0.0
+    length = max((span.end for span in ordered), default=begin) - begin or 1.0
     height = TOP + len(kinds) * (ROW + GAP) + 36
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 20} {height}" font-family="sans-serif" '
@@ -51,7 +51,7 @@ def picture(spans: Iterable[Span], title: str = "") -> str:
         y = TOP + row * (ROW + GAP)
         lines.append(f'<text x="{LEFT - 10}" y="{y + ROW / 2 + 4:.0f}" text-anchor="end">{escape(kind)}</text>')
         lines.append(f'<rect x="{LEFT}" y="{y}" width="{WIDTH}" height="{ROW}" fill="#f4f4f4"/>')
-        for span in known:
+        for span in ordered:
             if span.what == kind:
                 x, wide = LEFT + (span.begin - begin) / length * WIDTH, (span.end - span.begin) / length * WIDTH
                 lines.append(_rectangle(span, x, y, max(wide, 0.8), _COLOURS[row % len(_COLOURS)]))
@@ -60,15 +60,15 @@ def picture(spans: Iterable[Span], title: str = "") -> str:
 
 
 def _rectangle(span: Span, x: float, y: float, wide: float, colour: str) -> str:
-    about = f"{span.what} of batch {span.number}: {(span.end - span.begin) * 1e3:.2f} ms"
-    drawn = (
+    tooltip = f"{span.what} of batch {span.number}: {(span.end - span.begin) * 1e3:.2f} ms"
+    rectangle = (
         f'<rect x="{x:.1f}" y="{y}" width="{wide:.1f}" height="{ROW}" fill="{colour}" stroke="white" '
-        f'stroke-width="0.5"><title>{escape(about)}</title></rect>'
+        f'stroke-width="0.5"><title>{escape(tooltip)}</title></rect>'
     )
     if wide < 16:
-        return drawn
+        return rectangle
     middle = f'x="{x + wide / 2:.1f}" y="{y + ROW / 2 + 4:.0f}"'
-    return drawn + f'<text {middle} fill="white" text-anchor="middle">{span.number}</text>'
+    return rectangle + f'<text {middle} fill="white" text-anchor="middle">{span.number}</text>'
 
 
 def _axis(y: int, length: float) -> list[str]:

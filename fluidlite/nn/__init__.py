@@ -1,4 +1,4 @@
-"""Networks: layers in order, trained by strategies, on any place.
+"""Networks: stacks of layers with training and evaluation, on any place.
 
 network = fluid.nn.Network([64], "cpu", optimizer=fluid.optimizer.Adam(0.01), loss="softmax_cross_entropy")
 network.add_layer(fluid.nn.Dense(64, "relu"))

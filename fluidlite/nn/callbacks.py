@@ -1,4 +1,4 @@
-"""Callbacks: what happens between batches and epochs of a training."""
+"""Callbacks: hooks between batches and epochs of a training."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ class Callback:
     Attributes
     ----------
     name : str
-        By which a checkpoint keeps its state.
+        The key of its state in checkpoints.
     on_all_processes : bool
-        Whether it is called in each process of a distributed training, or in the first alone.
+        Whether it is called in each process of a distributed training, or only in the first.
     """
 
     on_all_processes = False
 
     @property
     def name(self) -> str:
-        """By which a checkpoint keeps its state."""
+        """The key of its state in checkpoints."""
         return type(self).__name__
 
     def on_train_begin(self, network: Network, epochs: int, batches: int | None) -> None:
-        """Before the first batch; ``batches`` of an epoch, where the loader knows."""
+        """Called before the first batch; ``batches``: their number in an epoch, if known."""
 
     def on_batch_end(self, network: Network, logs: Logs) -> None:
-        """After a step: ``rows``, loss and metrics of this batch (of this process)."""
+        """Called after a step, with ``rows``, loss and metrics of this batch (of this process)."""
 
     def on_epoch_end(self, network: Network, logs: Logs) -> None:
-        """After an epoch: its entry of the history, with ``seconds`` and ``rows`` of it."""
+        """Called after an epoch, with its entry of the history, its ``seconds`` and ``rows``."""
 
     def on_train_end(self, network: Network) -> None:
-        """After the last epoch, and when an exception ends the training."""
+        """Called after the last epoch, also if an exception ends the training."""
 
     def stop(self) -> bool:
         """Whether to end the training after this epoch."""
         return False
 
     def state(self) -> Any:
-        """What a checkpoint keeps, as JSON can hold it."""
+        """The state for a checkpoint, as a JSON value."""
         return None
 
     def load_state(self, state: Any) -> None:
-        """Take what :meth:`state` gave."""
+        """Restore the result of :meth:`state`."""
 
 
 class EarlyStop(Callback):
-    """End the training when a number has not become better for some epochs.
+    """End the training when a value has not improved for some epochs.
 
     Parameters
     ----------
@@ -67,12 +67,12 @@ class EarlyStop(Callback):
     patience : int
         Epochs without improvement after which it ends.
     min_delta : float
-        A smaller change is none.
+        A smaller change is no improvement.
     highest : bool, optional
-        Whether more is better; default: for what is no loss or error.
+        Whether higher is better; default: unless the name ends with "loss" or "error".
     """
 
-    on_all_processes = True  # all decide alike: logs are those of all processes
+    on_all_processes = True  # logs are the same on all processes, so all decide equally
 
     def __init__(
         self, monitor: str = "loss", patience: int = 1, min_delta: float = 0.0, highest: bool | None = None
@@ -86,11 +86,11 @@ class EarlyStop(Callback):
 
     @property
     def name(self) -> str:
-        """With what it looks at."""
+        """Includes the monitored value."""
         return f"EarlyStop:{self.monitor}"
 
     def on_epoch_end(self, network: Network, logs: Logs) -> None:
-        """Compare the epoch with the best so far."""
+        """Compare the epoch's value with the best so far."""
         if self.monitor not in logs:
             raise NetworkError(
                 f"EarlyStop looks at {self.monitor!r}; the training has {', '.join(logs)}"
@@ -103,11 +103,11 @@ class EarlyStop(Callback):
             self.waited += 1
 
     def stop(self) -> bool:
-        """Whether it has waited long enough."""
+        """Whether ``patience`` epochs brought no improvement."""
         return self.waited >= self.patience
 
     def state(self) -> Any:
-        """The best value and how long it was waited."""
+        """The best value, and the number of epochs since."""
         return {"best": self.best, "waited": self.waited}
 
     def load_state(self, state: Any) -> None:
@@ -115,7 +115,7 @@ class EarlyStop(Callback):
 
 
 class Checkpoint(Callback):
-    """Save the network into a folder, over what it saved before.
+    """Save the network into a folder, replacing the previous checkpoint.
 
     Parameters
     ----------
@@ -125,9 +125,9 @@ class Checkpoint(Callback):
     every_batches : int
         0: not by batches.
     monitor : str, optional
-        Save by epochs only when this number is the best so far.
+        After an epoch, save only if this value is the best so far.
     highest : bool, optional
-        As of :class:`EarlyStop`.
+        As for :class:`EarlyStop`.
     """
 
     def __init__(
@@ -147,16 +147,16 @@ class Checkpoint(Callback):
 
     @property
     def name(self) -> str:
-        """With what it looks at."""
+        """Includes the monitored value."""
         return f"Checkpoint:{self.monitor or ''}"
 
     def on_batch_end(self, network: Network, logs: Logs) -> None:
-        """Save, if so many batches were trained."""
+        """Save after every ``every_batches`` batches."""
         if self.every_batches and network.state.step % self.every_batches == 0:
             network.save(self.folder)
 
     def on_epoch_end(self, network: Network, logs: Logs) -> None:
-        """Save, if so many epochs ended and this one is good enough."""
+        """Save after every ``every_epochs`` epochs, if the monitored value is the best."""
         if not self.every_epochs or network.state.epoch % self.every_epochs:
             return
         if self.monitor is not None:

@@ -1,4 +1,4 @@
-"""Checkpoints: values, optimizer state, random numbers, history and the loader's position, saved as one."""
+"""Checkpoints: values, optimizer state, random numbers, history and the loader's position, saved atomically."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def save(network: Network, folder: PathText) -> None:
         return
     state = network.state
     loader = network.checkpoint_loader
-    if loader is not None:  # a training is under way: where its loader stands goes with it
+    if loader is not None:  # a training is running: save its loader's position
         state.loader = loader.state() if hasattr(loader, "state") and callable(loader.state) else None
     record = {
         "format": _FORMAT,
@@ -51,7 +51,7 @@ def save(network: Network, folder: PathText) -> None:
 
 
 def _program(network: Network) -> Program:
-    """The program whose persistable variables are all that lives from run to run."""
+    """The program whose persistable variables are the network's values."""
     network.compile()
     return network.program
 
@@ -62,8 +62,8 @@ def _variables(network: Network) -> list[Variable]:
 
 def _layers(network: Network) -> list[dict[str, Any]]:
     layers = [{"kind": layer.kind, "name": layer.name, **layer.config()} for layer in network.layers]
-    found: list[dict[str, Any]] = json.loads(json.dumps(layers, default=repr))  # as they are read again
-    return found
+    result: list[dict[str, Any]] = json.loads(json.dumps(layers, default=repr))  # in the form in which they are read
+    return result
 
 
 def load(network: Network, folder: PathText) -> None:
@@ -88,7 +88,7 @@ def load(network: Network, folder: PathText) -> None:
         set_values(_variables(network), values, network.place)
     if seed != network.seed:
         network.seeded(seed)
-    if network.group.rank:  # the first process saved: this one has drawn as often, of its own numbers
+    if network.group.rank:  # saved by the first process: this one has drawn as often, from its own seed
         runs = {(stream, network.member_seed if own == seed else own): count for (stream, own), count in runs.items()}
     network.scope.set_random_runs(runs)
     network.state = state
@@ -104,11 +104,13 @@ def _parsed(text: bytes, path: Any) -> dict[str, Any]:
 
 
 def _check_layers(network: Network, saved: Any, path: Any) -> None:
-    own = _layers(network)
+    layers = _layers(network)
     if not isinstance(saved, list):
         raise SavedModelError(f"{path} is malformed: layers is {type(saved).__name__}")
-    for number, (mine, theirs) in enumerate(zip(own, saved, strict=False)):
-        if mine != theirs:
-            raise SavedModelError(f"{path} is of another network: layer {number} is {theirs!r:.200}; here it is {mine}")
-    if len(own) != len(saved):
-        raise SavedModelError(f"{path} is of another network: it has {len(saved)} layers; here there are {len(own)}")
+    for number, (layer, saved_layer) in enumerate(zip(layers, saved, strict=False)):
+        if layer != saved_layer:
+            raise SavedModelError(
+                f"{path} is of another network: layer {number} is {saved_layer!r:.200}; here it is {layer}"
+            )
+    if len(layers) != len(saved):
+        raise SavedModelError(f"{path} is of another network: it has {len(saved)} layers; here there are {len(layers)}")

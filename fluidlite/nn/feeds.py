@@ -1,4 +1,4 @@
-"""Batches as feeds: what a loader yields, by the names of a network's variables."""
+"""Convert batches of a loader to feeds, by the names of a network's variables."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Feed = dict[str, Any]
 
 
 def feed_of(batch: Any, variables: Sequence[Variable], what: str) -> Feed:
-    """A batch as a feed of the variables; a mapping by their names, or a sequence in their order.
+    """Convert a batch, a mapping by name or a sequence in order, to a feed of the variables.
 
-    Raises NetworkError: it has not what the network needs, or not as many rows for each.
+    Raises NetworkError if it lacks a field, or the fields differ in their number of rows.
     """
     names = [variable.name for variable in variables]
     if isinstance(batch, Mapping):
@@ -43,7 +43,7 @@ def feed_of(batch: Any, variables: Sequence[Variable], what: str) -> Feed:
 
 
 def _fitted(value: Any, variable: Variable) -> Any:
-    """Labels as a vector get the dim of 1 that operators read; what is no array becomes one."""
+    """Convert a value to an array; a vector of labels gets the trailing dim of 1 that operators expect."""
     if isinstance(value, Tensor):
         return value
     array = np.asarray(value)
@@ -56,7 +56,7 @@ def _fitted(value: Any, variable: Variable) -> Any:
 
 
 def rows_of(feed: Mapping[str, Any], what: str) -> int:
-    """How many rows a feed has: its fields have equally many."""
+    """Return the number of rows of a feed; raise NetworkError if its fields differ."""
     counts = {name: _rows(value) for name, value in feed.items()}
     if len(set(counts.values())) > 1:
         raise NetworkError(
@@ -70,7 +70,7 @@ def _rows(value: Any) -> int:
 
 
 def shard_of(feed: Feed, rank: int, ranks: int, what: str) -> Feed:
-    """The rows of one of several processes: the rank-th part, parts differing by one row at most."""
+    """Return the rows of process ``rank``; the parts differ by at most one row."""
     if ranks == 1:
         return feed
     rows = rows_of(feed, what)
@@ -85,10 +85,10 @@ def shard_of(feed: Feed, rank: int, ranks: int, what: str) -> Feed:
 def batches(
     source: Iterable[Any], variables: Sequence[Variable], what: str, skip: int = 0, rank: int = 0, ranks: int = 1
 ) -> Iterator[tuple[int, Feed, int]]:
-    """Yield the batches of a loader as feeds: their numbers, the feeds, their rows.
+    """Yield for each batch of a loader its number, its feed and its number of rows.
 
-    ``skip``: batches that are passed over.
-    ``rank``, ``ranks``: of each batch the part of one of several processes.
+    ``skip``: the number of batches to skip.
+    ``rank``, ``ranks``: of each batch, yield the part of one of several processes.
     """
     if isinstance(source, (str, bytes, Mapping)) or not isinstance(source, Iterable):
         raise NetworkError(f"{what} is {type(source).__name__}; expected a loader: an iterable of batches")
@@ -107,12 +107,12 @@ def batches(
 
 
 class FastFeeds:
-    """Feeds of batches that are as the variables are declared, without looking at more than that.
+    """The fast path of :func:`feed_of`, for batches that match the variables' declarations.
 
-    A small network takes as long for a step as :func:`feed_of` takes for a batch.
+    :func:`feed_of` takes as long for a batch as a small network for a step.
 
-    ``variables``: two, input and label; of others all batches take the slow path.
-    ``rows``: of the feed that was made last.
+    ``variables``: input and label; with another number of variables, all batches take the slow path.
+    ``rows``: the number of rows of the last feed.
     """
 
     def __init__(self, variables: Sequence[Variable]) -> None:
@@ -122,7 +122,7 @@ class FastFeeds:
         self.rows = 0
 
     def feed(self, batch: Any) -> Feed | None:
-        """The batch as a feed; None if it is not plainly one."""
+        """Return the batch as a feed; None: take the slow path."""
         kind = type(batch)
         if kind is tuple or kind is list:
             if len(batch) != 2:
@@ -141,7 +141,7 @@ class FastFeeds:
             key = x.spec, y.spec
         else:
             return None
-        if key != self._key:  # dims and dtypes that are those of the batch before are not checked again
+        if key != self._key:  # dims and dtypes of the last batch are not checked again
             if not self._fit((x, y)):
                 return None
             self._key, self.rows = key, _rows(x)

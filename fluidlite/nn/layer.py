@@ -1,4 +1,4 @@
-"""Layer: one step of a network, with its parameters, its buffers and a queue of its own."""
+"""Layer: one stage of a network, with its parameters, its buffers and its own queue."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from fluidlite.tensor.tensor_spec import Spec
 if TYPE_CHECKING:
     from fluidlite.nn.network import Network
 
-_Known = TypeVar("_Known")
+_Assigned = TypeVar("_Assigned")
 
 
 class Layer:
-    """Base of all layers: a subclass says its kind, what it expects, and what it appends to a program.
+    """Base of all layers: a subclass defines its kind, the input that it expects, and its operators.
 
-    A layer belongs to one network. What it is made of is known once it was added; its values are there once the network
-    was set up.
+    A layer belongs to one network. Its variables exist once it was added, and their values once the network was set up.
 
     Parameters
     ----------
@@ -38,20 +37,20 @@ class Layer:
     ----------
     network : Network or None
     input, output : Variable
-        The input of a layer is the output of the one before: the same variable, and so the same memory.
+        The input of a layer is the output of the previous one: the same variable, and so the same memory.
     parameters : list of Parameter
-        What training changes, by the order in which it was made.
+        The trainable parameters, in the order of their creation.
     state : list of Variable
-        What else lives from run to run: averages of a normalisation.
+        Other persistable variables, such as the averages of a normalisation.
     startup : Program
-        It gives parameters and state their first values.
+        It initialises parameters and state.
     context : Context or None
-        The queue on which it allocates and initialises; None before the network is set up and after it was closed.
+        The queue of its allocation and initialisation; None before the network is set up and after it was closed.
     """
 
     kind = "layer"
     configured: tuple[str, ...] = ()
-    """Attributes that :meth:`config` tells."""
+    """Names of the attributes that :meth:`config` returns."""
 
     def __init__(self, name: str | None = None) -> None:
         if name is not None and (not isinstance(name, str) or not name):
@@ -67,10 +66,10 @@ class Layer:
         self._input: Variable | None = None
         self._output: Variable | None = None
 
-    # What a subclass says
+    # Overridden by subclasses
 
     def expects(self, spec: Spec) -> str | None:
-        """What the layer expects of its input, in words, if ``spec`` is not that; None if it is."""
+        """Describe the expected input, if ``spec`` does not fit; return None if it fits."""
         return None
 
     def build(self, x: Variable) -> Variable:
@@ -78,53 +77,53 @@ class Layer:
         raise NotImplementedError(f"{type(self).__name__} must define build")
 
     def config(self) -> dict[str, Any]:
-        """The numbers that make the layer what it is, as JSON can hold them; saved networks are compared by it."""
+        """The layer's configuration for JSON, by which saved networks are compared."""
         return {name: getattr(self, name) for name in self.configured}
 
-    # What a network asks
+    # Used by networks
 
     @property
     def input(self) -> Variable:
-        """The output of the layer before, or the network's input."""
-        return self._known(self._input)
+        """The output of the previous layer, or the network's input."""
+        return self._assigned(self._input)
 
     @property
     def output(self) -> Variable:
-        """What the layer makes: its gradient and the next layer read it."""
-        return self._known(self._output)
+        """The layer's output, which its gradient and the next layer read."""
+        return self._assigned(self._output)
 
-    def _known(self, found: _Known | None) -> _Known:
-        if found is None:
+    def _assigned(self, value: _Assigned | None) -> _Assigned:
+        if value is None:
             raise NetworkError(f"{self} is in no network yet\n  Do: network.add_layer(layer)")
-        return found
+        return value
 
     def add_to(self, network: Network, number: int, x: Variable) -> None:
-        """Append the layer to a network's program; ``x`` is what it reads."""
+        """Append the layer to a network's program; ``x`` is its input."""
         what = f"layer {number}, {self}"
         expected = self.expects(x._spec())
         if expected is not None:
-            before = network.layers[number - 1] if number else None
-            source = f"the output of layer {number - 1}, {before}" if before is not None else "the network's input"
+            previous = network.layers[number - 1] if number else None
+            source = f"the output of layer {number - 1}, {previous}" if previous is not None else "the network's input"
             raise NetworkError(
                 f"{what}: its input is {source}, {list(x.shape)} {x.dtype}; expected {expected}"
                 "\n  Do: add a layer between that changes the dims (Flatten, Reshape), or change one of the two"
             )
         block = network.program.global_block()
-        known = set(block.vars)
+        names_before = set(block.vars)
         try:
-            made = self.build(x)
+            output = self.build(x)
         except ProgramError as exc:
             raise located(exc, what) from exc
-        if not isinstance(made, Variable) or made.block.program is not network.program:
-            raise NetworkError(f"{what}: build returned {made!r:.80}; expected a Variable of the network's program")
-        new = [variable for name, variable in block.vars.items() if name not in known]
+        if not isinstance(output, Variable) or output.block.program is not network.program:
+            raise NetworkError(f"{what}: build returned {output!r:.80}; expected a Variable of the network's program")
+        new = [variable for name, variable in block.vars.items() if name not in names_before]
         self.parameters = [v for v in new if isinstance(v, Parameter) and v.trainable]
         self.state = [v for v in new if v.persistable and not (isinstance(v, Parameter) and v.trainable)]
-        self._input, self._output = x, made
+        self._input, self._output = x, output
         self.network, self.number = network, number
 
     def detach(self) -> None:
-        """Forget the network that did not take it."""
+        """Reset the layer after a network refused it."""
         self.network, self.number, self.name = None, -1, self._user_name or ""
         self.startup = Program()
         self.parameters, self.state = [], []
@@ -134,12 +133,12 @@ class Layer:
 
     @property
     def parameter_count(self) -> int:
-        """How many numbers training changes."""
+        """The number of elements of its trainable parameters."""
         return sum(prod(parameter.shape) for parameter in self.parameters)
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of the gradients of its parameters: as many as those of the parameters themselves."""
+        """Bytes of the gradients of its parameters: equal to those of the parameters."""
         return _nbytes(self.parameters)
 
     @property
@@ -148,40 +147,40 @@ class Layer:
         return _nbytes(self.parameters) + _nbytes(self.state)
 
     def output_bytes(self, rows: int = 1) -> int:
-        """Bytes of its output for so many rows."""
+        """Bytes of its output for a number of rows."""
         spec = self.output._spec()
         return prod(rows if d < 0 else d for d in spec.dims) * ITEMSIZE[spec.dtype]
 
     # Values
 
     def tensor(self, parameter: Parameter | Variable | str) -> Tensor:
-        """The memory of a parameter or of state: the layer's own, to which later runs write.
+        """The tensor of a parameter or of state, to which later runs write.
 
         Raises
         ------
         NetworkError
-            If it is none of this layer's, or the network has not been set up or was closed.
+            If the layer has no such parameter, or the network has not been set up or was closed.
         """
-        network = self._known(self.network)
+        network = self._assigned(self.network)
         name = parameter if isinstance(parameter, str) else parameter.name
         own = {variable.name for variable in (*self.parameters, *self.state)}
         full = name if name in own else f"{self.name}.{name}"
         if full not in own:
             raise NetworkError(f"{self} has no parameter {name!r}; it has {', '.join(sorted(own)) or 'none'}")
-        found = network.scope.find_var(full)
-        if found is None or not found.tensor.initialized:
+        holder = network.scope.find_var(full)
+        if holder is None or not holder.tensor.initialized:
             raise NetworkError(f"parameter {full!r} has no memory\n  Do: network.set_up()")
-        return found.tensor
+        return holder.tensor
 
     def queue(self) -> Context:
-        """The layer's queue, made when it is first asked for."""
-        place = self._known(self.network).place
+        """The layer's queue, created at its first use."""
+        place = self._assigned(self.network).place
         if self.context is None or self.context.closed:
             self.context = new_context(place)
         return self.context
 
     def attr(self, initializer: Any) -> Any:
-        """What ``param_attr`` and ``bias_attr`` take: a ParamAttr as it is, an initializer, None, or False for none."""
+        """Convert an initializer to a ParamAttr, for ``param_attr`` and ``bias_attr``; other values are unchanged."""
         if initializer is None or isinstance(initializer, (bool, ParamAttr)):
             return initializer
         return ParamAttr(initializer=initializer)

@@ -1,4 +1,4 @@
-"""Losses: what training makes small, as strategies of a network."""
+"""Losses: the functions that training minimizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Cost = Callable[[Variable, Variable], Variable]
 
 
 class Loss:
-    """A cost of predictions and labels.
+    """A loss function of predictions and labels.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Loss:
 
 
 class CrossEntropy(Loss):
-    """-log of the probability of the label's class; the last layer gives probabilities (softmax)."""
+    """-log of the probability of the label's class; the last layer returns probabilities (softmax)."""
 
     def __init__(self) -> None:
         super().__init__(layers.cross_entropy, [1], "int64")
@@ -60,7 +60,7 @@ class SoftmaxCrossEntropy(Loss):
     def __init__(self) -> None:
         def softmax_cross_entropy(prediction: Variable, label: Variable) -> Variable:
             cost = layers.softmax_with_cross_entropy(prediction, label)
-            assert isinstance(cost, Variable)  # a pair only if the softmax is asked for
+            assert isinstance(cost, Variable)  # a pair only if the softmax is requested
             return cost
 
         super().__init__(softmax_cross_entropy, [1], "int64")
@@ -81,7 +81,7 @@ class SquaredError(Loss):
 
 
 class Huber(Loss):
-    """Half the square up to ``delta``, then a line.
+    """The Huber loss: half the squared error up to ``delta``, linear beyond.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ BY_NAME: dict[str, Callable[[], Loss]] = {
 
 
 def loss_of(loss: Any) -> Loss:
-    """The loss that a user names, or gives."""
+    """Convert a name, a Loss object or a function to a loss."""
     if isinstance(loss, Loss):
         return loss
     if isinstance(loss, str) and loss in BY_NAME:

@@ -1,4 +1,4 @@
-"""Whether a place has memory for a network's parameters, before anything is allocated."""
+"""Check that a place has memory for a network's parameters, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def available_bytes(network: Network) -> int | None:
-    """What the place may still hold: by its limit or its size, without what is used; None if nobody knows."""
+    """The free bytes of the place: its limit or size without the used bytes; None if unknown."""
     memory = memory_of(network.place)
     bounds = [bound for bound in (memory.limit, devices.unit(network.place).info.memory) if bound is not None]
     return min(bounds) - memory.stats().used if bounds else None
 
 
 def check_memory(network: Network, layers: Sequence[Layer], state_bytes: int = 0) -> None:
-    """Raise OutOfMemoryError if the parameters, with gradients and state, are more than the place may hold.
+    """Raise OutOfMemoryError if parameters, gradients and state exceed the place's free memory.
 
-    ``state_bytes`` are those of the optimizer. Outputs are not counted but for one row: their bytes depend on the
-    batch. Nothing is counted once the values are there.
+    ``state_bytes``: bytes of the optimizer's state. Outputs count for one row only, since their size depends on the
+    batch.
     """
     free = available_bytes(network)
     if free is None:

@@ -1,4 +1,4 @@
-"""Metrics: numbers that a program computes beside the loss, averaged over rows."""
+"""Metrics: values that a program computes in addition to the loss, averaged over rows."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Metric:
 
     def build(self, prediction: Variable, label: Variable) -> Variable:
         """Append it to the program."""
-        made = self.measure(prediction, label)
-        if not isinstance(made, Variable):
-            raise NetworkError(f"metric {self.name!r} returned {made!r:.80}; expected a Variable of one element")
-        return made
+        value = self.measure(prediction, label)
+        if not isinstance(value, Variable):
+            raise NetworkError(f"metric {self.name!r} returned {value!r:.80}; expected a Variable of one element")
+        return value
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -63,17 +63,17 @@ BY_NAME: dict[str, Callable[[], Metric]] = {"accuracy": Accuracy, "absolute_erro
 
 
 def metrics_of(metrics: Iterable[Metric | str]) -> tuple[Metric, ...]:
-    """The metrics that a user names, or gives."""
+    """Convert names and Metric objects to metrics."""
     if isinstance(metrics, (str, Metric)):
         metrics = (metrics,)
-    found: list[Metric] = []
+    result: list[Metric] = []
     for item in metrics:
         metric: Any = BY_NAME[item]() if isinstance(item, str) and item in BY_NAME else item
         if not isinstance(metric, Metric):
             raise NetworkError(
                 f"a metric is {item!r:.80}; expected one of {', '.join(BY_NAME)}, or an object of fluid.nn.metrics"
             )
-        if any(metric.name == other.name for other in found):
+        if any(metric.name == other.name for other in result):
             raise NetworkError(f"two metrics are called {metric.name!r}\n  Do: name one of them")
-        found.append(metric)
-    return tuple(found)
+        result.append(metric)
+    return tuple(result)

@@ -1,4 +1,4 @@
-"""Network: a stack of layers that is trained, evaluated and asked, on any place."""
+"""Network: a stack of layers with training, evaluation and prediction, on any place."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ from fluidlite.program.variable import Variable
 
 
 class Network:
-    """Layers in order, with the strategies that train them.
+    """A stack of layers, with loss, optimizer and metrics.
 
     Parameters
     ----------
     input_shape : sequence of int
-        Dims of one row of the input; rows are the first dim of a batch.
+        Dims of one row of the input; the first dim of a batch is the rows.
     place : Place or str
-        Where it lives and runs.
-    optimizer : Optimizer, or callable that makes one, optional
+        The place of its values and runs.
+    optimizer : Optimizer, or callable that returns one, optional
         Of ``fluid.optimizer``. A callable is called while the network's program is the default one, so that it may
-        append a schedule of the learning rate. None: the network can not be trained.
+        append a schedule of the learning rate. None: the network cannot be trained.
     loss : Loss, str or callable, optional
         Of ``fluid.nn.losses``, its name, or ``cost(prediction, label)``.
     loader : iterable of batches, optional
-        What is trained on unless ``train`` and ``batched_train`` are told otherwise.
+        The default loader of ``train`` and ``batched_train``.
     metrics : Metric or str, or several
     input_dtype : str
     seed : int, optional
-        Of all random numbers: first values, dropout. None: drawn; the network says which.
+        Seed of all random numbers: initial values, dropout. None: a random seed, the attribute ``seed``.
     distributed : bool
-        Train with all processes that ``mpirun`` started: each takes its rows of every batch, and gradients are summed.
+        Train with all processes that ``mpirun`` started: each processes its rows of a batch; gradients are summed.
     mode, fallback : str, optional
-        As of ``fluid.Executor``.
+        As for ``fluid.Executor``.
     input_name, label_name : str
-        Keys of feeds.
+        Names of the fed variables.
 
     Attributes
     ----------
@@ -68,9 +68,9 @@ class Network:
     program : Program
         Forward, and after :meth:`compile` the whole training step.
     scope : Scope
-        Values, by name.
+        The scope of the values.
     state : TrainingState
-        How far training came, with its history.
+        The progress of the training, with its history.
 
     Raises
     ------
@@ -105,7 +105,7 @@ class Network:
         self.distributed = bool(distributed)
         self.group: Group = world() if distributed else single()
         self.checkpoint_loader: Any = None
-        """The loader of the training under way, whose position a checkpoint holds."""
+        """The loader of the running training, whose position checkpoints store."""
         self.layers: list[Layer] = []
         self.program = Program()
         self.scope = Scope()
@@ -125,7 +125,7 @@ class Network:
     # Building
 
     def seeded(self, seed: int) -> None:
-        """Take a seed for all random numbers; first values that are there already stay."""
+        """Set the seed of all random numbers; existing values stay."""
         self.seed = seed
         for layer in self.layers:
             layer.startup.random_seed = seed
@@ -135,11 +135,11 @@ class Network:
 
     @property
     def member_seed(self) -> int:
-        """The seed of the training step: each of several processes drops other elements."""
+        """The seed of the training step; it differs between processes."""
         return member_seed(self.seed, self.group)
 
     def add_layer(self, layer: Layer) -> Layer:
-        """Add a layer to the end; it is checked against the output of the one before and the memory of the place.
+        """Append a layer; it is checked against the output of the previous one and the memory of the place.
 
         Parameters
         ----------
@@ -153,10 +153,10 @@ class Network:
         Raises
         ------
         NetworkError
-            It does not fit the output of the layer before, writes over an output that backward still needs, is in a
-            network already, or the network was compiled.
+            It does not fit the output of the previous layer, overwrites an output that backward needs, is in a network
+            already, or the network was compiled.
         OutOfMemoryError
-            The place has less memory than the parameters take, with their gradients.
+            The place has less memory than the parameters and their gradients need.
         """
         if not isinstance(layer, Layer):
             raise NetworkError(f"add_layer got {layer!r:.80}; expected a layer, such as fluid.nn.Dense(10)")
@@ -171,7 +171,7 @@ class Network:
         if any(layer.name == other.name for other in self.layers):
             raise NetworkError(f"layer {number} is called {layer.name!r}, as one before\n  Do: name it otherwise")
         block = self.program.global_block()
-        before = len(block.ops)
+        op_count = len(block.ops)
         layer.startup.random_seed = self.seed
         try:
             with (
@@ -180,7 +180,7 @@ class Network:
                 name_scope(layer.name),
             ):
                 layer.add_to(self, number, x)
-                check_overwrites(self, layer, before)
+                check_overwrites(self, layer, op_count)
                 check_memory(self, [*self.layers, layer])
         except BaseException:
             layer.detach()
@@ -189,7 +189,7 @@ class Network:
         return layer
 
     def compile(self) -> Programs:
-        """Build the programs of prediction, evaluation and training, once; called by whatever needs them."""
+        """Build the programs of prediction, evaluation and training, at the first call."""
         self._open()
         if self._programs is None:
             if not self.layers:
@@ -199,12 +199,12 @@ class Network:
         return self._programs
 
     def set_up(self) -> None:
-        """Allocate and initialise all layers, each on a queue of its own, side by side; once.
+        """Allocate and initialise all layers in parallel, each on its own queue, at the first call.
 
         Raises
         ------
         OutOfMemoryError
-            The place has less memory than parameters, gradients and the optimizer's state take.
+            The place has less memory than parameters, gradients and the optimizer's state need.
         """
         programs = self.compile()
         if not self._is_set_up:
@@ -212,7 +212,7 @@ class Network:
             self._is_set_up = True
 
     def close(self) -> None:
-        """Let go of all memory and queues, side by side; may be called twice. The network cannot be used afterwards."""
+        """Release all memory and queues; may be called twice. The network cannot be used afterwards."""
         if not self.closed:
             self.closed = True
             self.executor.close()
@@ -231,7 +231,7 @@ class Network:
     # Using
 
     def forward(self, x: Any) -> np.ndarray[Any, Any]:
-        """Return what the last layer makes of a batch, as in evaluation: nothing is dropped or updated.
+        """Return the last layer's output for a batch, in evaluation mode: without dropout and updates.
 
         Parameters
         ----------
@@ -240,32 +240,32 @@ class Network:
         Raises
         ------
         FluidError
-            With the layer's operator; the next call works.
+            The message names the layer's operator; the network stays usable.
         """
         self.set_up()
         programs = self.compile()
         feed = feed_of(x, [self.input], "the input")
-        (found,) = self.executor.run(programs.predict, feed, programs.predicted, scope=self.scope)
-        result: np.ndarray[Any, Any] = found
+        (output,) = self.executor.run(programs.predict, feed, programs.predicted, scope=self.scope)
+        result: np.ndarray[Any, Any] = output
         return result
 
     __call__ = forward
 
     def predict(self, source: Any, batch_size: int | None = None) -> np.ndarray[Any, Any]:
-        """Return what the last layer makes of all rows.
+        """Return the last layer's output for all rows.
 
         Parameters
         ----------
         source : array, Tensor or iterable of batches
-            Batches may hold labels too. A loader whose samples have no names yields inputs and labels; one of inputs
-            alone says so, ``names=["input"]``.
+            Batches may also contain labels. The samples of a loader without names are inputs and labels; for inputs
+            alone set ``names=["input"]``.
         batch_size : int, optional
-            Rows of an array that are computed at once; default: all.
+            Number of rows of an array in one run; default: all.
         """
         return training.predict(self, source, batch_size)
 
     def evaluate(self, source: Any = None) -> dict[str, float]:
-        """Return loss and metrics over all rows, as means; nothing is dropped or updated.
+        """Return the means of loss and metrics over all rows, in evaluation mode.
 
         Parameters
         ----------
@@ -282,7 +282,7 @@ class Network:
         callbacks: Iterable[Callback] = (),
         resume: bool = False,
     ) -> list[dict[str, float]]:
-        """Train on the whole dataset at once: one step an epoch.
+        """Train on the whole dataset as one batch: one step an epoch.
 
         Parameters
         ----------
@@ -296,7 +296,7 @@ class Network:
         list of dict
             The history of these epochs.
         """
-        return training.train(self, loader, epochs, validation, callbacks, resume, whole=True)
+        return training.train(self, loader, epochs, validation, callbacks, resume, full_batch=True)
 
     def batched_train(
         self,
@@ -314,13 +314,13 @@ class Network:
             Such as ``fluid.loaders.BatchedLoader``; a batch is a mapping of names, or a tuple (x, y). Default: the
             network's loader.
         epochs : int
-            How often it is iterated over.
+            Number of iterations over the loader.
         validation : iterable of batches, or a tuple of arrays, optional
             Evaluated after each epoch, as ``validation_loss`` and so on.
         callbacks : iterable of Callback
         resume : bool
-            Go on with the call in which the loaded checkpoint was saved: ``epochs`` counts from where that began. With
-            nothing loaded it begins at the start.
+            Continue the call in which the loaded checkpoint was saved: ``epochs`` counts from the start of that call.
+            Without a loaded checkpoint, train from the start.
 
         Returns
         -------
@@ -330,16 +330,16 @@ class Network:
         Raises
         ------
         NetworkError
-            No optimizer, loss or loader; batches that do not fit; no batches at all.
+            There is no optimizer, loss or loader, batches do not fit, or there are no batches.
         """
-        return training.train(self, loader, epochs, validation, callbacks, resume, whole=False)
+        return training.train(self, loader, epochs, validation, callbacks, resume, full_batch=False)
 
     def stepwise(self) -> Steps:
-        """Forward, backward and step as three calls, with every layer's output in memory between them."""
+        """Return forward, backward and update as separate calls, with every layer's output in memory between them."""
         self.set_up()
         return Steps(self)
 
-    # What there is
+    # Reports and checkpoints
 
     def summary(self, rows: int | None = None) -> Summary:
         """Layers with shapes, parameters, bytes, kernels and place; ``print(network.summary())``.
@@ -347,25 +347,25 @@ class Network:
         Parameters
         ----------
         rows : int, optional
-            For which kernels are chosen, and outputs are counted.
+            Number of rows for the selection of kernels and the size of outputs.
         """
         return summarise(self, rows)
 
     def save(self, folder: PathText) -> None:
         """Save values, optimizer state, random numbers, history and the loader's position.
 
-        After a kill at any moment the folder holds all of the old or all of the new. Of several processes the first
-        saves.
+        The save is atomic: after a kill at any moment the folder holds the old checkpoint or the new one. In a
+        distributed training the first process saves.
 
         Raises
         ------
         SavedModelError
-            The folder cannot be written; what was saved before is still there.
+            The folder cannot be written; the previous checkpoint is unchanged.
         """
         checkpoint.save(self, folder)
 
     def load(self, folder: PathText) -> None:
-        """Load what :meth:`save` wrote, of a network of equal layers; the place may be another.
+        """Load a checkpoint of :meth:`save`, of a network with equal layers; the place may differ.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Whether a layer writes over an output of an earlier one that backward still reads."""
+"""Check that a layer does not overwrite an earlier output that backward reads."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def check_overwrites(network: Network, layer: Layer, before: int) -> None:
-    """Raise NetworkError if an operator from number ``before`` on writes over what backward reads.
+    """Raise NetworkError if an operator from number ``before`` on overwrites a variable that backward reads.
 
-    A layer's input is the memory of the output before it: who writes there changes what that layer, and every other
-    reader, has made its numbers of. What is read is seen by building backward on a copy.
+    A layer's input is the previous layer's output: a write changes the values that its readers have used. The check
+    builds backward on a copy of the program.
     """
     block = network.program.global_block()
-    made = {name for op in block.ops[:before] for name in op.output_arg_names} | {network.input.name}
+    outputs = {name for op in block.ops[:before] for name in op.output_arg_names} | {network.input.name}
     written = [
         (op, name)
         for op in block.ops[before:]
         for name in op.output_arg_names
-        if name in made and not block.var(name).persistable
+        if name in outputs and not block.var(name).persistable
     ]
     if not written or not is_float(layer.output.dtype):
         return

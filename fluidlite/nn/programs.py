@@ -1,4 +1,4 @@
-"""The programs of a network: prediction, evaluation, training, and the first values of what training adds."""
+"""The programs of a network: prediction, evaluation, training, and initialisation of the optimizer's state."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Programs:
-    """What a network runs.
+    """The programs of a network.
 
-    ``predict``: forward alone, as in evaluation; ``predicted`` is what is fetched of it.
-    ``test``: forward, loss and metrics, as in evaluation; None without a loss.
-    ``train``: one step; None without a loss and an optimizer.
-    ``startup``: first values of the optimizer's state.
+    ``predict``: forward in evaluation mode; ``predicted`` are its fetches.
+    ``test``: forward, loss and metrics in evaluation mode; None without a loss.
+    ``train``: one training step; None without a loss and an optimizer.
+    ``startup``: initialises the optimizer's state.
     ``fetches``: names of the loss and the metrics.
-    ``state_bytes``: of the optimizer's state.
+    ``state_bytes``: bytes of the optimizer's state.
     """
 
     predict: Program
@@ -48,10 +48,10 @@ class Programs:
 
 
 def build_programs(network: Network, names: unique_name.Generator) -> Programs:
-    """Build all programs of a network; if one cannot be built, the network's is as it was.
+    """Build all programs of a network; on an error the network's own program is unchanged.
 
-    Raises NetworkError, GradientError, ShapeError, DtypeError: the loss or a metric does not fit the last layer, or the
-    optimizer cannot train it.
+    Raises NetworkError, GradientError, ShapeError or DtypeError if the loss or a metric does not fit the last layer, or
+    the optimizer cannot train it.
     """
     main = network.program
     prediction = network.layers[-1].output
@@ -72,10 +72,10 @@ def _add_loss(network: Network, built: Programs, prediction: Variable) -> None:
     loss = network.loss(prediction, built.label)
     if not isinstance(loss, Variable) or prod(loss.shape) != 1 or not is_float(loss.dtype):
         raise NetworkError(f"the loss {network.loss!r} made {loss!r:.80}; expected one floating-point number")
-    measured = [metric.build(prediction, built.label) for metric in network.metrics]
-    for variable in measured:
+    metrics = [metric.build(prediction, built.label) for metric in network.metrics]
+    for variable in metrics:
         variable.stop_gradient = True
-    built.fetches = [loss.name, *(variable.name for variable in measured)]
+    built.fetches = [loss.name, *(variable.name for variable in metrics)]
 
 
 def _add_training(network: Network, built: Programs) -> None:
@@ -87,14 +87,14 @@ def _add_training(network: Network, built: Programs) -> None:
         raise NetworkError(
             f"the optimizer is {network.optimizer!r:.80}; expected one of fluid.optimizer, or a function that makes one"
         )
-    before = set(main.global_block().vars)
+    names_before = set(main.global_block().vars)
     optimizer.minimize(main.global_block().var(built.fetches[0]), built.startup)
     if network.distributed:
         from fluidlite.distributed.transform import insert_collectives
 
         members = network.group.size
         insert_collectives(main, built.fetches[0], "rows", members, rows_of=network.input.name)
-    added = [v for name, v in main.global_block().vars.items() if name not in before]
+    added = [v for name, v in main.global_block().vars.items() if name not in names_before]
     state = [v for v in added if v.persistable and not isinstance(v, Parameter)]
     built.state_bytes = sum(prod(v.shape) * ITEMSIZE[v.dtype] for v in state)
     built.train = main

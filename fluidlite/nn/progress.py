@@ -1,4 +1,4 @@
-"""Progress: loss and throughput while a network trains; a bar on a terminal, plain lines elsewhere."""
+"""Progress: shows loss and throughput during training; a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fluidlite.nn.network import Network
 
 REFRESH_SECONDS = 0.1
+"""Minimum time between two updates of the bar."""
 
 
 class Progress(Callback):
@@ -29,8 +30,8 @@ class Progress(Callback):
     def __init__(self, file: TextIO | None = None, bar: bool | None = None) -> None:
         self.file, self.bar = file, bar
         self._epochs = 0
-        self._began = 0.0
-        self._shown = 0.0
+        self._start_time = 0.0
+        self._last_update = 0.0
         self._live: Any = None
         self._task: Any = None
 
@@ -39,7 +40,7 @@ class Progress(Callback):
 
     def on_train_begin(self, network: Network, epochs: int, batches: int | None) -> None:
         """Show the bar."""
-        self._epochs, self._began = network.state.began + epochs, time.perf_counter()
+        self._epochs, self._start_time = network.state.began + epochs, time.perf_counter()
         bar = self.bar if self.bar is not None else self._stream().isatty()
         if not bar:
             return
@@ -67,14 +68,14 @@ class Progress(Callback):
         return f"epoch {number}/{self._epochs}"
 
     def on_batch_end(self, network: Network, logs: Logs) -> None:
-        """Move the bar, at most ten times a second."""
+        """Update the bar, at most ten times a second."""
         now = time.perf_counter()
-        if self._live is None or now - self._shown < REFRESH_SECONDS:
+        if self._live is None or now - self._last_update < REFRESH_SECONDS:
             return
-        self._shown = now
+        self._last_update = now
         state = network.state
         numbers = {name: value for name, value in logs.items() if name != "rows"}
-        rate = state.rows / max(now - self._began, 1e-9)
+        rate = state.rows / max(now - self._start_time, 1e-9)
         self._live.update(
             self._task,
             completed=state.batch,
@@ -97,10 +98,10 @@ class Progress(Callback):
             stream = self._stream()
             stream.write(line + "\n")
             stream.flush()
-        self._began = time.perf_counter()
+        self._start_time = time.perf_counter()
 
     def on_train_end(self, network: Network) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._live is not None:
             self._live.stop()
             self._live = None

@@ -1,4 +1,4 @@
-"""Setting a network up and tearing it down: the layers side by side, each on a queue of its own."""
+"""Set up and tear down a network: the layers in parallel, each on its own queue."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 MAX_THREADS = 8
-"""Layers that are set up at a time, on hosts with so many cores."""
+"""Maximum number of layers that are set up concurrently, if the host has as many cores."""
 
 
 @contextmanager
 def building(program: Program, startup: Program, names: unique_name.Generator) -> Iterator[None]:
-    """Layers inside append to a network's programs, with its own names."""
+    """Context in which layers append to a network's programs, with the network's names."""
     with program_guard(program, startup), unique_name.guard(names):
         yield
 
 
 def set_up(network: Network, programs: Programs) -> None:
-    """Give parameters and optimizer state their first values.
+    """Initialise parameters and optimizer state.
 
-    Each layer's memory is allocated on its own queue, which fills it; whoever reads it first, on another queue, waits
-    for that on the device.
+    Each layer's memory is allocated and filled on its own queue; the first reader on another queue waits for that on
+    the device.
     """
     check_memory(network, network.layers, programs.state_bytes)
     for layer in network.layers:
         layer.queue()
-    scopes = _side_by_side(network.layers, lambda layer: _initialised(network, layer))
+    scopes = _in_parallel(network.layers, lambda layer: _initialise(network, layer))
     for scope in scopes:
         for name in scope.local_var_names():
             network.scope.var(name).get_tensor().share_data_with(scope.var(name).get_tensor())
@@ -58,50 +58,50 @@ def set_up(network: Network, programs: Programs) -> None:
         share_devices(network.group, devices.unit(network.place))
 
 
-def _initialised(network: Network, layer: Layer) -> Scope:
-    """Run a layer's startup program on its queue; return a scope that has its values.
+def _initialise(network: Network, layer: Layer) -> Scope:
+    """Run a layer's startup program on its queue; return the scope of its values.
 
-    Where several layers are set up at a time, each has its share of the processors: kernels that ask for all of them
+    If several layers are set up concurrently, each uses its share of the processors: kernels that use all of them would
     wait for each other.
     """
     scope = Scope()
     if layer.startup.global_block().ops:
         queue = layer.queue()
         executor = Executor(network.place, fallback=network.fallback, mode="interpreted", context=queue)
-        at_a_time, before = _at_a_time(network.layers), queue.threads
+        concurrent, threads_before = _thread_count(network.layers), queue.threads
         try:
-            if at_a_time > 1:
-                queue.threads = max(available_processors() // at_a_time, 1)
+            if concurrent > 1:
+                queue.threads = max(available_processors() // concurrent, 1)
             executor.run(layer.startup, scope=scope)
         except FluidError as exc:
             exc.add_note(f"While layer {layer.number}, {layer}, was initialised on {network.place}")
             raise
         finally:
-            queue.threads = before
+            queue.threads = threads_before
             executor.close()
     return scope
 
 
 def tear_down(network: Network) -> None:
-    """Free what the layers hold, each on its queue, then the rest; close the queues."""
-    _side_by_side(network.layers, lambda layer: _released(network, layer))
+    """Free the layers' memory, each on its queue, then the rest; close the queues."""
+    _in_parallel(network.layers, lambda layer: _release_layer(network, layer))
     network.scope.erase(network.scope.local_var_names())
 
 
-def _released(network: Network, layer: Layer) -> None:
+def _release_layer(network: Network, layer: Layer) -> None:
     network.scope.erase([v.name for v in (*layer.parameters, *layer.state)])
     if layer.context is not None:
         layer.context.close()
         layer.context = None
 
 
-def _at_a_time(layers: Sequence[Layer]) -> int:
+def _thread_count(layers: Sequence[Layer]) -> int:
     return min(len(layers), MAX_THREADS, available_processors())
 
 
-def _side_by_side(layers: Sequence[Layer], work: Callable[[Layer], Result]) -> list[Result]:
-    """Do the work of all layers; if some fail, the first error is raised when all have ended."""
-    threads = _at_a_time(layers)
+def _in_parallel(layers: Sequence[Layer], work: Callable[[Layer], Result]) -> list[Result]:
+    """Do some work for all layers in parallel; errors are raised after all have ended, the first one of them."""
+    threads = _thread_count(layers)
     if threads < 2:
         return [work(layer) for layer in layers]
     with ThreadPoolExecutor(threads, thread_name_prefix="fluidlite-layers") as pool:

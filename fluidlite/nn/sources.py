@@ -1,4 +1,4 @@
-"""What may be trained on: loaders by their protocol, arrays, and the whole dataset as one batch."""
+"""Sources of training: loaders (by protocol), arrays, and the whole dataset as one batch."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def pair_of_arrays(source: Any) -> bool:
-    """Whether it is (x, y): two arrays, and no batches."""
+    """Whether a source is a pair of arrays (x, y), not an iterable of batches."""
     return isinstance(source, tuple) and len(source) == 2 and all(hasattr(part, "shape") for part in source)
 
 
 def on_place(network: Network, source: Any, variables: Sequence[Variable]) -> Any:
-    """The loader for a network's place and variables, where it can be told; else itself."""
+    """Return the loader for a network's place and variables, if it has ``on``; else the loader itself."""
     if hasattr(source, "on") and callable(source.on):
         names = tuple(variable.name for variable in variables)
         if getattr(source, "place", None) == network.place and getattr(source, "names", None) == names:
-            return source  # what it keeps, and where it stands, stay its own
+            return source  # its caches and its position are preserved
         return source.on(network.place, names=list(variables))
     if isinstance(source, (str, bytes, Mapping)) or not isinstance(source, Iterable):
         raise NetworkError(f"the loader is {type(source).__name__}; expected an iterable of batches")
@@ -32,7 +32,7 @@ def on_place(network: Network, source: Any, variables: Sequence[Variable]) -> An
 
 
 def sharded(network: Network, loader: Any) -> tuple[Any, bool]:
-    """The loader of this process; and whether its batches are still to be split among the processes."""
+    """Return the loader of this process, and whether its batches must still be split among the processes."""
     group = network.group
     if group.size == 1:
         return loader, False
@@ -42,7 +42,7 @@ def sharded(network: Network, loader: Any) -> tuple[Any, bool]:
 
 
 def batch_count(loader: Any) -> int | None:
-    """Batches of an epoch, where the loader knows."""
+    """The number of batches in an epoch; None if the loader has no len."""
     try:
         return len(loader)
     except TypeError:
@@ -50,25 +50,25 @@ def batch_count(loader: Any) -> int | None:
 
 
 def whole_dataset(network: Network, source: Any, variables: Sequence[Variable]) -> list[dict[str, Any]]:
-    """The dataset as one batch on the place: arrays are copied there once.
+    """Return the dataset as one batch on the place; arrays are copied there once.
 
-    Raises NetworkError: a loader that yields several batches, or none.
+    Raises NetworkError if a loader yields several batches, or none.
     """
     group, split = network.group, True
     if pair_of_arrays(source) or isinstance(source, Mapping):
         batch = source
     else:
-        found = []
+        batches = []
         loader, split = sharded(network, on_place(network, source, variables))
         for batch in loader:
-            found.append(batch)
-            if len(found) > 1:
+            batches.append(batch)
+            if len(batches) > 1:
                 raise NetworkError(
                     "train got several batches; expected the whole dataset as one\n  Do: batched_train(loader)"
                 )
-        if not found:
+        if not batches:
             raise NetworkError("train: the loader yielded no batches")
-        (batch,) = found
+        (batch,) = batches
     feed = feed_of(batch, variables, "the dataset")
     if split:
         feed = shard_of(feed, group.rank, group.size, "the dataset")

@@ -1,4 +1,4 @@
-"""How far a training came: what a checkpoint says beside the values."""
+"""TrainingState: the progress of a training, which checkpoints store in addition to the values."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 @dataclass
 class TrainingState:
-    """Where a training stands.
+    """The progress of a training.
 
-    ``epoch``: epochs that ended.
-    ``began``: epochs that had ended when the present call of ``train`` or ``batched_train`` began.
-    ``batch``: batches of the epoch under way.
-    ``step``: all batches so far.
-    ``rows``: rows of the epoch under way.
-    ``sums``: loss and metrics of the epoch under way, each batch times its rows.
-    ``history``: loss and metrics of the epochs that ended.
-    ``loader``: what the loader's ``state`` said.
-    ``callbacks``: what callbacks' ``state`` said, by their names.
-    ``loaded``: whether it comes of a checkpoint that no call has gone on from.
+    ``epoch``: number of completed epochs.
+    ``began``: number of completed epochs when the current call of ``train`` or ``batched_train`` began.
+    ``batch``: number of batches in the current epoch.
+    ``step``: number of all batches so far.
+    ``rows``: number of rows in the current epoch.
+    ``sums``: loss and metrics of the current epoch, weighted by the rows of each batch.
+    ``history``: loss and metrics of the completed epochs.
+    ``loader``: the loader's ``state()``.
+    ``callbacks``: the callbacks' ``state()``, by name.
+    ``loaded``: whether it comes from a checkpoint that was not resumed yet.
     """
 
     epoch: int = 0
@@ -34,29 +34,29 @@ class TrainingState:
     loaded: bool = False
 
     def begin_epoch(self, count: int) -> None:
-        """Forget the batches of an epoch."""
+        """Reset the counts and sums of the current epoch."""
         self.batch = self.rows = 0
         self.sums = [0.0] * count
 
     def record(self) -> dict[str, Any]:
-        found = asdict(self)
-        del found["loaded"]
-        return found
+        fields = asdict(self)
+        del fields["loaded"]
+        return fields
 
     @staticmethod
     def parse(record: Any) -> TrainingState:
-        """Read what :meth:`record` gave.
+        """Parse the result of :meth:`record`.
 
         Raises ValueError if a field is missing or of another type.
         """
         if not isinstance(record, dict):
             raise ValueError("it is no mapping")
-        found = TrainingState(loaded=True)
+        state = TrainingState(loaded=True)
         for name in ("epoch", "began", "batch", "step", "rows"):
             value = record.get(name)
             if type(value) is not int or value < 0:
                 raise ValueError(f"{name} is {value!r:.40}; expected an int of 0 or more")
-            setattr(found, name, value)
+            setattr(state, name, value)
         sums, history, callbacks = record.get("sums"), record.get("history"), record.get("callbacks")
         if not isinstance(sums, list) or any(type(value) not in (int, float) for value in sums):
             raise ValueError("sums are no numbers")
@@ -64,6 +64,6 @@ class TrainingState:
             raise ValueError("history is no list of mappings")
         if not isinstance(callbacks, dict):
             raise ValueError("callbacks is no mapping")
-        found.sums, found.history, found.callbacks = [float(value) for value in sums], history, callbacks
-        found.loader = record.get("loader")
-        return found
+        state.sums, state.history, state.callbacks = [float(value) for value in sums], history, callbacks
+        state.loader = record.get("loader")
+        return state

@@ -1,4 +1,4 @@
-"""Steps: forward, backward and step apart, with the outputs of all layers in memory between them."""
+"""Steps: forward, backward and update as separate calls, with all layers' outputs in memory between them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ROLES = {"forward": FORWARD, "backward": BACKWARD, "optimize": STEP, "lr_sched"
 
 
 class Steps:
-    """The training step of a network in three parts, for looking between them.
+    """The training step of a network in three parts, for inspection between them.
 
-    A layer's output stays in memory after :meth:`forward`, on the network's scope; the input of the next layer is that
-    same tensor, which it borrows. :meth:`backward` refuses to run if anybody has written to one since.
+    A layer's output stays in memory after :meth:`forward`, in the network's scope; it is also the input tensor of the
+    next layer. :meth:`backward` refuses to run if an output was written since.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Steps:
     Raises
     ------
     NetworkError
-        It has none.
+        It has no loss or no optimizer.
     """
 
     def __init__(self, network: Network) -> None:
@@ -45,7 +45,7 @@ class Steps:
         self.network = network
         self.variables = [network.input, programs.label]
         self.loss = programs.fetches[0]
-        self._parts, self.kept = _split(programs.train, [layer.output.name for layer in network.layers])
+        self._parts, self.shared_names = _split(programs.train, [layer.output.name for layer in network.layers])
         self._reads = {
             part: {n for op in copy.global_block().ops for n in op.input_arg_names}
             for part, copy in self._parts.items()
@@ -55,27 +55,27 @@ class Steps:
         self._ready = False
 
     def output(self, layer: Layer | int) -> Tensor:
-        """The memory of a layer's output, as the last :meth:`forward` filled it."""
+        """The tensor of a layer's output, from the last :meth:`forward`."""
         number = layer if isinstance(layer, int) else layer.number
         return self._tensor(self.network.layers[number].output.name)
 
     def input(self, layer: Layer | int) -> Tensor:
-        """The memory that a layer reads: the output of the one before, borrowed."""
+        """The tensor of a layer's input: the output of the previous layer."""
         number = layer if isinstance(layer, int) else layer.number
         return self._tensor(self.network.layers[number].input.name)
 
     def _tensor(self, name: str) -> Tensor:
-        found = self.network.scope.find_var(name)
-        if found is None or not found.tensor.initialized:
+        variable = self.network.scope.find_var(name)
+        if variable is None or not variable.tensor.initialized:
             raise NetworkError(f"{name!r} has no memory yet\n  Do: steps.forward(x, y)")
-        return found.tensor
+        return variable.tensor
 
     def forward(self, x: Any, y: Any) -> float:
         """Run all layers and the loss on a batch; return the loss."""
         self._feed = feed_of((x, y), self.variables, "the batch")
         self._ready = False
         (loss,) = self._run(FORWARD, [self.loss])
-        self._versions = {name: self._tensor(name).version for name in self.kept if self._has(name)}
+        self._versions = {name: self._tensor(name).version for name in self.shared_names if self._has(name)}
         value: np.ndarray[Any, Any] = loss
         return float(value.item())
 
@@ -85,7 +85,7 @@ class Steps:
         Raises
         ------
         NetworkError
-            There was no forward, or somebody wrote to the output of a layer since.
+            There was no forward, or a layer's output was written since.
         """
         if self._versions is None:
             raise NetworkError("backward comes before forward\n  Do: steps.forward(x, y)")
@@ -102,7 +102,7 @@ class Steps:
         self._versions, self._ready = None, True
 
     def step(self) -> None:
-        """Update the parameters by their gradients.
+        """Update the parameters with their gradients.
 
         Raises
         ------
@@ -115,8 +115,8 @@ class Steps:
         self._ready = False
 
     def _has(self, name: str) -> bool:
-        found = self.network.scope.find_var(name)
-        return found is not None and found.tensor.initialized
+        variable = self.network.scope.find_var(name)
+        return variable is not None and variable.tensor.initialized
 
     def _run(self, part: str, fetches: Sequence[str] = ()) -> list[Any]:
         network = self.network
@@ -125,28 +125,28 @@ class Steps:
         return network.executor.run(self._parts[part], feed, list(fetches), scope=network.scope)
 
     def close(self) -> None:
-        """Let go of the memory between the parts."""
-        self.network.scope.erase([name for name in self.kept if name in self.network.scope.local_var_names()])
+        """Release the memory of the values between the parts."""
+        self.network.scope.erase([name for name in self.shared_names if name in self.network.scope.local_var_names()])
         self._feed, self._versions, self._ready = {}, None, False
 
 
 def _split(program: Program, outputs: list[str]) -> tuple[dict[str, Program], list[str]]:
-    """Programs of the three parts, and the names of what lives between them: it becomes state of all three."""
+    """Split a program into three parts; return them and the names of the values that they share, as state."""
     parts = {part: program.clone() for part in (FORWARD, BACKWARD, STEP)}
-    made: dict[str, str] = {}
-    kept = dict.fromkeys(outputs)
+    producers: dict[str, str] = {}
+    shared = dict.fromkeys(outputs)
     for op in program.global_block().ops:
         if sub_blocks(op):
             raise NetworkError(f"{op} runs a sub-block; such a network does not run stepwise")
         part = _ROLES.get(op.role, FORWARD)
         for name in op.input_arg_names:
             variable = program.global_block().var(name)
-            if made.get(name, FORWARD) != part and not variable.persistable:
-                kept[name] = None
-        made.update(dict.fromkeys(op.output_arg_names, part))
+            if producers.get(name, FORWARD) != part and not variable.persistable:
+                shared[name] = None
+        producers.update(dict.fromkeys(op.output_arg_names, part))
     for part, copy in parts.items():
         block = copy.global_block()
         block.ops[:] = [op for op in block.ops if _ROLES.get(op.role, FORWARD) == part]
-        for name in kept:
+        for name in shared:
             block.var(name).persistable = True
-    return parts, list(kept)
+    return parts, list(shared)

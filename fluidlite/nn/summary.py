@@ -1,4 +1,4 @@
-"""Summary: a network as a table."""
+"""Summary: a table of a network's layers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DEFAULT_ROWS = 32
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One line: the layer, its output, its parameters and what computes it.
+    """One row of the table: a layer, its output, its parameters and its kernels.
 
     Attributes
     ----------
     kernels : tuple of str
-        Of its operators, forward: type and library, or how it got its kernel.
+        For each forward operator: its type, its kernel's library, and how the kernel was selected.
     """
 
     name: str
@@ -37,16 +37,16 @@ class LayerSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """All layers of a network, with sums; ``str`` of it is the table.
+    """All layers of a network, with totals; its text is the table.
 
     Attributes
     ----------
     layers : tuple of LayerSummary
     place : str
     rows : int
-        For which kernels were chosen and outputs counted.
+        Number of rows for the selection of kernels and the size of outputs.
     state_bytes : int
-        Of the optimizer.
+        Bytes of the optimizer's state.
     """
 
     layers: tuple[LayerSummary, ...]
@@ -56,7 +56,7 @@ class Summary:
 
     @property
     def parameters(self) -> int:
-        """Numbers that training changes."""
+        """Number of trainable elements."""
         return sum(layer.parameters for layer in self.layers)
 
     @property
@@ -95,11 +95,11 @@ def summarise(network: Network, rows: int | None) -> Summary:
             programs.predict, network.place, {network.input.name: dims}, programs.predicted, mode="interpreted"
         )
         for planned in report.plan.lines:
-            chosen = [] if planned.choice is None else planned.choice.part_choices or [planned.choice]
-            library = " + ".join(dict.fromkeys(choice.library for choice in chosen)) or "host"
+            choices = [] if planned.choice is None else planned.choice.part_choices or [planned.choice]
+            library = " + ".join(dict.fromkeys(choice.library for choice in choices)) or "host"
             text = f"{planned.op.type}: {library}" + ("" if planned.how == "native" else f" ({planned.how})")
             kernels.setdefault(planned.op.namescope.partition("/")[0], []).append(text)
-    except FluidError as exc:  # a place without a kernel: the table still says the rest
+    except FluidError as exc:  # no kernel on the place: the other columns are still shown
         kernels = {layer.name: [f"none ({str(exc).splitlines()[0]})"] for layer in network.layers}
     return Summary(
         tuple(

@@ -1,4 +1,4 @@
-"""The loops: training, evaluation, prediction."""
+"""The loops of training, evaluation and prediction."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def train(
     validation: Any,
     callbacks: Iterable[Callback],
     resume: bool,
-    whole: bool,
+    full_batch: bool,
 ) -> list[Logs]:
     network.set_up()
     programs = network.compile()
-    what = "train" if whole else "batched_train"
+    what = "train" if full_batch else "batched_train"
     if network.loss is None or network.optimizer is None:
         missing = "loss" if network.loss is None else "optimizer"
         raise NetworkError(
@@ -45,13 +45,15 @@ def train(
     if source is None:
         raise NetworkError(f"{what} needs a loader; the network has none\n  Do: {what}(loader), or Network(loader=...)")
     assert programs.train is not None and programs.label is not None
-    called = list(callbacks)
-    for callback in called:
+    active_callbacks = list(callbacks)
+    for callback in active_callbacks:
         if not isinstance(callback, Callback):
             raise NetworkError(f"a callback is {callback!r:.80}; expected an object of fluid.nn.callbacks")
-    called = [callback for callback in called if network.group.rank == 0 or callback.on_all_processes]
+    active_callbacks = [
+        callback for callback in active_callbacks if network.group.rank == 0 or callback.on_all_processes
+    ]
     variables = [network.input, programs.label]
-    loader, split = _loader(network, source, variables, whole)
+    loader, split = _loader(network, source, variables, full_batch)
     loop = _Loop(network, programs.train, programs.fetches, variables, loader, split, what)
     state = network.state
     if not (resume and state.loaded):
@@ -59,18 +61,18 @@ def train(
         state.begin_epoch(len(programs.fetches))
         state.loader = None
     else:
-        for callback in called:
+        for callback in active_callbacks:
             if callback.name in state.callbacks:
                 callback.load_state(state.callbacks[callback.name])
         loop.resume()
     state.loaded = False
     first = len(state.history)
     try:
-        for callback in called:
+        for callback in active_callbacks:
             callback.on_train_begin(network, epochs, batch_count(loader))
         while state.epoch - state.began < epochs:
-            loop.epoch(called, validation)
-            if any(callback.stop() for callback in called):
+            loop.epoch(active_callbacks, validation)
+            if any(callback.stop() for callback in active_callbacks):
                 break
     finally:
         network.checkpoint_loader = None
@@ -78,14 +80,14 @@ def train(
             source.load_state(
                 loader.state()
             )  # a copy of it was iterated over: the next call goes on, and does not repeat
-        for callback in called:
+        for callback in active_callbacks:
             callback.on_train_end(network)
     return state.history[first:]
 
 
-def _loader(network: Network, source: Any, variables: Sequence[Variable], whole: bool) -> tuple[Any, bool]:
-    """The loader on the network's place and for this process; and whether batches are still to be split."""
-    if whole:
+def _loader(network: Network, source: Any, variables: Sequence[Variable], full_batch: bool) -> tuple[Any, bool]:
+    """Return the loader for the network's place and this process, and whether its batches must still be split."""
+    if full_batch:
         return whole_dataset(network, source, variables), False
     if pair_of_arrays(source):
         raise NetworkError(
@@ -96,7 +98,7 @@ def _loader(network: Network, source: Any, variables: Sequence[Variable], whole:
 
 
 class _Loop:
-    """One loader and one program, epoch by epoch."""
+    """Trains one program on one loader, epoch by epoch."""
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class _Loop:
         network.checkpoint_loader = loader
 
     def resume(self) -> None:
-        """Go to where the checkpoint stands: by the loader's state, or past the batches that were trained."""
+        """Resume at the checkpoint: by the loader's state, or by skipping the batches that were trained."""
         state = self.network.state
         if len(state.sums) != len(self.names):
             state.begin_epoch(len(self.names))
@@ -136,9 +138,9 @@ class _Loop:
         return batches(self.loader, self.variables, "the loader", skip, rank, ranks)
 
     def epoch(self, callbacks: Sequence[Callback], validation: Any) -> None:
-        """Train on all batches; enter the means into the history."""
+        """Train on all batches; append the means to the history."""
         network, state = self.network, self.network.state
-        began, run = time.perf_counter(), network.executor.run
+        start_time, run = time.perf_counter(), network.executor.run
         program, fetches, scope = self.program, self.fetches, network.scope
         listeners = [c.on_batch_end for c in callbacks if type(c).on_batch_end is not Callback.on_batch_end]
         if state.batch == 0:
@@ -156,8 +158,8 @@ class _Loop:
             state.batch += 1
             state.step += 1
             if listeners:
-                found = (value.item() for value in values)
-                logs = {"rows": rows, **dict(zip(self.names, found, strict=True))}
+                batch_values = (value.item() for value in values)
+                logs = {"rows": rows, **dict(zip(self.names, batch_values, strict=True))}
                 for listener in listeners:
                     listener(network, logs)
         if not state.rows:
@@ -172,9 +174,9 @@ class _Loop:
         state.history.append(entry)
         state.epoch += 1
         state.begin_epoch(len(self.names))
-        shown = {**entry, "rows": rows, "seconds": time.perf_counter() - began}
+        logs_of_epoch = {**entry, "rows": rows, "seconds": time.perf_counter() - start_time}
         for callback in callbacks:
-            callback.on_epoch_end(network, shown)
+            callback.on_epoch_end(network, logs_of_epoch)
             state.callbacks[callback.name] = callback.state()
 
 
@@ -227,16 +229,16 @@ def predict(network: Network, source: Any, batch_size: int | None) -> np.ndarray
         if batch_size is not None:
             raise NetworkError("predict: batch_size is for arrays; a loader has its own")
         named = getattr(source, "names", None) is not None
-        known = [network.input] if programs.label is None else [network.input, programs.label]
-        parts = source.on(network.place) if named and hasattr(source, "on") else on_place(network, source, known)
-    found = []
+        variables = [network.input] if programs.label is None else [network.input, programs.label]
+        parts = source.on(network.place) if named and hasattr(source, "on") else on_place(network, source, variables)
+    results = []
     for number, batch in enumerate(parts):
-        if isinstance(batch, (tuple, list)):  # labels, which a loader yields too, are not read
+        if isinstance(batch, (tuple, list)):  # labels, which a loader also yields, are ignored
             batch = batch[0]
         elif isinstance(batch, Mapping):
             batch = {network.input.name: batch[network.input.name]} if network.input.name in batch else batch
         feed = feed_of(batch, [network.input], f"batch {number}")
-        found += network.executor.run(programs.predict, feed, programs.predicted, scope=network.scope)
-    if not found:
+        results += network.executor.run(programs.predict, feed, programs.predicted, scope=network.scope)
+    if not results:
         raise NetworkError("predict: there are no rows")
-    return np.concatenate(found)
+    return np.concatenate(results)

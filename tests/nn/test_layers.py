@@ -208,14 +208,14 @@ def test_layers_are_set_up_and_torn_down_side_by_side(
             patch.setattr(set_up, "available_processors", lambda cores=cores: cores)
             if cores == 2:
                 barrier = threading.Barrier(2)
-                for name in ("_initialised", "_released"):
+                for name in ("_initialise", "_release_layer"):
                     patch.setattr(set_up, name, together(getattr(set_up, name), name, barrier, under_way))
             made.set_up()
             values.append(made.parameters())
             contexts = [layer.context for layer in made.layers]
             made.close()
     assert all(context is not None and context.closed for context in contexts)
-    assert [name for name, *_ in under_way] == ["_initialised"] * 4 + ["_released"] * 4
+    assert [name for name, *_ in under_way] == ["_initialise"] * 4 + ["_release_layer"] * 4
     for first, second in zip(under_way[::2], under_way[1::2], strict=True):
         assert first[1] != second[1]  # threads
         assert first[2] is not second[2]  # queues

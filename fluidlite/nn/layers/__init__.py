@@ -1,4 +1,4 @@
-"""The layers that a network is made of: each appends the operators of ``fluid.layers``."""
+"""The layers of networks; each appends operators of ``fluid.layers``."""
 
 from fluidlite.base.exports import export as _export
 from fluidlite.nn.layers.images import Conv2D as Conv2D, Pool2D as Pool2D

@@ -1,4 +1,4 @@
-"""Layers of images: Conv2D, filters that slide over them, and Pool2D, one number of each window."""
+"""Layers of images: convolution (Conv2D) and pooling (Pool2D)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
 
 
-class _OfImages(Layer):
+class _ImageLayer(Layer):
     def expects(self, spec: Spec) -> str | None:
         if len(spec.dims) != 4 or not is_float(spec.dtype):
             return "images, [rows, channels, height, width], a floating-point type"
         return None
 
 
-class Conv2D(_OfImages):
+class Conv2D(_ImageLayer):
     """act(convolution + bias), [images, filters, height, width].
 
     Parameters
@@ -29,7 +29,7 @@ class Conv2D(_OfImages):
     groups : int
     activation : str, optional
     weight, bias : Initializer or ParamAttr, optional
-        First values; default: normal numbers of variance 2 / fan-in, and zeros. ``bias=False``: none.
+        Initial values; default: normal numbers of variance 2 / fan-in, and zeros. ``bias=False``: none.
     name : str, optional
     """
 
@@ -70,7 +70,7 @@ class Conv2D(_OfImages):
         )
 
 
-class Pool2D(_OfImages):
+class Pool2D(_ImageLayer):
     """The maximum, or the mean, of windows of each channel.
 
     Parameters
@@ -94,9 +94,15 @@ class Pool2D(_OfImages):
         self.stride = stride if stride is not None else (size if size is not None else 1)
 
     def build(self, x: Variable) -> Variable:
-        whole = self.size is None
+        global_pooling = self.size is None
         return pool2d(
-            x, -1 if whole else self.size, self.pooling, self.stride, self.padding, global_pooling=whole, name=self.name
+            x,
+            -1 if global_pooling else self.size,
+            self.pooling,
+            self.stride,
+            self.padding,
+            global_pooling=global_pooling,
+            name=self.name,
         )
 
     def config(self) -> dict[str, Any]:

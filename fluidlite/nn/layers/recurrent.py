@@ -1,4 +1,4 @@
-"""LSTM: a layer, or several, of long short-term memory over the steps of each row."""
+"""LSTM: one or several stacked layers of long short-term memory over the steps of each row."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from fluidlite.tensor.tensor_spec import Spec
 class LSTM(Layer):
     """Hidden states of LSTMs, [rows, steps, units], or those after the last step, [rows, units].
 
-    The operator is that of ``fluid.layers.lstm``; states are 0 before the first step.
+    It uses the operator of ``fluid.layers.lstm``; the initial states are 0.
 
     Parameters
     ----------
     units : int
     layers : int
-        Each above the one below.
+        Number of stacked layers.
     both_ways : bool
-        Each layer runs from both ends; its result is twice as wide, and so is that of the network's layer.
+        Bidirectional: each layer runs in both directions, and the result is twice as wide.
     steps : bool
-        Whether the states of all steps are the result; False: those after the last step of each direction, of the
-        last layer.
+        Whether to return the states of all steps; False: those of the last layer after the last step of each
+        direction.
     dropout : float
-        Between the layers, in training.
+        Probability of dropout between the layers, in training.
     weight : Initializer or ParamAttr, optional
-        Of all weights and biases, one parameter; default: uniform numbers up to 1 / sqrt(units).
+        Of the one parameter with all weights and biases; default: uniform numbers up to 1 / sqrt(units).
     name : str, optional
     """
 
@@ -63,13 +63,15 @@ class LSTM(Layer):
     def build(self, x: Variable) -> Variable:
         """Append the operator between two transposes: it takes [steps, rows, width]."""
         helper = LayerHelper("lstm", name=self.name)
-        ways = 2 if self.both_ways else 1
+        directions = 2 if self.both_ways else 1
         attr = self.attr(self._weight) or ParamAttr()
-        count = weight_size(x.shape[2], self.units, self.layers, ways)
+        count = weight_size(x.shape[2], self.units, self.layers, directions)
         bound = 1 / sqrt(self.units) if self.units > 0 else 0.0
         weight = helper.create_parameter(attr, [count], x.dtype, default_initializer=Uniform(-bound, bound))
-        made = {slot: helper.create_variable_for_type_inference() for slot in ("Out", "last_h", "last_c")}
-        kept = [helper.create_variable_for_type_inference() for _ in range(reserved(self.layers, ways))]
+        outputs = {slot: helper.create_variable_for_type_inference() for slot in ("Out", "last_h", "last_c")}
+        reserve_variables = [
+            helper.create_variable_for_type_inference() for _ in range(reserved(self.layers, directions))
+        ]
         attrs = {
             "input_size": x.shape[2],
             "hidden_size": self.units,
@@ -78,9 +80,12 @@ class LSTM(Layer):
             "dropout_prob": self.dropout,
         }
         helper.append_op(
-            "cudnn_lstm", {"Input": transpose(x, [1, 0, 2]), "W": weight}, {**made, "Reserve": kept}, attrs
+            "cudnn_lstm",
+            {"Input": transpose(x, [1, 0, 2]), "W": weight},
+            {**outputs, "Reserve": reserve_variables},
+            attrs,
         )
         if self.steps:
-            return transpose(made["Out"], [1, 0, 2])
-        last = slice(made["last_h"], [0], [(self.layers - 1) * ways], [self.layers * ways])
-        return reshape(transpose(last, [1, 0, 2]), [-1, ways * self.units])
+            return transpose(outputs["Out"], [1, 0, 2])
+        last = slice(outputs["last_h"], [0], [(self.layers - 1) * directions], [self.layers * directions])
+        return reshape(transpose(last, [1, 0, 2]), [-1, directions * self.units])

@@ -22,7 +22,7 @@ class Dense(Layer):
     activation : str, optional
         ``"relu"``, ``"softmax"``, ... any activation of ``fluid.layers``.
     weight, bias : Initializer or ParamAttr, optional
-        First values; default: Xavier's uniform numbers, and zeros. ``bias=False``: none.
+        Initial values; default: Xavier's uniform numbers, and zeros. ``bias=False``: none.
     name : str, optional
     """
 
@@ -52,7 +52,7 @@ class Dense(Layer):
 
 
 class Embedding(Layer):
-    """The rows of a table that ids name, [..., width].
+    """An embedding: the table's rows at the input's ids, [..., width].
 
     Parameters
     ----------
@@ -60,9 +60,9 @@ class Embedding(Layer):
         Rows of the table.
     width : int
     padding : int, optional
-        Rows of this id are zeros, and are not trained.
+        The row of this id is zeros, and is not trained.
     weight : Initializer or ParamAttr, optional
-        First values of the table.
+        Initial values of the table.
     name : str, optional
     """
 
@@ -79,7 +79,7 @@ class Embedding(Layer):
         return None if spec.dtype in INTS else f"ids, one of {', '.join(INTS)}"
 
     def build(self, x: Variable) -> Variable:
-        """Append a look-up; the table is named as those of other layers."""
+        """Append a look-up; the table's name has the form of other layers' parameters."""
         attr = self.attr(self._weight) or ParamAttr()
         if attr.name is None:
             attr = attr.copy()
@@ -88,7 +88,7 @@ class Embedding(Layer):
 
 
 class Dropout(Layer):
-    """Each number becomes 0 with a probability, and the others are divided by 1 - rate; at test nothing happens.
+    """Dropout: each element becomes 0 with a probability, others are divided by 1 - rate; identity in evaluation.
 
     Parameters
     ----------
@@ -109,12 +109,12 @@ class Dropout(Layer):
 
 
 class BatchNorm(Layer):
-    """Each channel is normalised over the batch; at test by averages of the batches seen in training.
+    """Batch normalisation of each channel; in evaluation by moving averages of training.
 
     Parameters
     ----------
     momentum : float
-        What an average keeps of itself at each step.
+        The factor of the old value in a moving average.
     epsilon : float
     activation : str, optional
     name : str, optional
@@ -147,7 +147,7 @@ class BatchNorm(Layer):
 
 
 class LayerNorm(Layer):
-    """Each row is normalised by itself.
+    """Layer normalisation of each row.
 
     Parameters
     ----------

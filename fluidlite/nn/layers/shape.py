@@ -1,4 +1,4 @@
-"""Flatten, Reshape, Activation, and Function, which appends whatever operators a function appends."""
+"""Layers that reshape (Flatten, Reshape) or apply a function (Activation, Function)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Flatten(Layer):
         return "[rows, ...], all dims but the first known" if any(d < 0 for d in spec.dims[1:]) else None
 
     def build(self, x: Variable) -> Variable:
-        """Append a reshape, which moves nothing."""
+        """Append a reshape, which copies nothing."""
         return reshape(x, [0, prod(x.shape[1:])], name=self.name)
 
 
@@ -34,7 +34,7 @@ class Reshape(Layer):
     Parameters
     ----------
     dims : sequence of int
-        Without the rows; -1 for what follows from the others.
+        Without the rows; -1 for a dim that follows from the others.
     name : str, optional
     """
 
@@ -46,23 +46,23 @@ class Reshape(Layer):
         self.dims = [whole("dims of Reshape", d, NetworkError, -1) for d in dims]
 
     def expects(self, spec: Spec) -> str | None:
-        inner, wanted = spec.dims[1:], self.dims
+        inner, target = spec.dims[1:], self.dims
         if any(d < 0 for d in inner):
             return "[rows, ...], all dims but the first known"
-        known = prod(d for d in wanted if d >= 0)
-        fits = prod(inner) == known if -1 not in wanted else bool(known) and prod(inner) % known == 0
-        return None if fits else f"{known} numbers a row, as many as {wanted} has"
+        count = prod(d for d in target if d >= 0)
+        fits = prod(inner) == count if -1 not in target else bool(count) and prod(inner) % count == 0
+        return None if fits else f"{count} numbers a row, as many as {target} has"
 
     def build(self, x: Variable) -> Variable:
-        """Append a reshape, which moves nothing."""
+        """Append a reshape, which copies nothing."""
         inner = prod(x.shape[1:])
-        known = prod(d for d in self.dims if d >= 0)
-        dims = [inner // known if d < 0 else d for d in self.dims]
+        count = prod(d for d in self.dims if d >= 0)
+        dims = [inner // count if d < 0 else d for d in self.dims]
         return reshape(x, [0, *dims], name=self.name)
 
 
 class Activation(Layer):
-    """A function of each number, or of each row: any activation of ``fluid.layers``.
+    """A function of each element, or of each row: any activation of ``fluid.layers``.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Activation(Layer):
 
 
 class Function(Layer):
-    """What a function of ``fluid.layers`` makes of a variable: a layer without parameters of its own kind.
+    """A layer that applies a function, such as one of ``fluid.layers``, to its input.
 
     Parameters
     ----------
@@ -104,5 +104,5 @@ class Function(Layer):
         return self.function(x)
 
     def config(self) -> dict[str, Any]:
-        """The function's name; saved networks do not hold its code."""
+        """The function's name; saved networks do not contain its code."""
         return {"function": getattr(self.function, "__name__", type(self.function).__name__)}

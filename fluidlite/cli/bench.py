@@ -1,4 +1,4 @@
-"""Time every kernel that can run an operator on a place, side by side."""
+"""Benchmark all kernels that can run an operator on a place."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ from fluidlite.program.registry import ops
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
 
-RANDOM = (1, 2, 3, 4)
+RANDOM_STATE = (1, 2, 3, 4)
+"""Seed and offset words of kernels that draw random numbers."""
 MAX_RUNS = 1000
+"""Maximum number of timed runs of a kernel."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long a kernel takes.
+    """The timing of a kernel.
 
-    ``seconds``: of each run.
-    ``nbytes``: inputs that it reads and outputs that it writes.
-    ``flops``: multiplications and additions of a product or a convolution; 0 where they are not known.
+    ``seconds``: the time of each run.
+    ``nbytes``: bytes of the inputs that it reads and the outputs that it writes.
+    ``flops``: multiplications and additions of a matmul or a convolution; 0 if unknown.
     """
 
     seconds: tuple[float, ...]
@@ -64,10 +66,10 @@ class Timing:
 
 @dataclass
 class Result:
-    """A candidate, and how long it took.
+    """A candidate and its timing.
 
     ``timing``: None if it cannot run the call, or failed.
-    ``error``: what came up when it ran.
+    ``error``: the error of its run.
     """
 
     candidate: Candidate
@@ -95,52 +97,52 @@ def bench(
     seconds: float = 0.3,
     progress: Callable[[str], None] | None = None,
 ) -> list[Bench]:
-    """Time every kernel of an operator, or of a gradient operator, on a place.
+    """Time all kernels of an operator, or of a gradient operator, on a place.
 
     ``op``: an operator's type.
-    ``samples``: which of the operator's samples; all of them if empty, the first one where ``dims`` are given.
-    ``dims``: by slot; dims instead of a sample's: its numbers are repeated, so that indices stay valid.
-    ``dtype``: what floating inputs are cast to; else the first one that the sample names.
+    ``samples``: names of the operator's samples; all if empty, or the first one if there are ``dims``.
+    ``dims``: by slot, replacements of a sample's dims: its values are repeated, so that indices stay valid.
+    ``dtype``: the dtype of floating inputs; default: the first one of the sample.
     ``attrs``: attributes instead of the sample's.
-    ``seconds``: how long to time each kernel.
+    ``seconds``: time limit for each kernel.
     ``progress``: called with a text before each kernel.
-    Raises FluidError: the operator has no samples, or none of that name; the place cannot be used; dims do not fit.
+    Raises FluidError if the operator has no such sample, the place cannot be used, or dims do not fit.
     """
     unit = devices.unit(place)
     definition = ops.get(op)
     forward = forward_of(definition) or definition
-    chosen = _samples(forward, samples, dims or {})
-    found: list[Bench] = []
-    for sample in chosen:
+    selected = _samples(forward, samples, dims or {})
+    benches: list[Bench] = []
+    for sample in selected:
         changed = _changed(forward, sample, dims or {}, attrs or {})
-        one = sample_program(Case(forward, changed, sample.name, dtype or sample.dtypes[0]))
-        inferred = [each for each in one.program.global_block().ops if each.definition.infer is not None]
-        for operator, (type, call) in zip(inferred, program_calls(one), strict=True):
+        harness = sample_program(Case(forward, changed, sample.name, dtype or sample.dtypes[0]))
+        inferred = [each for each in harness.program.global_block().ops if each.definition.infer is not None]
+        for operator, (type, call) in zip(inferred, program_calls(harness), strict=True):
             if type != op:
                 continue
-            made = Bench(unit.place, call.at(unit.place), sample.name or "sample")
-            values = _values(one, operator)
+            result = Bench(unit.place, call.at(unit.place), sample.name or "sample")
+            values = _values(harness, operator)
             for candidate in candidates(call, unit.place, user_policy()):
                 if progress is not None:
-                    progress(f"{made.sample}: {candidate.how} {candidate.name}")
-                made.results.append(_timed(candidate, made.call, values, unit.place, seconds))
-            found.append(made)
+                    progress(f"{result.sample}: {candidate.how} {candidate.name}")
+                result.results.append(_timed(candidate, result.call, values, unit.place, seconds))
+            benches.append(result)
             break
-    if not found:
+    if not benches:
         raise FluidError(f"no sample of operator {forward.type!r} makes {op!r}")
-    return found
+    return benches
 
 
 def _samples(op: OpDef, names: Sequence[str], dims: Mapping[str, Sequence[int]]) -> list[Sample]:
-    every = [sample for sample in samples_of(op.type) if all(np.size(a) for a in _arrays(sample))]
-    if not every:
+    available = [sample for sample in samples_of(op.type) if all(np.size(a) for a in _arrays(sample))]
+    if not available:
         raise FluidError(f"operator {op.type!r} has no samples to time")
     for name in names:
-        if name not in [sample.name for sample in every]:
-            known = ", ".join(dict.fromkeys(sample.name or "sample" for sample in every))
-            raise FluidError(f"operator {op.type!r} has no sample {name!r}; it has {known}")
-    chosen = [sample for sample in every if not names or sample.name in names]
-    return chosen[:1] if dims and not names else chosen
+        if name not in [sample.name for sample in available]:
+            names_text = ", ".join(dict.fromkeys(sample.name or "sample" for sample in available))
+            raise FluidError(f"operator {op.type!r} has no sample {name!r}; it has {names_text}")
+    selected = [sample for sample in available if not names or sample.name in names]
+    return selected[:1] if dims and not names else selected
 
 
 def _arrays(sample: Sample) -> list[Any]:
@@ -166,20 +168,20 @@ def _resized(value: Any, dims: Sequence[int] | None) -> Any:
 
 
 def _values(one: OneOperator, op: Operator) -> dict[str, list[Any]]:
-    """What the inputs of an operator of a program hold, by slot: what is fed, or computed on the host before it."""
+    """The values of an operator's inputs in a program, by slot: fed, or computed on the host."""
     block = one.program.global_block()
     computed = {
         name for names in op.inputs.values() for name in names if name not in one.feed and name not in one.state
     }
     fetched = [block.var(name) for name in sorted(computed)]
     results = run(one, devices.host(), fetched, "interpreted") if fetched else []
-    known = {**one.feed, **one.state, **{v.name: r for v, r in zip(fetched, results, strict=True)}}
-    return {slot: [known[name] for name in names] for slot, names in op.inputs.items()}
+    values = {**one.feed, **one.state, **{v.name: r for v, r in zip(fetched, results, strict=True)}}
+    return {slot: [values[name] for name in names] for slot, names in op.inputs.items()}
 
 
 def _placed(values: Mapping[str, list[Any]], call: Call, place: Place) -> list[Tensor]:
     """Tensors of the inputs on the place, in the call's order."""
-    found = []
+    tensors = []
     for slot, specs in call.ins.items():
         for spec, value in zip(specs, values[slot], strict=True):
             array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
@@ -187,8 +189,8 @@ def _placed(values: Mapping[str, list[Any]], call: Call, place: Place) -> list[T
                 array = array.astype(NUMPY[spec.dtype])
             declared = call.op.input(slot)
             where = devices.host() if declared is not None and declared.on_host else place
-            found.append(Tensor().set(array, where, [list(level) for level in spec.lod] or None))
-    return found
+            tensors.append(Tensor().set(array, where, [list(level) for level in spec.lod] or None))
+    return tensors
 
 
 def _timed(candidate: Candidate, call: Call, values: Mapping[str, list[Any]], place: Place, seconds: float) -> Result:
@@ -205,21 +207,21 @@ def _timed(candidate: Candidate, call: Call, values: Mapping[str, list[Any]], pl
 
 
 def _times(step: Callable[[], None], context: Context, seconds: float) -> tuple[float, ...]:
-    for _ in range(2):  # compiles, and fills caches
+    for _ in range(2):  # compile, and warm the caches
         step()
     context.wait()
-    found: list[float] = []
+    times: list[float] = []
     end = time.perf_counter() + seconds
-    while len(found) < 3 or (time.perf_counter() < end and len(found) < MAX_RUNS):
+    while len(times) < 3 or (time.perf_counter() < end and len(times) < MAX_RUNS):
         start = time.perf_counter()
         step()
         context.wait()
-        found.append(time.perf_counter() - start)
-    return tuple(found)
+        times.append(time.perf_counter() - start)
+    return tuple(times)
 
 
 def _stepper(choice: Choice, call: Call, inputs: list[Tensor], context: Context) -> Callable[[], None]:
-    """What runs a choice once, on memory that stays."""
+    """Return a function that runs a choice once, on the same memory at each call."""
     outputs = [Tensor.of(spec, context.place) for specs in call.outs.values() for spec in specs]
     if not choice.parts:
         return _launcher(choice, call, [*inputs, *outputs], outputs, context)
@@ -232,8 +234,8 @@ def _stepper(choice: Choice, call: Call, inputs: list[Tensor], context: Context)
         for value, spec in zip(part.outs, _specs(part.call), strict=True):
             slots.setdefault(key_of(value), Tensor.of(spec, context.place))
         tensors = [slots[key_of(v)] for v in (*part.ins, *part.outs)]
-        made = tensors[len(part.ins) :]
-        launches.append(_launcher(part_choice, part.call.at(context.place), tensors, made, context))
+        outputs_of_part = tensors[len(part.ins) :]
+        launches.append(_launcher(part_choice, part.call.at(context.place), tensors, outputs_of_part, context))
 
     def step() -> None:
         for launch in launches:
@@ -256,13 +258,13 @@ def _launcher(
         workspace.allocate(context)
 
     def launch() -> None:
-        run_kernel(kernel_run, context, IO(call, tensors, context, 0, RANDOM, workspace), outputs)
+        run_kernel(kernel_run, context, IO(call, tensors, context, 0, RANDOM_STATE, workspace), outputs)
 
     return launch
 
 
 def _traffic(call: Call) -> int:
-    """Bytes of the inputs that are read and of the outputs."""
+    """Bytes of the inputs that the operator reads, and of its outputs."""
     read = sum(
         spec.nbytes
         for slot, specs in call.ins.items()
@@ -273,7 +275,7 @@ def _traffic(call: Call) -> int:
 
 
 def flops_of(call: Call) -> int:
-    """Multiplications and additions of a product or a convolution; 0 for other operators."""
+    """Multiplications and additions of a matmul or a convolution; 0 for other operators."""
     type = call.op.type.removesuffix("_grad")
     if type in ("matmul", "mul"):
         return sum(2 * gemm.m * gemm.n * gemm.k * prod(gemm.batch) for gemm in gemms_of(call))

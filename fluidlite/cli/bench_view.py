@@ -1,4 +1,4 @@
-"""The kernels of an operator side by side, on the terminal and as data."""
+"""Output of the benchmark of an operator's kernels, on the terminal and as data."""
 
 from __future__ import annotations
 
@@ -28,47 +28,49 @@ def show(
 ) -> None:
     with console.status("preparing", spinner="line") as status:
         update: Callable[[str], None] | None = status.update if console.is_terminal and not as_json else None
-        found = bench(op, place, samples, dims, dtype, attrs, seconds, update)
+        benches = bench(op, place, samples, dims, dtype, attrs, seconds, update)
     if as_json:
-        print_json([as_data(one) for one in found])
+        print_json([as_data(bench_result) for bench_result in benches])
         return
-    for one in found:
-        console.print(f"{op} on {one.place}, sample {one.sample}: {in_words(one.call)}", soft_wrap=True)
-        console.print(kernel_table(one))
+    for bench_result in benches:
+        console.print(
+            f"{op} on {bench_result.place}, sample {bench_result.sample}: {in_words(bench_result.call)}", soft_wrap=True
+        )
+        console.print(kernel_table(bench_result))
         console.print()
 
 
 def in_words(call: Call) -> str:
-    """The inputs of a call: ``X float32 [64, 128], ...``."""
+    """Describe the inputs of a call: ``X float32 [64, 128], ...``."""
     parts = []
     for slot, specs in call.ins.items():
-        shown = ", ".join(f"{spec.dtype} {list(spec.dims)}" for spec in specs)
-        parts.append(f"{slot} {shown}")
+        specs_text = ", ".join(f"{spec.dtype} {list(spec.dims)}" for spec in specs)
+        parts.append(f"{slot} {specs_text}")
     return "; ".join(parts) or "no inputs"
 
 
 def kernel_table(one: Bench) -> Table:
-    """A row for each candidate, in the order in which the selection asks."""
+    """A row for each candidate, in the order of kernel selection."""
     numbers = ("minimum", "median", "GB/s", "GFLOP/s")
-    made = table("kernel", *numbers, "taken", right=numbers)
+    result_table = table("kernel", *numbers, "taken", right=numbers)
     for result in one.results:
-        made.add_row(*_cells(result))
-    return made
+        result_table.add_row(*_cells(result))
+    return result_table
 
 
 def _cells(result: Result) -> tuple[str, ...]:
     candidate, timing = result.candidate, result.timing
     name = f"{candidate.how} {candidate.name}".strip()
-    said = "yes" if candidate.taken else f"no: {candidate.reason}"
+    decision = "yes" if candidate.taken else f"no: {candidate.reason}"
     if timing is None:
-        return name, "", "", "", "", f"failed: {result.error}" if result.error else said
+        return name, "", "", "", "", f"failed: {result.error}" if result.error else decision
     rate = f"{timing.nbytes / timing.median / 1e9:.2f}"
     flops = f"{timing.flops / timing.median / 1e9:.1f}" if timing.flops else ""
-    return name, in_time(timing.minimum), in_time(timing.median), rate, flops, said
+    return name, in_time(timing.minimum), in_time(timing.median), rate, flops, decision
 
 
 def in_time(seconds: float) -> str:
-    """A duration for people."""
+    """Format a duration with a unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if seconds * scale >= 1:
             return f"{seconds * scale:.3g} {unit}" if seconds * scale < 1000 else f"{seconds * scale:.0f} {unit}"
@@ -107,7 +109,7 @@ def _timing_data(result: Result) -> dict[str, Any]:
 
 
 def read_attr(text: str) -> tuple[str, Any]:
-    """``axis=1`` as a name and a value: JSON, or else a text."""
+    """Parse ``axis=1`` to a name and a value: JSON, or else a text."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise FluidError(f"--attr {text!r} is not name=value; write it like axis=1")

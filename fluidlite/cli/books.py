@@ -1,4 +1,4 @@
-"""The books of ``examples/book``: find one, train it on a place, use the model it saved, and say what came of it."""
+"""The books of ``examples/book``: find one, train it on a place, run its saved model, and report the results."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _CLONED = Path(__file__).parent.parent.parent / "examples" / "book"
 
 
 @dataclass(frozen=True)
-class Program:
-    """One program of a book.
+class BookProgram:
+    """One program of a book (its module, variant and goal).
 
     ``name``: the book's file, or ``book:variant``.
-    ``metric``: what is measured of the saved model on test data.
-    ``goal``: what it must reach.
-    ``higher``: whether more is better.
-    ``steps``: batches of a whole training.
+    ``metric``: the name of the saved model's metric on test data.
+    ``goal``: the value that it must reach.
+    ``higher``: whether higher is better.
+    ``steps``: number of batches of a full training.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Program:
 
 @dataclass(frozen=True)
 class StepCopies:
-    """Copies that a training step makes into a place and out of it, and their bytes, on the mean."""
+    """The mean number of copies of a training step into a place and out of it, and their bytes."""
 
     copies_in: float
     copies_out: float
@@ -69,20 +69,19 @@ class StepCopies:
 
 @dataclass
 class BookResult:
-    """What came of a program on a place.
+    """The result of a program on a place.
 
     ``losses``: one a step.
     ``value``: the metric, from the saved model.
     ``difference``: the largest between predictions in training and from the saved model, relative to the largest value.
-    ``seconds``: training, saving, loading and inference; compiling too.
-    ``processor_seconds``: what of it all threads of this process computed: it hardly depends on what else the machine
-    does. A device that is a process of its own is not counted.
+    ``seconds``: the time of training, saving, loading and inference, including compilation.
+    ``processor_seconds``: the processor time of all threads of this process, which hardly depends on the machine's
+    load. Devices in other processes are not counted.
     ``report``: the plan of a training step.
-    ``copies``: copies that a step made into the place and out of it, on the mean, with those of feeds and fetches; None
-    after a single step.
+    ``copies``: the mean copies of a step, including those of feeds and fetches; None after a single step.
     """
 
-    program: Program
+    program: BookProgram
     place: str
     losses: list[float]
     value: float
@@ -94,28 +93,28 @@ class BookResult:
 
     @property
     def problems(self) -> list[str]:
-        """What is not as it should be; empty if all is well. A short training need not reach the goal."""
-        found = []
+        """Failures; empty if there are none. A short training need not reach the goal."""
+        failures = []
         if len(self.losses) >= self.program.steps and not self.program.reaches(self.value):
-            found.append(f"the {self.program.metric} is {self.value:.4f}, the goal {self.program.goal:g}")
+            failures.append(f"the {self.program.metric} is {self.value:.4f}, the goal {self.program.goal:g}")
         if not all(map(math.isfinite, self.losses)):
-            found.append("a loss is not finite")
+            failures.append("a loss is not finite")
         if not self.difference <= MAX_INFERENCE_DIFFERENCE:
-            found.append(f"the saved model's predictions differ by {self.difference:.1e} from those in training")
-        return found
+            failures.append(f"the saved model's predictions differ by {self.difference:.1e} from those in training")
+        return failures
 
 
 def book_folder() -> Path:
-    """Where the books are: beside the package in a clone, inside it where it was installed from a wheel."""
+    """The folder of the books: next to the package in a clone, inside it if it was installed from a wheel."""
     return _CLONED if _CLONED.is_dir() else _PACKAGED
 
 
 def book_names() -> list[str]:
-    """The files of :func:`book_folder` that hold a book, without their suffix."""
+    """The names of the books' files in :func:`book_folder`, without suffix."""
     return sorted(path.stem for path in book_folder().glob("*.py") if not path.stem.startswith("_"))
 
 
-def book_programs(name: str) -> list[Program]:
+def book_programs(name: str) -> list[BookProgram]:
     """The programs of a book.
 
     Parameters
@@ -130,31 +129,33 @@ def book_programs(name: str) -> list[Program]:
     MissingExtraError
         It imports a package that is not installed.
     """
-    stem, _, wanted = name.partition(":")
+    stem, _, requested = name.partition(":")
     path = Path(stem) if stem.endswith(".py") else book_folder() / f"{stem}.py"
     if not path.is_file():
         raise ProgramError(f"there is no book {stem!r}\n  Do: name one of {', '.join(book_names())}, or a file")
     module = _load(path)
-    absent = [each for each in _NAMES if not hasattr(module, each)]
+    absent = [variant for variant in _NAMES if not hasattr(module, variant)]
     if absent:
         raise ProgramError(f"{path} has no {absent[0]}, which a book has\n  Do: see {book_folder() / 'README.md'}")
     variants = list(getattr(module, "VARIANTS", ())) or [None]
-    if wanted and wanted not in variants:
-        there = ", ".join(f"{path.stem}:{each}" for each in variants if each)
-        raise ProgramError(f"{path.stem} has no program {wanted!r}\n  Do: name {there or path.stem}")
-    return [_program(module, path.stem, each) for each in variants if not wanted or each == wanted]
+    if requested and requested not in variants:
+        names = ", ".join(f"{path.stem}:{variant}" for variant in variants if variant)
+        raise ProgramError(f"{path.stem} has no program {requested!r}\n  Do: name {names or path.stem}")
+    return [_program(module, path.stem, variant) for variant in variants if not requested or variant == requested]
 
 
-def run_program(program: Program, place: str, steps: int | None = None, progress: Progress | None = None) -> BookResult:
+def run_program(
+    program: BookProgram, place: str, steps: int | None = None, progress: Progress | None = None
+) -> BookResult:
     """Train a program of a book, save the model, load it and measure it.
 
-    What has no kernel on the place runs on its fallback place; the report says what.
+    Operators without a kernel on the place run on the fallback place; the report lists them.
 
     Parameters
     ----------
     place : str
     steps : int, optional
-        Batches; as many as the goal takes if left out.
+        Number of batches; default: as many as the goal needs.
     progress : callable, optional
 
     Raises
@@ -166,36 +167,38 @@ def run_program(program: Program, place: str, steps: int | None = None, progress
     losses: list[float] = []
     reports: list[Report] = []
     counts = get_context(place).counts
-    before: list[tuple[int, ...]] = []
-    after: tuple[int, ...] = ()
+    counts_before: list[tuple[int, ...]] = []
+    counts_after: tuple[int, ...] = ()
 
     def on_step(executor: Any, step: int, loss: float) -> None:
-        nonlocal after
+        nonlocal counts_after
         losses.append(loss)
-        after = (counts.copy_in, counts.copy_out, counts.bytes_in, counts.bytes_out)
+        counts_after = (counts.copy_in, counts.copy_out, counts.bytes_in, counts.bytes_out)
         if not reports:
             reports.append(executor.explain_last())
-            before.append(after)
+            counts_before.append(counts_after)
         if progress is not None:
             progress(program.name, step + 1, total, loss)
 
-    chosen = {} if program.variant is None else {"variant": program.variant}
+    options = {} if program.variant is None else {"variant": program.variant}
     begin, processor = time.perf_counter(), time.process_time()
     with policy_guard(), tempfile.TemporaryDirectory() as folder:
-        set_fallback("allow")  # not silent: the report shows it
-        trained = program.module.train(place, folder, steps=total, on_step=on_step, **chosen)
-        value, inferred = program.module.infer(place, folder, **chosen)
+        set_fallback("allow")  # not silent: the report shows fallbacks
+        trained = program.module.train(place, folder, steps=total, on_step=on_step, **options)
+        value, inferred = program.module.infer(place, folder, **options)
     seconds, processor = time.perf_counter() - begin, time.process_time() - processor
     later = len(losses) - 1
     copies = None
     if later:
-        copies = StepCopies(*((last - first) / later for first, last in zip(before[0], after, strict=True)))
+        copies = StepCopies(
+            *((last - first) / later for first, last in zip(counts_before[0], counts_after, strict=True))
+        )
     difference = _difference(trained, inferred)
     return BookResult(program, place, losses, float(value), difference, seconds, processor, reports[0], copies)
 
 
 def main(path: str) -> None:
-    """What the file of a book does as a script, whose arguments are a place and steps."""
+    """The main function of a book's file, with a place and a number of steps as arguments."""
     from fluidlite.cli.main import main as command
 
     place, steps = sys.argv[1:2] or ["cpu"], sys.argv[2:3]
@@ -208,7 +211,7 @@ def _load(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
-        with _beside(path.parent):
+        with _importable(path.parent):
             spec.loader.exec_module(module)
     except ModuleNotFoundError as exc:
         raise MissingExtraError(f"the book {path.stem} needs {exc.name}\n  Do: pip install {exc.name}") from exc
@@ -216,30 +219,30 @@ def _load(path: Path) -> ModuleType:
 
 
 @contextmanager
-def _beside(folder: Path) -> Iterator[None]:
-    """Modules of a folder can be imported, as they can when a file of it is run; none stays behind for others."""
-    before = set(sys.modules)
+def _importable(folder: Path) -> Iterator[None]:
+    """Make the modules of a folder importable inside the block, and remove them from ``sys.modules`` afterwards."""
+    modules_before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
         yield
     finally:
         sys.path.remove(str(folder))
-        for name in set(sys.modules) - before:
+        for name in set(sys.modules) - modules_before:
             file = getattr(sys.modules[name], "__file__", None)
             if file is not None and Path(file).parent == folder:
                 del sys.modules[name]
 
 
-def _program(module: ModuleType, stem: str, variant: str | None) -> Program:
+def _program(module: ModuleType, stem: str, variant: str | None) -> BookProgram:
     def of(value: Any) -> Any:
-        """Return what a constant says for this variant."""
+        """Return the value of a constant for this variant."""
         return value[variant] if isinstance(value, Mapping) else value
 
     name = stem if variant is None else f"{stem}:{variant}"
     better = of(module.BETTER)
     if better not in ("higher", "lower"):
         raise ProgramError(f"{name}: BETTER is {better!r}; expected 'higher' or 'lower'")
-    return Program(
+    return BookProgram(
         name,
         of(module.DATA),
         of(module.METRIC),

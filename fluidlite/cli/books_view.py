@@ -1,4 +1,4 @@
-"""``fluidlite run-book`` on the terminal: progress, then loss, metric, kernels and transfers."""
+"""Terminal output of ``fluidlite run-book``: progress, then loss, metric, kernels and transfers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fluidlite.cli.books import BookResult, StepCopies, book_programs, run_progr
 from fluidlite.cli.reports import in_bytes
 from fluidlite.compiler.policy import HOWS
 
-_LINES = 10
-"""How many lines of progress are written where no terminal shows a bar."""
+_PROGRESS_LINES = 10
+"""Number of progress lines if the output is no terminal."""
 
 
 def show(console: Console, name: str, place: str, steps: int | None) -> int:
-    """Run the programs of a book on a place and print what came of them; return 1 if a goal is missed, else 0."""
+    """Run the programs of a book on a place and print the results; return 1 if a goal is missed, else 0."""
     problems = 0
     for program in book_programs(name):
         total = program.steps if steps is None else steps
@@ -28,18 +28,22 @@ def show(console: Console, name: str, place: str, steps: int | None) -> int:
             ) -> None:
                 if console.is_terminal:
                     bars.update(task, completed=done, description=f"step {done}, loss {loss:.4f}")
-                elif done == 1 or done == total or done * _LINES // total != (done - 1) * _LINES // total:
+                elif (
+                    done == 1
+                    or done == total
+                    or done * _PROGRESS_LINES // total != (done - 1) * _PROGRESS_LINES // total
+                ):
                     console.print(f"  step {done} of {total}: loss {loss:.4f}", soft_wrap=True)
 
-            found = run_program(program, place, steps, progress)
-        for line in lines(found):
+            result = run_program(program, place, steps, progress)
+        for line in lines(result):
             console.print(line, soft_wrap=True)
-        problems += len(found.problems)
+        problems += len(result.problems)
     return 1 if problems else 0
 
 
 def lines(result: BookResult) -> list[str]:
-    """Loss, metric, kernels by tier, transfers, and what is wrong."""
+    """Loss, metric, kernels by tier, transfers, and problems."""
     summary, program = result.report.summary, result.program
     tail = result.losses[-20:]
     hows = ", ".join(f"{summary[how]} {how}" for how in (*HOWS, "control") if summary[how])

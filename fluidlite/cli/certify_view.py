@@ -1,4 +1,4 @@
-"""The certificate on the terminal: progress, a table by operator, failures, and the summary."""
+"""Terminal output of the certificate: progress, a table by operator, failures, and the summary."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def show(
     as_json: bool = False,
     brief: bool = False,
 ) -> int:
-    """Certify a place and print what was found; return the exit code: 0, or 1 if a check failed."""
-    known = read_known_failures(known_failures.read_text(encoding="utf-8")) if known_failures is not None else {}
+    """Certify a place and print the certificate; return the exit code: 0, or 1 if a check failed."""
+    reasons = read_known_failures(known_failures.read_text(encoding="utf-8")) if known_failures is not None else {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=as_json or not console.is_terminal, transient=True) as bars:
         task = bars.add_task(f"checking {place}", total=None)
@@ -45,34 +45,34 @@ def show(
             marks = f", {failed} failed" if failed else ""
             bars.update(task, completed=done, total=total, description=f"checking {place}{marks}")
 
-        found = certify(place, operators, only, jobs, plugins, known, timeout, progress)
+        certificate = certify(place, operators, only, jobs, plugins, reasons, timeout, progress)
     if html is not None:
-        write_text(html, page(found), "the report")
+        write_text(html, page(certificate), "the report")
     if as_json:
-        print_json(found.data())
-        return 0 if found.ok else 1
+        print_json(certificate.data())
+        return 0 if certificate.ok else 1
     if not brief:
-        console.print(operator_table(found))
-    for outcome in found.failures:
+        console.print(operator_table(certificate))
+    for outcome in certificate.failures:
         console.print(f"\n{outcome.id}\n  {outcome.error}", soft_wrap=True)
-        console.print(f"  Reproduce: {found.reproduction(outcome)}", soft_wrap=True)
+        console.print(f"  Reproduce: {certificate.reproduction(outcome)}", soft_wrap=True)
     console.print()
-    for line in found.summary():
+    for line in certificate.summary():
         console.print(line, soft_wrap=True)
-    return 0 if found.ok else 1
+    return 0 if certificate.ok else 1
 
 
 def operator_table(certificate: Certificate) -> Table:
     numbers = ("checks", "failed", "known")
-    made = table("operator", "kernel", "gradient", *numbers, right=numbers)
+    result = table("operator", "kernel", "gradient", *numbers, right=numbers)
     for row in certificate.rows():
-        failed, known = len(row.failures), row.count(KNOWN)
-        made.add_row(
+        failed_count, known_count = len(row.failures), row.count(KNOWN)
+        result.add_row(
             row.operator,
             in_words(row.kernel),
             in_words(row.gradient),
             str(len(row.outcomes)),
-            str(failed or ""),
-            str(known or ""),
+            str(failed_count or ""),
+            str(known_count or ""),
         )
-    return made
+    return result

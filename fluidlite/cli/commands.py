@@ -27,7 +27,7 @@ app = typer.Typer(
 
 
 def _loaded(modules: list[str] | None) -> list[str]:
-    """Plugins that are not installed, loaded before a command looks at anything."""
+    """Load plugins that are not installed, before the command runs."""
     if modules:
         from fluidlite.conformance import load_plugin_modules
 
@@ -43,7 +43,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 
 def _file(path: Path | None) -> Path | None:
-    """A file that can be written, known before anything runs for it."""
+    """Check that a file can be written, before the command runs."""
     if path is not None and path.is_dir():
         raise typer.BadParameter(f"{path} is a folder")
     if path is not None and not path.parent.is_dir():
@@ -56,7 +56,7 @@ def _feeds(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
 
 
 def _folder(path: Path) -> Path:
-    """A folder, or where one can be made."""
+    """Check that a path is a folder or does not exist."""
     if path.exists() and not path.is_dir():
         raise typer.BadParameter(f"{path} is a file")
     return path
@@ -70,12 +70,12 @@ def places(plugin: PluginModules = None, as_json: AsJson = False) -> None:
         print_json(rows)
         return
     out = console()
-    made = table("place", "device", "memory", "capabilities", "lacks")
+    listing = table("place", "device", "memory", "capabilities", "lacks")
     for row in rows:
         if row["usable"]:
             lacks = ", ".join(row["lacks"])
-            made.add_row(row["place"], row["name"], in_bytes(row["memory"]), ", ".join(row["capabilities"]), lacks)
-    out.print(made)
+            listing.add_row(row["place"], row["name"], in_bytes(row["memory"]), ", ".join(row["capabilities"]), lacks)
+    out.print(listing)
     for row in rows:
         if not row["usable"]:
             out.print(f"{row['place']} cannot be used: {row['reason']}")
@@ -95,12 +95,12 @@ def plugins(
         print_json(rows)
         return
     out = console()
-    made = table("plugin", "version", "state", "brought")
+    listing = table("plugin", "version", "state", "brought")
     for row in rows:
         brought = ", ".join(f"{len(names)} {kind}" for kind, names in row["brought"].items())
         name = row["name"] + (" (built in)" if row["built_in"] else "")
-        made.add_row(name, row["version"], row["state"], row["error"] or brought or "nothing")
-    out.print(made)
+        listing.add_row(name, row["version"], row["state"], row["error"] or brought or "nothing")
+    out.print(listing)
     if not verbose:
         return
     for row in rows:
@@ -162,14 +162,14 @@ def ops(
     if not rows:
         if patterns and not any(fnmatchcase(each.type, pattern) for each in registry for pattern in patterns):
             raise typer.BadParameter(f"no operator is called {', '.join(patterns)}")
-        asked = [*(f"--family {name}" for name in family or ()), *(f"--how {word}" for word in how or ())]
-        out.print(f"no operator is of {' '.join([*asked, *([] if gradients else ['--no-gradients'])])}")
+        filters = [*(f"--family {name}" for name in family or ()), *(f"--how {word}" for word in how or ())]
+        out.print(f"no operator is of {' '.join([*filters, *([] if gradients else ['--no-gradients'])])}")
         return
     columns = list(rows[0].cells)
-    made = table("operator", *map(str, columns))
+    listing = table("operator", *map(str, columns))
     for row in rows:
-        made.add_row(row.op, *(row.cells[p].text for p in columns))
-    out.print(made)
+        listing.add_row(row.op, *(row.cells[p].text for p in columns))
+    out.print(listing)
     if refused:
         for row in rows:
             for column, cell in row.cells.items():
@@ -202,8 +202,8 @@ def op(
     for line in (*facts["traits"], f"Family: {facts['family']}", f"Gradient: {facts['gradient']}"):
         out.print(f"  {line}", soft_wrap=True)
     slots = table("", "slot", "takes", "what it holds")
-    for side, given in (("input", definition.inputs), ("output", definition.outputs)):
-        for slot in given:
+    for side, slots_of_side in (("input", definition.inputs), ("output", definition.outputs)):
+        for slot in slots_of_side:
             slots.add_row(side, slot.name, facts[f"{side}s"][slot.name], slot.doc or slot.content)
     attrs = table("attribute", "type", "default", "allowed", "meaning")
     for name, attr in facts["attrs"].items():
@@ -211,10 +211,10 @@ def op(
     ways = table("kernel", *map(str, rows[0].cells))
     for row in rows:
         ways.add_row(row.op, *(cell.text for cell in row.cells.values()))
-    for shown in (slots, attrs, ways):
-        if shown.row_count:
+    for section in (slots, attrs, ways):
+        if section.row_count:
             out.print()
-            out.print(shown)
+            out.print(section)
 
 
 @app.command()
@@ -254,10 +254,10 @@ def passes(
 
     program = read_program(model)
     report = passes_report(program, place, fetch or ())
-    known = {step.name for step in report.steps}
+    names = {step.name for step in report.steps}
     for name in only or ():
-        if name not in known:
-            raise typer.BadParameter(f"--pass {name}: expected one of {', '.join(sorted(known))}")
+        if name not in names:
+            raise typer.BadParameter(f"--pass {name}: expected one of {', '.join(sorted(names))}")
     if as_json:
         print_json(report.data())
         return

@@ -1,4 +1,4 @@
-"""The demonstration: one program reads handwritten digits, trained alike on every place."""
+"""The demonstration: one program that classifies handwritten digits, trained equally on every place."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from fluidlite.compiler.explain import Report
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
 
-COMPARED = 20
-"""Losses of so many first steps are compared between places."""
-MOST_DIFFERENT = 1e-4
-"""The largest relative difference of those losses."""
-MOST_APART = 0.01
-"""The largest difference of accuracies: one point."""
+COMPARED_STEPS = 20
+"""Number of first steps whose losses are compared between places."""
+MAX_LOSS_DIFFERENCE = 1e-4
+"""The largest allowed relative difference of those losses."""
+MAX_ACCURACY_DIFFERENCE = 0.01
+"""The largest allowed difference of accuracies: one percentage point."""
 
 _SEED = 1234
-_TEST_PART = 5
+_TEST_DIVISOR = 5
 Progress = Callable[[Place, int, int], None]
 
 
 @dataclass
 class PlaceResult:
-    """What training on one place gave.
+    """The result of training on one place.
 
     ``losses``: one a step.
     ``accuracy``: on the test part, after training.
-    ``seconds``: an epoch, the median: the first one compiles too.
-    ``peak``: bytes in use on the place, at most.
+    ``seconds``: the median time of an epoch; the first one includes compilation.
+    ``peak``: maximum number of bytes in use on the place.
     ``report``: the plan of a training step.
     """
 
@@ -50,11 +50,11 @@ class PlaceResult:
 
 @dataclass
 class DemoResult:
-    """Results by place, and how far they lie apart.
+    """Results by place, and their differences.
 
     ``difference``: the largest relative difference of the first losses between any two places.
     ``apart``: the largest difference of accuracies.
-    ``problems``: what is not as it should be; empty if all is well.
+    ``problems``: differences that are too large; empty if there are none.
     """
 
     results: list[PlaceResult]
@@ -87,13 +87,13 @@ def digits() -> Digits:
     order = np.random.default_rng(_SEED).permutation(len(labels))
     x = np.asarray(images[order] / 16, np.float32)
     y = np.asarray(labels[order], np.int64).reshape(-1, 1)
-    test = len(y) // _TEST_PART
+    test = len(y) // _TEST_DIVISOR
     return Digits(x[test:], y[test:], x[:test], y[:test])
 
 
 @dataclass
 class Model:
-    """The programs, made once for all places, and the variables to fetch."""
+    """The programs, built once for all places, and the variables to fetch."""
 
     startup: fluid.Program
     train: fluid.Program
@@ -124,7 +124,7 @@ def train_on(
 ) -> PlaceResult:
     """Train from the start on one place, in a scope of its own, and test."""
     memory.reset_peak(place)
-    executor = fluid.Executor(place, fallback="allow")  # not silent: the table and the plan show it
+    executor = fluid.Executor(place, fallback="allow")  # not silent: table and plan show fallbacks
     scope = fluid.Scope()
     executor.run(model.startup, scope=scope)
     starts = range(0, len(data.train_y) - batch + 1, batch) or range(1)
@@ -152,21 +152,25 @@ def train_on(
 
 
 def compare(results: list[PlaceResult]) -> DemoResult:
-    """Hold the places against each other."""
-    found = DemoResult(results)
+    """Compare the results of the places."""
+    comparison = DemoResult(results)
     if not results:
-        found.problems.append("there is no place to train on")
-        return found
-    first = np.asarray([result.losses[:COMPARED] for result in results])
+        comparison.problems.append("there is no place to train on")
+        return comparison
+    first = np.asarray([result.losses[:COMPARED_STEPS] for result in results])
     top, bottom = first.max(axis=0), first.min(axis=0)
-    found.difference = float(np.max((top - bottom) / np.maximum(np.abs(top), np.finfo(np.float64).tiny)))
+    comparison.difference = float(np.max((top - bottom) / np.maximum(np.abs(top), np.finfo(np.float64).tiny)))
     rates = [result.accuracy for result in results]
-    found.apart = max(rates) - min(rates)
-    if not found.difference <= MOST_DIFFERENT:  # NaN too
-        found.problems.append(f"the first losses differ by {found.difference:.2e}, more than {MOST_DIFFERENT:g}")
-    if found.apart > MOST_APART:
-        found.problems.append(f"the accuracies differ by {found.apart:.2%}, more than {MOST_APART:.0%}")
-    return found
+    comparison.apart = max(rates) - min(rates)
+    if not comparison.difference <= MAX_LOSS_DIFFERENCE:  # NaN too
+        comparison.problems.append(
+            f"the first losses differ by {comparison.difference:.2e}, more than {MAX_LOSS_DIFFERENCE:g}"
+        )
+    if comparison.apart > MAX_ACCURACY_DIFFERENCE:
+        comparison.problems.append(
+            f"the accuracies differ by {comparison.apart:.2%}, more than {MAX_ACCURACY_DIFFERENCE:.0%}"
+        )
+    return comparison
 
 
 def run(
@@ -183,7 +187,7 @@ def run(
     Raises MissingExtraError: scikit-learn is not installed.
     Raises PlaceError, DeviceUnavailable: a named place cannot be used.
     """
-    chosen = [devices.unit(place).place for place in places] if places is not None else fluid.places()
+    selected = [devices.unit(place).place for place in places] if places is not None else fluid.places()
     data = digits()
     model = build(hidden)
-    return compare([train_on(place, model, data, epochs, batch, progress) for place in chosen])
+    return compare([train_on(place, model, data, epochs, batch, progress) for place in selected])

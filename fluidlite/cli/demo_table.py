@@ -1,4 +1,4 @@
-"""The demonstration on the terminal: progress, the table of places, and one plan."""
+"""Terminal output of the demonstration: progress, the table of places, and one plan."""
 
 from __future__ import annotations
 
@@ -27,30 +27,31 @@ def show(console: Console, places: Sequence[str] | None, epochs: int, hidden: in
                 tasks[place] = bars.add_task(f"training on {place}", total=total)
             bars.update(tasks[place], completed=done)
 
-        found = demo.run(places, epochs, hidden, batch, progress)
+        comparison = demo.run(places, epochs, hidden, batch, progress)
     console.print(f"One program, {epochs} epoch(s) of digits, hidden layers of {hidden}:\n")
-    console.print(summary_table(found))
+    console.print(summary_table(comparison))
     console.print(
-        f"\nFirst {demo.COMPARED} losses: at most {found.difference:.2e} apart, relatively "
-        f"(allowed: {demo.MOST_DIFFERENT:g}). Accuracies: {found.apart:.2%} apart (allowed: {demo.MOST_APART:.0%})."
+        f"\nFirst {demo.COMPARED_STEPS} losses: at most {comparison.difference:.2e} apart, relatively "
+        f"(allowed: {demo.MAX_LOSS_DIFFERENCE:g}). "
+        f"Accuracies: {comparison.apart:.2%} apart (allowed: {demo.MAX_ACCURACY_DIFFERENCE:.0%})."
     )
-    other = [result for result in found.results if not devices.unit(result.place).info.host]
-    explained = (other or found.results)[-1]
+    other = [result for result in comparison.results if not devices.unit(result.place).info.host]
+    explained = (other or comparison.results)[-1]
     console.print("\nOne training step, as explain shows it:\n")
     console.print(explained.report.text(), soft_wrap=True)
-    for problem in found.problems:
+    for problem in comparison.problems:
         console.print(f"\nProblem: {problem}")
-    return 0 if found.ok else 1
+    return 0 if comparison.ok else 1
 
 
 def summary_table(demo_result: demo.DemoResult) -> Table:
     numbers = ("transfers a step", "moved a step", "last loss", "accuracy", "an epoch", "peak memory")
-    made = table("place", "libraries", "operators", *numbers, right=numbers)
+    result_table = table("place", "libraries", "operators", *numbers, right=numbers)
     for result in demo_result.results:
         summary = result.report.summary
         hows = ", ".join(f"{summary[how]} {how}" for how in HOWS if summary[how])
         moves = summary["feeds"] + summary["transfers"]
-        made.add_row(
+        result_table.add_row(
             str(result.place),
             ", ".join(summary["libraries"]),
             hows,
@@ -61,4 +62,4 @@ def summary_table(demo_result: demo.DemoResult) -> Table:
             f"{result.seconds:.2f} s",
             in_bytes(result.peak),
         )
-    return made
+    return result_table

@@ -13,19 +13,19 @@ from fluidlite.testing.fuzz.campaign import Summary, describe, fuzz
 def run_fuzz(
     out: Console, place: str, seed: int, first: int, count: int, shrinking: float, plugin: list[str], operators: bool
 ) -> int:
-    """Run it, and print. Returns 1 if something was found, else 0."""
+    """Run a campaign and print its findings; return 1 if there are findings, else 0."""
     load_plugin_modules(plugin)
     where = Place.parse(place)
-    shown = 0
+    printed_count = 0
     with Progress(console=out, transient=True) as progress:
         task = progress.add_task(f"{where}, seed {seed}", total=count)
 
         def tell(number: int, summary: Summary) -> None:
-            nonlocal shown
+            nonlocal printed_count
             progress.update(task, advance=1, description=f"{where}, seed {seed}: {len(summary.findings)} findings")
-            for found in summary.findings[shown:]:
-                out.print(describe(*found, where), soft_wrap=True)
-            shown = len(summary.findings)
+            for finding in summary.findings[printed_count:]:
+                out.print(describe(*finding, where), soft_wrap=True)
+            printed_count = len(summary.findings)
 
         summary = fuzz(where, seed, first, count, shrinking, tell)
     out.print(f"{where}, seed {seed}, programs {first} to {first + count - 1}: {summary.text()}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The kernel matrix: how each operator, forward and gradient, gets its kernel on each place."""
+"""The kernel matrix: the origin of the kernel of each operator and gradient operator on each place."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 
 CONTROL = "control"
-"""An operator that runs itself (``run(frame, op)``), or marks where values enter and leave."""
+"""An operator with a ``run(frame, op)`` of its own, or a marker of feeds and fetches."""
 UNKNOWN = "?"
-"""An operator without a sample to try."""
+"""An operator without samples."""
 WAYS = (*HOWS, CONTROL, "none", UNKNOWN)
+"""All origins of kernels."""
 _START = ".start"
-"""Every word for how an operator gets its kernel."""
 
 
 @dataclass
 class Cell:
     """One operator on one place, over all of its sample calls.
 
-    ``hows``: how many sample calls got their kernel in which way.
-    ``libraries``: by way; whose kernels these calls got.
-    ``refused``: by candidate; why other candidates were left out, in the calls that fell back (or found nothing).
+    ``hows``: number of sample calls by origin of their kernel.
+    ``libraries``: the kernels' libraries, by origin.
+    ``refused``: by candidate, the reasons why it was refused in calls that fell back or have no kernel.
     """
 
     hows: Counter[str] = field(default_factory=Counter)
@@ -52,16 +52,16 @@ class Cell:
 
     @property
     def how(self) -> str:
-        """The way of most calls."""
+        """The origin of most calls' kernels."""
         return self.hows.most_common(1)[0][0] if self.hows else UNKNOWN
 
     @property
     def text(self) -> str:
-        """The ways with their libraries, such as ``native blas`` or ``generic plain (fallback: 2 of 9)``."""
+        """The origins with their libraries, such as ``native blas`` or ``generic plain (fallback: 2 of 9)``."""
         if not self.hows:
             return UNKNOWN
-        others = [f"{self.named(how)}: {n} of {self.hows.total()}" for how, n in self.hows.most_common()[1:]]
-        return self.named(self.how) + (f" ({', '.join(others)})" if others else "")
+        minor = [f"{self.named(how)}: {n} of {self.hows.total()}" for how, n in self.hows.most_common()[1:]]
+        return self.named(self.how) + (f" ({', '.join(minor)})" if minor else "")
 
     def named(self, how: str) -> str:
         return " ".join((how, *sorted(self.libraries.get(how, set()) - {""})))
@@ -76,13 +76,13 @@ class Row:
 
 
 def sample_calls(op: OpDef) -> dict[str, list[Call]]:
-    """Representative calls of an operator, and of its gradient operator, by type: one for each sample."""
-    found: dict[str, list[Call]] = {}
-    for one in _programs(op):
-        for type, call in program_calls(one):
+    """Calls of an operator and of its gradient operator, by type: one for each sample."""
+    calls: dict[str, list[Call]] = {}
+    for harness in _programs(op):
+        for type, call in program_calls(harness):
             if type in _types(op):
-                found.setdefault(type, []).append(call)
-    return found
+                calls.setdefault(type, []).append(call)
+    return calls
 
 
 def _types(op: OpDef) -> tuple[str, str]:
@@ -91,17 +91,17 @@ def _types(op: OpDef) -> tuple[str, str]:
 
 
 def gradient_types(op: OpDef) -> list[str]:
-    """The types of operators that make an operator's gradient, in the order in which its samples first show them."""
+    """The types of the operators of an operator's gradient, in the order in which they occur in its samples."""
     if op.grad is None:
         return []
     if isinstance(op.grad, GradRule):
         return [op.grad.type]
-    made = dict.fromkeys(item.type for one in _programs(op) for item in one.program.global_block().ops[1:])
-    return [type for type in made if type != "assign_like"]  # that looks at the gradient which a sample starts from
+    types = dict.fromkeys(item.type for harness in _programs(op) for item in harness.program.global_block().ops[1:])
+    return [type for type in types if type != "assign_like"]  # it belongs to the start of backward in samples
 
 
 def _programs(op: OpDef) -> Iterator[OneOperator]:
-    """For each sample, a program of the operator and those of its gradient."""
+    """Yield for each sample a program with the operator and its gradient."""
     for sample in samples_of(op.type) or _plain_sample(op):
         try:
             yield sample_program(Case(op, sample, sample.name, sample.dtypes[0]))
@@ -110,21 +110,21 @@ def _programs(op: OpDef) -> Iterator[OneOperator]:
 
 
 def sample_program(case: Case) -> OneOperator:
-    """The program of a case's operator, and of the operators of its gradient."""
-    one = build(case, _counts(case))
-    graded = {slot: one.outputs[slot] for slot in case.graded_outputs() if slot in one.outputs}
-    sources = [variable for slot in case.sample.grads for variable in one.inputs[slot]]
+    """Build the program of a case's operator and the operators of its gradient."""
+    harness = build(case, _counts(case))
+    graded = {slot: harness.outputs[slot] for slot in case.graded_outputs() if slot in harness.outputs}
+    sources = [variable for slot in case.sample.grads for variable in harness.inputs[slot]]
     if any(graded.values()) and sources:
         zeros = {slot: [np.zeros([max(d, 1) for d in v.shape]) for v in some] for slot, some in graded.items()}
-        targets, starts = start_gradients(one, zeros)
+        targets, starts = start_gradients(harness, zeros)
         for target, start in zip(targets, starts, strict=True):
             start.declare(target._spec())
         gradients(targets, sources, starts)
-    return one
+    return harness
 
 
 def _plain_sample(op: OpDef) -> list[Sample]:
-    """A sample of an operator that declares none and needs no input, such as one that draws random numbers."""
+    """A sample for an operator without samples that needs no input, such as one that draws random numbers."""
     if any(not slot.dispensable for slot in op.inputs) or op.run is not None:
         return []
     required = {attr.name: [2, 3] for attr in op.attrs if attr.required and attr.type == "ints"}
@@ -137,28 +137,28 @@ def _counts(case: Case) -> dict[str, int]:
     return Oracle(case).counts()
 
 
-def program_calls(one: OneOperator) -> Iterator[tuple[str, Call]]:
-    """The calls of a program with exact dims and with the numbers of metadata slots, as a run would know them."""
-    given = {**one.feed, **one.state}
-    known = {name: _spec(value) for name, value in given.items() if not name.endswith(_START)}
-    for op in one.program.global_block().ops:
+def program_calls(harness: OneOperator) -> Iterator[tuple[str, Call]]:
+    """The calls of a program with the exact dims and the values of metadata slots, as in a run."""
+    values_by_name = {**harness.feed, **harness.state}
+    specs = {name: _spec(value) for name, value in values_by_name.items() if not name.endswith(_START)}
+    for op in harness.program.global_block().ops:
         infer = op.definition.infer
         if infer is None:
             continue
         ins = {
-            slot: tuple(known.get(n.removesuffix(_START)) or op.block.var(n)._spec() for n in names)
+            slot: tuple(specs.get(n.removesuffix(_START)) or op.block.var(n)._spec() for n in names)
             for slot, names in op.inputs.items()
         }
         for declared_slot in op.definition.inputs:
             name = declared_slot.name
             if declared_slot.value and name in ins:
-                values = [tuple(np.asarray(one.feed[n]).reshape(-1).tolist()) for n in op.inputs[name]]
+                values = [tuple(np.asarray(harness.feed[n]).reshape(-1).tolist()) for n in op.inputs[name]]
                 ins[name] = tuple(s.with_(value=v) for s, v in zip(ins[name], values, strict=True))
         declared = {slot: tuple(op.block.var(n)._spec() for n in names) for slot, names in op.outputs.items()}
         results = infer(Call(op.definition, ins, declared, op.attrs))
         outs = {slot: specs_of(results[slot]) for slot in declared}
         for slot, names in op.outputs.items():
-            known.update(zip(names, outs[slot], strict=True))
+            specs.update(zip(names, outs[slot], strict=True))
         yield op.type, Call(op.definition, ins, outs, op.attrs, None, op.type.endswith("_grad"))
 
 
@@ -170,24 +170,24 @@ def _spec(value: Any) -> Spec:
 
 
 def kernel_matrix(places: Sequence[PlaceLike] | None = None, patterns: Iterable[str] = ()) -> list[Row]:
-    """Make the kernel matrix.
+    """Compute the kernel matrix.
 
-    ``places``: the columns; every usable place if left out.
+    ``places``: the columns; default: every usable place.
     ``patterns``: operator types to show, with ``*`` and ``?``; all if empty.
     """
     columns = [devices.unit(p).place for p in (places if places is not None else devices.places())]
-    wanted = tuple(patterns)
+    selected = tuple(patterns)
 
-    def shown(type: str) -> bool:
-        return not wanted or any(fnmatchcase(type, pattern) for pattern in wanted)
+    def is_shown(type: str) -> bool:
+        return not selected or any(fnmatchcase(type, pattern) for pattern in selected)
 
     calls: dict[str, list[Call]] = {}
     for op in ops:
         calls.setdefault(op.type, [])
-        if any(map(shown, _types(op))):
-            for type, found in sample_calls(op).items():
-                calls.setdefault(type, []).extend(found)
-    return [Row(type, {p: _cell(type, calls[type], p) for p in columns}) for type in sorted(calls) if shown(type)]
+        if any(map(is_shown, _types(op))):
+            for type, type_calls in sample_calls(op).items():
+                calls.setdefault(type, []).extend(type_calls)
+    return [Row(type, {p: _cell(type, calls[type], p) for p in columns}) for type in sorted(calls) if is_shown(type)]
 
 
 def _cell(type: str, calls: list[Call], place: Place) -> Cell:
@@ -211,6 +211,6 @@ def _cell(type: str, calls: list[Call], place: Place) -> Cell:
 
 
 def totals(rows: Sequence[Row], place: Place) -> dict[str, int]:
-    """How many operators of the matrix get their kernel in which way on a place (by the way of most calls)."""
+    """The number of operators by origin of their kernel on a place (that of most calls)."""
     counts = Counter(row.cells[place].how for row in rows)
     return {how: counts[how] for how in WAYS if counts[how]}

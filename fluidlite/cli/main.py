@@ -1,4 +1,4 @@
-"""The entry point of ``fluidlite``. It imports nothing big before it knows that it can run."""
+"""The entry point of the command ``fluidlite``. It checks for optional packages before it imports anything large."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
-    Returns 0; 1 if a command found faults (`certify`, `fuzz`); 2 for arguments that are wrong, or if an extra is
+    Returns 0; 1 if a command found faults (`certify`, `fuzz`); 2 for wrong arguments, or if an optional package is
     missing: a message, no traceback.
     """
     try:

@@ -1,4 +1,4 @@
-"""Running saved programs without data: feeds of zeros, and state of zeros where no values were saved; their sources."""
+"""Run saved programs without data (zeros as feeds and missing state), and write the sources of their kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fluidlite.program.scope import Scope
 
 
 def fetched_names(program: Program, fetches: Sequence[str]) -> list[str]:
-    """What is fetched: what is asked for, else what the program names, else what no operator reads.
+    """The names to fetch: ``fetches``, else those of the program, else the outputs that no operator reads.
 
     Raises FetchError if there is no such variable.
     """
@@ -30,20 +30,20 @@ def fetched_names(program: Program, fetches: Sequence[str]) -> list[str]:
 
 
 def leaves(program: Program) -> list[str]:
-    """What no operator reads, state and what exists for gradients apart."""
+    """Outputs that no operator reads, without state and intermediate outputs for gradients."""
     block = program.global_block()
     read = {name for op in block.ops for name in op.input_arg_names}
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for op in block.ops:
         for slot in op.definition.outputs:
             for name in op.outputs.get(slot.name, ()) if not slot.intermediate else ():
                 if name != EMPTY and name not in read and not block.var(name).persistable:
-                    found[name] = None
-    return list(found)
+                    names[name] = None
+    return list(names)
 
 
 def zero_feeds(program: Program, feeds: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray[Any, Any]]:
-    """Zeros for all that a program is fed; ``feeds`` has the dims that it leaves open.
+    """Zeros for all feeds of a program; ``feeds`` has the dims of feeds with open dims.
 
     Raises FeedError if a feed has open dims, or there is no such feed.
     """
@@ -51,21 +51,21 @@ def zero_feeds(program: Program, feeds: Mapping[str, Sequence[int]]) -> dict[str
     unknown = [name for name in feeds if name not in data]
     if unknown:
         raise FeedError(f"the program is not fed {unknown[0]!r}; it takes {', '.join(data) or 'nothing'}")
-    given = {}
+    arrays = {}
     for name, variable in data.items():
         spec = variable._spec()
         dims = tuple(feeds.get(name, spec.dims))
         if -1 in dims:
             raise FeedError(f"the dims of {name!r} are {list(dims)}\n  Do: --feed {name}=4x8 says what -1 is")
-        given[name] = np.zeros(dims, NUMPY[spec.dtype])
-    return given
+        arrays[name] = np.zeros(dims, NUMPY[spec.dtype])
+    return arrays
 
 
 def set_zero_state(program: Program, scope: Scope, place: Place) -> None:
-    """Give state that has no value zeros."""
+    """Set uninitialised state to zeros."""
     for variable in program.list_vars():
-        held = scope.find_var(variable.name)
-        if not variable.persistable or (held is not None and held.get_tensor().initialized):
+        holder = scope.find_var(variable.name)
+        if not variable.persistable or (holder is not None and holder.get_tensor().initialized):
             continue
         if variable.spec is not None and variable.spec.known:
             scope.var(variable.name).get_tensor().set(np.zeros(variable.spec.dims, NUMPY[variable.dtype]), place)
@@ -79,20 +79,20 @@ def write_sources(
     fetches: Sequence[str],
     folder: Path,
 ) -> list[Path]:
-    """Run a program once, on zeros and with state of zeros, and write the sources of what ran.
+    """Run a program on zeros, with state of zeros, and write the sources of its kernels.
 
-    ``feeds``: dims by name; of what the program leaves open; others are as declared.
-    ``fetches``: default: what the program names, else what no operator reads.
+    ``feeds``: dims of feeds with open dims, by name.
+    ``fetches``: default: see :func:`fetched_names`.
     Raises FeedError, FetchError, PlaceError if a feed has open dims or there is no such feed, variable, place or
     generator.
     """
-    names, given = fetched_names(program, fetches), zero_feeds(program, feeds)
+    names, feed = fetched_names(program, fetches), zero_feeds(program, feeds)
     scope = Scope()
     exe = Executor(place, codegen=codegen, mode="compiled")
     try:
         set_zero_state(program, scope, exe.place)
-        for _ in range(2):  # the second run makes the fast path
-            exe.run(program, given, names, scope=scope)
+        for _ in range(2):  # the second run builds the fast path
+            exe.run(program, feed, names, scope=scope)
         return exe.write_sources(folder)
     finally:
         exe.close()

@@ -1,4 +1,4 @@
-"""What a definition says, in plain words: for the pages of the reference and for ``fluidlite op``."""
+"""Descriptions of operator definitions, for the reference pages and for ``fluidlite op``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUPS = {
     "floats": ALL_FLOATS,
     "integers": ALL_INTS,
 }
-"""Words for many dtypes, widest first."""
+"""Names of groups of dtypes, largest first."""
 _TYPES = {"ints": "list of int", "floats": "list of float", "strs": "list of str", "bools": "list of bool"}
 
 
@@ -47,17 +47,17 @@ def is_own(op: OpDef) -> bool:
 
 
 def families() -> list[Family]:
-    """The operators of fluidlite itself by family, gradient operators left out: they are shown with their operator."""
+    """Fluidlite's own operators by family, without gradient operators, which are described with their operator."""
     members: dict[str, list[OpDef]] = {}
     for op in ops:
         if is_own(op) and forward_of(op) is None:
             members.setdefault(family_of(op), []).append(op)
-    found = []
+    result = []
     for name, operators in sorted(members.items()):
         doc = sys.modules[f"{own}.{name}"].__doc__ or ""
         title, _, text = doc.strip().partition("\n")
-        found.append(Family(name, title, text.strip(), tuple(operators)))
-    return found
+        result.append(Family(name, title, text.strip(), tuple(operators)))
+    return result
 
 
 def forward_of(op: OpDef) -> OpDef | None:
@@ -67,23 +67,23 @@ def forward_of(op: OpDef) -> OpDef | None:
 
 @lru_cache(maxsize=1)
 def _forwards(generation: int) -> dict[str, OpDef]:
-    """Operators by the type of their gradient operator; of one state of the registry."""
-    found = {}
+    """Operators by the type of their gradient operator; cached for one generation of the registry."""
+    forwards = {}
     for op in ops:
         gradient = gradient_of(op)
-        if gradient is not None and "_grad" in gradient.type:  # else an operator that is used as a gradient, too
-            found[gradient.type] = op
-    return found
+        if gradient is not None and "_grad" in gradient.type:  # other operators may also serve as a gradient
+            forwards[gradient.type] = op
+    return forwards
 
 
 def gradient_of(op: OpDef) -> OpDef | None:
-    """The gradient operator of its own that an operator has, or None."""
-    made = ops.find(op.grad.type if isinstance(op.grad, GradRule) else f"{op.type}_grad")
-    return made if op.grad is not None else None
+    """The operator's own gradient operator, or None."""
+    gradient = ops.find(op.grad.type if isinstance(op.grad, GradRule) else f"{op.type}_grad")
+    return gradient if op.grad is not None else None
 
 
 def dtype_words(dtypes: Iterable[str]) -> str:
-    """Some dtypes, with one word for many where there is one."""
+    """Format dtypes as text, with names of groups."""
     left = set(dtypes)
     words = []
     for word, group in GROUPS.items():
@@ -94,7 +94,7 @@ def dtype_words(dtypes: Iterable[str]) -> str:
 
 
 def slot_words(op: OpDef, slot: Slot) -> str:
-    """How a slot is used: flags, dtypes and content."""
+    """Describe a slot: flags, dtypes and content."""
     flags = {
         "list": slot.duplicable,
         "optional": slot.dispensable,
@@ -103,7 +103,7 @@ def slot_words(op: OpDef, slot: Slot) -> str:
         "numbers read when planning": slot.value,
         "on the host": slot.on_host,
     }
-    parts = [flag for flag, there in flags.items() if there]
+    parts = [flag for flag, is_set in flags.items() if is_set]
     if slot.kinds != ("dense",):
         parts.append(" or ".join(slot.kinds))
     if slot.name in op.dtypes:
@@ -116,14 +116,14 @@ def attr_type(attr: Attr) -> str:
 
 
 def attr_default(attr: Attr) -> str:
-    """The default as Python writes it; ``required`` if there is none."""
+    """The default as Python code; ``required`` if there is none."""
     if attr.required:
         return "required"
     return repr(list(attr.default) if isinstance(attr.default, tuple) else attr.default)
 
 
 def attr_range(attr: Attr) -> str:
-    """What values are allowed."""
+    """The range of allowed values."""
     if attr.choices is not None:
         return " or ".join(map(repr, attr.choices))
     low, high = (None if end is None else f"{end:g}" for end in (attr.minimum, attr.maximum))
@@ -135,14 +135,14 @@ def attr_range(attr: Attr) -> str:
 
 
 def attr_meaning(op: OpDef, attr: Attr) -> str:
-    """What an attribute means; one that the formula names may go without a description of its own."""
+    """The meaning of an attribute; one that occurs in the operator's formula needs no description."""
     if attr.doc or re.search(rf"\b{re.escape(attr.name)}\b", op.doc) is None:
         return attr.doc
     return "see the formula"
 
 
 def traits(op: OpDef) -> Iterator[str]:
-    """What else is said of an operator, a sentence each."""
+    """Further properties of an operator, a sentence each."""
     if op.marker:
         yield "It marks variables, and never runs."
     if op.run is not None:
@@ -159,10 +159,10 @@ def traits(op: OpDef) -> Iterator[str]:
         yield f"Pinned to the host: {op.host_only}."
     if op.decompose is not None:
         yield "Decomposes into other operators where there is no kernel."
-    for out, given in op.must_alias.items():
-        yield f"{out} is {given}, written in place."
-    for out, given in op.may_alias.items():
-        yield f"{out} may share the memory of {given}."
+    for out, source in op.must_alias.items():
+        yield f"{out} is {source}, written in place."
+    for out, source in op.may_alias.items():
+        yield f"{out} may share the memory of {source}."
     for slot, why in op.stop_gradient.items():
         yield f"No derivative flows through {slot}: {why}."
     for slot, instead in op.no_gradient.items():
@@ -173,30 +173,30 @@ def traits(op: OpDef) -> Iterator[str]:
 
 
 def gradient_words(op: OpDef) -> str:
-    """Which operators make the gradient, and what these read and write."""
+    """Describe the operators of the gradient, and their inputs and outputs."""
     if op.grad is None:
         return "none"
-    made = gradient_of(op)
-    if made is None:
+    gradient = gradient_of(op)
+    if gradient is None:
         types = gradient_types(op)
         return f"made of {', '.join(types)}" if types else "made by its definition, for each call"
-    unread = [slot.name for slot in made.inputs if slot.unread]
-    reads = ", ".join(slot.name for slot in made.inputs if not slot.unread)
-    text = f"{made.type} reads {reads or 'nothing'}"
+    unread = [slot.name for slot in gradient.inputs if slot.unread]
+    reads = ", ".join(slot.name for slot in gradient.inputs if not slot.unread)
+    text = f"{gradient.type} reads {reads or 'nothing'}"
     if unread:
         text += f" and only the dims of {', '.join(unread)}"
-    text += f"; writes {', '.join(slot.name for slot in made.outputs)}"
-    second = gradient_words(made)
+    text += f"; writes {', '.join(slot.name for slot in gradient.outputs)}"
+    second = gradient_words(gradient)
     return text if second == "none" else f"{text}. The gradient's own gradient: {second}"
 
 
 def undocumented() -> list[str]:
-    """Attributes of fluidlite's own operators of which neither definition nor formula says what they mean."""
-    found: list[str] = []
+    """Attributes of fluidlite's own operators without a description in definition or formula."""
+    names: list[str] = []
     for family in families():
         for op in family.operators:
-            found += [f"{op.type}.{attr.name}" for attr in op.attrs if not attr_meaning(op, attr)]
-    return found
+            names += [f"{op.type}.{attr.name}" for attr in op.attrs if not attr_meaning(op, attr)]
+    return names
 
 
 def as_data(op: OpDef) -> dict[str, Any]:

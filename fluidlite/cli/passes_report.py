@@ -1,4 +1,4 @@
-"""What each pass of a transformer does to a program, as plain data and as text."""
+"""Report the effect of each pass of a transformer on a program, as plain data and as text."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fluidlite.program.text import operator_text
 
 
 @dataclass
-class Step:
+class PassRun:
     """One run of a pass.
 
     ``before``, ``after``: the operators, a line each.
-    ``counts``: how many operators of a type there are more (or fewer) than before.
+    ``counts``: the change of the number of operators, by type.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Step:
 
     @property
     def title(self) -> str:
-        """The pass, and how many operators it left."""
+        """The pass and its effect on the number of operators."""
         named = f"{self.phase}  {self.name}" + (f" (plugin {self.plugin!r})" if self.plugin else "")
         if not self.changed:
             return f"{named}: nothing to do"
@@ -52,53 +52,53 @@ class Step:
         return f"{named}: {len(self.before)} -> {len(self.after)} operators" + (f"; {more}" if more else "")
 
     def lines(self) -> list[str]:
-        """The program before and after it in one: ``-`` is gone, ``+`` is new."""
-        found: list[str] = []
+        """The diff of the program before and after the pass: ``-`` is removed, ``+`` is new."""
+        result: list[str] = []
         for kind, a, b, c, d in SequenceMatcher(None, self.before, self.after, autojunk=False).get_opcodes():
             if kind == "equal":
-                found += [f"  {line}" for line in self.before[a:b]]
+                result += [f"  {line}" for line in self.before[a:b]]
             else:
-                found += [f"- {line}" for line in self.before[a:b]]
-                found += [f"+ {line}" for line in self.after[c:d]]
-        return found
+                result += [f"- {line}" for line in self.before[a:b]]
+                result += [f"+ {line}" for line in self.after[c:d]]
+        return result
 
 
 @dataclass
 class Report:
-    """What the passes of a transformer do to a program."""
+    """The effects of a transformer's passes on a program."""
 
     place: str
     fetches: list[str]
     before: list[str]
     after: list[str]
-    steps: list[Step]
+    steps: list[PassRun]
 
     def data(self) -> dict[str, Any]:
         return asdict(self)
 
     def text(self, only: Sequence[str] = ()) -> str:
-        """As text: the program, each pass, and the program that is left; or the named passes alone."""
-        found: list[str] = []
+        """As text: the program, each pass, and the final program; or the named passes alone."""
+        result: list[str] = []
         if not only:
-            found += [f"on {self.place}, for {', '.join(self.fetches) or 'its effects'}:"]
-            found += [f"  {line}" for line in self.before]
+            result += [f"on {self.place}, for {', '.join(self.fetches) or 'its effects'}:"]
+            result += [f"  {line}" for line in self.before]
         for step in self.steps:
             if only and step.name not in only:
                 continue
-            found += ["", step.title] if step.changed else [step.title]
+            result += ["", step.title] if step.changed else [step.title]
             if step.changed:
-                found += [f"  {line}" for line in step.lines()]
+                result += [f"  {line}" for line in step.lines()]
         if not only:
-            found += ["", f"in all: {len(self.before)} -> {len(self.after)} operators"]
-        return "\n".join(found).lstrip()
+            result += ["", f"in all: {len(self.before)} -> {len(self.after)} operators"]
+        return "\n".join(result).lstrip()
 
 
 def passes_report(program: Program, place: str = "cpu", fetches: Sequence[str] = ()) -> Report:
-    """Run the passes of a place's transformer on a program, and note what each does. The program stays as it is.
+    """Run the passes of a place's transformer on a copy of a program, and record the effect of each.
 
     ``place``: one of ``transformer_choices()``.
-    ``fetches``: what is fetched; default: what the program names, else what no operator reads.
-    Raises FetchError, ProgramError if the program has no such variable, or has sub-blocks; and what a pass raises.
+    ``fetches``: default: see :func:`fetched_names`.
+    Raises FetchError or ProgramError if the program lacks a variable, or has sub-blocks; and errors of passes.
     """
     names = fetched_names(program, fetches)
     with make_transformer_factory(place)() as transformer:
@@ -109,18 +109,18 @@ def passes_report(program: Program, place: str = "cpu", fetches: Sequence[str] =
 
 
 def _report(transformer: Transformer, graph: Graph, names: list[str]) -> Report:
-    steps: list[Step] = []
+    steps: list[PassRun] = []
     first = last = _lines(graph)
     kinds = Counter(op.type for op in graph.ops)
 
     def note(passes: PassList, item: GraphPass, graph: Graph) -> None:
         nonlocal last, kinds
-        now, types = _lines(graph), Counter(op.type for op in graph.ops)
+        lines, types = _lines(graph), Counter(op.type for op in graph.ops)
         counts = {type: types[type] - kinds[type] for type in sorted(types | kinds) if types[type] != kinds[type]}
-        step = Step(item.name, passes.phase(item), passes.plugin(item), last, now, counts)
-        if step.changed or all(known.name != item.name for known in steps):
-            steps.append(step)  # a phase that is run again says only what is new
-        last, kinds = now, types
+        step = PassRun(item.name, passes.phase(item), passes.plugin(item), last, lines, counts)
+        if step.changed or all(other.name != item.name for other in steps):
+            steps.append(step)  # of a repeated phase, report only passes with an effect
+        last, kinds = lines, types
 
     transformer.graph_passes.run(graph, note)
     return Report(str(transformer.place), names, first, last, steps)
@@ -130,8 +130,8 @@ def _graph(program: Program, names: Sequence[str], place: Place) -> Graph:
     block = program.global_block()
     if not any(op.definition is WRITE or op.definition is SEQUENTIAL for op in block.ops):
         return Graph(program, names, place)
-    given = [variable for variable in block.vars.values() if variable.is_data]
-    lowered = lower(block, [block.var(name) for name in names], given, None)
+    feeds = [variable for variable in block.vars.values() if variable.is_data]
+    lowered = lower(block, [block.var(name) for name in names], feeds, None)
     return Graph(lowered.program, [name for name in lowered.names if name is not None], place)
 
 
@@ -141,12 +141,12 @@ def _lines(graph: Graph) -> list[str]:
 
 def _line(op: GraphOp) -> str:
     source = op.operator
-    if op.type == READ or op.type != source.type:  # state is read or written
+    if op.type == READ or op.type != source.type:  # a read or write of state
         return repr(op)
     ins = {slot: _names(values) for slot, values in op.inputs.items()}
     outs = {slot: _names(values) for slot, values in op.outputs.items()}
-    shown = Operator(source.block, source.definition, ins, outs, op.attrs, {}, source.id, source.role, source.line)
-    return f"{operator_text(shown)}  # {source.line}"
+    copy = Operator(source.block, source.definition, ins, outs, op.attrs, {}, source.id, source.role, source.line)
+    return f"{operator_text(copy)}  # {source.line}"
 
 
 def _names(values: Iterable[Any]) -> list[str]:

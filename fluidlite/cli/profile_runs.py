@@ -1,4 +1,4 @@
-"""Profiles of a script, or of some runs of a saved model."""
+"""Profile a script, or runs of a saved model."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fluidlite.profiler import Profile, check_sorted_key, check_state, recorded
 from fluidlite.program.scope import Scope, scope_guard
 
 WARM_UP_RUNS = 3
-"""Runs of a model before those that are profiled: they plan, link and compile."""
+"""Runs of a model before the profiled ones, for planning, linking and compiling."""
 
 
 @dataclass(frozen=True)
 class ModelRuns:
     """Runs of a saved model, on zeros.
 
-    ``path``: a folder of ``save_inference_model``, whose parameters are loaded; or a program's JSON file: its state is
-    zeros.
-    ``feeds``: dims by name; of what the program leaves open; others are as declared.
-    ``fetches``: default: what the program names, else what no operator reads.
-    ``runs``: those that are profiled.
+    ``path``: a folder of ``save_inference_model``, whose parameters are loaded; or a program's JSON file, run with
+    state of zeros.
+    ``feeds``: dims of feeds with open dims, by name.
+    ``fetches``: default: see :func:`fetched_names`.
+    ``runs``: the number of profiled runs.
     ``mode``: "compiled" or "interpreted".
     """
 
@@ -41,7 +41,7 @@ class ModelRuns:
     mode: str
 
     def profile(self, state: str) -> Profile:
-        """Run them; ``state`` is that of ``fluid.profiler.start_profiler``.
+        """Run and profile the model; ``state``: see ``fluid.profiler.start_profiler``.
 
         Raises FeedError, FetchError, PlaceError, ProgramError, SavedModelError.
         """
@@ -51,13 +51,13 @@ class ModelRuns:
             with scope_guard(scope):
                 folder = self.path.is_dir()
                 program = load_inference_model(self.path, exe)[0] if folder else read_program(self.path)
-            names, given = fetched_names(program, self.fetches), zero_feeds(program, self.feeds)
+            names, feed = fetched_names(program, self.fetches), zero_feeds(program, self.feeds)
             set_zero_state(program, scope, exe.place)
             for _ in range(WARM_UP_RUNS):
-                exe.run(program, given, names, scope=scope)
+                exe.run(program, feed, names, scope=scope)
             with recorded(state) as profile:
                 for _ in range(self.runs):
-                    exe.run(program, given, names, scope=scope)
+                    exe.run(program, feed, names, scope=scope)
             return profile
         finally:
             exe.close()
@@ -66,11 +66,11 @@ class ModelRuns:
 def profile_script(
     path: Path, arguments: Sequence[str], place: str | None, state: str
 ) -> tuple[Profile, ScriptError | None]:
-    """Run a script and profile all of it; return the profile, and what the script raised, if it did.
+    """Run and profile a script; return the profile, and the script's exception or None.
 
-    ``path``: one that imports ``fluidlite`` or ``paddle.fluid``.
+    ``path``: a script that imports ``fluidlite`` or ``paddle.fluid``.
     ``arguments``: the script's.
-    ``place``: where executors are that the script makes for the host; others are where it says.
+    ``place``: the place of executors that the script creates for the host; others are not changed.
     Raises PlaceError, DeviceUnavailable, ProgramError: before the script runs.
     """
     error = None
@@ -93,9 +93,9 @@ def show(
     state: str,
     as_json: bool,
 ) -> int:
-    """Profile a script or a model, print the table or JSON, and write the trace; return what to exit with.
+    """Profile a script or a model, print the table or JSON, and write the trace; return the exit code.
 
-    A script that raises is profiled up to there; its error is shown, and the command ends with 1.
+    A script that raises is profiled up to the exception, which is printed; the exit code is then 1.
     """
     check_sorted_key(sort)
     check_state(state)

@@ -1,4 +1,4 @@
-"""Places and plugins as plain data, for the command line and for scripts."""
+"""Reports of places and plugins as plain data, for the command line and for scripts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fluidlite.plugin_loader import PluginRecord, plugins
 
 
 def places_report() -> list[dict[str, Any]]:
-    """A dict for each usable place, then one for each place that was lost and each kind that cannot be used."""
+    """A dict for each usable place, each lost place, and each kind that cannot be used."""
     rows: list[dict[str, Any]] = []
     for place in devices.places():
         unit = devices.unit(place)
@@ -39,7 +39,7 @@ def places_report() -> list[dict[str, Any]]:
 
 
 def plugins_report() -> list[dict[str, Any]]:
-    """A dict for each plugin, built-in ones first: what it brought, or why it was left out."""
+    """A dict for each plugin, built-in ones first: its registrations, or the reason why it was not loaded."""
     return [_plugin(record) for record in plugins()]
 
 
@@ -59,7 +59,7 @@ def _plugin(record: PluginRecord) -> dict[str, Any]:
 
 
 def in_bytes(number: int | None) -> str:
-    """A number of bytes for people."""
+    """Format a number of bytes with a unit."""
     if number is None:
         return "unknown"
     size = float(number)

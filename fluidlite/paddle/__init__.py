@@ -1,6 +1,6 @@
-"""The package ``paddle`` as scripts of Fluid know it: ``python -m fluidlite.paddle script.py`` runs them as they are.
+"""The package ``paddle`` for scripts of Fluid: ``python -m fluidlite.paddle script.py`` runs them unchanged.
 
-A script finds it under the name ``paddle`` only while :func:`run_script` runs it.
+It can be imported as ``paddle`` only while :func:`run_script` runs a script.
 """
 
 import fluidlite as fluid

@@ -1,4 +1,4 @@
-"""``paddle.compat``: texts and bytes, and Python 2's arithmetic, as scripts for both Pythons ask for them."""
+"""``paddle.compat``: conversion of texts and bytes, and Python 2's arithmetic, for scripts of both Pythons."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ int_type = long_type = int
 
 
 def to_text(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
-    """Return a text for bytes, and a list or set with all of its own for one of these; other objects as they are.
+    """Decode bytes, also in nested lists and sets; other objects are returned unchanged.
 
     Parameters
     ----------
     obj : bytes, str, list, set, or another object
     encoding : str
     inplace : bool
-        Change the list or set, and return it.
+        Change the list or set itself.
     """
     if isinstance(obj, (list, set)):
-        return _each(obj, [to_text(item, encoding) for item in obj], inplace)
+        return _converted(obj, [to_text(item, encoding) for item in obj], inplace)
     return obj.decode(encoding) if isinstance(obj, bytes) else obj
 
 
 def to_bytes(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
-    """Return bytes for a text, and a list or set with all of its own for one of these; bytes and None as they are.
+    """Encode texts, also in nested lists and sets; bytes and None are returned unchanged.
 
     Parameters
     ----------
     obj : str, bytes, None, list or set
     encoding : str
     inplace : bool
-        Change the list or set, and return it.
+        Change the list or set itself.
 
     Raises
     ------
     ProgramError
-        It is, or holds, something else.
+        An object is none of these.
     """
     if isinstance(obj, (list, set)):
-        return _each(obj, [to_bytes(item, encoding) for item in obj], inplace)
+        return _converted(obj, [to_bytes(item, encoding) for item in obj], inplace)
     if obj is None or isinstance(obj, bytes):
         return obj
     if not isinstance(obj, str):
@@ -51,16 +51,16 @@ def to_bytes(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
     return obj.encode(encoding)
 
 
-def _each(given: list[Any] | set[Any], items: list[Any], inplace: bool) -> Any:
+def _converted(container: list[Any] | set[Any], items: list[Any], inplace: bool) -> Any:
     if not inplace:
-        return type(given)(items)
-    given.clear()
-    (given.extend if isinstance(given, list) else given.update)(items)
-    return given
+        return type(container)(items)
+    container.clear()
+    (container.extend if isinstance(container, list) else container.update)(items)
+    return container
 
 
 def round(x: float, d: int = 0) -> float:
-    """Return ``x`` with ``d`` decimals; what lies between two goes away from 0, as in Python 2.
+    """Round ``x`` to ``d`` decimals, halves away from 0, as in Python 2.
 
     Parameters
     ----------
@@ -79,5 +79,5 @@ def floor_division(x: Any, y: Any) -> Any:
 
 
 def get_exception_message(exc: BaseException) -> str:
-    """Return what an exception says."""
+    """Return the message of an exception."""
     return str(exc)

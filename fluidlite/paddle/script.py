@@ -1,4 +1,4 @@
-"""Running a script with ``paddle`` among its modules, and only there."""
+"""Runs a script in which ``import paddle`` imports fluidlite; other code is not affected."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from fluidlite.base.errors import FluidError, ProgramError
 from fluidlite.executor.executor import Executor
 
 _ROOTS = {"paddle.fluid": "fluidlite", "paddle": "fluidlite.paddle"}
-"""Which module stands under which name; the longest name comes first."""
+"""The module imported for each name of Paddle; the longest name first."""
 
 
 class ScriptError(FluidError):
-    """A script raised; ``error`` is what it raised, with a traceback that begins in the script."""
+    """A script raised ``error``, whose traceback begins in the script."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"the script raised {type(error).__name__}: {error}")
@@ -33,7 +33,7 @@ class ScriptError(FluidError):
 
 
 class _SameModule(importlib.abc.Loader):
-    """Gives an imported module a second name; the module itself stays as it is."""
+    """Loader that imports an existing module under a second name, and leaves the module unchanged."""
 
     def __init__(self, module: types.ModuleType) -> None:
         self.module = module
@@ -43,7 +43,7 @@ class _SameModule(importlib.abc.Loader):
         return self.module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        module.__spec__ = self.spec  # import has put the second name there
+        module.__spec__ = self.spec  # import has replaced it by the spec of the second name
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -54,16 +54,16 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if not fullname.startswith("paddle."):
             return None
-        root = next(name for name in _ROOTS if fullname == name or fullname.startswith(name + "."))
-        real = _ROOTS[root] + fullname[len(root) :]
+        prefix = next(name for name in _ROOTS if fullname == name or fullname.startswith(name + "."))
+        module_name = _ROOTS[prefix] + fullname[len(prefix) :]
         try:
-            module = importlib.import_module(real)
+            module = importlib.import_module(module_name)
         except ModuleNotFoundError as exc:
-            if exc.name is None or not (real == exc.name or real.startswith(exc.name + ".")):
+            if exc.name is None or not (module_name == exc.name or module_name.startswith(exc.name + ".")):
                 raise  # a library that the module needs
-            why = why_absent(real.rpartition(".")[2])
+            reason = why_absent(module_name.rpartition(".")[2])
             raise ModuleNotFoundError(
-                f"No module named {fullname!r}: fluidlite has no such part of Paddle{why}", name=fullname
+                f"No module named {fullname!r}: fluidlite has no such part of Paddle{reason}", name=fullname
             ) from None
         return importlib.machinery.ModuleSpec(fullname, _SameModule(module), is_package=hasattr(module, "__path__"))
 
@@ -74,17 +74,17 @@ def _paddle_modules() -> list[str]:
 
 @contextmanager
 def paddle_modules() -> Iterator[None]:
-    """Make ``import paddle`` find ``fluidlite.paddle`` inside the block.
+    """Context manager: ``import paddle`` imports ``fluidlite.paddle`` inside the block.
 
-    A Paddle that is installed, or was imported before, is what the name means again afterwards.
+    Afterwards the name means an installed or previously imported Paddle again.
     """
-    before = {name: sys.modules.pop(name) for name in _paddle_modules()}
+    previous_modules = {name: sys.modules.pop(name) for name in _paddle_modules()}
     finder = _Finder()
-    for name, real in _ROOTS.items():
-        sys.modules[name] = importlib.import_module(real)
-        # what is imported already: its import would put the module in its parent, where layers.rnn is a function
-        known = [each for each in sys.modules if each.startswith(real + ".")]
-        sys.modules.update({name + each[len(real) :]: sys.modules[each] for each in known})
+    for name, module_name in _ROOTS.items():
+        sys.modules[name] = importlib.import_module(module_name)
+        # imported submodules too: importing them again would overwrite functions of the parent, such as layers.rnn
+        submodules = [submodule for submodule in sys.modules if submodule.startswith(module_name + ".")]
+        sys.modules.update({name + submodule[len(module_name) :]: sys.modules[submodule] for submodule in submodules})
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -92,17 +92,17 @@ def paddle_modules() -> Iterator[None]:
         sys.meta_path.remove(finder)
         for name in _paddle_modules():
             del sys.modules[name]
-        sys.modules.update(before)
+        sys.modules.update(previous_modules)
 
 
 def run_script(path: str | Path, arguments: Sequence[str] = ()) -> dict[str, object]:
-    """Run a Python file that imports ``paddle.fluid`` as ``python file`` would.
+    """Run a Python file that imports ``paddle.fluid``, like ``python file``.
 
     Parameters
     ----------
     path : str or Path
     arguments : sequence of str
-        What the script finds in ``sys.argv[1:]``.
+        The script's ``sys.argv[1:]``.
 
     Returns
     -------
@@ -114,7 +114,7 @@ def run_script(path: str | Path, arguments: Sequence[str] = ()) -> dict[str, obj
     ProgramError
         The file cannot be read.
     ScriptError
-        The script raised. Its ``SystemExit`` and ``KeyboardInterrupt`` pass as they are.
+        The script raised. Its ``SystemExit`` and ``KeyboardInterrupt`` are not wrapped.
     """
     file = Path(path)
     try:
@@ -123,24 +123,24 @@ def run_script(path: str | Path, arguments: Sequence[str] = ()) -> dict[str, obj
         raise ProgramError(f"the script {str(path)!r} cannot be read: {exc.strerror or exc}") from None
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=str(path), __builtins__=__builtins__)
-    main, argv, folders = sys.modules.get("__main__"), sys.argv, sys.path
+    previous_main, previous_argv, previous_path = sys.modules.get("__main__"), sys.argv, sys.path
     sys.argv = [str(path), *arguments]
-    sys.path = [str(file.resolve().parent), *folders]
-    sys.modules["__main__"] = module  # where pickle and unittest look for the script's names
+    sys.path = [str(file.resolve().parent), *previous_path]
+    sys.modules["__main__"] = module  # pickle and unittest look up the script's names there
     try:
         with paddle_modules(), old_arrays():
             exec(compile(source, str(path), "exec"), module.__dict__)
     except Exception as exc:
         raise ScriptError(_in_script(exc)) from None
     finally:
-        sys.argv, sys.path = argv, folders
-        if main is not None:
-            sys.modules["__main__"] = main
+        sys.argv, sys.path = previous_argv, previous_path
+        if previous_main is not None:
+            sys.modules["__main__"] = previous_main
     return module.__dict__
 
 
 def _in_script(error: Exception) -> Exception:
-    """The error with the frames of this file taken off the top of its traceback."""
+    """Remove the frames of this file from the top of the error's traceback."""
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename == __file__:
         frame = frame.tb_next
@@ -148,14 +148,14 @@ def _in_script(error: Exception) -> Exception:
 
 
 def report(error: BaseException) -> None:
-    """Print an error as Python does, on stderr."""
+    """Print an error with its traceback on stderr."""
     traceback.print_exception(error, file=sys.stderr)
 
 
 class OldArray(np.ndarray[Any, Any]):
-    """An array that ``float``, ``int`` and ``"%f"`` take if it has one element, of whatever rank.
+    """An array that ``float``, ``int`` and ``"%f"`` accept if it has one element, of any rank.
 
-    NumPy took it until its release 2.4, and scripts of Fluid rely on it: their losses have the dims [1].
+    NumPy accepted it before version 2.4, and scripts of Fluid rely on it: their losses have the dims [1].
     """
 
     def __float__(self) -> float:
@@ -165,7 +165,7 @@ class OldArray(np.ndarray[Any, Any]):
         return int(self._number())
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        """NumPy's numbers where it returns such: ``numpy.mean`` of another array's kind is an array of no dims."""
+        """Return NumPy scalars where NumPy does; for a subclass ``numpy.mean`` would return an array of rank 0."""
         return array[()] if return_scalar else super().__array_wrap__(array, context, return_scalar)
 
     def _number(self) -> Any:
@@ -176,15 +176,15 @@ class OldArray(np.ndarray[Any, Any]):
 
 @contextmanager
 def old_arrays() -> Iterator[None]:
-    """Let executors return :class:`OldArray` inside the block."""
-    plain = Executor.run
+    """Context manager: executors return :class:`OldArray` inside the block."""
+    original_run = Executor.run
 
-    @functools.wraps(plain)
+    @functools.wraps(original_run)
     def run(*args: Any, **kwargs: Any) -> list[Any]:
-        return [each.view(OldArray) if type(each) is np.ndarray else each for each in plain(*args, **kwargs)]
+        return [array.view(OldArray) if type(array) is np.ndarray else array for array in original_run(*args, **kwargs)]
 
     setattr(Executor, "run", run)  # noqa: B010
     try:
         yield
     finally:
-        setattr(Executor, "run", plain)  # noqa: B010
+        setattr(Executor, "run", original_run)  # noqa: B010

@@ -1,4 +1,4 @@
-"""``paddle.version``: the version of Paddle whose scripts are understood."""
+"""``paddle.version``: the version of Paddle with which fluidlite is compatible."""
 
 from fluidlite.compat.installation import FLUID
 
@@ -20,5 +20,5 @@ def show() -> None:
 
 
 def mkl() -> str:
-    """Return "OFF": MKL is no part of it."""
+    """Return "OFF": MKL is not included."""
     return with_mkl

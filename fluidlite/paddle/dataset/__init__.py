@@ -1,6 +1,6 @@
-"""``paddle.dataset``: each data set from files that the user names, or a small one that stands for it.
+"""``paddle.dataset``: data sets read from files of the user, or small substitutes.
 
-Where no file is found, a line on stderr says what is read instead.
+If a file is missing, a line on stderr names the substitute.
 """
 
 from fluidlite.paddle.dataset import (

@@ -19,7 +19,7 @@ _PIXELS = 3 * 32 * 32
 
 
 def train10(cycle: bool = False) -> Callable[[], Iterator[Sample]]:
-    """A reader of the training images of 10 classes; ``cycle``: again and again."""
+    """A reader of the training images of 10 classes; ``cycle``: repeats without end."""
     return partial(_samples, 10, "data_batch", cycle)
 
 
@@ -51,7 +51,7 @@ def _batches(classes: int, part: str) -> Iterator[tuple[Any, Any]]:
     name = f"cifar/cifar-{classes}-python.tar.gz"
     path = files.find(name)
     if path is None:
-        yield _small(classes, part.startswith("test"), name)
+        yield _substitute(classes, part.startswith("test"), name)
         return
     batches = files.members(path, lambda name: part in name.rsplit("/", 1)[-1], f"named {part}", _MAX_BATCH_BYTES)
     for member, content in batches:
@@ -59,7 +59,7 @@ def _batches(classes: int, part: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _batch(path: Path, member: str, content: bytes, classes: int) -> tuple[Any, Any]:
-    """Images and labels of a pickled batch, which is read without Python's unpickler."""
+    """Images and labels of a pickled batch, parsed without Python's unpickler."""
     try:
         batch = load_arrays(content)
     except SavedModelError as exc:
@@ -68,8 +68,8 @@ def _batch(path: Path, member: str, content: bytes, classes: int) -> tuple[Any, 
     fields: dict[Any, Any] = {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in pairs}
     images: Any = fields.get("data")
     labels: Any = fields.get("labels" if classes == 10 else "fine_labels")
-    good = isinstance(images, np.ndarray) and images.dtype == np.uint8 and images.shape[1:] == (_PIXELS,)
-    if not good or not isinstance(labels, (list, np.ndarray)) or len(labels) != len(images) or not len(labels):
+    is_valid = isinstance(images, np.ndarray) and images.dtype == np.uint8 and images.shape[1:] == (_PIXELS,)
+    if not is_valid or not isinstance(labels, (list, np.ndarray)) or len(labels) != len(images) or not len(labels):
         raise LoaderError(f"{path}: {member} holds no images of {_PIXELS} bytes with a label each")
     numbers = np.asarray(labels)
     if numbers.dtype.kind not in "iu" or numbers.ndim != 1 or numbers.min() < 0 or numbers.max() >= classes:
@@ -77,20 +77,22 @@ def _batch(path: Path, member: str, content: bytes, classes: int) -> tuple[Any, 
     return images, numbers
 
 
-def _small(classes: int, test: bool, missing: str) -> tuple[Any, Any]:
-    random = np.random.default_rng(int(test))
+def _substitute(classes: int, test: bool, missing: str) -> tuple[Any, Any]:
+    rng = np.random.default_rng(int(test))
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        files.say_instead("cifar", missing, "1,000 generated images, coloured patterns in noise")
+        files.report_substitute("cifar", missing, "1,000 generated images, coloured patterns in noise")
         patterns, digits = np.random.default_rng(7).uniform(0, 1, (10, 8, 8)), np.arange(500) % 10
-        small = np.clip(patterns[digits] + random.normal(0, 0.2, (500, 8, 8)), 0, 1)
+        small = np.clip(patterns[digits] + rng.normal(0, 0.2, (500, 8, 8)), 0, 1)
     else:
-        files.say_instead("cifar", missing, "scikit-learn's 1,797 real digits, enlarged to 32 x 32, in ten colours")
+        files.report_substitute(
+            "cifar", missing, "scikit-learn's 1,797 real digits, enlarged to 32 x 32, in ten colours"
+        )
         rows = slice(-297, None) if test else slice(None, -297)
         pixels, digits = load_digits(return_X_y=True)
         small, digits = pixels[rows].reshape(-1, 8, 8) / 16.0, digits[rows]
-    colours = random.integers(0, 10, len(small))
+    colours = rng.integers(0, 10, len(small))
     tints = np.random.default_rng(11).uniform(0.2, 1.0, (10, 3))[colours]
     large = small.repeat(4, axis=1).repeat(4, axis=2)
     images = (large[:, None] * tints[:, :, None, None] * 255).astype(np.uint8).reshape(-1, _PIXELS)

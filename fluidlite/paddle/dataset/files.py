@@ -1,4 +1,4 @@
-"""The folder of data sets: where their files are, reading them within limits, saying what stands for them."""
+"""The folder of data sets: finds their files, reads them within size limits, reports substitutes."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from fluidlite.base.errors import LoaderError
 Read = TypeVar("Read")
 VARIABLE = "FLUIDLITE_DATASETS"
 MAX_FILE_BYTES = 1 << 30
-"""A larger file, compressed or not, is refused."""
+"""Maximum size of a file, also decompressed; a larger one is rejected."""
 MAX_MEMBER_BYTES = 16 << 20
-"""A larger member of an archive is refused."""
+"""Maximum size of an archive's member; a larger one is rejected."""
 
-_named: list[Path] = []
-_said: set[tuple[str, str]] = set()
+_chosen_folder: list[Path] = []  # of set_folder; empty: the variable's
+_reported: set[tuple[str, str]] = set()  # data sets and substitutes reported on stderr
 
 
 def set_folder(folder: str | os.PathLike[str]) -> None:
-    """Read data sets from a folder in place of the one that ``FLUIDLITE_DATASETS`` names.
+    """Set the folder of data sets; it takes precedence over ``FLUIDLITE_DATASETS``.
 
-    Raises LoaderError if it is none.
+    Raises LoaderError if it is no folder.
     """
     path = Path(folder)
     if not path.is_dir():
         raise LoaderError(f"the folder of data sets {str(folder)!r} is no folder\n  Do: make it, or name another")
-    _named[:] = [path]
+    _chosen_folder[:] = [path]
 
 
 def folder() -> Path | None:
     """The folder that ``--data`` or ``FLUIDLITE_DATASETS`` names, or None."""
-    if _named:
-        return _named[0]
+    if _chosen_folder:
+        return _chosen_folder[0]
     text = os.environ.get(VARIABLE)
     return Path(text) if text else None
 
 
 def find(name: str) -> Path | None:
-    """The path of a file, such as ``mnist/train-images-idx3-ubyte.gz``; None if the user has none.
+    """The path of a file, such as ``mnist/train-images-idx3-ubyte.gz``; None if it does not exist.
 
-    Raises LoaderError if ``FLUIDLITE_DATASETS`` names no folder, or what is there is no regular file.
+    Raises LoaderError if ``FLUIDLITE_DATASETS`` names no folder, or the path no regular file.
     """
     base = folder()
     if base is None:
@@ -63,16 +63,16 @@ def find(name: str) -> Path | None:
     return path
 
 
-def say_instead(dataset: str, missing: str, instead: str) -> None:
-    """Say once, on stderr, what is read in place of a file."""
-    if (dataset, instead) not in _said:
-        _said.add((dataset, instead))
-        where = f"{folder() or '$' + VARIABLE}/{missing}"
-        print(f"paddle.dataset.{dataset}: {instead}, since there is no {where}", file=sys.stderr)
+def report_substitute(dataset: str, missing: str, substitute: str) -> None:
+    """Report on stderr, once, the substitute for a missing file."""
+    if (dataset, substitute) not in _reported:
+        _reported.add((dataset, substitute))
+        path = f"{folder() or '$' + VARIABLE}/{missing}"
+        print(f"paddle.dataset.{dataset}: {substitute}, since there is no {path}", file=sys.stderr)
 
 
 def read(path: Path) -> bytes:
-    """The content of a file, unpacked if its name ends with ``.gz``; LoaderError if it is damaged or too large."""
+    """The content of a file, decompressed if its name ends with ``.gz``; LoaderError if damaged or too large."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content: bytes = file.read(MAX_FILE_BYTES + 1)
@@ -84,39 +84,39 @@ def read(path: Path) -> bytes:
 
 
 def members(
-    path: Path, chosen: Callable[[str], bool], wanted: str, most: int = MAX_MEMBER_BYTES
+    path: Path, is_member: Callable[[str], bool], description: str, max_bytes: int = MAX_MEMBER_BYTES
 ) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of an archive's regular files whose name is chosen, in the archive's order.
+    """Names and contents of an archive's regular files for which ``is_member(name)``, in the archive's order.
 
-    Raises LoaderError, which says what is ``wanted``, if there is none.
+    Raises LoaderError, with ``description``, if there is none.
     """
-    none = True
+    is_empty = True
     try:
         with tarfile.open(path) as archive:
             for member in archive:
                 name = member.name.removeprefix("./")
-                if not chosen(name) or not member.isfile():
+                if not is_member(name) or not member.isfile():
                     continue
-                none = False
-                if member.size > most:
-                    raise LoaderError(f"{path}: {name} is of {member.size:,} bytes; at most {most:,}")
+                is_empty = False
+                if member.size > max_bytes:
+                    raise LoaderError(f"{path}: {name} is of {member.size:,} bytes; at most {max_bytes:,}")
                 file = archive.extractfile(member)
                 assert file is not None  # a regular file
                 yield name, file.read()
     except (OSError, EOFError, zlib.error, tarfile.TarError) as exc:
         raise LoaderError(f"{path} cannot be read: {exc}") from exc
-    if none:
-        raise LoaderError(f"{path} has no file {wanted}")
+    if is_empty:
+        raise LoaderError(f"{path} has no file {description}")
 
 
 class Archive:
-    """The files of a tar archive, in any order; a context manager."""
+    """Random access to the files of a tar archive; a context manager."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             self._tar = tarfile.open(path)  # noqa: SIM115  __exit__ closes it
-            self._members = {each.name.removeprefix("./"): each for each in self._tar if each.isfile()}
+            self._members = {member.name.removeprefix("./"): member for member in self._tar if member.isfile()}
         except (OSError, EOFError, zlib.error, tarfile.TarError) as exc:
             raise LoaderError(f"{path} cannot be read: {exc}") from exc
 
@@ -127,7 +127,7 @@ class Archive:
         self._tar.close()
 
     def read(self, name: str) -> bytes:
-        """The content of a file; LoaderError if there is none, or it is too large."""
+        """The content of a file; LoaderError if it is missing or too large."""
         member = self._members.get(name)
         if member is None:
             raise LoaderError(f"{self.path} has no file {name}")
@@ -141,46 +141,46 @@ class Archive:
             raise LoaderError(f"{self.path}: {name} cannot be read: {exc}") from exc
 
 
-def zip_members(path: Path, prefix: str, most: int = MAX_MEMBER_BYTES) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of a zip archive's files whose name begins so, in the order of names."""
+def zip_members(path: Path, prefix: str, max_bytes: int = MAX_MEMBER_BYTES) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of a zip archive's files with a prefix, in the order of names."""
     try:
         with zipfile.ZipFile(path) as archive:
             for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
                 if not entry.filename.startswith(prefix) or entry.is_dir():
                     continue
                 with archive.open(entry) as file:
-                    content = file.read(most + 1)
-                if len(content) > most:
-                    raise LoaderError(f"{path}: {entry.filename} has more than {most:,} bytes")
+                    content = file.read(max_bytes + 1)
+                if len(content) > max_bytes:
+                    raise LoaderError(f"{path}: {entry.filename} has more than {max_bytes:,} bytes")
                 yield entry.filename, content
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError) as exc:
         raise LoaderError(f"{path} cannot be read: {exc}") from exc
 
 
 def read_once(
-    held: dict[Any, Read],
+    cache: dict[Any, Read],
     dataset: str,
     name: str,
     read: Callable[[Path], Read],
     generate: Callable[[], Read],
-    instead: str,
+    substitute: str,
 ) -> Read:
-    """What a file holds, kept until it changes; what is generated, and said, where the user has none."""
+    """A file's content, cached until the file changes; without a file, a generated substitute, which is reported."""
     path, key = find(name), None
     if path is not None:
-        facts = path.stat()  # a time alone does not tell two writes of one moment apart
-        key = str(path), facts.st_mtime_ns, facts.st_size, facts.st_ino
-    if key not in held:
-        found = generate() if path is None else read(path)
-        held.clear()
-        held[key] = found
+        stat = path.stat()  # the time alone does not distinguish two writes within its resolution
+        key = str(path), stat.st_mtime_ns, stat.st_size, stat.st_ino
+    if key not in cache:
+        content = generate() if path is None else read(path)
+        cache.clear()
+        cache[key] = content
     if path is None:
-        say_instead(dataset, name, instead)
-    return held[key]
+        report_substitute(dataset, name, substitute)
+    return cache[key]
 
 
 class Samples:
-    """A reader that can also be iterated over itself, since Paddle's scripts do both with some data sets."""
+    """A reader that is also iterable, since Paddle's scripts use some data sets in both ways."""
 
     def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
         self._make = make

@@ -22,11 +22,11 @@ _IMAGES, _LABELS, _SETS = (f"{_FOLDER}/{name}" for name in ("102flowers.tgz", "i
 _KINDS = 102
 _MEAN = [103.94, 116.78, 123.68]
 _PARTS = {"train": "tstid", "test": "trnid", "valid": "valid"}
-"""Which set is which; the large one, called a test by its makers, is for training in Paddle."""
+"""The set of each reader; as in Paddle, the large test set is used for training."""
 
 
 def default_mapper(is_train: bool, sample: tuple[bytes, int]) -> tuple[np.ndarray[Any, Any], int]:
-    """An image and its label: decoded, cut to 224 x 224, minus the mean, flat."""
+    """An image and its label: decoded, cropped to 224 x 224, minus the mean, flat."""
     content, label = sample
     image = load_image_bytes(content)
     return simple_transform(image, 256, 224, is_train, mean=_MEAN).flatten().astype("float32"), label
@@ -44,13 +44,13 @@ def train(
     Parameters
     ----------
     mapper : callable
-        Takes the bytes of a JPEG file and a label; default: cuts and flips by chance.
+        Takes the bytes of a JPEG file and a label; default: random crops and flips.
     buffered_size : int
         Samples read ahead, with ``use_xmap``.
     use_xmap : bool
-        Images are decoded by threads.
+        Decode images in threads.
     cycle : bool
-        Again and again.
+        Repeat without end.
     """
     return partial(_samples, "train", mapper, buffered_size, use_xmap, cycle)
 
@@ -69,11 +69,11 @@ def valid(
     return partial(_samples, "valid", mapper, buffered_size, use_xmap, False)
 
 
-def _samples(part: str, mapper: Mapper, ahead: int, use_xmap: bool, cycle: bool) -> Iterator[Any]:
+def _samples(part: str, mapper: Mapper, buffered_size: int, use_xmap: bool, cycle: bool) -> Iterator[Any]:
     if None in (files.find(name) for name in (_IMAGES, _LABELS, _SETS)):
         mapped: Callable[[], Iterable[Any]] = partial(_generated, part)
     elif use_xmap:
-        mapped = xmap_readers(mapper, partial(_files, part), 4, max(1, ahead))
+        mapped = xmap_readers(mapper, partial(_files, part), 4, max(1, buffered_size))
     else:
         mapped = map_readers(mapper, partial(_files, part))
     while True:
@@ -83,14 +83,14 @@ def _samples(part: str, mapper: Mapper, ahead: int, use_xmap: bool, cycle: bool)
 
 
 def _numbers(path: Path, name: str) -> list[int]:
-    """A table of a MATLAB file."""
+    """An integer table of a MATLAB file."""
     try:
         loadmat = import_module("scipy.io").loadmat
     except ImportError:
         raise MissingExtraError(f"{path} is read by SciPy\n  Do: pip install 'fluidlite[paddle]'") from None
     try:
         table = np.ravel(loadmat(io.BytesIO(files.read(path)), variable_names=[name])[name])
-    except Exception as exc:  # of SciPy's reader, of many kinds
+    except Exception as exc:  # SciPy's reader raises many types
         raise LoaderError(f"{path} is no MATLAB file with {name!r}: {exc}") from None
     if table.dtype.kind not in "iu":
         raise LoaderError(f"{path}: {name!r} is {table.dtype}; expected whole numbers")
@@ -101,23 +101,23 @@ def _files(part: str) -> Iterator[tuple[bytes, int]]:
     """The bytes of images with their labels."""
     images, labels, sets = (files.find(name) for name in (_IMAGES, _LABELS, _SETS))
     assert images is not None and labels is not None and sets is not None
-    kinds, chosen = _numbers(labels, "labels"), _numbers(sets, _PARTS[part])
-    strange = [number for number in chosen if not 1 <= number <= len(kinds)]
-    if strange or not all(1 <= kind <= _KINDS for kind in kinds):
-        raise LoaderError(f"{sets} and {labels} do not fit: image {strange[:1]} of {len(kinds)}, or a kind above 102")
+    classes, numbers = _numbers(labels, "labels"), _numbers(sets, _PARTS[part])
+    invalid = [number for number in numbers if not 1 <= number <= len(classes)]
+    if invalid or not all(1 <= class_ <= _KINDS for class_ in classes):
+        raise LoaderError(f"{sets} and {labels} do not fit: image {invalid[:1]} of {len(classes)}, or a kind above 102")
     with files.Archive(images) as archive:
-        for number in chosen:
-            yield archive.read(f"jpg/image_{number:05d}.jpg"), kinds[number - 1] - 1
+        for number in numbers:
+            yield archive.read(f"jpg/image_{number:05d}.jpg"), classes[number - 1] - 1
 
 
 def _generated(part: str) -> Iterator[tuple[np.ndarray[Any, Any], int]]:
-    files.say_instead("flowers", _IMAGES, "generated images of 102 kinds: petals in colours")
-    draw = np.random.default_rng(sum(map(ord, part)))
+    files.report_substitute("flowers", _IMAGES, "generated images of 102 kinds: petals in colours")
+    rng = np.random.default_rng(sum(map(ord, part)))
     rows, columns = np.mgrid[-1:1:224j, -1:1:224j]
     angle, radius = np.arctan2(rows, columns), np.hypot(rows, columns)
     for number in range(408 if part == "train" else 102):
         kind = number % _KINDS
         petals, colour = 3 + kind % 6, np.array([kind // 6 % 3, kind // 18 % 3, kind // 54 % 3]) / 2.0
-        shape = radius < 0.5 + 0.3 * np.cos(petals * angle + draw.uniform(0, 2 * np.pi))
-        image = np.where(shape, (colour * 2 - 1)[:, None, None], -0.5) + draw.normal(0, 0.1, (3, 224, 224))
+        shape = radius < 0.5 + 0.3 * np.cos(petals * angle + rng.uniform(0, 2 * np.pi))
+        image = np.where(shape, (colour * 2 - 1)[:, None, None], -0.5) + rng.normal(0, 0.1, (3, 224, 224))
         yield (image * 120).astype("float32").flatten(), kind

@@ -1,4 +1,4 @@
-"""``paddle.dataset.image``: reading and cutting images, as arrays [H, W, 3] of blue, green, red."""
+"""``paddle.dataset.image``: decoding, resizing and cropping images, arrays [H, W, 3] of blue, green, red."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = [
 ]
 
 Image = np.ndarray[Any, Any]
-_MAX_PIXELS = 64 << 20
+_MAX_PIXELS = 64 << 20  # of a decoded image
 
 
-def decoded(content: bytes, what: str) -> Any:
-    """An opened image of Pillow's, of at most 64 million pixels.
+def open_image(content: bytes, what: str) -> Any:
+    """Open and decode an image by Pillow, of at most 64 million pixels.
 
     Raises
     ------
     LoaderError
-        It is damaged, of another format, or too large.
+        The image is damaged, of another format, or too large.
     MissingExtraError
         Pillow is not installed.
     """
@@ -47,14 +47,14 @@ def decoded(content: bytes, what: str) -> Any:
         image.load()
     except LoaderError:
         raise
-    except Exception as exc:  # of Pillow's decoders, of many kinds
+    except Exception as exc:  # Pillow's decoders raise many types
         raise LoaderError(f"{what} is no image that can be read: {exc}") from None
     return image
 
 
 def load_image_bytes(bytes: bytes, is_color: bool = True) -> Image:
     """Decode an image: [H, W, 3], or [H, W] of grey; uint8."""
-    image = decoded(bytes, "the image")
+    image = open_image(bytes, "the image")
     if not is_color:
         return np.asarray(image.convert("L"))
     return np.ascontiguousarray(np.asarray(image.convert("RGB"))[:, :, ::-1])
@@ -70,7 +70,7 @@ def load_image(file: str, is_color: bool = True) -> Image:
 
 
 def resize_short(im: Image, size: int) -> Image:
-    """Resize so that the shorter edge has ``size`` pixels, bilinearly between centres of pixels."""
+    """Resize so that the shorter edge has ``size`` pixels, by bilinear interpolation of pixel centres."""
     height, width = im.shape[:2]
     if height > width:
         return _resized(im, size * height // width, size)
@@ -78,23 +78,23 @@ def resize_short(im: Image, size: int) -> Image:
 
 
 def _resized(im: Image, height: int, width: int) -> Image:
-    def places(count: int, before: int) -> tuple[Any, Any, Any]:
-        at = np.clip((np.arange(count) + 0.5) * before / count - 0.5, 0, before - 1)
-        low = at.astype(int)
-        return low, np.minimum(low + 1, before - 1), at - low
+    def positions(count: int, old_count: int) -> tuple[Any, Any, Any]:
+        position = np.clip((np.arange(count) + 0.5) * old_count / count - 0.5, 0, old_count - 1)
+        lower = position.astype(int)
+        return lower, np.minimum(lower + 1, old_count - 1), position - lower
 
-    top, bottom, down = places(height, im.shape[0])
-    left, right, across = places(width, im.shape[1])
-    weights = (1,) * (im.ndim - 2)
-    across, down = across.reshape(1, -1, *weights), down.reshape(-1, 1, *weights)
+    top, bottom, down = positions(height, im.shape[0])
+    left, right, across = positions(width, im.shape[1])
+    channel_dims = (1,) * (im.ndim - 2)
+    across, down = across.reshape(1, -1, *channel_dims), down.reshape(-1, 1, *channel_dims)
     rows = im[:, left] * (1 - across) + im[:, right] * across
-    found = rows[top] * (1 - down) + rows[bottom] * down
-    resized: Image = np.rint(found).astype(im.dtype) if im.dtype == np.uint8 else found.astype(im.dtype)
+    values = rows[top] * (1 - down) + rows[bottom] * down
+    resized: Image = np.rint(values).astype(im.dtype) if im.dtype == np.uint8 else values.astype(im.dtype)
     return resized
 
 
 def to_chw(im: Image, order: tuple[int, ...] = (2, 0, 1)) -> Image:
-    """The channels in front."""
+    """Transpose to channels first."""
     return im.transpose(order)
 
 
@@ -104,28 +104,28 @@ def _check_size(im: Image, size: int) -> None:
 
 
 def center_crop(im: Image, size: int, is_color: bool = True) -> Image:
-    """The middle of an image."""
+    """Crop the centre of an image."""
     _check_size(im, size)
     top, left = (im.shape[0] - size) // 2, (im.shape[1] - size) // 2
     return im[top : top + size, left : left + size]
 
 
 def random_crop(im: Image, size: int, is_color: bool = True) -> Image:
-    """A part of an image, anywhere (by NumPy's global generator)."""
+    """Crop a random part of an image (by NumPy's global generator)."""
     _check_size(im, size)
     top, left = (int(np.random.randint(0, edge - size + 1)) for edge in im.shape[:2])
     return im[top : top + size, left : left + size]
 
 
 def left_right_flip(im: Image, is_color: bool = True) -> Image:
-    """Left and right exchanged."""
+    """Flip an image horizontally."""
     return im[:, ::-1]
 
 
 def simple_transform(
     im: Image, resize_size: int, crop_size: int, is_train: bool, is_color: bool = True, mean: Any = None
 ) -> Image:
-    """Resize, crop (anywhere and flipped by chance in training, else in the middle), channels in front, minus mean."""
+    """Resize, crop (randomly and with random flips in training, else centred), channels first, minus mean."""
     im = resize_short(im, resize_size)
     if is_train:
         im = random_crop(im, crop_size, is_color)
@@ -133,11 +133,11 @@ def simple_transform(
             im = left_right_flip(im, is_color)
     else:
         im = center_crop(im, crop_size, is_color)
-    found: Image = (to_chw(im) if im.ndim == 3 else im).astype("float32")
+    image: Image = (to_chw(im) if im.ndim == 3 else im).astype("float32")
     if mean is None:
-        return found
+        return image
     means: Any = np.asarray(mean, "float32")
-    centred: Image = found - (means[:, None, None] if means.ndim == 1 and is_color else means)
+    centred: Image = image - (means[:, None, None] if means.ndim == 1 and is_color else means)
     return centred
 
 

@@ -1,4 +1,4 @@
-"""``paddle.dataset.imikolov``: runs of words of English text, as numbers."""
+"""``paddle.dataset.imikolov``: n-grams or sentences of English text, as word indices."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from fluidlite.paddle.dataset import files
 from fluidlite.paddle.dataset.words import UNKNOWN, dictionary
 
 _FILE = "imikolov/simple-examples.tgz"
-_TEST_SHARE = 10
+_TEST_INTERVAL = 10  # of the substitute: each tenth sentence is for tests
 
 
 class DataType:
-    """What a sample is: the ``n`` words of a window, or a sentence and the same one word later."""
+    """The kind of a sample: the ``n`` words of a window, or a sentence and the same shifted by a word."""
 
     NGRAM = 1
     SEQ = 2
 
 
 def build_dict(min_word_freq: int = 50) -> dict[str, int]:
-    """Numbers of the words that come more than ``min_word_freq`` times, with ``<s>``, ``<e>`` and ``<unk>``."""
-    above = whole("min_word_freq", min_word_freq)
+    """Indices of the words that occur more than ``min_word_freq`` times, with ``<s>``, ``<e>`` and ``<unk>``."""
+    min_frequency = whole("min_word_freq", min_word_freq)
     lines = [line for part in ("train", "valid") for line in _lines(part)]
-    return dictionary((word for line in lines for word in ("<s>", *line, "<e>")), above)
+    return dictionary((word for line in lines for word in ("<s>", *line, "<e>")), min_frequency)
 
 
 def train(word_idx: Mapping[str, int], n: int, data_type: int = DataType.NGRAM) -> Callable[[], Iterator[Any]]:
-    """A reader of the training text: tuples of ``n`` numbers, or two lists."""
+    """A reader of the training text: tuples of ``n`` indices, or two lists."""
     return _reader("train", word_idx, n, data_type)
 
 
@@ -67,22 +67,22 @@ def _reader(part: str, word_idx: Mapping[str, int], n: int, data_type: int) -> C
 def _lines(part: str) -> Iterator[list[str]]:
     path = files.find(_FILE)
     if path is None:
-        yield from _english(part)
+        yield from _substitute(part)
         return
-    wanted = f"simple-examples/data/ptb.{part}.txt"
-    for _, content in files.members(path, wanted.__eq__, wanted):
+    member_name = f"simple-examples/data/ptb.{part}.txt"
+    for _, content in files.members(path, member_name.__eq__, member_name):
         for line in content.decode("utf-8", "replace").splitlines():
             yield line.split()
         return
 
 
-def _english(part: str) -> Iterator[list[str]]:
-    """Sentences of Python's own reference: real English that ships with Python. Every tenth is for tests."""
+def _substitute(part: str) -> Iterator[list[str]]:
+    """Substitute: sentences of Python's reference, which ships with Python."""
     from pydoc_data.topics import topics
 
-    files.say_instead("imikolov", _FILE, "the English text of Python's reference (pydoc_data.topics)")
+    files.report_substitute("imikolov", _FILE, "the English text of Python's reference (pydoc_data.topics)")
     text = " ".join(topics[name] for name in sorted(topics))
     for number, sentence in enumerate(re.split(r"[.:;!?]\s", text)):
         words = re.findall(r"[a-z]+", sentence.lower())
-        if len(words) > 3 and (number % _TEST_SHARE == 0) == (part == "valid"):
+        if len(words) > 3 and (number % _TEST_INTERVAL == 0) == (part == "valid"):
             yield words

@@ -14,7 +14,7 @@ from fluidlite.base.errors import LoaderError
 from fluidlite.paddle.dataset import files
 
 Sample = tuple[np.ndarray[Any, Any], int]
-_TEST_ROWS = 297
+_TEST_ROWS = 297  # of the substitute
 
 
 def train() -> Callable[[], Iterator[Sample]]:
@@ -37,7 +37,7 @@ def _arrays(part: str) -> tuple[Any, Any]:
     name = f"mnist/{part}-images-idx3-ubyte.gz"
     images, labels = files.find(name), files.find(f"mnist/{part}-labels-idx1-ubyte.gz")
     if images is None or labels is None:
-        pixels, digits = _small(name)
+        pixels, digits = _substitute(name)
         rows = slice(None, -_TEST_ROWS) if part == "train" else slice(-_TEST_ROWS, None)
         return pixels[rows], digits[rows]
     pixels, digits = _idx(images, 3), _idx(labels, 1)
@@ -59,12 +59,12 @@ def _idx(path: Path, rank: int) -> Any:
     return np.frombuffer(content, np.uint8, count, start).reshape(dims)
 
 
-def _small(missing: str) -> tuple[Any, Any]:
+def _substitute(missing: str) -> tuple[Any, Any]:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
         return _generated(missing)
-    files.say_instead("mnist", missing, "scikit-learn's 1,797 real digits of 8 x 8, enlarged to 28 x 28")
+    files.report_substitute("mnist", missing, "scikit-learn's 1,797 real digits of 8 x 8, enlarged to 28 x 28")
     small, labels = load_digits(return_X_y=True)
     large = small.reshape(-1, 8, 1, 8, 1).repeat(3, axis=2).repeat(3, axis=4).reshape(-1, 24, 24)
     images = (np.pad(large, ((0, 0), (2, 2), (2, 2))) / 8.0 - 1.0).reshape(-1, 784).astype("float32")
@@ -72,9 +72,9 @@ def _small(missing: str) -> tuple[Any, Any]:
 
 
 def _generated(missing: str) -> tuple[Any, Any]:
-    files.say_instead("mnist", missing, "2,000 generated images, ten patterns in noise")
-    random = np.random.default_rng(0)
-    patterns = random.uniform(-1, 1, (10, 784))
+    files.report_substitute("mnist", missing, "2,000 generated images, ten patterns in noise")
+    rng = np.random.default_rng(0)
+    patterns = rng.uniform(-1, 1, (10, 784))
     labels = np.arange(2000) % 10
-    images = np.clip(patterns[labels] * 0.5 + random.normal(0, 0.3, (2000, 784)), -1, 1).astype("float32")
+    images = np.clip(patterns[labels] * 0.5 + rng.normal(0, 0.3, (2000, 784)), -1, 1).astype("float32")
     return images, labels

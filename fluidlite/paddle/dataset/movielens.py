@@ -1,4 +1,4 @@
-"""``paddle.dataset.movielens``: users' ratings of movies, with facts of both."""
+"""``paddle.dataset.movielens``: users' ratings of movies, with features of both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TITLE = re.compile(r"^(.*)\((\d+)\)$")
 _TEST_SHARE = 0.1
 
 age_table = [1, 18, 25, 35, 45, 50, 56]
-"""Where the groups of ages begin."""
+"""The lower bound of each age group."""
 
 
 class MovieInfo:
@@ -30,7 +30,7 @@ class MovieInfo:
         self.index, self.categories, self.title = int(index), categories, title
 
     def value(self) -> list[object]:
-        """Its number, its categories as numbers, the words of its title as numbers."""
+        """Its number, indices of its categories, indices of the words of its title."""
         kinds, words = movie_categories(), get_movie_title_dict()
         return [self.index, [kinds[c] for c in self.categories], [words[w.lower()] for w in self.title.split()]]
 
@@ -39,14 +39,14 @@ class MovieInfo:
 
 
 class UserInfo:
-    """A user: number, gender, group of age, job."""
+    """A user: number, gender, age group, job."""
 
     def __init__(self, index: int, gender: str, age: int, job_id: int) -> None:
         self.index, self.is_male = int(index), gender == "M"
         self.age, self.job_id = age_table.index(int(age)), int(job_id)
 
     def value(self) -> list[object]:
-        """Number, 0 (male) or 1, group of age, job."""
+        """Number, 0 (male) or 1, age group, job."""
         return [self.index, 0 if self.is_male else 1, self.age, self.job_id]
 
     def __repr__(self) -> str:
@@ -55,7 +55,7 @@ class UserInfo:
 
 
 class _Tables:
-    """All that one file says."""
+    """Movies, users and ratings of one file."""
 
     def __init__(self, movies: list[MovieInfo], users: list[UserInfo], ratings: list[tuple[int, int, float]]) -> None:
         self.movies = {movie.index: movie for movie in movies}
@@ -66,22 +66,22 @@ class _Tables:
         self.kinds, self.words = ({name: i for i, name in enumerate(names)} for names in (kinds, words))
 
 
-_read: dict[tuple[str, float] | None, _Tables] = {}
-"""The tables of the file that was read last."""
+_tables_of_file: dict[tuple[str, float] | None, _Tables] = {}
+"""The tables of the last file, by its path and state."""
 
 
 def _tables() -> _Tables:
-    instead = "5,000 generated ratings of 120 movies by 200 users"
-    return files.read_once(_read, "movielens", _FILE, _from_file, _generated, instead)
+    substitute = "5,000 generated ratings of 120 movies by 200 users"
+    return files.read_once(_tables_of_file, "movielens", _FILE, _from_file, _generated, substitute)
 
 
 def _from_file(path: Path) -> _Tables:
-    found = {name.rsplit("/", 1)[-1]: content for name, content in files.zip_members(path, "ml-1m/", _MAX_BYTES)}
+    contents = {name.rsplit("/", 1)[-1]: content for name, content in files.zip_members(path, "ml-1m/", _MAX_BYTES)}
     rows: dict[str, list[list[str]]] = {}
     for name, columns in (("movies.dat", 3), ("users.dat", 5), ("ratings.dat", 4)):
-        if name not in found:
+        if name not in contents:
             raise LoaderError(f"{path} has no file ml-1m/{name}")
-        rows[name] = [line.split("::") for line in found[name].decode("latin-1").splitlines() if line]
+        rows[name] = [line.split("::") for line in contents[name].decode("latin-1").splitlines() if line]
         for number, row in enumerate(rows[name]):
             if len(row) != columns:
                 raise LoaderError(f"{path}: ml-1m/{name}, line {number + 1}, has {len(row)} columns of {columns}")
@@ -95,40 +95,39 @@ def _from_file(path: Path) -> _Tables:
         tables = _Tables(movies, users, ratings)
     except ValueError as exc:
         raise LoaderError(f"{path} is no MovieLens: {exc}") from None
-    strange = [row for row in ratings if row[0] not in tables.users or row[1] not in tables.movies]
-    if strange or not ratings:
-        raise LoaderError(f"{path} has no ratings, or ratings of users or movies that it does not have: {strange[:1]}")
+    invalid = [row for row in ratings if row[0] not in tables.users or row[1] not in tables.movies]
+    if invalid or not ratings:
+        raise LoaderError(f"{path} has no ratings, or ratings of users or movies that it does not have: {invalid[:1]}")
     return tables
 
 
 def _generated() -> _Tables:
-    """Movies of kinds that users of an age like or not."""
-    draw = np.random.default_rng(0)
+    """Generated ratings: they depend on the user's age group and the movie's categories."""
+    rng = np.random.default_rng(0)
     kinds = ["Action", "Comedy", "Drama", "Horror", "Romance", "Sci-Fi"]
     words = ["Last", "Night", "River", "Star", "Home", "City", "Dance", "Winter", "Road", "Dream"]
     movies = []
     for index in range(1, 121):
-        chosen = draw.choice(kinds, draw.integers(1, 3), replace=False)
-        movies.append(MovieInfo(index, [str(k) for k in chosen], " ".join(map(str, draw.choice(words, 3))) + " "))
+        chosen = rng.choice(kinds, rng.integers(1, 3), replace=False)
+        movies.append(MovieInfo(index, [str(k) for k in chosen], " ".join(map(str, rng.choice(words, 3))) + " "))
     users = [
-        UserInfo(i, "MF"[draw.integers(2)], int(draw.choice(age_table)), int(draw.integers(0, 21)))
-        for i in range(1, 201)
+        UserInfo(i, "MF"[rng.integers(2)], int(rng.choice(age_table)), int(rng.integers(0, 21))) for i in range(1, 201)
     ]
-    liking = draw.normal(0, 1.2, (len(age_table), len(kinds)))
+    preferences = rng.normal(0, 1.2, (len(age_table), len(kinds)))
     ratings = []
     for _ in range(5000):
-        user, movie = users[draw.integers(len(users))], movies[draw.integers(len(movies))]
-        liked = np.mean([liking[user.age, kinds.index(kind)] for kind in movie.categories])
-        ratings.append((user.index, movie.index, float(np.clip(np.rint(3 + liked + draw.normal(0, 0.4)), 1, 5))))
+        user, movie = users[rng.integers(len(users))], movies[rng.integers(len(movies))]
+        preference = np.mean([preferences[user.age, kinds.index(kind)] for kind in movie.categories])
+        ratings.append((user.index, movie.index, float(np.clip(np.rint(3 + preference + rng.normal(0, 0.4)), 1, 5))))
     return _Tables(movies, users, ratings)
 
 
 def _samples(is_test: bool) -> Iterator[Sample]:
-    tables, chance = _tables(), random.Random(0)
+    tables, rng = _tables(), random.Random(0)
     users = {index: user.value() for index, user in tables.users.items()}
     movies = {index: movie.value() for index, movie in tables.movies.items()}
     for user, movie, rating in tables.ratings:
-        if (chance.random() < _TEST_SHARE) == is_test:
+        if (rng.random() < _TEST_SHARE) == is_test:
             yield [*users[user], *movies[movie], [rating * 2 - 5.0]]
 
 
@@ -143,22 +142,22 @@ def test() -> Callable[[], Iterator[Sample]]:
 
 
 def get_movie_title_dict() -> dict[str, int]:
-    """Numbers of the words of titles."""
+    """Indices of the words of titles."""
     return _tables().words
 
 
 def movie_categories() -> dict[str, int]:
-    """Numbers of the categories."""
+    """Indices of the categories."""
     return _tables().kinds
 
 
 def movie_info() -> dict[int, MovieInfo]:
-    """The movies by their numbers."""
+    """The movies by number."""
     return _tables().movies
 
 
 def user_info() -> dict[int, UserInfo]:
-    """The users by their numbers."""
+    """The users by number."""
     return _tables().users
 
 

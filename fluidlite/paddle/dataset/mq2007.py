@@ -1,4 +1,4 @@
-"""``paddle.dataset.mq2007``: documents for queries, with 46 features and a relevance of 0 to 2 each (LETOR 4.0)."""
+"""``paddle.dataset.mq2007``: documents of queries, each with 46 features and a relevance of 0 to 2 (LETOR 4.0)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def train(format: str = "pairwise") -> files.Samples:
     Parameters
     ----------
     format : {"pairwise", "pointwise", "listwise", "plain_txt"}
-        Pairs ``([1], better, worse)``; ``(relevance, features)``; all of a query, ``([[relevance], ...], features)``,
+        Pairs ``([1], better, worse)``; ``(relevance, features)``; a whole query, ``([[relevance], ...], features)``,
         the best first; ``(query, relevance, features)``.
     """
     return _reader("train", format)
@@ -38,10 +38,10 @@ def test(format: str = "pairwise") -> files.Samples:
 
 def _pairs(query: Query) -> Iterator[tuple[Any, ...]]:
     documents = query[1]
-    for i, (one, first) in enumerate(documents):
-        for other, second in documents[i + 1 :]:
-            if one != other:
-                yield np.array([1]), *((first, second) if one > other else (second, first))
+    for i, (relevance, features) in enumerate(documents):
+        for other_relevance, other in documents[i + 1 :]:
+            if relevance != other_relevance:
+                yield np.array([1]), *((features, other) if relevance > other_relevance else (other, features))
 
 
 def _lists(query: Query) -> Iterator[tuple[Any, ...]]:
@@ -66,11 +66,11 @@ def _reader(part: str, format: str) -> files.Samples:
     samples = _FORMATS.get(format)
     if samples is None:
         raise LoaderError(f"paddle.dataset.mq2007: format is {format!r}; expected one of {', '.join(_FORMATS)}")
-    return files.Samples(lambda: (sample for query in _queries(part) if _tells(query) for sample in samples(query)))
+    return files.Samples(lambda: (sample for query in _queries(part) if _is_used(query) for sample in samples(query)))
 
 
-def _tells(query: Query) -> bool:
-    """Whether a query has a document that is relevant, as Paddle asks of each."""
+def _is_used(query: Query) -> bool:
+    """Whether a query has a relevant document; Paddle skips the others."""
     return any(relevance for relevance, _ in query[1])
 
 
@@ -78,7 +78,7 @@ def _queries(part: str) -> Iterator[Query]:
     name = f"{_FOLDER}/{part}.txt"
     path = files.find(name)
     if path is None:
-        files.say_instead("mq2007", name, "100 generated queries of 10 documents")
+        files.report_substitute("mq2007", name, "100 generated queries of 10 documents")
         yield from _generated(part)
         return
     current: Query | None = None
@@ -114,11 +114,11 @@ def _document(path: Path, number: int, line: str) -> tuple[int, Document]:
 
 
 def _generated(part: str) -> Iterator[Query]:
-    """Relevance by a sum of features, in noise."""
+    """Generated queries: the relevance ranks a weighted sum of features, with noise."""
     weights = np.random.default_rng(0).normal(size=_FEATURES)
-    draw = np.random.default_rng(1 if part == "train" else 2)
+    rng = np.random.default_rng(1 if part == "train" else 2)
     for query in range(80 if part == "train" else 20):
-        features = draw.uniform(0, 1, (10, _FEATURES))
-        scores = (features - 0.5) @ weights + draw.normal(0, 0.2, 10)
+        features = rng.uniform(0, 1, (10, _FEATURES))
+        scores = (features - 0.5) @ weights + rng.normal(0, 0.2, 10)
         ranks = np.argsort(np.argsort(scores))
         yield query, [(int(max(rank - 7, 0)), row) for rank, row in zip(ranks, features, strict=True)]

@@ -37,7 +37,7 @@ def _samples(train: bool) -> Iterator[Sample]:
 
 def _rows() -> Any:
     path = files.find(_FILE)
-    rows = _small() if path is None else _table(path)
+    rows = _substitute() if path is None else _table(path)
     features = rows[:, :-1]
     spread = features.max(axis=0) - features.min(axis=0)
     features = (features - features.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
@@ -54,17 +54,17 @@ def _table(path: Path) -> Any:
     return numbers.reshape(-1, 14)
 
 
-def _small() -> Any:
-    """Ten real features and three products of them, so that programs of 13 features find as many."""
+def _substitute() -> Any:
+    """Substitute: ten real features and three products of them, 13 in all as in the data set."""
     try:
         from sklearn.datasets import load_diabetes
     except ImportError:
-        files.say_instead("uci_housing", _FILE, "506 generated rows, a linear price in noise")
-        random = np.random.default_rng(0)
-        features = random.normal(size=(506, 13))
-        price = features @ np.linspace(-3, 3, 13) + 22.5 + random.normal(size=506)
+        files.report_substitute("uci_housing", _FILE, "506 generated rows, a linear price in noise")
+        rng = np.random.default_rng(0)
+        features = rng.normal(size=(506, 13))
+        price = features @ np.linspace(-3, 3, 13) + 22.5 + rng.normal(size=506)
         return np.concatenate([features, price[:, None]], axis=1)
-    files.say_instead(
+    files.report_substitute(
         "uci_housing", _FILE, "scikit-learn's diabetes (442 real rows; 10 features, 3 products of two; target / 10)"
     )
     features, target = load_diabetes(return_X_y=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fluidlite.base.errors import LoaderError
 from fluidlite.paddle.dataset import files
-from fluidlite.paddle.dataset.image import decoded
+from fluidlite.paddle.dataset.image import open_image
 
 Sample = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 _FILE = "voc2012/VOCtrainval_11-May-2012.tar"
@@ -18,12 +18,12 @@ _ROOT = "VOCdevkit/VOC2012"
 
 
 def train() -> Callable[[], Iterator[Sample]]:
-    """A reader of the images of both sets, which Paddle trains with."""
+    """A reader of the images of the set trainval, as in Paddle."""
     return partial(_samples, "trainval")
 
 
 def test() -> Callable[[], Iterator[Sample]]:
-    """A reader of the set called train, which Paddle tests with."""
+    """A reader of the images of the set train, as in Paddle."""
     return partial(_samples, "train")
 
 
@@ -43,27 +43,27 @@ def _samples(part: str) -> Iterator[Sample]:
             if not name.replace("_", "").isalnum():
                 raise LoaderError(f"{path}: {name!r:.60} is no name of an image")
             image, classes = f"{_ROOT}/JPEGImages/{name}.jpg", f"{_ROOT}/SegmentationClass/{name}.png"
-            pixels = np.array(decoded(archive.read(image), f"{path}: {image}").convert("RGB"))
-            drawn = decoded(archive.read(classes), f"{path}: {classes}")
-            if drawn.mode not in ("P", "L") or drawn.size != pixels.shape[1::-1]:
+            pixels = np.array(open_image(archive.read(image), f"{path}: {image}").convert("RGB"))
+            class_image = open_image(archive.read(classes), f"{path}: {classes}")
+            if class_image.mode not in ("P", "L") or class_image.size != pixels.shape[1::-1]:
                 raise LoaderError(f"{path}: {classes} has not one class for each pixel of {image}")
-            yield pixels, np.array(drawn)
+            yield pixels, np.array(class_image)
 
 
 def _generated(part: str) -> Iterator[Sample]:
-    """Discs and rectangles whose colour is their class, on grey."""
-    files.say_instead("voc2012", _FILE, "generated images of coloured discs and rectangles, 20 classes")
-    draw = np.random.default_rng(sum(map(ord, part)))
+    """Discs and squares on grey, with a colour for each class."""
+    files.report_substitute("voc2012", _FILE, "generated images of coloured discs and rectangles, 20 classes")
+    rng = np.random.default_rng(sum(map(ord, part)))
     colours = np.random.default_rng(3).integers(0, 256, (21, 3))
     colours[0] = 128
     rows, columns = np.mgrid[:96, :128]
     for _ in range(160 if part == "trainval" else 80):
         classes = np.zeros((96, 128), "uint8")
-        for _ in range(draw.integers(1, 4)):
-            kind, y, x, size = (int(draw.integers(*ends)) for ends in ((1, 21), (15, 80), (15, 110), (8, 25)))
+        for _ in range(rng.integers(1, 4)):
+            kind, y, x, size = (int(rng.integers(*ends)) for ends in ((1, 21), (15, 80), (15, 110), (8, 25)))
             inside = np.hypot(rows - y, columns - x) < size
             if kind % 2:
                 inside = (abs(rows - y) < size) & (abs(columns - x) < size)
             classes[inside] = kind
-        image = colours[classes] + draw.integers(-20, 21, (96, 128, 3))
+        image = colours[classes] + rng.integers(-20, 21, (96, 128, 3))
         yield np.clip(image, 0, 255).astype("uint8"), classes

@@ -1,4 +1,4 @@
-"""``paddle.dataset.wmt14``: sentences in English and French, as numbers of words."""
+"""``paddle.dataset.wmt14``: sentences in English and French, as word indices."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from fluidlite.base.arguments import whole
 from fluidlite.base.errors import LoaderError
 from fluidlite.paddle.dataset import files
-from fluidlite.paddle.dataset.translations import Sample, generated, numbered, pair_of, sample_of
+from fluidlite.paddle.dataset.translations import Sample, generated_lines, indexed_words, make_sample, sentence_pair
 
 _FILE = "wmt14/wmt14.tgz"
 _MAX_BYTES = 512 << 20
-_LONGEST = 80
+_MAX_WORDS = 80  # of a sentence; samples with longer ones are skipped
 
 
 def train(dict_size: int) -> Callable[[], Iterator[Sample]]:
@@ -32,7 +32,7 @@ def gen(dict_size: int) -> Callable[[], Iterator[Sample]]:
 def get_dict(
     dict_size: int, reverse: bool = True
 ) -> tuple[dict[int, str], dict[int, str]] | tuple[dict[str, int], dict[str, int]]:
-    """Words by their numbers, of the source and of the target; ``reverse=False``: numbers by words."""
+    """Words by index, of the source and of the target; ``reverse=False``: indices by word."""
     source, target = _dicts(dict_size)
     if not reverse:
         return source, target
@@ -45,16 +45,16 @@ def _dicts(dict_size: int) -> tuple[dict[str, int], dict[str, int]]:
         raise LoaderError(f"paddle.dataset.wmt14: dict_size is {size}; expected 3 or more")
     path = files.find(_FILE)
     if path is None:
-        lines = [line.split("\t") for line in generated("train", "en", "fr")]
-        return numbered((line[0] for line in lines), size), numbered((line[1] for line in lines), size)
-    found: dict[str, dict[str, int]] = {}
+        lines = [line.split("\t") for line in generated_lines("train", "en", "fr")]
+        return indexed_words((line[0] for line in lines), size), indexed_words((line[1] for line in lines), size)
+    dictionaries: dict[str, dict[str, int]] = {}
     names = ("src.dict", "trg.dict")
     for name, content in files.members(path, lambda name: name.rsplit("/", 1)[-1] in names, names[0], _MAX_BYTES):
         words = content.decode("utf-8", "replace").splitlines()[:size]
-        found[name.rsplit("/", 1)[-1]] = {word.strip(): i for i, word in enumerate(words)}
-    if len(found) != 2:
+        dictionaries[name.rsplit("/", 1)[-1]] = {word.strip(): i for i, word in enumerate(words)}
+    if len(dictionaries) != 2:
         raise LoaderError(f"{path} has no files src.dict and trg.dict")
-    return found["src.dict"], found["trg.dict"]
+    return dictionaries["src.dict"], dictionaries["trg.dict"]
 
 
 def _reader(part: str, dict_size: int) -> Callable[[], Iterator[Sample]]:
@@ -63,12 +63,12 @@ def _reader(part: str, dict_size: int) -> Callable[[], Iterator[Sample]]:
     def samples() -> Iterator[Sample]:
         source, target = _dicts(dict_size)
         for line in _lines(part):
-            pair = pair_of(line)
+            pair = sentence_pair(line)
             if pair is None:
                 continue
-            found = sample_of(pair, source, target)
-            if len(found[0]) <= _LONGEST and len(found[1]) <= _LONGEST + 1:
-                yield found
+            sample = make_sample(pair, source, target)
+            if len(sample[0]) <= _MAX_WORDS and len(sample[1]) <= _MAX_WORDS + 1:
+                yield sample
 
     return samples
 
@@ -76,9 +76,9 @@ def _reader(part: str, dict_size: int) -> Callable[[], Iterator[Sample]]:
 def _lines(part: str) -> Iterator[str]:
     path = files.find(_FILE)
     if path is None:
-        files.say_instead("wmt14", _FILE, "2,200 generated pairs: digits in English and French words")
-        yield from generated(part, "en", "fr")
+        files.report_substitute("wmt14", _FILE, "2,200 generated pairs: digits in English and French words")
+        yield from generated_lines(part, "en", "fr")
         return
-    wanted = f"{part}/{part}"
-    for _, content in files.members(path, lambda name: name.endswith(wanted), wanted, _MAX_BYTES):
+    member_suffix = f"{part}/{part}"
+    for _, content in files.members(path, lambda name: name.endswith(member_suffix), member_suffix, _MAX_BYTES):
         yield from content.decode("utf-8", "replace").splitlines()

@@ -1,4 +1,4 @@
-"""``paddle.dataset.wmt16``: sentences in English and German, as numbers of words."""
+"""``paddle.dataset.wmt16``: sentences in English and German, as word indices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from fluidlite.base.arguments import whole
 from fluidlite.base.errors import LoaderError
 from fluidlite.paddle.dataset import files
-from fluidlite.paddle.dataset.translations import Sample, generated, numbered, pair_of, sample_of
+from fluidlite.paddle.dataset.translations import Sample, generated_lines, indexed_words, make_sample, sentence_pair
 
 _FILE = "wmt16/wmt16.tar.gz"
 _MAX_BYTES = 256 << 20
@@ -36,17 +36,17 @@ def _column(lang: str) -> int:
 
 
 def get_dict(lang: str, dict_size: int, reverse: bool = False) -> dict[str, int] | dict[int, str]:
-    """Numbers of the most frequent words of a language; ``reverse``: words by their numbers."""
-    found = _dict(lang, dict_size)
-    return {i: word for word, i in found.items()} if reverse else found
+    """Indices of the most frequent words of a language; ``reverse``: words by index."""
+    dictionary = _dict(lang, dict_size)
+    return {i: word for word, i in dictionary.items()} if reverse else dictionary
 
 
 def _dict(lang: str, dict_size: int) -> dict[str, int]:
     column, size = _column(lang), whole("dict_size", dict_size)
     if size < 3:
         raise LoaderError(f"paddle.dataset.wmt16: a dictionary is to have {size} words; expected 3 or more")
-    pairs = (pair_of(line) for line in _lines("train"))
-    return numbered((pair[column] for pair in pairs if pair is not None), size)
+    pairs = (sentence_pair(line) for line in _lines("train"))
+    return indexed_words((pair[column] for pair in pairs if pair is not None), size)
 
 
 def _reader(part: str, src_dict_size: int, trg_dict_size: int, src_lang: str) -> Callable[[], Iterator[Sample]]:
@@ -55,9 +55,9 @@ def _reader(part: str, src_dict_size: int, trg_dict_size: int, src_lang: str) ->
     def samples() -> Iterator[Sample]:
         source, target = _dict(src_lang, src_dict_size), _dict(_LANGUAGES[1 - column], trg_dict_size)
         for line in _lines(part):
-            pair = pair_of(line)
+            pair = sentence_pair(line)
             if pair is not None:
-                yield sample_of((pair[column], pair[1 - column]), source, target)
+                yield make_sample((pair[column], pair[1 - column]), source, target)
 
     return samples
 
@@ -65,10 +65,10 @@ def _reader(part: str, src_dict_size: int, trg_dict_size: int, src_lang: str) ->
 def _lines(part: str) -> Iterator[str]:
     path = files.find(_FILE)
     if path is None:
-        files.say_instead("wmt16", _FILE, "2,400 generated pairs: digits in English and German words")
-        yield from generated(part, "en", "de")
+        files.report_substitute("wmt16", _FILE, "2,400 generated pairs: digits in English and German words")
+        yield from generated_lines(part, "en", "de")
         return
-    wanted = f"wmt16/{part}"
-    for _, content in files.members(path, wanted.__eq__, wanted, _MAX_BYTES):
+    member_name = f"wmt16/{part}"
+    for _, content in files.members(path, member_name.__eq__, member_name, _MAX_BYTES):
         yield from content.decode("utf-8", "replace").splitlines()
         return

@@ -1,4 +1,4 @@
-"""Dictionaries of words, as Paddle's text data sets make them."""
+"""Dictionaries of words, built as in Paddle's text data sets."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ UNKNOWN = "<unk>"
 
 
 def dictionary(words: Iterable[str], above: int) -> dict[str, int]:
-    """Numbers of the words that come more often than ``above`` times, the most frequent first; then ``<unk>``."""
-    return {word: index for index, word in enumerate([*frequent(words, UNKNOWN, above=above), UNKNOWN])}
+    """Indices of the words that occur more than ``above`` times, the most frequent first; then ``<unk>``."""
+    return {word: index for index, word in enumerate([*frequent_words(words, UNKNOWN, above=above), UNKNOWN])}
 
 
-def frequent(words: Iterable[str], *without: str, above: int = 0) -> list[str]:
-    """The words that come more often than ``above`` times, the most frequent first."""
+def frequent_words(words: Iterable[str], *excluded: str, above: int = 0) -> list[str]:
+    """The words that occur more than ``above`` times, the most frequent first."""
     counts = Counter(words)
-    kept = (word for word, count in counts.items() if count > above and word not in without)
-    return sorted(kept, key=lambda word: (-counts[word], word))
+    words_above = (word for word, count in counts.items() if count > above and word not in excluded)
+    return sorted(words_above, key=lambda word: (-counts[word], word))

@@ -1,4 +1,4 @@
-"""``paddle.reader``: what its module ``decorator`` has."""
+"""``paddle.reader``: the names of its module ``decorator``."""
 
 from fluidlite.paddle.reader import decorator
 from fluidlite.paddle.reader.decorator import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""``paddle.reader.decorator``: the readers of :mod:`fluidlite.reader`, and those that map by several threads."""
+"""``paddle.reader.decorator``: the readers of :mod:`fluidlite.reader`, and ``Fake``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ += _reader.__all__
 
 
 class Fake:
-    """Repeats a reader's first sample, to time training without reading: ``Fake()(reader, count)``."""
+    """Repeats a reader's first sample, to measure training without reading: ``Fake()(reader, count)``."""
 
     def __call__(self, reader: Reader, length: int) -> Reader:
         def repeated() -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""``paddle.utils``: the curves that the book draws."""
+"""``paddle.utils``: the plots of the book's programs."""
 
 from fluidlite.paddle.utils import plot
 

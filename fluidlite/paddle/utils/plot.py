@@ -1,4 +1,4 @@
-"""``paddle.utils.plot``: curves of costs, drawn by matplotlib where it is installed."""
+"""``paddle.utils.plot``: curves of costs, drawn by matplotlib if it is installed."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ class Ploter:
         plt.clf()
 
     def reset(self) -> None:
-        """Forget all points."""
+        """Remove all points."""
         self._curves = {title: ([], []) for title in self._curves}

@@ -1,4 +1,4 @@
-"""PyTorch's tensors as a place: a device that has an array namespace, and no kernel of its own."""
+"""A place of PyTorch's tensors: a device that has an array namespace, and no kernels of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fluidlite.plugin import (
 
 
 class TorchAllocator(AllocatorBase):
-    """A handle is a tensor of bytes, which goes with its last reference."""
+    """A handle is a tensor of bytes, freed with its last reference."""
 
     def __init__(self, torch: ModuleType) -> None:
         self.torch = torch
@@ -31,7 +31,7 @@ class TorchAllocator(AllocatorBase):
 
 
 class TorchContext(ContextBase):
-    """Copies between the host's bytes and tensors; on the CPU they are done when they return."""
+    """Copies between host memory and tensors; on the CPU they are synchronous."""
 
     def __init__(self, place: Any, torch: ModuleType) -> None:
         super().__init__(place)
@@ -49,16 +49,16 @@ class TorchContext(ContextBase):
     def wait(self) -> None: ...
 
     def activate(self) -> Any:
-        return self.torch.no_grad()  # gradients are fluidlite's affair
+        return self.torch.no_grad()  # fluidlite computes the gradients
 
 
 def part(span: Span) -> Any:
-    """The bytes of a span, as a tensor that shares them."""
+    """The bytes of a span, as a tensor that shares its memory."""
     return span.handle[span.offset : span.offset + span.nbytes]
 
 
 class TorchArrays(ArrayBase):
-    """The namespace, as array-api-compat completes it to the standard, and how bytes become its tensors."""
+    """PyTorch's array namespace, by array-api-compat, and the conversion of bytes to tensors."""
 
     def __init__(self, torch: ModuleType) -> None:
         from array_api_compat import torch as namespace
@@ -70,7 +70,7 @@ class TorchArrays(ArrayBase):
         return flat.view(dims) if strides is None else flat.as_strided(dims, strides)
 
     def adopt(self, array: Any) -> Any:
-        """A result becomes a fluidlite tensor without a copy, unless it is a view: that may be a kernel's input."""
+        """Return a result's bytes without a copy; None for a view, which may share memory with an input."""
         owned = isinstance(array, self.torch.Tensor) and array._base is None and array.is_contiguous()
         return array.reshape(-1).view(self.torch.uint8) if owned else None
 
@@ -105,18 +105,18 @@ class TorchDevice(DeviceBase):
         return TorchArrays(self.torch)
 
     def supports(self, call: Any) -> str | None:
-        """Say what the standard has and PyTorch lacks: such calls run on the host, and explain shows the reason."""
+        """Return the reason if PyTorch lacks a feature of the standard; the call then runs on the host."""
         if call.op.type == "hash":
             return "PyTorch has no arithmetic of uint64"
         if call.op.type.startswith("pad2d") and call.attr("mode") == "reflect":
             return "PyTorch's tensors have no negative steps, which reflecting takes"
         if call.op.type.startswith("strided_slice"):
-            return "PyTorch's tensors have no negative steps" if backwards(call) else None
+            return "PyTorch's tensors have no negative steps" if may_step_backwards(call) else None
         return None
 
 
-def backwards(call: Any) -> bool:
-    """Whether a step of a strided slice is negative, or not known yet."""
+def may_step_backwards(call: Any) -> bool:
+    """Whether a step of a strided slice is negative, or its value unknown until the run."""
     slots = [(slot, i) for slot in ("StridesTensor", "StridesTensorList") for i in range(call.count(slot))]
     values = [call.value(slot, i) for slot, i in slots]
     return None in values or any(step < 0 for steps in (call.attr("strides"), *values) for step in steps)
@@ -124,5 +124,5 @@ def backwards(call: Any) -> bool:
 
 @hookimpl
 def register_devices(register: Callable[[Any], None]) -> None:
-    """Hand over the device."""
+    """Register the device."""
     register(TorchDevice())

@@ -1,4 +1,4 @@
-"""A simulated accelerator for fluidlite: a process of its own, with its own memory and a command queue."""
+"""A simulated accelerator for fluidlite: a separate process with its own memory and command queues."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ _device = FpgaDevice()
 
 @hookimpl
 def register_devices(register: Callable[[Any], None]) -> None:
-    """Hand over the device."""
+    """Register the device."""
     register(_device)
 
 
 @hookimpl
 def register_libraries(register: Callable[[Any], None]) -> None:
-    """Declare the library that the kernels belong to."""
+    """Register the library of the kernels."""
     register(Library(name="fpgann", places=("fpga",), rank=10))
 
 
 @hookimpl
 def register_kernels(register: Callable[[Any], None]) -> None:
-    """Hand over the kernels."""
+    """Register the kernels."""
     from fluidlite_fpga import elementwise, kernels
 
     register(kernels)
     register(elementwise)
-    for kernel in (*kernels.MADE, *elementwise.MADE):
+    for kernel in (*kernels.GENERATED_KERNELS, *elementwise.GENERATED_KERNELS):
         register(kernel)
 
 
 def command_log(index: int = 0) -> list[dict[str, Any]]:
-    """Return what board ``index`` has executed, oldest first.
+    """Return the commands that board ``index`` has executed, oldest first.
 
     Each command is a dict of ``command`` (a kernel's name, ``"copy_in"``, ``"allocate"``, ...), ``dtype``, ``dims`` (of
     each operand of a kernel) and ``nbytes``; copies and kernels also have ``queue``, ``start`` and ``end`` in cycles of
-    the board's clock, kernels their ``program``. Empty if the board was not used yet.
+    the board's clock, kernels their ``program``. Empty before the first use of the board.
     """
     return _device.command_log(index)
 
 
 def clear_command_log(index: int = 0) -> None:
-    """Forget what board ``index`` has executed so far."""
+    """Clear the command log of board ``index``."""
     _device.clear_command_log(index)

@@ -1,4 +1,4 @@
-"""The command queue of a board, as the framework sees it."""
+"""The execution context of a board's command queue."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class FpgaEvent:
         self.sequence = sequence
 
     def done(self) -> bool:
-        """Whether the board has passed the fence (or is gone)."""
-        return self.link.reached(self.sequence)
+        """Whether the board has passed the fence (or has ended)."""
+        return self.link.is_answered(self.sequence)
 
     def wait(self) -> None:
-        """Block until it has; raise what failed."""
+        """Block until the board has passed the fence; raise errors of earlier commands."""
         self.link.wait(self._client, self.sequence, "fence")
 
 
 class FpgaContext(ContextBase):
-    """Commands to one queue of a board, executed in order; nothing but ``wait`` and events waits for the board.
+    """Commands to one queue of a board, executed in order; only ``wait`` and events block.
 
-    The other queue goes on beside it: what one reads after the other wrote it needs ``wait_for``.
+    The board's queues run concurrently: reading data that the other queue writes needs ``wait_for``.
     A command that fails is reported by the next ``wait``.
     """
 
@@ -42,20 +42,20 @@ class FpgaContext(ContextBase):
         self._sender = Sender(queue, link.new_client())
 
     def copy_in(self, dst: Span, src: memoryview) -> None:
-        """Send bytes to the board; they are on their way when this returns."""
+        """Send bytes to the board; returns before the board has received them."""
         if src.nbytes:
             what = f"copy_in of {src.nbytes} bytes"
             self._link.post(self._sender, Op.COPY_IN, what, wire.ADDRESS.pack(address(dst)), src.cast("B"))
 
     def copy_out(self, dst: memoryview, src: Span) -> None:
-        """Ask the board for bytes; ``dst`` holds them after ``wait`` or a later event."""
+        """Request bytes of the board; ``dst`` holds them after ``wait`` or a later event."""
         if dst.nbytes:
             what = f"copy_out of {dst.nbytes} bytes"
             fields = wire.RANGE.pack(address(src), dst.nbytes)
             self._link.post(self._sender, Op.COPY_OUT, what, fields, sink=dst.cast("B"))
 
     def copy_within(self, dst: Span, src: Span) -> None:
-        """Let the board copy inside its memory."""
+        """Copy inside the board's memory."""
         if src.nbytes:
             what = f"copy_within of {src.nbytes} bytes"
             fields = wire.MOVE.pack(address(dst), address(src), src.nbytes)
@@ -77,33 +77,33 @@ class FpgaContext(ContextBase):
         kernel : str
             Its name on the board.
         dtype : str
-            What it computes in.
+            The compute dtype.
         operands : sequence of Span
-            The memory it reads and writes, in the kernel's order.
+            The operands, in the kernel's order.
         numbers, scalars : sequence of int, sequence of float
             Its other arguments.
         program : str
-            What the kernel is to do, if it does several things: for ``vector``, instructions in postfix notation.
+            The operation of a kernel that has several: for ``vector``, instructions in postfix notation.
         """
         launch = Launch(kernel, dtype, tuple(map(address, operands)), tuple(numbers), tuple(scalars), program)
         self._link.post(self._sender, Op.LAUNCH, f"launch of {kernel}", launch.pack())
 
     def record(self) -> FpgaEvent:
-        """Put a fence into the queue."""
+        """Enqueue a fence."""
         return FpgaEvent(self._link, self._sender.client, self._link.post(self._sender, Op.FENCE, "fence"))
 
     def wait_for(self, event: Any) -> None:
-        """Let the board hold this queue back till the event; the host waits for one of another device."""
+        """The board delays this queue until the event; for an event of another device the host waits."""
         if isinstance(event, FpgaEvent) and event.link is self._link:
             self._link.post(self._sender, Op.WAIT, "wait for an event", wire.ADDRESS.pack(event.sequence))
         else:
             event.wait()
 
     def wait(self) -> None:
-        """Block until the board has executed all commands so far; raise what failed."""
+        """Block until the board has executed all commands so far; raise their errors."""
         self.record().wait()
 
 
 def address(span: Span) -> int:
-    """Return where a span starts in the board's memory; an empty one is nowhere."""
+    """Return the address of a span in the board's memory; 0 for an empty one."""
     return int(span.handle) + span.offset if span.nbytes else 0

@@ -1,4 +1,4 @@
-"""The device that the plugin hands over, and the allocator of a board's memory."""
+"""The device of the plugin, and the allocator of a board's memory."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ QUEUES = 2
 
 
 class FpgaAllocator(AllocatorBase):
-    """Raw memory of a board; a handle is an address there, and means nothing to the host."""
+    """Memory of a board; a handle is an address there, which the host cannot access."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
     def allocate(self, nbytes: int) -> int:
-        """Let the board find ``nbytes`` and return their address; raise MemoryError if it cannot."""
+        """Allocate ``nbytes`` and return their address; raise MemoryError if there is no space."""
         return self._link.allocate(nbytes)
 
     def release(self, handle: int) -> None:
-        """Give memory back; that of a lost board went with it. Finalisers may call it: the board is told later."""
+        """Free memory; no effect if the board has ended. Finalisers may call it: the release is sent later."""
         self._link.release(handle)
 
 
@@ -40,7 +40,7 @@ class FpgaDevice(DeviceBase):
     Parameters
     ----------
     boards : int, optional
-        How many there are; by default the environment's ``FLUIDLITE_FPGA_BOARDS``, or 1.
+        The number of boards; by default the environment's ``FLUIDLITE_FPGA_BOARDS``, or 1.
     memory : int, optional
         Bytes of memory of each; by default the environment's ``FLUIDLITE_FPGA_MEMORY``, or 256 MiB.
     """
@@ -65,7 +65,7 @@ class FpgaDevice(DeviceBase):
         return self._boards
 
     def info(self, index: int) -> DeviceInfo:
-        """Return the facts of a board. It stores every dtype; its kernels say what they compute in."""
+        """Return the properties of a board. It stores every dtype; its kernels declare their compute dtypes."""
         self.probe()
         return DeviceInfo(name=f"simulated FPGA board {index}", memory=self._memory, alignment=ALIGNMENT, queues=QUEUES)
 
@@ -78,7 +78,7 @@ class FpgaDevice(DeviceBase):
         return FpgaContext(self.place(index), self.link(index), queue)
 
     def link(self, index: int) -> Link:
-        """Return the link to a board, which starts if this is its first use."""
+        """Return the link to a board, which starts at its first use."""
         memory = self.info(index).memory or 0
         with self._starting:
             if index not in self._links:
@@ -89,14 +89,14 @@ class FpgaDevice(DeviceBase):
             return self._links[index]
 
     def command_log(self, index: int) -> list[dict[str, Any]]:
-        """Return what a board has executed, oldest first; nothing if it was not used yet."""
+        """Return the commands that a board has executed, oldest first; empty before its first use."""
         if index not in self._links:
             return []
         log: list[dict[str, Any]] = json.loads(self._links[index].call(Op.LOG, "query of the log"))
         return log
 
     def clear_command_log(self, index: int) -> None:
-        """Forget what a board has executed so far."""
+        """Clear the command log of a board."""
         if index in self._links:
             self._links[index].call(Op.CLEAR_LOG, "clearing of the log")
 

@@ -1,7 +1,7 @@
 """Elementwise operators, updates and fills: each is a program of the board's vector unit, in postfix notation.
 
-A name in a program is an input slot, an attribute of the operator, or an instruction of the board; an operator of
-several outputs has a program for each. What was broadcast comes back summed, so a gradient is one launch, too.
+A word of a program is an input slot, an attribute of the operator, or an instruction of the board; an operator of
+several outputs has a program for each. Gradients of broadcast inputs are summed, so a gradient is one launch, too.
 """
 
 from __future__ import annotations
@@ -53,51 +53,51 @@ UPDATES: dict[str, Programs] = {
 
 
 def broadcast(call: Any, rank: int, slot: str) -> Dims:
-    """Dims of a slot among those of the widest operand, with ones where it repeats.
+    """Dims of a slot extended to ``rank``, with ones where it is broadcast.
 
-    Y, or X if that is the smaller, starts at the attribute ``axis``; numbers and tensors of full rank go as they are.
+    Y, or X if that is the smaller, starts at the attribute ``axis``; tensors of full rank are unchanged.
     """
     dims = call.dims(slot)
     if len(dims) == rank:
         return tuple(dims)
     axis = call.attrs.get("axis", -1)
     start = rank - len(dims) if axis == -1 else axis
-    while start + len(dims) > rank:  # trailing ones say nothing
+    while start + len(dims) > rank:  # trailing dims of 1
         dims = dims[:-1]
     return (*(1,) * start, *dims, *(1,) * (rank - start - len(dims)))
 
 
-def words(programs: list[str], call: Any) -> tuple[str, list[str], list[float]]:
-    """Programs in the board's words, with the input slots and the numbers that these mean."""
+def translate(programs: list[str], call: Any) -> tuple[str, list[str], list[float]]:
+    """Translate programs to one of the board; return it with the input slots and scalars that it reads."""
     slots: list[str] = []
     scalars: list[float] = []
-    found = []
+    words = []
     for word in " ".join(programs).split():
         if word in call.ins:
             if word not in slots:
                 slots.append(word)
-            found.append(f"x{slots.index(word)}")
+            words.append(f"x{slots.index(word)}")
         elif word in call.attrs:
             scalars.append(float(call.attr(word)))
-            found.append(f"s{len(scalars) - 1}")
+            words.append(f"s{len(scalars) - 1}")
         else:
-            found.append(word)
-    return " ".join(found), slots, scalars
+            words.append(word)
+    return " ".join(words), slots, scalars
 
 
 def vector(call: Any, programs: Programs) -> Run:
     """Return a prepared kernel that runs programs, by output slot, in one launch."""
-    wanted = {slot: text for slot, text in programs.items() if call.has(slot)}
-    program, slots, scalars = words(list(wanted.values()), call)
-    operands = [*slots, *wanted]
+    output_programs = {slot: text for slot, text in programs.items() if call.has(slot)}
+    program, slots, scalars = translate(list(output_programs.values()), call)
+    operands = [*slots, *output_programs]
     rank = max(len(call.dims(slot)) for slot in operands)
     flat = [n for slot in operands for n in broadcast(call, rank, slot)]
-    dtype, counts = call.dtype(operands[0]), (len(slots), len(wanted))
+    dtype, counts = call.dtype(operands[0]), (len(slots), len(output_programs))
 
     def run(context: Any, io: Any) -> None:
         spans = [io.span(slot) for slot in operands]
         guarded = bool(call.op.must_alias) and context.suspect
-        if guarded:  # a kernel before this one may have found an error: then the state stays as it is
+        if guarded:  # an earlier kernel may have recorded an error: then the update must not be written
             spans.append(context.status_span())
         context.enqueue("vector", dtype, spans, (*counts, guarded, rank, *flat), scalars, program)
 
@@ -120,8 +120,8 @@ def _elementwise(op: str, programs: Programs, supports: Any = None, guarded: boo
     return elementwise
 
 
-def plain_momentum(call: Any) -> str | None:
-    """Refuse what the program of momentum does not do, and numbers of another dtype than the parameter's."""
+def update_refusal(call: Any) -> str | None:
+    """Return the reason for momentum variants without a program, or inputs of another dtype than the parameter's."""
     if call.op.type == "momentum" and (call.attr("use_nesterov") or call.attr("regularization_method")):
         return "fpgann has no Nesterov momentum and no weight decay"
     if any(call.dtype(slot) != call.dtype("Param") for slot in call.ins):
@@ -129,22 +129,22 @@ def plain_momentum(call: Any) -> str | None:
     return None
 
 
-MADE = [
+GENERATED_KERNELS = [
     *(_elementwise(op, {"Out": forward}) for op, (forward, _) in UNARY.items()),
     *(_elementwise(f"{op}_grad", {"X@GRAD": grad}) for op, (_, grad) in UNARY.items()),
     *(_elementwise(op, {"Out": forward}, same_dtype) for op, (forward, *_) in BINARY.items()),
     *(_elementwise(f"{op}_grad", {"X@GRAD": dx, "Y@GRAD": dy}) for op, (_, dx, dy) in BINARY.items()),
-    *(_elementwise(op, programs, plain_momentum, guarded=True) for op, programs in UPDATES.items()),
+    *(_elementwise(op, programs, update_refusal, guarded=True) for op, programs in UPDATES.items()),
 ]
-"""Kernels that functions of this module made; the plugin hands them over one by one."""
+"""Kernels created by functions of this module; the plugin registers each of them."""
 
 
-def number_only(call: Any) -> str | None:
-    """Refuse a scale that is a tensor."""
+def scale_refusal(call: Any) -> str | None:
+    """Return the reason if the scale is a tensor."""
     return "fpgann scales by an attribute, ScaleTensor is given" if call.has("ScaleTensor") else None
 
 
-@register_kernel("scale", "fpga", library="fpgann", dtypes=FLOATS, supports=number_only, inplace=True)
+@register_kernel("scale", "fpga", library="fpgann", dtypes=FLOATS, supports=scale_refusal, inplace=True)
 def scale(call: Any, context: Any) -> Run:
     """``Out = scale X + bias``, or ``scale (X + bias)``."""
     after = call.attr("bias_after_scale")
@@ -177,32 +177,32 @@ STORED = (*FLOATS, "int32", "int64")
 def _fill(op: str) -> Any:
     @register_kernel(op, "fpga", library="fpgann", dtypes={"Out": STORED})
     def fill(call: Any, context: Any) -> Run:
-        return filled(call, repr(fill_number(call)))
+        return fill_run(call, repr(fill_number(call)))
 
     return fill
 
 
-def filled(call: Any, number: str) -> Run:
-    """Return a prepared kernel that writes one number everywhere."""
+def fill_run(call: Any, number: str) -> Run:
+    """Return a prepared kernel that fills Out with one number."""
     return launch("vector", call.dtype("Out"), ("Out",), (0, 1, 0, 1, prod(call.dims("Out"))), (), number)
 
 
-MADE += [_fill(op) for op in ("fill_constant", "fill_constant_batch_size_like", "fill_any_like")]
+GENERATED_KERNELS += [_fill(op) for op in ("fill_constant", "fill_constant_batch_size_like", "fill_any_like")]
 
 
 @register_kernel("fill_zeros_like", "fpga", library="fpgann", dtypes={"Out": STORED})
 def fill_zeros_like(call: Any, context: Any) -> Run:
     """``Out = 0``, with X's dims."""
-    return filled(call, "0")
+    return fill_run(call, "0")
 
 
-def no_diagonal(call: Any) -> str | None:
-    """Refuse the rare case in which some elements are no random numbers."""
+def random_refusal(call: Any) -> str | None:
+    """Return the reason if a diagonal is to be set."""
     return "fpgann sets no diagonal" if call.attrs.get("diag_num") else None
 
 
 def _random(op: str, program: str, base: str, factor: Any) -> Any:
-    @register_kernel(op, "fpga", library="fpgann", dtypes={"Out": FLOATS}, supports=no_diagonal)
+    @register_kernel(op, "fpga", library="fpgann", dtypes={"Out": FLOATS}, supports=random_refusal)
     def random(call: Any, context: Any) -> Run:
         count, scalars = prod(call.dims("Out")), (float(call.attr(base)), float(factor(call)))
 
@@ -223,7 +223,7 @@ def _std(call: Any) -> float:
     return float(call.attr("std"))
 
 
-MADE += [
+GENERATED_KERNELS += [
     *(_random(f"uniform_random{like}", "uniform", "min", _range) for like in ("", "_batch_size_like")),
     *(_random(f"gaussian_random{like}", "gaussian", "mean", _std) for like in ("", "_batch_size_like")),
     _random("truncated_gaussian_random", "truncated", "mean", _std),

@@ -1,4 +1,4 @@
-"""Kernels of the library ``fpgann``: each turns an operator's call into one launch on the board."""
+"""Kernels of the library ``fpgann``: each converts an operator's call to one launch on the board."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from fluidlite.plugin import KernelOptions, Span, register_kernel
 
 Dims = tuple[int, ...]
 Run = Callable[[Any, Any], None]
-"""What a prepared kernel is: ``run(context, io)``."""
+"""A prepared kernel: ``run(context, io)``."""
 
 FLOATS = ("float32", "float64")
 
 
 def same_dtype(call: Any) -> str | None:
-    """Refuse operands of two dtypes."""
-    found = {slot: call.dtype(slot) for slot in ("X", "Y") if call.has(slot)}
-    if len(set(found.values())) > 1:
-        return f"fpgann computes in one dtype, X is {found['X']} and Y {found['Y']}"
+    """Return the reason if X and Y have different dtypes."""
+    dtypes = {slot: call.dtype(slot) for slot in ("X", "Y") if call.has(slot)}
+    if len(set(dtypes.values())) > 1:
+        return f"fpgann computes in one dtype, X is {dtypes['X']} and Y {dtypes['Y']}"
     return None
 
 
-def unlike(x: Dims, y: Dims) -> bool:
+def dims_differ(x: Dims, y: Dims) -> bool:
     """Whether dims are known to differ; -1 is unknown."""
     return len(x) != len(y) or any(a != b for a, b in zip(x, y, strict=True) if min(a, b) >= 0)
 
 
 def matmul_refusal(call: Any) -> str | None:
-    """Say why the board cannot do a matmul: batches that differ."""
+    """Return the reason if the board cannot compute a matmul: batches that differ."""
     x, y = call.dims("X")[:-2], call.dims("Y")[:-2]
-    if x and y and unlike(x, y):
+    if x and y and dims_differ(x, y):
         return f"fpgann has no broadcasting of batches, X has {list(x)} and Y has {list(y)}"
     return same_dtype(call)
 
@@ -66,7 +66,7 @@ def launch(
 
 
 def reduced_axes(call: Any) -> tuple[int, ...]:
-    """The axes of X that a reduce operator reduces, from 0 on."""
+    """The non-negative axes of X that a reduce operator reduces."""
     rank = len(call.dims("X"))
     if call.op.type.startswith("mean") or call.attr("reduce_all"):
         return tuple(range(rank))
@@ -82,31 +82,31 @@ def _reduction(op: str, program: str) -> Any:
     return reduction
 
 
-def _spread(op: str, mean: bool) -> Any:
-    """The gradient of a sum or a mean: each element of X takes its share of what Out gets."""
+def _mean_gradient(op: str, mean: bool) -> Any:
+    """The gradient of a sum or a mean: the gradient of Out broadcast to X, divided by the count for a mean."""
 
     @register_kernel(op, "fpga", library="fpgann", dtypes=FLOATS)
-    def spread(call: Any, context: Any) -> Run:
+    def gradient(call: Any, context: Any) -> Run:
         dims, axes = call.dims("X"), reduced_axes(call)
-        narrow = tuple(1 if i in axes else n for i, n in enumerate(dims))
+        reduced_dims = tuple(1 if i in axes else n for i, n in enumerate(dims))
         count = prod(dims[axis] for axis in axes) if mean else 1
-        numbers = (1, 1, 0, len(dims), *narrow, *dims)
+        numbers = (1, 1, 0, len(dims), *reduced_dims, *dims)
         return launch("vector", call.dtype("Out@GRAD"), ("Out@GRAD", "X@GRAD"), numbers, (count,), "x0 s0 /")
 
-    return spread
+    return gradient
 
 
-MADE = [
+GENERATED_KERNELS = [
     *(_reduction(f"reduce_{name}", name) for name in ("sum", "mean", "max", "min", "prod")),
     _reduction("mean", "mean"),
-    _spread("reduce_sum_grad", mean=False),
-    _spread("reduce_mean_grad", mean=True),
-    _spread("mean_grad", mean=True),
+    _mean_gradient("reduce_sum_grad", mean=False),
+    _mean_gradient("reduce_mean_grad", mean=True),
+    _mean_gradient("mean_grad", mean=True),
 ]
-"""Kernels that functions of this module made; the plugin hands them over one by one."""
+"""Kernels created by functions of this module; the plugin registers each of them."""
 
 
-def around(dims: Dims, axis: int) -> tuple[int, int, int]:
+def split_at_axis(dims: Dims, axis: int) -> tuple[int, int, int]:
     """Dims as three: before an axis, the axis, after it."""
     axis %= len(dims)
     return prod(dims[:axis]), dims[axis], prod(dims[axis + 1 :])
@@ -115,18 +115,18 @@ def around(dims: Dims, axis: int) -> tuple[int, int, int]:
 @register_kernel("softmax", "fpga", library="fpgann", dtypes=FLOATS, inplace=True)
 def softmax(call: Any, context: Any) -> Run:
     """``Out = exp(X - max) / sum`` over an axis."""
-    return launch("softmax", call.dtype("X"), ("X", "Out"), around(call.dims("X"), call.attr("axis")))
+    return launch("softmax", call.dtype("X"), ("X", "Out"), split_at_axis(call.dims("X"), call.attr("axis")))
 
 
 @register_kernel("softmax_grad", "fpga", library="fpgann", dtypes=FLOATS, inplace=True)
 def softmax_grad(call: Any, context: Any) -> Run:
     """``X@GRAD = Out * (Out@GRAD - sum(Out * Out@GRAD))`` over an axis."""
-    dims = around(call.dims("Out"), call.attr("axis"))
+    dims = split_at_axis(call.dims("Out"), call.attr("axis"))
     return launch("softmax_grad", call.dtype("Out"), ("Out", "Out@GRAD", "X@GRAD"), dims)
 
 
 def label_refusal(call: Any) -> str | None:
-    """Say why the board cannot take these labels."""
+    """Return the reason if the board does not support these labels."""
     if call.attr("soft_label"):
         return "fpgann takes labels that are classes, soft_label is True"
     if call.dtype("Label") not in ("int32", "int64"):
@@ -138,12 +138,12 @@ def label_refusal(call: Any) -> str | None:
     return None
 
 
-def _by_label(op: str, kernel: str, slots: tuple[str, ...]) -> Any:
+def _label_kernel(op: str, kernel: str, slots: tuple[str, ...]) -> Any:
     @register_kernel(
         op, "fpga", library="fpgann", dtypes=FLOATS, supports=label_refusal, options=KernelOptions(indexes=True)
     )
-    def by_label(call: Any, context: Any) -> Run:
-        """Labels are checked on the board: the first that is no class goes to the context's status words."""
+    def label_kernel(call: Any, context: Any) -> Run:
+        """The board checks the labels: it records the first invalid one in the context's status words."""
         dims = call.dims(slots[0])
         itemsize = 4 if call.dtype("Label") == "int32" else 8
         numbers = (prod(dims[:-1]), dims[-1], call.attr("ignore_index"), itemsize)
@@ -155,14 +155,14 @@ def _by_label(op: str, kernel: str, slots: tuple[str, ...]) -> Any:
 
         return run
 
-    return by_label
+    return label_kernel
 
 
-MADE += [
-    _by_label("cross_entropy", "cross_entropy", ("X", "Label", "Y")),
-    _by_label("cross_entropy_grad", "cross_entropy_grad", ("X", "Label", "Y@GRAD", "X@GRAD")),
-    _by_label("softmax_with_cross_entropy", "softmax_cross_entropy", ("Logits", "Label", "Softmax", "Loss")),
-    _by_label(
+GENERATED_KERNELS += [
+    _label_kernel("cross_entropy", "cross_entropy", ("X", "Label", "Y")),
+    _label_kernel("cross_entropy_grad", "cross_entropy_grad", ("X", "Label", "Y@GRAD", "X@GRAD")),
+    _label_kernel("softmax_with_cross_entropy", "softmax_cross_entropy", ("Logits", "Label", "Softmax", "Loss")),
+    _label_kernel(
         "softmax_with_cross_entropy_grad", "softmax_cross_entropy_grad",
         ("Softmax", "Label", "Loss@GRAD", "Logits@GRAD"),
     ),

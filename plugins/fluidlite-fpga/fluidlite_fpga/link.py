@@ -1,4 +1,4 @@
-"""The link to one board: starts its process, sends commands, receives answers, notices its death."""
+"""The link to one board: starts its process, sends commands, receives answers, detects its end."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from fpga_simulator.wire import Body, Header, Op, Status
 
 
 class Sender(NamedTuple):
-    """Which queue of the board commands go through, and who sends them."""
+    """The board's queue for commands, and the number of their sender."""
 
     queue: int
     client: int
 
 
 CONTROL = Sender(0, 0)
-"""The sender of calls; contexts take a client's number from ``new_client``."""
+"""The sender of calls; contexts get a client's number from ``new_client``."""
 RELEASES = Sender(0, 1)
-"""The sender of releases, which nobody waits for."""
+"""The sender of releases, which have no waiter."""
 
 _NOTHING = memoryview(b"")
-_PATIENCE = 5.0
-"""Seconds that a board gets to finish its queue when it is closed."""
+_CLOSE_TIMEOUT = 5.0
+"""Seconds for a closed board to finish its queue."""
 
 
 class Link:
     """A board's process and the connection to it, for use from any thread.
 
-    Commands are numbered, and the board executes them in that order; so the number that was
-    answered last tells how far it is. A thread of the link receives the answers.
+    Commands are numbered, and the board executes them in that order; so the number of the
+    last answer is the board's progress. A thread of the link receives the answers.
 
-    A finaliser runs wherever Python collects garbage: in the middle of a command that the same thread sends, or on the
-    thread that receives. So a release is only noted, and the next command sends it in front of itself; whatever else a
-    finaliser asks for there is refused, as it would cut a command in two or wait for itself.
+    A finaliser runs wherever Python collects garbage: while the same thread sends a command, or on the thread that
+    receives. So a release is only queued, and the next command sends it first; any other call of a finaliser there
+    raises, as it would split a command or deadlock.
 
     Parameters
     ----------
@@ -62,10 +62,10 @@ class Link:
     def __init__(self, name: str, memory: int) -> None:
         self.name = name
         self._sending = threading.RLock()
-        self._busy = False  # a command is being sent; whoever sees it with the lock is a finaliser in its middle
+        self._busy = False  # a command is being sent: the owner of the lock that finds it set is a finaliser
         self._released: deque[int] = deque()
         self._allocated: set[int] = set()
-        self._news = threading.Condition()  # guards what the listener writes, below
+        self._state_changed = threading.Condition()  # guards the fields below, which the listener writes
         self._answered = 0
         self._answers: dict[int, tuple[int, bytes]] = {}
         self._sinks: dict[int, memoryview] = {}
@@ -85,10 +85,10 @@ class Link:
         self._listener = threading.Thread(target=self._listen, name=f"{name} listener", daemon=True)
         self._listener.start()
         atexit.register(self.close)
-        os.register_at_fork(after_in_child=self._disown)
+        os.register_at_fork(after_in_child=self._detach_in_child)
 
     def new_client(self) -> int:
-        """Return a number under which the failures of one context are kept apart."""
+        """Return a client's number, by which the failures of contexts are separated."""
         return next(self._clients)
 
     def post(
@@ -105,37 +105,37 @@ class Link:
         Parameters
         ----------
         sender : Sender
-            Who asks, and through which queue.
+            The client and the queue.
         op : Op
             The command.
         what : str
-            The command in words, for messages.
+            A description of the command, for messages.
         fields, data : bytes, memoryview
             Its body in two parts; ``data`` is not copied.
         sink : memoryview, optional
-            Writable bytes that the answer fills when it comes.
+            A buffer for the body of the answer.
 
         Raises
         ------
         DeviceLost
-            If the board is gone.
+            If the board has ended.
         DeviceError
-            If a finaliser asks in the middle of another command.
+            If a finaliser calls it while another command is sent.
         """
         with self._sending:
             if self._lost:
-                raise self._gone(what)
+                raise self._lost_error(what)
             if self._busy:
-                raise self._amid(what, f"while this thread sent: {self._latest}")
+                raise self._reentry_error(what, f"while this thread sent: {self._latest}")
             try:
                 self._busy = True
                 self._send_releases()
                 return self._send(sender, op, what, fields, data, sink)
             except OSError:
-                self._listener.join()  # it sees the same end, and finds out why
-                raise self._gone(what) from None
-            except BaseException:  # half a command is in the connection, so nothing can follow it
-                self._hang_up(f"was closed as an interrupt cut short: {what}", socket.SHUT_RDWR)
+                self._listener.join()  # it detects the same end, and sets the reason
+                raise self._lost_error(what) from None
+            except BaseException:  # the connection has a partial command, so no other can follow
+                self._shut_down(f"was closed as an interrupt cut short: {what}", socket.SHUT_RDWR)
                 raise
             finally:
                 self._busy = False
@@ -163,12 +163,12 @@ class Link:
             self._send(RELEASES, Op.RELEASE, f"release of {address:#x}", wire.ADDRESS.pack(address))
 
     def allocate(self, nbytes: int) -> int:
-        """Let the board find memory, and return its address.
+        """Allocate memory of the board and return its address.
 
         Raises
         ------
         DeviceError, DeviceLost, MemoryError
-            If the board refuses, is gone, or has not the memory that was asked.
+            If the board reports an error, has ended, or is out of memory.
         """
         answer = self.call(Op.ALLOCATE, f"allocation of {nbytes} bytes", wire.ADDRESS.pack(nbytes))
         address = int.from_bytes(answer, "little")
@@ -176,14 +176,14 @@ class Link:
         return address
 
     def release(self, address: int) -> None:
-        """Note that memory is given back; the next command, or the link's end, tells the board. For finalisers, too.
+        """Queue a release, which the next command or ``close`` sends. Finalisers may call it.
 
         Raises
         ------
         DeviceError
-            If no allocated memory begins there.
+            If no allocated block starts there.
         """
-        if self._lost:  # the memory went with the board
+        if self._lost:  # the memory ended with the board
             return
         try:
             self._allocated.remove(address)
@@ -197,9 +197,9 @@ class Link:
         Raises
         ------
         DeviceError, DeviceLost, MemoryError
-            If the board refuses (this command, or a release before it), is gone, or has not the memory that was asked.
+            If the board reports an error (of this command or an earlier release), has ended, or is out of memory.
         """
-        self._raise_failure(RELEASES.client)
+        self._raise_pending_failure(RELEASES.client)
         sequence = self.post(CONTROL, op, what, fields)
         self.wait(CONTROL.client, sequence, what)
         status, answer = self._answers.pop(sequence)
@@ -209,8 +209,8 @@ class Link:
             raise DeviceError(f"{self.name}: {answer.decode()}")
         return answer
 
-    def reached(self, sequence: int) -> bool:
-        """Whether the command of that number, which asks for an answer, is done (or never will be)."""
+    def is_answered(self, sequence: int) -> bool:
+        """Whether the command of that number has been answered (or never will be)."""
         return self._answered >= sequence or bool(self._lost)
 
     def wait(self, client: int, sequence: int, what: str) -> None:
@@ -219,40 +219,40 @@ class Link:
         Raises
         ------
         DeviceError
-            If a command of this client has failed since the last ``wait``; the first failure counts. If a finaliser
-            asks on the thread that receives answers.
+            If a command of this client has failed since the last ``wait``; it reports the first failure. If a
+            finaliser waits on the thread that receives answers.
         DeviceLost
-            If the board is gone.
+            If the board has ended.
         """
-        if threading.get_ident() == self._listener.ident and not self.reached(sequence):
-            raise self._amid(what, "on the thread that receives the board's answers")
-        with self._news:
-            self._news.wait_for(lambda: self.reached(sequence))
+        if threading.get_ident() == self._listener.ident and not self.is_answered(sequence):
+            raise self._reentry_error(what, "on the thread that receives the board's answers")
+        with self._state_changed:
+            self._state_changed.wait_for(lambda: self.is_answered(sequence))
             if self._answered < sequence:
-                raise self._gone(what)
-            # what the host sends now comes after what it has seen end
+                raise self._lost_error(what)
+            # later commands of the host start after the end of this one
             self._time = max(self._time, self._times.get(sequence, 0))
-        self._raise_failure(client)
+        self._raise_pending_failure(client)
 
-    def _raise_failure(self, client: int) -> None:
+    def _raise_pending_failure(self, client: int) -> None:
         failure = self._failures.pop(client, None)
         if failure:
             raise DeviceError(f"{self.name}: {failure}")
 
     def close(self) -> None:
-        """End the board's process, which gets some time to finish its queue. May be called twice."""
+        """End the board's process after its queue, within a timeout. May be called twice."""
         atexit.unregister(self.close)
         self._send_last_releases()
-        self._hang_up("was closed", socket.SHUT_WR)
-        self._listener.join(_PATIENCE)
-        self._hang_up("was closed", socket.SHUT_RDWR)
+        self._shut_down("was closed", socket.SHUT_WR)
+        self._listener.join(_CLOSE_TIMEOUT)
+        self._shut_down("was closed", socket.SHUT_RDWR)
         self._listener.join()
         with self._sending:
             self._socket.close()
 
     def _send_last_releases(self) -> None:
         if not self._sending.acquire(blocking=False):
-            return  # the command that another thread sends took them along
+            return  # another thread is sending a command, and the releases with it
         try:
             if not self._busy and not self._lost:
                 try:
@@ -261,22 +261,22 @@ class Link:
                 finally:
                     self._busy = False
         except OSError:
-            pass  # the board has ended before
+            pass  # the board has already ended
         finally:
             self._sending.release()
 
-    def _hang_up(self, reason: str, direction: int) -> None:
+    def _shut_down(self, reason: str, how: int) -> None:
         self._closed = self._closed or f"{self._board} {reason}"
         with contextlib.suppress(OSError):
-            self._socket.shutdown(direction)
+            self._socket.shutdown(how)
 
-    def _amid(self, what: str, where: str) -> DeviceError:
+    def _reentry_error(self, what: str, where: str) -> DeviceError:
         return DeviceError(
             f"{self.name}: {what} was asked for {where}; it would wait for itself. A finaliser that Python's garbage "
             "collector calls asks so\n  Do: give back memory in finalisers, and nothing else"
         )
 
-    def _gone(self, what: str) -> DeviceLost:
+    def _lost_error(self, what: str) -> DeviceLost:
         return DeviceLost(
             f"{self._lost}. Found out by: {what}; last command sent: {self._latest}. What its memory held is gone."
         )
@@ -284,22 +284,22 @@ class Link:
     def _listen(self) -> None:
         try:
             while True:
-                self._accept(*wire.receive(self._socket))
+                self._handle_answer(*wire.receive(self._socket))
         except (EOFError, OSError):
-            pass  # the end of the connection, by either side
+            pass  # either side closed the connection
         finally:
             end = self._process.end()
-            with self._news:
+            with self._state_changed:
                 self._lost = self._closed or f"{self._board} {end}"
                 self._sinks.clear()
-                self._news.notify_all()
+                self._state_changed.notify_all()
 
-    def _accept(self, header: Header, body: Body) -> None:
+    def _handle_answer(self, header: Header, body: Body) -> None:
         sink = self._sinks.pop(header.sequence, None)
         if sink is not None and header.code == Status.OK:
             body.into(sink)
         text = body.rest()
-        with self._news:
+        with self._state_changed:
             if header.client == CONTROL.client:
                 self._answers[header.sequence] = header.code, text
             elif header.code != Status.OK:
@@ -308,12 +308,12 @@ class Link:
             if len(self._times) > MAX_FENCES:
                 self._times.popitem(last=False)
             self._answered = header.sequence
-            self._news.notify_all()
+            self._state_changed.notify_all()
 
-    def _disown(self) -> None:
-        """In a forked child: leave the board to the parent, whose locks may be held here for ever."""
+    def _detach_in_child(self) -> None:
+        """In a forked child: drop the connection; locks that the parent held at the fork are replaced."""
         self._socket.close()
         self._sending, self._busy = threading.RLock(), False
         self._released.clear()
-        self._news = threading.Condition()
+        self._state_changed = threading.Condition()
         self._lost = self._lost or f"{self._board} belongs to process {os.getppid()}, of which this is a fork"

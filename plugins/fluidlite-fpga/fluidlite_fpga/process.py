@@ -1,4 +1,4 @@
-"""The operating system's side of a board: a child process that ends when its socket does."""
+"""The process of a board: a child process that ends when its socket is closed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 
 import fpga_simulator
 
-_PATIENCE = 5.0
-"""Seconds that a board whose connection has ended gets to end too."""
+_EXIT_TIMEOUT = 5.0
+"""Seconds for a board to exit after its connection was closed."""
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""A board has one matrix unit. Threads of NumPy's BLAS spin while they wait for each other, where cores are few or
-busy: a small matmul then takes a hundred times as long."""
+"""A board has one matrix unit. Threads of NumPy's BLAS spin while they wait for each other; if cores are few or
+busy, a small matmul takes a hundred times as long."""
 
 
 class BoardProcess:
     """The process of one board.
 
-    It is a fresh interpreter, not a fork (the parent has threads and drivers), and in a session of
-    its own, so that Ctrl-C in a terminal interrupts the host's program only.
+    It is a new interpreter, not a fork (the parent has threads and drivers), in its own
+    session, so that Ctrl-C in a terminal interrupts only the host's program.
 
     Parameters
     ----------
@@ -45,9 +45,9 @@ class BoardProcess:
         self.pid = self._process.pid
 
     def end(self) -> str:
-        """Wait for the process, whose connection has ended, and return how it ended."""
+        """Wait for the exit of the process, whose connection is closed; return the kind of exit, for messages."""
         try:
-            code = self._process.wait(_PATIENCE)
+            code = self._process.wait(_EXIT_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""The simulated board: memory, kernels and a command queue, in a process of their own.
+"""The simulated board: memory, kernels and command queues, in a separate process.
 
-It knows nothing of fluidlite; ``wire`` is all that driver and board share.
+It does not depend on fluidlite; driver and board share only ``wire``.
 """

@@ -1,4 +1,4 @@
-"""The board: takes commands from its queue, executes them in order, answers those that ask."""
+"""The board: receives commands, executes them in order, and answers those that have answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Board:
     Parameters
     ----------
     link : socket.socket
-        Where commands come from and answers go.
+        The connection to the driver.
     capacity : int
         Bytes of device memory.
     """
@@ -49,7 +49,7 @@ class Board:
         }
 
     def serve(self) -> None:
-        """Execute commands until the driver is gone."""
+        """Execute commands until the driver closes the connection."""
         try:
             while True:
                 self._serve_one()
@@ -66,17 +66,17 @@ class Board:
             raise
         except OutOfMemory as error:
             status, answer = Status.OUT_OF_MEMORY, _text(op, error)
-        except Exception as error:  # whatever a command does, the board goes on
+        except Exception as error:  # a failed command does not stop the board
             status, answer = Status.FAILED, _text(op, error)
         body.skip()
         if answer is not None:
             wire.send(self._link, header._replace(code=status, time=self._ended), b"", memoryview(answer))
 
-    def _note(self, command: str, nbytes: int, **more: Any) -> None:
-        self._log.append({"command": command, "dtype": "", "dims": [], "nbytes": nbytes, **more})
+    def _note(self, command: str, nbytes: int, **fields: Any) -> None:
+        self._log.append({"command": command, "dtype": "", "dims": [], "nbytes": nbytes, **fields})
 
     def _timed(self, engine: str, cycles: int) -> dict[str, int]:
-        """Let the command take its time; say when."""
+        """Schedule the command on an engine; return its queue and times for the log."""
         queue = self._current.queue
         start, self._ended = self._timeline.run(queue, engine, cycles, self._current.time)
         return {"queue": queue, "start": start, "end": self._ended}
@@ -106,8 +106,8 @@ class Board:
         return view.data
 
     def _copy_within(self, body: Body) -> None:
-        to, source, nbytes = body.take(wire.MOVE)
-        self._memory.view(to, nbytes)[:] = self._memory.view(source, nbytes)
+        destination, source, nbytes = body.take(wire.MOVE)
+        self._memory.view(destination, nbytes)[:] = self._memory.view(source, nbytes)
         self._note("copy_within", nbytes, **self._timed(COPY, copy_cycles(nbytes)))
 
     def _launch(self, body: Body) -> None:
@@ -119,9 +119,9 @@ class Board:
             KERNELS[launch.kernel](operands)
         except Exception as error:
             raise RuntimeError(f"{launch.kernel}: {error}") from error
-        timed = self._timed(COMPUTE, operands.cycles)
+        times = self._timed(COMPUTE, operands.cycles)
         self._note(
-            launch.kernel, operands.nbytes, dtype=launch.dtype, dims=operands.dims, program=launch.program, **timed
+            launch.kernel, operands.nbytes, dtype=launch.dtype, dims=operands.dims, program=launch.program, **times
         )
 
     def _fence(self, body: Body) -> bytes:

@@ -1,4 +1,4 @@
-"""What the board can compute, by name. A kernel sees its operands, whole numbers, scalars and a program."""
+"""The board's kernels, by name. A kernel reads its operands, integers, scalars and a program."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fpga_simulator.wire import Launch
 
 DTYPES = ("float32", "float64")
 STORED = (*DTYPES, "int32", "int64")
-"""What the vector unit can write numbers of, too."""
-_LEAST = 1e20
-"""What stands for infinity in a cross entropy."""
+"""The dtypes that the vector unit can write."""
+_INFINITE_COST = 1e20
+"""Replaces infinity in a cross entropy."""
 _CLIP = -64.0
-"""Least logarithm of a probability of softmax: none is 0."""
+"""Lower bound of ``x - max`` in softmax: no probability is 0."""
 
 
 class Operands:
-    """Device memory as the arrays of one launch; keeps account of what the kernel touches and how long it takes."""
+    """The operands of one launch as arrays; accumulates the bytes accessed and the cycles."""
 
     def __init__(self, memory: Memory, launch: Launch) -> None:
         if launch.dtype not in (STORED if launch.kernel == "vector" else DTYPES):
@@ -47,8 +47,8 @@ class Operands:
         self.nbytes += view.nbytes
         return view.view(kind).reshape(dims)
 
-    def take(self, operations: int, per_cycle: int = LANES) -> None:
-        """Account for time."""
+    def spend(self, operations: int, per_cycle: int = LANES) -> None:
+        """Add the cycles of ``operations``."""
         self.cycles += -(-operations // per_cycle)
 
 
@@ -56,7 +56,7 @@ DeviceKernel = Callable[[Operands], None]
 
 
 def matmul(operand: Operands) -> None:
-    """``out = alpha * x @ y`` for batches of matrices; a batch of 1 serves all of the other's."""
+    """``out = alpha * x @ y`` for batches of matrices; a batch of 1 broadcasts."""
     x_batch, y_batch, m, k, n, x_transposed, y_transposed = operand.numbers
     (alpha,) = operand.scalars
     x = operand(0, x_batch, k, m).swapaxes(1, 2) if x_transposed else operand(0, x_batch, m, k)
@@ -65,13 +65,13 @@ def matmul(operand: Operands) -> None:
     np.matmul(x, y, out=out)
     if alpha != 1.0:
         np.multiply(out, out.dtype.type(alpha), out=out)
-    operand.take(max(x_batch, y_batch) * m * k * n, MULTIPLIERS)
+    operand.spend(max(x_batch, y_batch) * m * k * n, MULTIPLIERS)
 
 
 def run_vector(operand: Operands) -> None:
     """Run a program (see ``vector``) on the first operands and write its values to the others.
 
-    One more operand, if there is one, is the status words: once they tell of an error, nothing is written.
+    An optional last operand is the status words: if they record an error, nothing is written.
     """
     inputs, outputs, guarded, rank, *flat = operand.numbers
     if guarded and operand(inputs + outputs, 4, dtype="int64")[0]:
@@ -81,15 +81,15 @@ def run_vector(operand: Operands) -> None:
     values = vector.execute(operand.program, arrays, operand.scalars, operand.dtype)
     if len(values) != outputs:
         raise ValueError(f"{operand.program!r} leaves {len(values)} values for {outputs} outputs")
-    if outputs > 1:  # an output may lie where an input does that another value still is
+    if outputs > 1:  # an output may overwrite an input that a later value still reads
         values = [value.copy() if any(value is array for array in arrays) else value for value in values]
     for i, value in enumerate(values):
         vector.store(operand(inputs + i, *dims[inputs + i]), value)
-    operand.take(max(map(prod, dims)) * len(operand.program.split()))
+    operand.spend(max(map(prod, dims)) * len(operand.program.split()))
 
 
 def reduce(operand: Operands) -> None:
-    """Reduce the axes of ``x``: the program names how, sums and means are taken in float64."""
+    """Reduce the axes of ``x`` by the operation in the program; sums, products and means in float64."""
     rank, *rest = operand.numbers
     dims, axes = tuple(rest[:rank]), tuple(rest[rank:])
     x = operand(0, *dims)
@@ -101,7 +101,7 @@ def reduce(operand: Operands) -> None:
     else:
         raise ValueError(f"the board cannot reduce by {operand.program!r}")
     out[...] = value
-    operand.take(x.size)
+    operand.spend(x.size)
 
 
 def softmax(operand: Operands) -> None:
@@ -111,7 +111,7 @@ def softmax(operand: Operands) -> None:
     if x.size:
         powers = np.exp(np.maximum(x - np.max(x, axis=1, keepdims=True), x.dtype.type(_CLIP)))
         operand(1, *dims)[...] = powers / np.sum(powers, axis=1, keepdims=True)
-    operand.take(4 * x.size)
+    operand.spend(4 * x.size)
 
 
 def softmax_grad(operand: Operands) -> None:
@@ -119,17 +119,17 @@ def softmax_grad(operand: Operands) -> None:
     dims = operand.numbers
     out, dout = operand(0, *dims), operand(1, *dims)
     operand(2, *dims)[...] = out * (dout - np.sum(out * dout, axis=1, keepdims=True))
-    operand.take(4 * out.size)
+    operand.spend(4 * out.size)
 
 
 def cross_entropy(operand: Operands) -> None:
-    """``-log(x[row, label])`` of each row; 0 where the label is to be ignored."""
+    """``-log(x[row, label])`` of each row; 0 where the label is ignored."""
     rows, classes, *_ = operand.numbers
     x = operand(0, rows, classes)
     labels, ignored = _labels(operand, 1, 3)
-    cost = np.minimum(-np.log(x[np.arange(rows), labels]), operand.dtype.type(_LEAST))
+    cost = np.minimum(-np.log(x[np.arange(rows), labels]), operand.dtype.type(_INFINITE_COST))
     operand(2, rows)[...] = np.where(ignored, 0, cost)
-    operand.take(4 * rows)
+    operand.spend(4 * rows)
 
 
 def cross_entropy_grad(operand: Operands) -> None:
@@ -137,12 +137,12 @@ def cross_entropy_grad(operand: Operands) -> None:
     rows, classes, *_ = operand.numbers
     x, dy = operand(0, rows, classes), operand(2, rows)
     labels, ignored = _labels(operand, 1, 4)
-    every = np.arange(rows)
-    value = np.where(ignored, 0, -dy / x[every, labels])
+    rows_index = np.arange(rows)
+    value = np.where(ignored, 0, -dy / x[rows_index, labels])
     out = operand(3, rows, classes)
     out[...] = 0
-    out[every, labels] = value
-    operand.take(rows * classes)
+    out[rows_index, labels] = value
+    operand.spend(rows * classes)
 
 
 def softmax_cross_entropy(operand: Operands) -> None:
@@ -150,13 +150,13 @@ def softmax_cross_entropy(operand: Operands) -> None:
     rows, classes, *_ = operand.numbers
     x = operand(0, rows, classes)
     labels, ignored = _labels(operand, 1, 4)
-    less = x - np.max(x, axis=1, keepdims=True)
-    powers = np.exp(less)
+    shifted = x - np.max(x, axis=1, keepdims=True)
+    powers = np.exp(shifted)
     total = np.sum(powers, axis=1)
-    cost = np.log(total) - less[np.arange(rows), labels]
+    cost = np.log(total) - shifted[np.arange(rows), labels]
     operand(2, rows, classes)[...] = powers / total[:, None]
     operand(3, rows)[...] = np.where(ignored, 0, cost)
-    operand.take(8 * x.size)
+    operand.spend(8 * x.size)
 
 
 def softmax_cross_entropy_grad(operand: Operands) -> None:
@@ -167,30 +167,30 @@ def softmax_cross_entropy_grad(operand: Operands) -> None:
     value = operand(0, rows, classes) * dloss[:, None]
     value[np.arange(rows), labels] -= dloss
     operand(3, rows, classes)[...] = value
-    operand.take(2 * rows * classes)
+    operand.spend(2 * rows * classes)
 
 
 def _labels(operand: Operands, i: int, status: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Labels as classes, and which are ignored. One that is no class is noted in the status words, and becomes 0."""
+    """Labels as classes, and a mask of ignored ones. Invalid ones are recorded in the status words, and become 0."""
     rows, classes, ignore, itemsize, operator = operand.numbers
     labels = operand(i, rows, dtype=f"int{8 * itemsize}").astype(np.int64)
     ignored = labels == ignore
-    wrong = ~ignored & ((labels < 0) | (labels >= classes))
-    if wrong.any():
-        words = operand(status, 4, dtype="int64")
-        if not words[0]:  # the first one counts
-            words[:3] = operator, labels[wrong][0], classes
-    return np.where(ignored | wrong, 0, labels), ignored
+    invalid = ~ignored & ((labels < 0) | (labels >= classes))
+    if invalid.any():
+        status_words = operand(status, 4, dtype="int64")
+        if not status_words[0]:  # only the first error is recorded
+            status_words[:3] = operator, labels[invalid][0], classes
+    return np.where(ignored | invalid, 0, labels), ignored
 
 
 def random(operand: Operands) -> None:
-    """``base + factor * number`` with numbers of the distribution that the program names."""
+    """``base + factor * number``, with numbers of the distribution in the program."""
     count, *key = operand.numbers
     base, factor = map(operand.dtype.type, operand.scalars)
-    draw = {"uniform": random_numbers.uniform, "gaussian": random_numbers.gaussian,
+    sample = {"uniform": random_numbers.uniform, "gaussian": random_numbers.gaussian,
             "truncated": random_numbers.truncated}[operand.program]  # fmt: skip
-    operand(0, count)[...] = base + factor * draw(count, key).astype(operand.dtype)
-    operand.take(20 * count)
+    operand(0, count)[...] = base + factor * sample(count, key).astype(operand.dtype)
+    operand.spend(20 * count)
 
 
 KERNELS: dict[str, DeviceKernel] = {

@@ -1,4 +1,4 @@
-"""Device memory: an arena with addresses of its own, a first-fit free list, and protection."""
+"""Device memory: an arena with its own addresses, a first-fit free list, and bounds checks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 ALIGNMENT = 64
 BASE = 0x4000_0000
-"""Address of the first byte; 0 is no address."""
+"""Address of the first byte; 0 is never a valid address."""
 
 
 class OutOfMemory(Exception):
-    """No free range is long enough."""
+    """No free range is large enough."""
 
 
 class MemoryFault(Exception):
-    """An address range that lies in no allocated block."""
+    """An address range is not inside an allocated block."""
 
 
 class Memory:
@@ -33,12 +33,12 @@ class Memory:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity // ALIGNMENT * ALIGNMENT
         self._bytes: NDArray[np.uint8] = np.frombuffer(mmap.mmap(-1, max(self.capacity, 1)), np.uint8)
-        self._free = [(BASE, self.capacity)]  # (address, size), by address, never touching
+        self._free = [(BASE, self.capacity)]  # (address, size), by address; adjacent ranges are merged
         self._starts: list[int] = []
         self._sizes: dict[int, int] = {}
 
     def allocate(self, nbytes: int) -> int:
-        """Take the first free range that is long enough and return its address."""
+        """Allocate from the first free range that is large enough; return the address."""
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         for i, (start, free) in enumerate(self._free):
             if free >= size:
@@ -53,7 +53,7 @@ class Memory:
         )
 
     def release(self, address: int) -> None:
-        """Give a block back and join it with its free neighbours."""
+        """Free a block and merge it with its free neighbours."""
         if address not in self._sizes:
             raise MemoryFault(f"{address:#x} is not the start of an allocated block")
         start, size = address, self._sizes.pop(address)
@@ -63,12 +63,12 @@ class Memory:
             size += self._free.pop(i)[1]
         if i and sum(self._free[i - 1]) == start:
             i -= 1
-            before = self._free.pop(i)
-            start, size = before[0], size + before[1]
+            previous = self._free.pop(i)
+            start, size = previous[0], size + previous[1]
         self._free.insert(i, (start, size))
 
     def view(self, address: int, nbytes: int) -> NDArray[np.uint8]:
-        """Return the bytes of a range, which must lie in one block; an empty range may lie anywhere."""
+        """Return the bytes of a range, which must be inside one block; an empty range may be anywhere."""
         if not nbytes:
             return self._bytes[:0]
         i = bisect_right(self._starts, address) - 1

@@ -1,6 +1,6 @@
-"""The random unit: Philox 4x32-10 (Salmon et al., SC'11), so that element i is the same however work is shared out.
+"""The random unit: Philox 4x32-10 (Salmon et al., SC'11), so that element i does not depend on the work partition.
 
-Element i takes word i % 4 of block i // 4; its upper 24 bits make the number. Normal numbers are sqrt(2) erfinv of it,
+Element i is the upper 24 bits of word i % 4 of block i // 4. Normal numbers are sqrt(2) erfinv of it,
 by Giles' polynomials ("Approximating the erfinv function", GPU Computing Gems, 2011).
 """
 
@@ -55,16 +55,16 @@ def gaussian(count: int, random: Random) -> NDArray[np.float32]:
     x = (2 * _upper_bits(count, random) + (1 - 2**24)).astype(np.float32) * np.float32(2.0**-24)
     w = -np.log((1 - x) * (1 + x))
     central, tail = _polynomial(_CENTRAL, w - np.float32(2.5)), _polynomial(_TAIL, np.sqrt(w) - np.float32(3))
-    found: NDArray[np.float32] = x * np.float32(sqrt(2)) * np.where(w < 5, central, tail)
-    return found
+    result: NDArray[np.float32] = x * np.float32(sqrt(2)) * np.where(w < 5, central, tail)
+    return result
 
 
 def truncated(count: int, random: Random) -> NDArray[np.float32]:
-    """Numbers of the standard normal distribution that lie within two deviations."""
+    """Numbers of the standard normal distribution truncated at two standard deviations."""
     t = np.float32(erf(sqrt(2))) * (2 * uniform(count, random) - 1)
     w = -np.log((1 - t) * (1 + t)) - np.float32(2.5)
-    found: NDArray[np.float32] = np.float32(sqrt(2)) * _polynomial(_CENTRAL, w) * t
-    return found
+    result: NDArray[np.float32] = np.float32(sqrt(2)) * _polynomial(_CENTRAL, w) * t
+    return result
 
 
 def _polynomial(coefficients: Sequence[float], x: NDArray[np.float32]) -> Any:

@@ -1,8 +1,8 @@
-"""The vector unit: runs programs in postfix notation over arrays that broadcast.
+"""The vector unit: runs programs in postfix notation over broadcast arrays.
 
-``x0`` is the first operand, ``s0`` the first scalar, ``2.5`` a number; the others are instructions. ``x0 0 max`` is a
-rectifier; a program of two outputs leaves two values. An output that is narrower than its value, in dims of 1, takes
-the sum over those dims, so that the gradient of a broadcast is one launch.
+``x0`` is the first operand, ``s0`` the first scalar, ``2.5`` a number; other words are instructions. ``x0 0 max`` is a
+ReLU; a program of two outputs leaves two values on the stack. An output with a dim of 1 where its value is larger
+gets the sum over that dim, so that the gradient of a broadcast is one launch.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ INSTRUCTIONS: dict[str, tuple[int, Callable[..., Value]]] = {
     "tanh": (1, np.tanh),
     "select": (3, np.where),
 }
-"""How many values each takes from the stack, and what it leaves there."""
+"""The number of operands of each instruction, and its function."""
 
 
 def execute(
     program: str, operands: Sequence[NDArray[Any]], scalars: Sequence[float], dtype: np.dtype[Any]
 ) -> list[Value]:
-    """Run a program and return what it leaves, first to last."""
+    """Run a program and return the stack it leaves, bottom first."""
     stack: list[Value] = []
     for word in program.split():
         if word in INSTRUCTIONS:
@@ -59,8 +59,8 @@ def execute(
 
 
 def store(out: NDArray[Any], value: Value) -> None:
-    """Write a value to an output: broadcast, or summed (in float64) over the dims in which the output is narrower."""
-    narrow = tuple(i for i, n in enumerate(np.shape(value)) if n != 1 and out.shape[i] == 1)
-    if narrow:
-        value = np.sum(value, axis=narrow, keepdims=True, dtype=np.float64 if out.dtype.kind == "f" else out.dtype)
+    """Write a value to an output: broadcast, or summed (in float64) over the dims in which the output is 1."""
+    summed_axes = tuple(i for i, n in enumerate(np.shape(value)) if n != 1 and out.shape[i] == 1)
+    if summed_axes:
+        value = np.sum(value, axis=summed_axes, keepdims=True, dtype=np.float64 if out.dtype.kind == "f" else out.dtype)
     out[...] = value

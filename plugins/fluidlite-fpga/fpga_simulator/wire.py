@@ -1,7 +1,7 @@
 """The protocol between driver and board: frames of one header, fixed fields and raw bytes.
 
-The driver sends commands, which the board executes in the order of their arrival. A command is
-answered if it asks for something, or if it failed; answers come in the order of the commands too.
+The driver sends commands, which the board executes in the order of arrival. A command is
+answered if it has an answer, or if it failed; answers are in the order of the commands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOVE = Struct("<QQQ")
 
 
 class Op(IntEnum):
-    """What a command asks for; in brackets its body, and after the arrow the body of its answer.
+    """The commands; in brackets the body, after the arrow the body of the answer.
 
     ``COPY_IN``, ``COPY_WITHIN`` and ``LAUNCH`` are answered only if they fail.
     """
@@ -39,7 +39,7 @@ class Op(IntEnum):
 
 
 class Status(IntEnum):
-    """How a command ended; the body of an answer that is not OK is its text."""
+    """The result of a command; the body of an answer that is not OK is an error message."""
 
     OK = 0
     FAILED = 1
@@ -47,20 +47,20 @@ class Status(IntEnum):
 
 
 class Header(NamedTuple):
-    """Start of every frame.
+    """The header of a frame.
 
     Attributes
     ----------
     code : int
         An Op; in answers a Status.
     queue : int
-        Which queue of the board the command goes through.
+        The board's queue that executes the command.
     client : int
-        Who sent it.
+        The number of the sender.
     sequence : int
-        Its number.
+        The number of the command.
     time : int
-        In cycles of the board: the command starts no earlier; in answers, when it ended.
+        In cycles of the board: the earliest start of the command; in answers, its end.
     nbytes : int
         Size of the body.
     """
@@ -78,7 +78,7 @@ class Header(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Body of a LAUNCH: which kernel, the dtype it computes in, its arguments, and a program for it."""
+    """Body of a LAUNCH: the kernel, its compute dtype, its arguments and its program."""
 
     kernel: str
     dtype: str
@@ -96,7 +96,7 @@ class Launch(NamedTuple):
 
     @classmethod
     def unpack(cls, body: Body) -> Launch:
-        """Read what ``pack`` made."""
+        """Read the bytes of ``pack``."""
         kernel, dtype, addresses, numbers, scalars, program = body.take(_LAUNCH)
         arguments = body.take(_arguments(addresses, numbers, scalars))
         split = addresses + numbers
@@ -115,7 +115,7 @@ def _arguments(addresses: int, numbers: int, scalars: int) -> Struct:
 
 
 class Body:
-    """The rest of a frame, read from the socket piece by piece."""
+    """The body of a frame, read from the socket incrementally."""
 
     def __init__(self, link: socket.socket, nbytes: int) -> None:
         self._link = link
@@ -133,13 +133,13 @@ class Body:
         return fields.unpack(data)
 
     def rest(self) -> bytes:
-        """Read all that is left."""
+        """Read the remaining bytes."""
         data = bytearray(self.left)
         self.into(memoryview(data))
         return bytes(data)
 
     def skip(self) -> None:
-        """Throw away what is left."""
+        """Discard the remaining bytes."""
         scratch = memoryview(bytearray(min(self.left, _CHUNK)))
         while self.left:
             self._receive(scratch)
@@ -155,13 +155,13 @@ class Body:
 
 
 def receive(link: socket.socket) -> tuple[Header, Body]:
-    """Wait for the next frame; raise EOFError when the other side is gone."""
+    """Wait for the next frame; raise EOFError if the other side has closed the connection."""
     header = Header(*Body(link, _HEADER.size).take(_HEADER))
     return header, Body(link, header.nbytes)
 
 
 def send(link: socket.socket, header: Header, fields: bytes, data: memoryview) -> None:
-    """Send one frame, whose size this fills in; ``data`` follows the fields without a copy."""
+    """Send one frame, with its size filled in; ``data`` follows the fields without a copy."""
     link.sendall(header._replace(nbytes=len(fields) + data.nbytes).pack() + fields)
     if data.nbytes:
         link.sendall(data)

@@ -1,4 +1,4 @@
-"""Boards of a test's own, and a limit on how long anything may block."""
+"""Fixtures: boards for a single test, and a timeout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMORY = 1 << 20
 
 @pytest.fixture
 def device() -> Iterator[FpgaDevice]:
-    """A device with two boards of 1 MiB; they start with their first use."""
+    """A device with two boards of 1 MiB; they start at their first use."""
     device = FpgaDevice(boards=2, memory=MEMORY)
     yield device
     device.close()

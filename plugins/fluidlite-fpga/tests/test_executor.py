@@ -1,4 +1,4 @@
-"""Fluid 1.x programs on ``fpga:0``, through the whole framework, as a user runs them."""
+"""Fluid 1.x programs on ``fpga:0``, run by an Executor."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def build(train: bool) -> tuple[Any, Any, Any, Any]:
 
 
 def batch() -> dict[str, Any]:
-    chance = np.random.default_rng(5)
-    x = chance.standard_normal((16, 6)).astype("float32")
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((16, 6)).astype("float32")
     return {"x": x, "label": x.sum(axis=1, keepdims=True)}
 
 

@@ -1,4 +1,4 @@
-"""Kernels, prepared as the framework prepares them, against float64 NumPy."""
+"""Kernels, prepared as by the framework, compared with NumPy in float64."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RTOL = {"float32": 1e-5, "float64": 1e-12}
 
 
 class Call:
-    """The part of the framework's call that kernels look at."""
+    """The part of the framework's call that kernels read."""
 
     def __init__(self, dims: dict[str, tuple[int, ...]], attrs: dict[str, Any], type: str = "", **dtypes: str) -> None:
         self._dims, self.attrs, self._dtypes = dims, attrs, dtypes
@@ -48,7 +48,7 @@ class IO:
 
 
 def compute(device: FpgaDevice, kernel: Any, inputs: dict[str, Array], out: Array, **attrs: Any) -> Array:
-    """Run a kernel on the board and return what it writes into ``Out``."""
+    """Run a kernel on the board and return ``Out``."""
     context, allocator = device.context(0, 0), device.allocator(0)
     dtypes = {slot: str(value.dtype) for slot, value in inputs.items()}
     dims = {slot: value.shape for slot, value in {**inputs, "Out": out}.items()}
@@ -67,9 +67,9 @@ def compute(device: FpgaDevice, kernel: Any, inputs: dict[str, Array], out: Arra
     return result
 
 
-def made(op: str) -> Any:
+def plugin_kernel(op: str) -> Any:
     """The plugin's kernel of an operator."""
-    return next(kernel for kernel in (*kernels.MADE, *elementwise.MADE) if kernel.op == op)
+    return next(kernel for kernel in (*kernels.GENERATED_KERNELS, *elementwise.GENERATED_KERNELS) if kernel.op == op)
 
 
 def values(dims: tuple[int, ...], dtype: str, seed: int) -> Array:
@@ -138,13 +138,13 @@ def test_matmul_over_nothing_is_zero(device: FpgaDevice) -> None:
 
 def test_relu_keeps_nan(device: FpgaDevice) -> None:
     x = np.array([[-1.5, 0.0, 2.5], [np.nan, -np.inf, np.inf]], np.float32)
-    out = compute(device, made("relu"), {"X": x}, np.zeros_like(x))
+    out = compute(device, plugin_kernel("relu"), {"X": x}, np.zeros_like(x))
     np.testing.assert_array_equal(out, [[0, 0, 2.5], [np.nan, 0, np.inf]])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
-    ("y_dims", "axis", "shown"),
+    ("y_dims", "axis", "broadcast_dims"),
     [
         ((2, 3, 4), -1, (2, 3, 4)),
         ((4,), -1, (1, 1, 4)),
@@ -161,11 +161,13 @@ def test_relu_keeps_nan(device: FpgaDevice) -> None:
     ],
 )
 def test_elementwise_add(
-    device: FpgaDevice, y_dims: tuple[int, ...], axis: int, shown: tuple[int, ...], dtype: str
+    device: FpgaDevice, y_dims: tuple[int, ...], axis: int, broadcast_dims: tuple[int, ...], dtype: str
 ) -> None:
     x, y = values((2, 3, 4), dtype, 7), np.asarray(values(y_dims, dtype, 8), dtype)
-    out = compute(device, made("elementwise_add"), {"X": x, "Y": y}, np.zeros_like(x), axis=axis)
-    np.testing.assert_allclose(out, x.astype(np.float64) + y.reshape(shown), rtol=RTOL[dtype], atol=RTOL[dtype])
+    out = compute(device, plugin_kernel("elementwise_add"), {"X": x, "Y": y}, np.zeros_like(x), axis=axis)
+    np.testing.assert_allclose(
+        out, x.astype(np.float64) + y.reshape(broadcast_dims), rtol=RTOL[dtype], atol=RTOL[dtype]
+    )
 
 
 MATMUL = {"transpose_X": False, "transpose_Y": False, "alpha": 1.0}
@@ -176,8 +178,8 @@ MATMUL = {"transpose_X": False, "transpose_Y": False, "alpha": 1.0}
     [
         (kernels.matmul, (2, 3, 4), (5, 4, 3), MATMUL, "no broadcasting of batches"),
         (kernels.matmul, (-1, 3, 4), (5, 4, 3), MATMUL, None),
-        (made("elementwise_add"), (2, 3), (1, 3), {"axis": -1}, None),
-        (made("elementwise_add"), (-1, 3), (-1, 3), {"axis": -1}, None),
+        (plugin_kernel("elementwise_add"), (2, 3), (1, 3), {"axis": -1}, None),
+        (plugin_kernel("elementwise_add"), (-1, 3), (-1, 3), {"axis": -1}, None),
         (elementwise.scale, (2,), (2,), {}, None),
     ],
 )
@@ -199,10 +201,10 @@ def test_the_log_tells_what_ran(device: FpgaDevice) -> None:
     assert device.command_log(1) == []
     compute(device, kernels.matmul, {"X": x, "Y": y}, np.zeros((2, 4), np.float32), **MATMUL)
     log = {entry["command"]: entry for entry in device.command_log(0)}
-    found = log["matmul"]
-    assert (found["dtype"], found["nbytes"], found["queue"]) == ("float32", 104, 0)
-    assert found["dims"] == [[1, 2, 3], [1, 3, 4], [1, 2, 4]]
-    assert log["copy_in"]["end"] <= found["start"] < found["end"] <= log["copy_out"]["start"]
+    matmul_entry = log["matmul"]
+    assert (matmul_entry["dtype"], matmul_entry["nbytes"], matmul_entry["queue"]) == ("float32", 104, 0)
+    assert matmul_entry["dims"] == [[1, 2, 3], [1, 3, 4], [1, 2, 4]]
+    assert log["copy_in"]["end"] <= matmul_entry["start"] < matmul_entry["end"] <= log["copy_out"]["start"]
     device.clear_command_log(0)
     assert device.command_log(0) == []
 

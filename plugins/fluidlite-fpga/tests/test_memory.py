@@ -1,4 +1,4 @@
-"""Device memory: copies at any offset and size, running out of it, and its protection."""
+"""Device memory: copies at any offset and size, exhaustion, and bounds checks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fpga_simulator.memory import ALIGNMENT, Memory, MemoryFault, OutOfMemory
 def test_copies_round_trip(device: FpgaDevice, offset: int, nbytes: int) -> None:
     context, allocator = device.context(0, 0), device.allocator(0)
     handle = allocator.allocate(offset + nbytes)
-    sent = bytearray(np.random.default_rng(nbytes).bytes(nbytes))
-    kept = bytes(sent)
-    context.copy_in(Span(handle, offset, nbytes), memoryview(sent))
-    sent[:] = bytes(nbytes)  # the source may be reused at once
-    got = bytearray(nbytes)
-    context.copy_out(memoryview(got), Span(handle, offset, nbytes))
+    source = bytearray(np.random.default_rng(nbytes).bytes(nbytes))
+    expected = bytes(source)
+    context.copy_in(Span(handle, offset, nbytes), memoryview(source))
+    source[:] = bytes(nbytes)  # the source may be reused at once
+    destination = bytearray(nbytes)
+    context.copy_out(memoryview(destination), Span(handle, offset, nbytes))
     context.wait()
-    assert got == kept
+    assert destination == expected
 
 
 def test_copies_take_arrays_of_any_dtype_and_empty_ones(device: FpgaDevice) -> None:
@@ -95,16 +95,16 @@ def test_boards_have_memory_of_their_own(device: FpgaDevice) -> None:
 
 
 def test_the_free_list_keeps_blocks_apart_and_joins_what_is_freed() -> None:
-    memory, chance = Memory(1 << 14), random.Random(7)
+    memory, rng = Memory(1 << 14), random.Random(7)
     blocks: dict[int, int] = {}
     for _ in range(3000):
-        if blocks and chance.random() < 0.5:
-            address = chance.choice(list(blocks))
+        if blocks and rng.random() < 0.5:
+            address = rng.choice(list(blocks))
             assert (memory.view(address, blocks[address]) == address // ALIGNMENT % 251).all()
             memory.release(address)
             del blocks[address]
         else:
-            nbytes = chance.randrange(1, 2000)
+            nbytes = rng.randrange(1, 2000)
             try:
                 address = memory.allocate(nbytes)
             except OutOfMemory:

@@ -1,4 +1,4 @@
-"""The board's process: its death is an error and never a hang, and it never outlives the host."""
+"""The board's process: its end is an error, never a hang, and it never outlives the host."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from fluidlite_fpga.device import BOARDS, MEMORY
 from fpga_simulator import wire
 
 MEMORY_LEFT = 700_032
-"""Bytes of which a board has no two."""
+"""An allocation that fits into a board's memory once, but not twice."""
 
 Within = Callable[[float, Callable[[], Any]], Any]
 
 
 def gone(pid: int, seconds: float = 60.0) -> bool:
-    """Whether a process that is no child of ours ends in time."""
+    """Whether a process that is not our child ends in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -41,7 +41,7 @@ def gone(pid: int, seconds: float = 60.0) -> bool:
 
 
 def stop(pid: int) -> None:
-    """Let a board take its time, from now on."""
+    """Suspend a board's process."""
     os.kill(pid, signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
 
@@ -117,22 +117,22 @@ def test_an_interrupted_copy_ends_the_board_and_not_in_a_hang(device: FpgaDevice
     nbytes = 1 << 20
     span = Span(device.allocator(0).allocate(nbytes), 0, nbytes)
     stop(pid)
-    link, me = device.link(0)._socket, threading.get_ident()
+    link, thread_id = device.link(0)._socket, threading.get_ident()
 
     def interrupt() -> None:
-        """Once the copy is halfway: it has filled the connection, which nobody reads."""
+        """Interrupt the copy after it has filled the socket's buffer, which nobody reads."""
         while select.select([], [link], [], 0)[1]:
             time.sleep(0.01)
-        signal.pthread_kill(me, signal.SIGINT)
+        signal.pthread_kill(thread_id, signal.SIGINT)
 
     # A process that a shell without job control started in the background ignores SIGINT; so do its Python programs.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         threading.Thread(target=interrupt, daemon=True).start()
         with pytest.raises(KeyboardInterrupt):
             context.copy_in(span, memoryview(bytes(nbytes)))
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
     os.kill(pid, signal.SIGCONT)
     with pytest.raises(DeviceLost, match="was closed as an interrupt cut short: copy_in of 1048576 bytes"):
         within(60, context.wait)
@@ -190,7 +190,7 @@ class Garbage:
 def test_a_finaliser_amid_a_command_neither_waits_nor_cuts_it(
     device: FpgaDevice, within: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python collects garbage between the two halves of a command, on the thread that sends it."""
+    """Python collects garbage between the two parts of a command, on the thread that sends it."""
     context, allocator = device.context(0, 0), device.allocator(0)
     span, freed = Span(allocator.allocate(64), 0, 64), allocator.allocate(MEMORY_LEFT)
     sent, got, errors = np.arange(64, dtype=np.uint8), np.zeros(64, np.uint8), list[BaseException]()
@@ -226,21 +226,21 @@ def test_a_finaliser_amid_a_command_neither_waits_nor_cuts_it(
                      for what in ("allocation of 8 bytes", "fence")]  # fmt: skip
     log = [entry["command"] for entry in device.command_log(0)]
     assert log[-4:] == ["allocate", "copy_in", "release", "copy_out"]
-    assert allocator.allocate(MEMORY_LEFT) == freed  # it was given back
+    assert allocator.allocate(MEMORY_LEFT) == freed  # the released block is free again
 
 
 def test_a_finaliser_on_the_thread_that_receives_waits_for_nothing(device: FpgaDevice, within: Within) -> None:
     context, allocator, link = device.context(0, 0), device.allocator(0), device.link(0)
-    freed, errors, accept = allocator.allocate(MEMORY_LEFT), list[BaseException](), link._accept
+    freed, errors, handle_answer = allocator.allocate(MEMORY_LEFT), list[BaseException](), link._handle_answer
 
     def collecting(header: wire.Header, body: wire.Body) -> None:
-        del link.__dict__["_accept"]
+        del link.__dict__["_handle_answer"]
         Garbage(lambda: allocator.release(freed), errors)
         Garbage(context.wait, errors)
         gc.collect()
-        accept(header, body)
+        handle_answer(header, body)
 
-    link.__dict__["_accept"] = collecting
+    link.__dict__["_handle_answer"] = collecting
     within(60, context.wait)  # it waits in what was there before
     within(60, context.wait)
     assert [type(error) for error in errors] == [DeviceError]
@@ -251,12 +251,12 @@ def test_a_finaliser_on_the_thread_that_receives_waits_for_nothing(device: FpgaD
 def test_closing_sends_what_was_released(device: FpgaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     sent, send = [], wire.send
 
-    def noted(link: Any, header: wire.Header, fields: bytes, data: memoryview) -> None:
+    def record_and_send(link: Any, header: wire.Header, fields: bytes, data: memoryview) -> None:
         sent.append(header.code)
         send(link, header, fields, data)
 
     handle = device.allocator(0).allocate(64)
-    monkeypatch.setattr(wire, "send", noted)
+    monkeypatch.setattr(wire, "send", record_and_send)
     device.allocator(0).release(handle)
     assert not sent
     device.close()

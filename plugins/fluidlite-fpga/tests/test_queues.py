@@ -1,4 +1,4 @@
-"""Two queues: they overlap, events order them, and the host's waiting does; all by the board's own clock."""
+"""Two queues: they overlap, and events or the host's waits order them; measured by the board's clock."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def start_both(device: FpgaDevice, queues: tuple[int, int], ordered: bool) -> di
 
 def test_two_queues_overlap(device: FpgaDevice) -> None:
     assert device.info(0).queues == 2
-    found = start_both(device, (0, 1), ordered=False)
-    (queue, start, end), (other, begin, finish) = found["matmul"], found["copy_in"]
+    times_by_command = start_both(device, (0, 1), ordered=False)
+    (queue, start, end), (other, begin, finish) = times_by_command["matmul"], times_by_command["copy_in"]
     assert (queue, other) == (0, 1)
-    together = min(end, finish) - max(start, begin)
-    assert together == min(end - start, finish - begin) > 1000  # the shorter lies within the longer
+    overlap = min(end, finish) - max(start, begin)
+    assert overlap == min(end - start, finish - begin) > 1000  # the shorter is within the longer
 
 
 def test_one_queue_does_not(device: FpgaDevice) -> None:
-    found = start_both(device, (0, 0), ordered=False)
-    assert found["copy_in"][1] == found["matmul"][2]
+    times_by_command = start_both(device, (0, 0), ordered=False)
+    assert times_by_command["copy_in"][1] == times_by_command["matmul"][2]
 
 
 def test_an_event_orders_them(device: FpgaDevice) -> None:
-    found = start_both(device, (0, 1), ordered=True)
-    assert found["copy_in"][1] == found["matmul"][2]
+    times_by_command = start_both(device, (0, 1), ordered=True)
+    assert times_by_command["copy_in"][1] == times_by_command["matmul"][2]
 
 
 def test_what_the_host_sends_after_it_has_waited_comes_later(device: FpgaDevice) -> None:
@@ -67,8 +67,8 @@ def test_what_the_host_sends_after_it_has_waited_comes_later(device: FpgaDevice)
     compute.wait()
     copy.copy_in(other, np.ones(4, np.float32).data)
     copy.wait()
-    found = times(device)
-    assert found["copy_in"][1] >= found["matmul"][2]
+    times_by_command = times(device)
+    assert times_by_command["copy_in"][1] >= times_by_command["matmul"][2]
 
 
 def test_two_computations_share_the_one_unit(device: FpgaDevice) -> None:
@@ -84,7 +84,7 @@ def test_two_computations_share_the_one_unit(device: FpgaDevice) -> None:
 
 
 def test_a_loop_that_copies_ahead_takes_less_time_than_one_that_does_not(device: FpgaDevice) -> None:
-    """Double buffering, as a loader does it: the next batch is copied while this one is computed."""
+    """Double buffering, as in a loader: the next batch is copied while the current one is computed."""
 
     def cycles(queues: tuple[int, int]) -> int:
         compute, copy = device.context(0, queues[0]), device.context(0, queues[1])
@@ -103,9 +103,9 @@ def test_a_loop_that_copies_ahead_takes_less_time_than_one_that_does_not(device:
         log = [entry for entry in device.command_log(0) if "start" in entry]
         return int(log[-1]["end"]) - int(log[0]["start"])
 
-    alone, ahead = cycles((0, 0)), cycles((0, 1))
+    sequential, overlapped = cycles((0, 0)), cycles((0, 1))
     one_copy = copy_cycles(4 * SIZE * SIZE)
-    assert ahead == alone - 5 * min(one_copy, (alone - 6 * one_copy) // 6)
+    assert overlapped == sequential - 5 * min(one_copy, (sequential - 6 * one_copy) // 6)
 
 
 def test_a_fence_that_is_too_old_to_be_known_orders_after_everything() -> None:
@@ -118,9 +118,9 @@ def test_a_fence_that_is_too_old_to_be_known_orders_after_everything() -> None:
 def test_contexts_of_the_framework_take_queues_in_turn_and_agree() -> None:
     from fluidlite.platform.context_pool import new_context
 
-    made = [new_context("fpga:0") for _ in range(2)]
+    contexts = [new_context("fpga:0") for _ in range(2)]
     try:
-        first, second = made
+        first, second = contexts
         tensor = fluid.Tensor().set(np.arange(12, dtype=np.float32), "fpga:0")
         span = tensor.span()
         fluidlite_fpga.clear_command_log()
@@ -134,7 +134,7 @@ def test_contexts_of_the_framework_take_queues_in_turn_and_agree() -> None:
         assert {entry["queue"] for entry in log} == {0, 1}
         assert log[1]["start"] >= log[0]["end"]
     finally:
-        for context in made:
+        for context in contexts:
             context.close()
 
 

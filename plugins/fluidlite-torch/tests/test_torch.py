@@ -1,4 +1,4 @@
-"""PyTorch's tensors as a place: the device, a training step against the CPU, and exchange without copies."""
+"""PyTorch's tensors as a place: the device, training compared with the CPU, and zero-copy exchange."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ test_operators = conformance(PLACE, operators=["relu", "elementwise_mul", "softm
 
 @pytest.fixture(autouse=True)
 def no_warning() -> Iterator[None]:
-    before = fluid.get_fallback()
+    previous = fluid.get_fallback()
     fluid.set_fallback("allow")
     yield
-    fluid.set_fallback(before)
+    fluid.set_fallback(previous)
 
 
 @pytest.mark.parametrize("name", list(device_checks()))
@@ -60,22 +60,22 @@ def test_what_pytorch_lacks_runs_on_the_host_with_the_reason() -> None:
     program = fluid.Program()
     with fluid.program_guard(program, fluid.Program()):
         x = fluid.layers.data("x", [6], append_batch_size=False)
-        there = fluid.layers.strided_slice(x, axes=[0], starts=[0], ends=[6], strides=[2])
-        back = fluid.layers.strided_slice(x, axes=[0], starts=[5], ends=[0], strides=[-2])
+        forwards = fluid.layers.strided_slice(x, axes=[0], starts=[0], ends=[6], strides=[2])
+        backwards = fluid.layers.strided_slice(x, axes=[0], starts=[5], ends=[0], strides=[-2])
     rows = fluid.explain(program, PLACE).data()
     assert [row["how"] == "fallback" for row in rows] == [False, True]
     assert "PyTorch's tensors have no negative steps" in str(rows[1]["refused"])
-    found = fluid.Executor(PLACE).run(program, {"x": np.arange(6, dtype="float32")}, [there, back])
-    np.testing.assert_array_equal(found[0], [0, 2, 4])
-    np.testing.assert_array_equal(found[1], [5, 3, 1])
+    results = fluid.Executor(PLACE).run(program, {"x": np.arange(6, dtype="float32")}, [forwards, backwards])
+    np.testing.assert_array_equal(results[0], [0, 2, 4])
+    np.testing.assert_array_equal(results[1], [5, 3, 1])
 
 
 def test_tensors_are_exchanged_without_a_copy() -> None:
-    theirs = torch.arange(6, dtype=torch.float32)
-    ours = fluid.from_dlpack(theirs, place=PLACE)
-    assert str(ours.place) == PLACE
-    theirs[0] = 9
-    np.testing.assert_array_equal(ours.numpy(), [9, 1, 2, 3, 4, 5])
-    again = torch.from_dlpack(ours)
-    again[1] = 8
-    np.testing.assert_array_equal(ours.numpy(), [9, 8, 2, 3, 4, 5])
+    torch_tensor = torch.arange(6, dtype=torch.float32)
+    tensor = fluid.from_dlpack(torch_tensor, place=PLACE)
+    assert str(tensor.place) == PLACE
+    torch_tensor[0] = 9
+    np.testing.assert_array_equal(tensor.numpy(), [9, 1, 2, 3, 4, 5])
+    shared = torch.from_dlpack(tensor)
+    shared[1] = 8
+    np.testing.assert_array_equal(tensor.numpy(), [9, 8, 2, 3, 4, 5])

@@ -1,4 +1,4 @@
-"""Linear regression: how diabetes goes on within a year, from ten measurements of a patient.
+"""Linear regression: the progression of diabetes in a year, from ten measurements of a patient.
 
 python examples/fit_a_line.py [place]
 """
@@ -14,13 +14,13 @@ import fluidlite as fluid
 
 
 def samples() -> tuple[np.ndarray, np.ndarray]:
-    """442 patients: measurements and progression, each with mean 0 and deviation 1."""
+    """442 patients: measurements and progression, each with mean 0 and standard deviation 1."""
     x, y = load_diabetes(return_X_y=True, scaled=False)
     return tuple(np.asarray((a - a.mean(axis=0)) / a.std(axis=0), np.float32) for a in (x, y.reshape(-1, 1)))
 
 
 def main(place: str = "cpu", epochs: int = 60) -> tuple[list[float], float]:
-    """Train; return the loss after each epoch, and the least that any line has."""
+    """Train; return the loss after each epoch, and that of the least-squares solution."""
     x, y = samples()
     program, startup = fluid.Program(), fluid.Program()
     startup.random_seed = 1
@@ -48,9 +48,9 @@ def main(place: str = "cpu", epochs: int = 60) -> tuple[list[float], float]:
             losses.append(value.item())
             if epoch % 10 == 9:
                 print(f"{place}, epoch {epoch + 1}: mean square error {losses[-1]:.4f}")
-    least = float(np.linalg.lstsq(x, y, rcond=None)[1][0]) / len(x)
-    print(f"{place}: {losses[-1]:.4f} after training; by least squares {least:.4f}")
-    return losses, least
+    least_squares = float(np.linalg.lstsq(x, y, rcond=None)[1][0]) / len(x)
+    print(f"{place}: {losses[-1]:.4f} after training; by least squares {least_squares:.4f}")
+    return losses, least_squares
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""LeNet: two convolutions with pooling, then two dense layers, read handwritten digits.
+"""LeNet classifies handwritten digits: two convolutions with pooling, then dense layers.
 
 python examples/lenet.py [place]
 """
@@ -26,7 +26,7 @@ def lenet(image: Any) -> Any:
 
 
 def main(place: str = "cpu", epochs: int = 8) -> tuple[list[float], float]:
-    """Train on 1500 images; return each epoch's mean loss, and which part of the other 297 is read."""
+    """Train on 1500 images; return each epoch's mean loss, and the accuracy on the other 297."""
     images, labels = load_digits(return_X_y=True)
     x, y = np.asarray(images / 16, np.float32).reshape(-1, 1, 8, 8), labels.reshape(-1, 1)
     program, startup = fluid.Program(), fluid.Program()
@@ -36,7 +36,7 @@ def main(place: str = "cpu", epochs: int = 8) -> tuple[list[float], float]:
         label = fluid.layers.data("label", shape=[1], dtype="int64")
         scores = lenet(image)
         loss = fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(scores, label))
-        right = fluid.layers.accuracy(fluid.layers.softmax(scores), label)
+        batch_accuracy = fluid.layers.accuracy(fluid.layers.softmax(scores), label)
         test = program.clone(for_test=True)
         fluid.optimizer.Adam(learning_rate=0.006).minimize(loss)
 
@@ -44,12 +44,12 @@ def main(place: str = "cpu", epochs: int = 8) -> tuple[list[float], float]:
     with fluid.scope_guard(fluid.Scope()):
         executor.run(startup)
         for epoch in range(epochs):
-            found = []
+            batch_losses = []
             for rows in np.split(np.random.default_rng(epoch).permutation(1500), 30):
-                found += executor.run(program, feed={"image": x[rows], "label": y[rows]}, fetch_list=[loss])
-            losses.append(float(np.mean(found)))
+                batch_losses += executor.run(program, feed={"image": x[rows], "label": y[rows]}, fetch_list=[loss])
+            losses.append(float(np.mean(batch_losses)))
             print(f"{place}, epoch {epoch + 1}: loss {losses[-1]:.4f}")
-        (accuracy,) = executor.run(test, feed={"image": x[1500:], "label": y[1500:]}, fetch_list=[right])
+        (accuracy,) = executor.run(test, feed={"image": x[1500:], "label": y[1500:]}, fetch_list=[batch_accuracy])
     print(f"{place}: {float(accuracy[0]):.1%} of the test images are read")
     return losses, float(accuracy[0])
 

@@ -1,4 +1,4 @@
-"""A new elementwise operator with its gradient, on every place, and how each place computes it."""
+"""A new elementwise operator with its gradient, checked on every place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def lisht(x: Any) -> Any:
 
 
 def lisht_grad(x: Any, dout: Any) -> Any:
-    """Return the gradient of X. The parameters say what backward keeps: X, and the gradient of Out."""
+    """Return the gradient of X. The parameters name the variables that backward needs: X, and the gradient of Out."""
     t = expr.tanh(x)
     return dout * (t + x * (1 - t * t))
 

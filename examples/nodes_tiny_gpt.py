@@ -1,4 +1,4 @@
-"""A small GPT of nodes that reads Python's own help text, character by character; values are written in place.
+"""A small character-level GPT of nodes, trained on Python's help text; values are written in place.
 
 python examples/nodes_tiny_gpt.py [place]
 """
@@ -17,7 +17,7 @@ LENGTH, WIDTH, HEADS = 32, 32, 4
 
 
 class Block(layers.Layer):
-    """Attention and a perceptron, each behind a normalisation and added to what came in: [WIDTH, length, batch]."""
+    """Attention and a perceptron with pre-normalisation and residual connections: [WIDTH, length, batch]."""
 
     def __init__(self, place: str) -> None:
         self.norms = [layers.LayerNorm(place, WIDTH), layers.LayerNorm(place, WIDTH)]
@@ -29,8 +29,8 @@ class Block(layers.Layer):
         split = [HEADS, WIDTH // HEADS, LENGTH, batch]
         q, k, v = (nodes.Permute(nodes.Reshape(part(x), split), [3, 0, 2, 1]) for part in self.inputs)
         scores = nodes.InPlaceProdScalar(nodes.BatchedProd(q, nodes.Transpose(k)), (WIDTH / HEADS) ** -0.5)
-        found = nodes.BatchedProd(nodes.Softmax(nodes.InPlaceMask(scores, causal, -1e9), axis=-1), v)
-        return self.output(nodes.Reshape(nodes.Permute(found, [1, 3, 2, 0]), [WIDTH, LENGTH, batch]))
+        attended = nodes.BatchedProd(nodes.Softmax(nodes.InPlaceMask(scores, causal, -1e9), axis=-1), v)
+        return self.output(nodes.Reshape(nodes.Permute(attended, [1, 3, 2, 0]), [WIDTH, LENGTH, batch]))
 
     def run(self, x: nodes.Node, causal: nodes.Node, batch: int) -> nodes.Node:
         x = nodes.InPlaceAdd(self.attend(self.norms[0](x), causal, batch), x)
@@ -56,7 +56,7 @@ class TinyGpt(layers.Layer):
 
 
 def main(place: str = "cpu", steps: int = 120, batch: int = 16) -> tuple[list[float], float]:
-    """Train; return losses, and which part of the values' bytes was saved by writing in place."""
+    """Train; return losses, and the share of the values' bytes that writing in place saves."""
     nodes.seed(1)
     text = "".join(topics[name] for name in sorted(topics))[:100_000]
     characters, ids = np.unique(list(text), return_inverse=True)

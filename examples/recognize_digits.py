@@ -15,7 +15,7 @@ import fluidlite as fluid
 
 
 def samples() -> tuple[np.ndarray, np.ndarray]:
-    """1797 images of 8 x 8 pixels from 0 to 1, and what they show."""
+    """1797 images of 8 x 8 pixels from 0 to 1, and their labels."""
     images, labels = load_digits(return_X_y=True)
     return np.asarray(images / 16, np.float32), labels.reshape(-1, 1)
 
@@ -40,29 +40,29 @@ def train(place: str, folder: str, epochs: int) -> list[float]:
     with fluid.scope_guard(fluid.Scope()):
         executor.run(startup)
         for epoch in range(epochs):
-            found = []
+            batch_losses = []
             for rows in np.split(np.random.default_rng(epoch).permutation(1500), 30):
-                found += executor.run(program, feed={"image": x[rows], "label": y[rows]}, fetch_list=[loss])
-            losses.append(float(np.mean(found)))
+                batch_losses += executor.run(program, feed={"image": x[rows], "label": y[rows]}, fetch_list=[loss])
+            losses.append(float(np.mean(batch_losses)))
             print(f"{place}, epoch {epoch + 1}: loss {losses[-1]:.4f}")
         fluid.io.save_inference_model(folder, ["image"], [prediction], executor, program)
     return losses
 
 
 def read(place: str, folder: str) -> float:
-    """Load the model and read the last 297 images; return which part is right."""
+    """Load the model and classify the last 297 images; return the accuracy."""
     x, y = samples()
     executor = fluid.Executor(place, fallback="allow")
     with fluid.scope_guard(fluid.Scope()):
         program, names, targets = fluid.io.load_inference_model(folder, executor)
         (prediction,) = executor.run(program, feed={names[0]: x[1500:]}, fetch_list=targets)
-    right = float(np.mean(prediction.argmax(axis=1) == y[1500:, 0]))
-    print(f"{place}: {right:.1%} of the test images are read")
-    return right
+    accuracy = float(np.mean(prediction.argmax(axis=1) == y[1500:, 0]))
+    print(f"{place}: {accuracy:.1%} of the test images are read")
+    return accuracy
 
 
 def main(place: str = "cpu", other: str = "", epochs: int = 10) -> tuple[list[float], float]:
-    """Train and read; return losses, and which part is right."""
+    """Train and classify; return losses and the accuracy."""
     with tempfile.TemporaryDirectory() as folder:
         return train(place, folder, epochs), read(other or place, folder)
 

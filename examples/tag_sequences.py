@@ -1,6 +1,6 @@
-"""Sequence tagging: years written in noisy digits. A linear-chain CRF learns which digit follows which.
+"""Sequence tagging: years written in noisy digits. A linear-chain CRF learns the transitions between digits.
 
-Trains wherever it is told; the CRF itself is pinned to the CPU, and its inputs are moved there.
+Trains on any place; the CRF itself runs on the CPU, and its inputs are copied there.
 
 python examples/tag_sequences.py [place]
 """
@@ -18,18 +18,18 @@ YEARS = ("476", "800", "1066", "1453", "1492", "1776", "1789", "1815", "1848", "
 
 
 def years(count: int, part: slice, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Make ``count`` years of images (rows of 64 noisy pixels) and their digits; images come from ``part``."""
+    """Generate ``count`` years: images (rows of 64 noisy pixels) from ``part``, and their digits."""
     images, labels = (array[part] for array in load_digits(return_X_y=True))
-    rng, found = np.random.default_rng(seed), []
+    rng, sequences = np.random.default_rng(seed), []
     for year in rng.choice(YEARS, count):
         digits = np.asarray([int(digit) for digit in year])
         pixels = np.stack([images[rng.choice(np.flatnonzero(labels == digit))] / 16 for digit in digits])
-        found.append((np.float32(pixels + rng.normal(0, 0.4, pixels.shape)), digits.reshape(-1, 1)))
-    return found
+        sequences.append((np.float32(pixels + rng.normal(0, 0.4, pixels.shape)), digits.reshape(-1, 1)))
+    return sequences
 
 
 def main(place: str = "cpu", epochs: int = 5) -> tuple[list[float], float, float]:
-    """Train; return the mean loss of each epoch, and which part of the digits is right without and with the CRF."""
+    """Train; return the mean loss of each epoch, and the accuracy of digits without and with the CRF."""
     train, test = years(1000, slice(0, 1200), 1), years(200, slice(1200, None), 2)
     program, startup = fluid.Program(), fluid.Program()
     startup.random_seed = 1
@@ -49,20 +49,20 @@ def main(place: str = "cpu", epochs: int = 5) -> tuple[list[float], float, float
     with fluid.scope_guard(fluid.Scope()):
         executor.run(startup)
         for epoch in range(epochs):
-            found = []
+            batch_losses = []
             for start in range(0, len(train), 20):
                 feed = feeder.feed(train[start : start + 20])
-                found += executor.run(program, feed=feed, fetch_list=[loss])
-            losses.append(float(np.mean(found)))
+                batch_losses += executor.run(program, feed=feed, fetch_list=[loss])
+            losses.append(float(np.mean(batch_losses)))
             print(f"{place}, epoch {epoch + 1}: negative log-likelihood of a year {losses[-1]:.3f}")
         lengths = [[len(digits) for _, digits in test]]
         pixels = fluid.create_lod_tensor(np.concatenate([x for x, _ in test]), lengths, place)
-        found = executor.run(inference, feed={"image": pixels}, fetch_list=[single, path], return_numpy=False)
-        alone, together = (tags.numpy() for tags in found)  # sequences, whose bounds we know
-    right = np.concatenate([digits for _, digits in test])
-    without, crf = float(np.mean(alone == right)), float(np.mean(together == right))
-    print(f"{place}: {without:.1%} of the digits are right one by one, {crf:.1%} as sequences")
-    return losses, without, crf
+        tags = executor.run(inference, feed={"image": pixels}, fetch_list=[single, path], return_numpy=False)
+        single_tags, path_tags = (sequence.numpy() for sequence in tags)  # without LoD: lengths are known
+    labels = np.concatenate([digits for _, digits in test])
+    single_accuracy, crf_accuracy = float(np.mean(single_tags == labels)), float(np.mean(path_tags == labels))
+    print(f"{place}: {single_accuracy:.1%} of the digits are right one by one, {crf_accuracy:.1%} as sequences")
+    return losses, single_accuracy, crf_accuracy
 
 
 if __name__ == "__main__":

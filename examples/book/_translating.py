@@ -1,7 +1,7 @@
-"""What the two chapters that translate share: numbers in words, and the loops that train a model and translate with it.
+"""Shared code of the two translation chapters: numbers in words, and the training and inference loops.
 
-Sentences are numbers in words, of English and another language. <s> begins a sentence, <e> ends it, and fills a row
-behind it.
+Sentences are numbers in words, of English and another language. <s> begins a sentence, <e> ends it and pads its row
+to the common length.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ def words_of(number, lang):
 
 
 def build_dict(lang, numbers):
-    """A number for each word of a language, behind those of <s> and <e>; ``numbers`` have all words."""
+    """Indices of a language's words, after those of <s> and <e>; ``numbers`` contain all words."""
     return {w: i for i, w in enumerate(["<s>", "<e>", *sorted({w for n in numbers for w in words_of(n, lang)})])}
 
 
 def padded(ids, length):
-    """A row of ``length`` numbers, <e> behind the end."""
+    """Pad a sentence with <e> to ``length`` words."""
     return np.array([*ids, *[EOS] * (length - len(ids))], np.int64)
 
 
 def named(name):
-    """A parameter that both programs, and all steps, share by its name."""
+    """A parameter that both programs and all steps share by name."""
     return fluid.ParamAttr(name=name)
 
 
 def feed_of(batch, columns, names=()):
-    """A batch of samples as arrays by the names of their columns; of all columns, if ``names`` is empty."""
-    every = dict(zip(columns, map(np.array, zip(*batch, strict=True)), strict=True))
-    return {name: every[name] for name in names or every}
+    """A batch of samples as arrays by column name; of all columns if ``names`` is empty."""
+    arrays = dict(zip(columns, map(np.array, zip(*batch, strict=True)), strict=True))
+    return {name: arrays[name] for name in names or arrays}
 
 
-def cut(best, length):
-    """The words of each sentence up to its <e>, and <e> behind, [sentences, length]."""
-    found = np.full((len(best), length), EOS)
-    found[:, : best.shape[1]] = best
-    return np.where(np.cumsum(found == EOS, axis=1) > 0, EOS, found)
+def fill_after_end(best, length):
+    """Replace all words after the first <e> of each sentence by <e>; [sentences, length]."""
+    words = np.full((len(best), length), EOS)
+    words[:, : best.shape[1]] = best
+    return np.where(np.cumsum(words == EOS, axis=1) > 0, EOS, words)
 
 
 class Translator:
-    """A model of sentences: a program that trains it, one that translates, and how they are fed.
+    """A translation model: its training program, its translation program, and their feeds.
 
     Parameters
     ----------
     train_program, translation_program : callable
-        Append layers, and return the cost, and the words of translations.
+        Append layers; return the cost, or the words of translations.
     train, test : readers
-        Of samples, a tuple of ``columns``, among which are ``source``, ``source_length`` and ``label``.
+        Readers of tuples of ``columns``, which include ``source``, ``source_length`` and ``label``.
     best : callable
-        From what the translating program gives to a row of words for each sentence.
+        Converts the result of the translation program to a row of words for each sentence.
     length : int
-        Of the longest translation.
+        Length of the longest translation.
     """
 
     def __init__(self, train_program, translation_program, train, test, columns, best, length):
@@ -74,7 +74,7 @@ class Translator:
         self.best, self.length = best, length
 
     def train(self, place, folder, steps, on_step, learning_rate, batch_size, buf_size):
-        """Train, save the model that translates, and return its translations of the test part."""
+        """Train, save the translation model, and return its translations of the test part."""
         main, startup, translation = fluid.Program(), fluid.Program(), fluid.Program()
         main.random_seed = startup.random_seed = 1
         with fluid.program_guard(main, startup), fluid.unique_name.guard():
@@ -95,17 +95,17 @@ class Translator:
             names = ["source", "source_length"]
             fluid.io.save_inference_model(folder, names, [words], exe, translation)
             feed = feed_of(self.test_samples(), self.columns, names)
-            (found,) = exe.run(translation, feed=feed, fetch_list=[words])
-        return cut(self.best(found), self.length)
+            (translations,) = exe.run(translation, feed=feed, fetch_list=[words])
+        return fill_after_end(self.best(translations), self.length)
 
     def infer(self, place, folder):
-        """Load the model; return how many translations of the test part are right, and these."""
+        """Load the model; return the share of correct translations of the test part, and the translations."""
         test = list(self.test_samples())
         exe = fluid.Executor(place)
         with fluid.scope_guard(fluid.Scope()):
             program, feed_names, fetch_targets = fluid.io.load_inference_model(folder, exe)
             feed = feed_of(test, self.columns, feed_names)
-            (found,) = exe.run(program, feed=feed, fetch_list=fetch_targets)
-        best = cut(self.best(found), self.length)
-        right = feed_of(test, self.columns)["label"]
-        return float((best == right).all(axis=1).mean()), best
+            (translations,) = exe.run(program, feed=feed, fetch_list=fetch_targets)
+        best = fill_after_end(self.best(translations), self.length)
+        labels = feed_of(test, self.columns)["label"]
+        return float((best == labels).all(axis=1).mean()), best

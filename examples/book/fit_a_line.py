@@ -1,6 +1,6 @@
 """Fit a line: linear regression, the first chapter.
 
-How diabetes goes on within a year, from ten measurements of a patient. The program is one layer, `fc`, trained by
+The progression of diabetes in a year, from ten measurements of a patient. The program is one layer, `fc`, trained by
 stochastic gradient descent on the mean of squared errors.
 
 python examples/book/fit_a_line.py [place]
@@ -42,7 +42,7 @@ TRAIN, TEST = reader(slice(0, 354)), reader(slice(354, None))
 
 
 def train(place, folder, steps=STEPS, on_step=lambda exe, step, loss: None):
-    """Train, save the model, and return what it predicts of the test part."""
+    """Train, save the model, and return its predictions for the test part."""
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = 1
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
@@ -69,7 +69,7 @@ def train(place, folder, steps=STEPS, on_step=lambda exe, step, loss: None):
 
 
 def infer(place, folder):
-    """Load the model; return its error on the test part, and what it predicts of it."""
+    """Load the model; return its error on the test part, and its predictions."""
     x, y = map(np.stack, zip(*TEST(), strict=True))
     exe = fluid.Executor(place)
     with fluid.scope_guard(fluid.Scope()):

@@ -1,9 +1,9 @@
 """Image classification: the third chapter, by two deep networks.
 
-`vgg`: groups of 3 x 3 convolutions with batch normalisation and dropout. `resnet`: residual blocks, as
-`resnet_cifar10` has them. The images are handwritten digits, painted in random colours on grounds of other random
-colours: that a digit is darker or lighter than its ground, redder or bluer, says nothing of its class. They have
-16 x 16 pixels, CIFAR's have 32 x 32: there is one group of convolutions less, and layers have fewer filters.
+`vgg`: groups of 3 x 3 convolutions with batch normalisation and dropout. `resnet`: residual blocks, like
+Fluid's `resnet_cifar10`. The images are handwritten digits, in random colours on backgrounds of other random
+colours, so that colours do not depend on the class. They have
+16 x 16 pixels, CIFAR's have 32 x 32: the network has one group of convolutions less, and fewer filters.
 
 python examples/book/image_classification.py [place]
 """
@@ -34,8 +34,8 @@ def reader(part: slice):
         order = np.random.RandomState(0).permutation(len(labels))
         rng = np.random.RandomState(1)
         colours = rng.uniform(-1, 1, (2, len(labels), 3, 1, 1))
-        near = np.abs(colours[0] - colours[1]).max(axis=1, keepdims=True) < 0.6
-        colours[1] = np.where(near, -np.sign(colours[0]) * 0.8, colours[1])  # seen against its ground
+        is_similar = np.abs(colours[0] - colours[1]).max(axis=1, keepdims=True) < 0.6
+        colours[1] = np.where(is_similar, -np.sign(colours[0]) * 0.8, colours[1])  # enough contrast to the background
         for row, ink, ground in zip(order[part], colours[0][part], colours[1][part], strict=True):
             pixels = np.kron(images[row].reshape(8, 8) / 16, np.ones((2, 2)))
             yield np.float32(pixels * ink + (1 - pixels) * ground), int(labels[row])
@@ -114,7 +114,7 @@ NETWORKS = {"vgg": vgg_bn_drop, "resnet": resnet_cifar10}
 
 
 def train(place, folder, steps=200, on_step=lambda exe, step, loss: None, variant="vgg"):
-    """Train, save the model, and return what it predicts of the test part."""
+    """Train, save the model, and return its predictions for the test part."""
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = 5
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
@@ -141,7 +141,7 @@ def train(place, folder, steps=200, on_step=lambda exe, step, loss: None, varian
 
 
 def infer(place, folder, variant="vgg"):
-    """Load the model; return its accuracy on the test part, and what it predicts of it."""
+    """Load the model; return its accuracy on the test part, and its predictions."""
     images, labels = map(np.stack, zip(*TEST(), strict=True))
     exe = fluid.Executor(place)
     with fluid.scope_guard(fluid.Scope()):

@@ -1,11 +1,11 @@
-"""Label semantic roles: the seventh chapter. Who does what to whom, by eight LSTMs in layers and a CRF.
+"""Label semantic roles: the seventh chapter, by eight stacked LSTMs and a CRF.
 
 A sentence is a logical line of the standard library's source, split into words by `tokenize`. A predicate is a call in
-it; its roles are what the call is made on (A0), its first and second argument (A1, A2), and further or named ones
-(AM), as the brackets and commas of the line say. A line with several calls is several samples, of different roles.
+it; its roles are the object of the call (A0), its first and second argument (A1, A2), and further or named ones
+(AM), by the brackets and commas of the line. A line with several calls is several samples, with different roles.
 
-As in the chapter, a word's features are itself, the predicate, five words around the predicate, and a mark near it.
-Tags are in the scheme IOB: B-A0, I-A0, B-A1, ..., O. All measures are over whole roles.
+As in the chapter, a word's features are itself, the predicate, five words around the predicate, and a mark of these.
+Tags are in the scheme IOB: B-A0, I-A0, B-A1, ..., O. The metric counts whole roles.
 
 python examples/book/label_semantic_roles.py [place]
 """
@@ -41,7 +41,7 @@ CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def lines(source):
-    """The words of each logical line; strings and numbers are one word each. Lines with f-strings are left out."""
+    """The words of each logical line; strings and numbers are one word each. Lines with f-strings are skipped."""
     words, usable = [], True
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.NEWLINE:
@@ -58,15 +58,15 @@ def lines(source):
 
 
 def receiver(words, dot):
-    """Where what stands before a dot begins: names and brackets, joined by dots."""
+    """The start of the expression before a dot: names and brackets, joined by dots."""
     start = dot
     while start > 0:
         depth = 0
-        while start > 0:  # over brackets, to the name before them, or to a string
+        while start > 0:  # skip brackets, up to the name before them, or a string
             start -= 1
             depth += (words[start] in CLOSING.values()) - (words[start] in CLOSING)
-            before = words[start - 1] if start else ""
-            if depth <= 0 and not (words[start] in CLOSING and (before.isidentifier() or before in CLOSING.values())):
+            prior = words[start - 1] if start else ""
+            if depth <= 0 and not (words[start] in CLOSING and (prior.isidentifier() or prior in CLOSING.values())):
                 break
         if start == 0 or words[start - 1] != ".":
             break
@@ -75,7 +75,7 @@ def receiver(words, dot):
 
 
 def roles(words, verb):
-    """The tags of a call whose name stands at ``verb``, or None if its bracket does not close."""
+    """The tags of the call whose name is at ``verb``, or None if its bracket does not close."""
     tags = [OUTSIDE] * len(words)
 
     def tag(start, end, role):
@@ -83,13 +83,13 @@ def roles(words, verb):
 
     if verb > 1 and words[verb - 1] == ".":
         tag(receiver(words, verb - 1), verb - 1, 0)
-    depth, start, number = 0, verb + 2, 1
-    for place in range(verb + 1, len(words)):
-        depth += (words[place] in CLOSING) - (words[place] in CLOSING.values())
-        if (depth == 1 and words[place] == ",") or depth == 0:
-            named = start + 1 < place and words[start + 1] == "="
-            tag(start, place, min(number, 3) if not named else 3)
-            start, number = place + 1, number + 1
+    depth, start, argument = 0, verb + 2, 1
+    for position in range(verb + 1, len(words)):
+        depth += (words[position] in CLOSING) - (words[position] in CLOSING.values())
+        if (depth == 1 and words[position] == ",") or depth == 0:
+            named = start + 1 < position and words[start + 1] == "="
+            tag(start, position, min(argument, 3) if not named else 3)
+            start, argument = position + 1, argument + 1
         if depth == 0:
             return tags
     return None
@@ -97,39 +97,39 @@ def roles(words, verb):
 
 @functools.cache
 def load():
-    """A sample a call: words, the number of the call's name among them, tags; in a fixed random order."""
-    found = []
+    """A sample for each call: words, the position of the call's name, tags; in a fixed random order."""
+    samples = []
     for name in MODULES.split():
         path = Path(sysconfig.get_path("stdlib"), f"{name}.py")
         for words in lines(path.read_text("utf-8")) if path.exists() else ():
-            for verb, (word, after) in enumerate(itertools.pairwise(words)):
-                call = after == "(" and word.isidentifier() and not keyword.iskeyword(word)
-                if call and words[0] not in ("def", "class", "@") and (tags := roles(words, verb)):
-                    found.append((words, verb, tags))
-    found = list({(*words, verb): (words, verb, tags) for words, verb, tags in found}.values())
-    random.Random(0).shuffle(found)
-    return found[:SAMPLES]
+            for verb, (word, next_word) in enumerate(itertools.pairwise(words)):
+                is_call = next_word == "(" and word.isidentifier() and not keyword.iskeyword(word)
+                if is_call and words[0] not in ("def", "class", "@") and (tags := roles(words, verb)):
+                    samples.append((words, verb, tags))
+    samples = list({(*words, verb): (words, verb, tags) for words, verb, tags in samples}.values())
+    random.Random(0).shuffle(samples)
+    return samples[:SAMPLES]
 
 
 @functools.cache
 def word_dict():
-    """Numbers of the frequent words; all others share that of <unk>, and <out> stands beside a line."""
+    """Indices of the frequent words; all others share that of <unk>; <out> pads a line at both ends."""
     counts = collections.Counter(itertools.chain.from_iterable(words for words, _, _ in load()))
     words = sorted(word for word, count in counts.items() if count >= MIN_WORD_FREQ)
-    return {word: number for number, word in enumerate(["<unk>", "<out>", *words])}
+    return {word: index for index, word in enumerate(["<unk>", "<out>", *words])}
 
 
 def reader(test: bool):
-    """Return a reader of nine sequences a sample: the features of its words, and their tags; every tenth is a test."""
+    """Return a reader of nine sequences: the features of the words, and their tags; every tenth is for tests."""
 
     def samples():
-        numbers = word_dict()
-        for number, (words, verb, tags) in enumerate(load()):
-            if (number % 10 == 0) == test:
-                ids = [numbers.get(word, 0) for word in words]
-                around = [ids[at] if 0 <= at < len(ids) else numbers["<out>"] for at in range(verb - 2, verb + 3)]
-                mark = [int(abs(at - verb) <= 2) for at in range(len(ids))]
-                yield ids, *([word] * len(ids) for word in (*around, ids[verb])), mark, tags
+        indices = word_dict()
+        for sample_number, (words, verb, tags) in enumerate(load()):
+            if (sample_number % 10 == 0) == test:
+                ids = [indices.get(word, 0) for word in words]
+                context = [ids[i] if 0 <= i < len(ids) else indices["<out>"] for i in range(verb - 2, verb + 3)]
+                mark = [int(abs(i - verb) <= 2) for i in range(len(ids))]
+                yield ids, *([word] * len(ids) for word in (*context, ids[verb])), mark, tags
 
     return samples
 
@@ -148,7 +148,7 @@ FEATURES = (
 
 
 def db_lstm(word, ctx_n2, ctx_n1, ctx_0, ctx_p1, ctx_p2, predicate, mark):
-    """Eight LSTMs in layers, every second from the end to the beginning; each sees the sums below it too."""
+    """Eight stacked LSTMs, every second one reversed; each also reads the input sums of the layer below."""
     predicate_embedding = fluid.layers.embedding(
         input=predicate, size=[len(word_dict()), WORD_DIM], dtype="float32", param_attr="vemb"
     )
@@ -165,15 +165,15 @@ def db_lstm(word, ctx_n2, ctx_n1, ctx_0, ctx_p1, ctx_p2, predicate, mark):
     input_tmp = [hidden_0, lstm_0]
     for i in range(1, DEPTH):
         mix_hidden = fluid.layers.sums(
-            input=[fluid.layers.fc(input=each, size=HIDDEN_DIM, act="tanh") for each in input_tmp]
+            input=[fluid.layers.fc(input=layer, size=HIDDEN_DIM, act="tanh") for layer in input_tmp]
         )
         lstm, _cell = fluid.layers.dynamic_lstm(input=mix_hidden, size=HIDDEN_DIM, is_reverse=i % 2 == 1, **activations)
         input_tmp = [mix_hidden, lstm]
-    return fluid.layers.sums(input=[fluid.layers.fc(input=each, size=OUTSIDE + 1, act="tanh") for each in input_tmp])
+    return fluid.layers.sums(input=[fluid.layers.fc(input=layer, size=OUTSIDE + 1, act="tanh") for layer in input_tmp])
 
 
 def train(place, folder, steps=STEPS, on_step=lambda exe, step, loss: None):
-    """Train, save the model, and return the tags that it gives the test part."""
+    """Train, save the model, and return its tags of the test part."""
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = 1
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
@@ -205,7 +205,7 @@ def train(place, folder, steps=STEPS, on_step=lambda exe, step, loss: None):
 
 
 def infer(place, folder):
-    """Load the model; return its F1 over roles on the test part, and the tags that it gives it."""
+    """Load the model; return its F1 over roles on the test part, and its tags."""
     samples = list(TEST())
     exe = fluid.Executor(place)
     with fluid.scope_guard(fluid.Scope()):
@@ -214,16 +214,16 @@ def infer(place, folder):
         feed = feeder.feed(sample[:-1] for sample in samples)
         (tags,) = exe.run(program, feed=feed, fetch_list=fetch_targets, return_numpy=False)
 
-        measure = fluid.Program()
-        with fluid.program_guard(measure):
-            found, right = (
-                fluid.layers.data(name=n, shape=[1], dtype="int64", lod_level=1) for n in ("found", "right")
+        metric_program = fluid.Program()
+        with fluid.program_guard(metric_program):
+            predicted, label = (
+                fluid.layers.data(name=n, shape=[1], dtype="int64", lod_level=1) for n in ("predicted", "label")
             )
-            counts = fluid.layers.chunk_eval(found, right, chunk_scheme="IOB", num_chunk_types=len(ROLES))[3:]
-        truth = np.concatenate([sample[-1] for sample in samples]).reshape(-1, 1).astype("int64")
-        truth = fluid.create_lod_tensor(truth, [[len(sample[-1]) for sample in samples]], place)
+            counts = fluid.layers.chunk_eval(predicted, label, chunk_scheme="IOB", num_chunk_types=len(ROLES))[3:]
+        labels = np.concatenate([sample[-1] for sample in samples]).reshape(-1, 1).astype("int64")
+        labels = fluid.create_lod_tensor(labels, [[len(sample[-1]) for sample in samples]], place)
         evaluator = fluid.metrics.ChunkEvaluator()
-        evaluator.update(*exe.run(measure, feed={"found": tags, "right": truth}, fetch_list=list(counts)))
+        evaluator.update(*exe.run(metric_program, feed={"predicted": tags, "label": labels}, fetch_list=list(counts)))
     return float(evaluator.eval()[2]), np.array(tags)
 
 

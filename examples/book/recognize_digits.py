@@ -2,7 +2,7 @@
 
 `mlp`: three fully connected layers. `conv`: two groups of convolution and pooling, batch normalisation between them,
 and one fully connected layer. Both end with a softmax over ten classes, trained by Adam on the mean cross entropy.
-The images have 8 x 8 pixels, MNIST's have 28 x 28: filters of 3 x 3 stand where the chapter has 5 x 5.
+The images have 8 x 8 pixels, MNIST's have 28 x 28: filters are 3 x 3 instead of the chapter's 5 x 5.
 
 python examples/book/recognize_digits.py [place]
 """
@@ -63,7 +63,7 @@ NETWORKS = {"mlp": multilayer_perceptron, "conv": convolutional_neural_network}
 
 
 def train(place, folder, steps=500, on_step=lambda exe, step, loss: None, variant="mlp"):
-    """Train, save the model, and return what it predicts of the test part."""
+    """Train, save the model, and return its predictions for the test part."""
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = 90
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
@@ -90,7 +90,7 @@ def train(place, folder, steps=500, on_step=lambda exe, step, loss: None, varian
 
 
 def infer(place, folder, variant="mlp"):
-    """Load the model; return its accuracy on the test part, and what it predicts of it."""
+    """Load the model; return its accuracy on the test part, and its predictions."""
     images, labels = map(np.stack, zip(*TEST(), strict=True))
     exe = fluid.Executor(place)
     with fluid.scope_guard(fluid.Scope()):

@@ -1,9 +1,9 @@
-"""Recommend films: the fifth chapter. Features of a user and of a film become a vector each; their cosine, scaled,
+"""Recommend films: the fifth chapter. The features of a user and of a film give a vector each; their cosine, scaled,
 is the rating.
 
 A film's categories and title are sequences: the vectors of the categories are summed, the title goes through a
-convolution over its words. The ratings are generated, since none ship in a package: users and films have hidden
-tastes, which age, gender, job, categories and the words of titles tell of.
+convolution over its words. The ratings are generated, since no package has any: users and films have hidden
+tastes, which depend on age, gender, job, categories and the words of titles.
 
 python examples/book/recommender_system.py [place]
 """
@@ -55,13 +55,13 @@ TRAIN, TEST = reader(test=False), reader(test=True)
 
 
 def embedded(name, size, width, lod_level=0):
-    """Return data of numbers below size, and their vectors."""
+    """Return data of indices below ``size``, and their embedding vectors."""
     data = fluid.layers.data(name=name, shape=[1], dtype="int64", lod_level=lod_level)
     return data, fluid.layers.embedding(input=data, dtype="float32", size=[size, width])
 
 
 def get_usr_combined_features():
-    """Four features of a user, an embedding and a layer each, and a layer that joins them."""
+    """Four features of a user, an embedding and a layer each, and a layer of all."""
     sizes = {"user_id": (USERS, 32), "gender_id": (2, 16), "age_id": (AGES, 16), "job_id": (JOBS, 16)}
     layers, data = [], []
     for name, (size, width) in sizes.items():
@@ -86,7 +86,7 @@ def get_mov_combined_features():
 
 
 def train(place, folder, steps=STEPS, on_step=lambda exe, step, loss: None):
-    """Train, save the model, and return what it predicts of the test part."""
+    """Train, save the model, and return its predictions for the test part."""
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = 1
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
@@ -116,7 +116,7 @@ def train(place, folder, steps=STEPS, on_step=lambda exe, step, loss: None):
 
 
 def infer(place, folder):
-    """Load the model; return its error on the test part, and what it predicts of it."""
+    """Load the model; return its error on the test part, and its predictions."""
     samples = list(TEST())
     exe = fluid.Executor(place)
     with fluid.scope_guard(fluid.Scope()):

@@ -1,8 +1,8 @@
-"""Encoder and decoder: the chapter before attention, where one vector holds a whole sentence.
+"""Encoder and decoder: the chapter before attention, in which one vector encodes a whole sentence.
 
-An LSTM reads the source from each end; what both have in the end is all that the decoder, another LSTM, knows of it.
-It is trained with the right word before each word, and translates with the word that it has chosen itself, the best
-each time. Sentences are numbers in words.
+A bidirectional LSTM reads the source; its final states are the only input of the decoder, another LSTM.
+It is trained by teacher forcing, and translates by greedy decoding. Sentences are numbers in
+words.
 
 python examples/book/rnn_encoder_decoder.py [place]
 """
@@ -23,13 +23,13 @@ WORD_DIM, HIDDEN_DIM, BATCH_SIZE = 32, 96, 64
 TEST_SIZE = 300
 
 
-_SOME = [*range(100), *range(100, 10_000, 50)]
-SOURCE_DICT, TARGET_DICT = build_dict("en", _SOME), build_dict("es", _SOME)
-SOURCE_LENGTH, TARGET_LENGTH = 8, 8  # of the longest, with <e>
+_DICT_NUMBERS = [*range(100), *range(100, 10_000, 50)]
+SOURCE_DICT, TARGET_DICT = build_dict("en", _DICT_NUMBERS), build_dict("es", _DICT_NUMBERS)
+SOURCE_LENGTH, TARGET_LENGTH = 8, 8  # words of the longest sentence, with <e>
 
 
 def reader(test: bool):
-    """Return a reader of: source, its length, the target behind <s>, the target before <e>, and its length."""
+    """Return a reader of: source, its length, the target after <s>, the target before <e>, and its length."""
 
     def samples():
         numbers = np.random.default_rng(0).permutation(10_000)
@@ -47,22 +47,22 @@ def embed(ids, table, size):
 
 
 def bi_lstm_encoder(source, length):
-    """What two LSTMs have in the end: the first hidden state and the first cell of the decoder."""
+    """Encode by a bidirectional LSTM; return the initial hidden and cell states of the decoder."""
     words = embed(source, "source_words", len(SOURCE_DICT))
-    ends = []
-    for way in ("forward", "backward"):
-        cell = layers.LSTMCell(HIDDEN_DIM, named(f"{way}_w"), named(f"{way}_b"))
-        _, states = layers.rnn(cell, words, sequence_length=length, is_reverse=way == "backward")
-        ends.append(states)
+    final_states = []
+    for direction in ("forward", "backward"):
+        cell = layers.LSTMCell(HIDDEN_DIM, named(f"{direction}_w"), named(f"{direction}_b"))
+        _, states = layers.rnn(cell, words, sequence_length=length, is_reverse=direction == "backward")
+        final_states.append(states)
     return [
         layers.fc(layers.concat(list(pair), axis=1), HIDDEN_DIM, act=act, param_attr=named(f"{name}_w"),
                   bias_attr=named(f"{name}_b"))
-        for name, act, pair in zip(("hidden", "cell"), ("tanh", None), zip(*ends, strict=True), strict=True)
+        for name, act, pair in zip(("hidden", "cell"), ("tanh", None), zip(*final_states, strict=True), strict=True)
     ]  # fmt: skip
 
 
 def lstm_decoder(states, helper, **options):
-    """Scores of words, [batch, words, dictionary], and the best, [batch, words], of the steps that a helper leads."""
+    """Scores of words, [batch, words, dictionary], and the best, [batch, words]; the helper gives the steps' inputs."""
     cell = layers.LSTMCell(HIDDEN_DIM, named("decoder_w"), named("decoder_b"))
 
     def scores(outputs):
@@ -79,18 +79,18 @@ def source_data():
 
 
 def train_program():
-    """Return the mean of the costs of all words, <e> among them."""
+    """Return the mean cost of all words, including <e>."""
     states = bi_lstm_encoder(*source_data())
     target = layers.data("target", [TARGET_LENGTH], dtype="int64")
     label = layers.data("label", [TARGET_LENGTH], dtype="int64")
     length = layers.reshape(layers.data("target_length", [1], dtype="int64"), [-1])
     helper = layers.TrainingHelper(embed(target, "target_words", len(TARGET_DICT)), length)
-    scores = lstm_decoder(states, helper).cell_outputs  # as many steps as the longest target of the batch
+    scores = lstm_decoder(states, helper).cell_outputs  # steps: the length of the longest target of the batch
     steps = layers.reduce_max(length)
     label = layers.slice(label, axes=[1], starts=[0], ends=[steps])
-    counts = layers.sequence_mask(length, maxlen=steps, dtype="float32")
+    mask = layers.sequence_mask(length, maxlen=steps, dtype="float32")
     cost = layers.softmax_with_cross_entropy(scores, layers.unsqueeze(label, [2]))
-    return layers.reduce_sum(layers.squeeze(cost, [2]) * counts) / layers.reduce_sum(counts)
+    return layers.reduce_sum(layers.squeeze(cost, [2]) * mask) / layers.reduce_sum(mask)
 
 
 def translation_program():
@@ -109,18 +109,18 @@ TRANSLATOR = Translator(
     train=reader(test=False),
     test=reader(test=True),
     columns=COLUMNS,
-    best=lambda found: found,
+    best=lambda words: words,
     length=TARGET_LENGTH,
 )
 
 
 def train(place, folder, steps=STEPS, on_step=lambda exe, step, loss: None):
-    """Train, save the model that translates, and return its translations of the test part."""
+    """Train, save the translation model, and return its translations of the test part."""
     return TRANSLATOR.train(place, folder, steps, on_step, learning_rate=0.005, batch_size=BATCH_SIZE, buf_size=10_000)
 
 
 def infer(place, folder):
-    """Load the model; return how many translations of the test part are right, and these."""
+    """Load the model; return the share of correct translations of the test part, and the translations."""
     return TRANSLATOR.infer(place, folder)
 
 

@@ -1,7 +1,7 @@
-"""Understand sentiment: the sixth chapter, texts of words to two classes, by two networks.
+"""Understand sentiment: the sixth chapter, classification of texts by two networks.
 
-`conv`: two convolutions over the words' vectors, pooled over each text. `stacked_lstm`: three LSTMs in layers, every
-second from the end of the text to its beginning. The chapter's films and their reviews do not ship in a package; the
+`conv`: two convolutions over the words' vectors, pooled over each text. `stacked_lstm`: three stacked LSTMs, every
+second one reversed. The chapter's film reviews are not in any package; the
 two classes here are sentences of Python's reference and sentences of the standard library's docstrings.
 
 python examples/book/understand_sentiment.py [place]
@@ -37,13 +37,13 @@ MODULES = (
 
 
 def sentences(texts):
-    """The words of each sentence, in lower case, each sentence once; long ones are cut."""
-    split = (re.findall(r"[a-z]+", each.lower()) for text in texts for each in re.split(r"[.:;!?]\s", text))
+    """The words of each distinct sentence, in lower case; long sentences are truncated."""
+    split = (re.findall(r"[a-z]+", part.lower()) for text in texts for part in re.split(r"[.:;!?]\s", text))
     return list(dict.fromkeys(tuple(words[:MAX_WORDS]) for words in split if len(words) >= MIN_WORDS))
 
 
 def docstrings():
-    """Those of modules, classes and functions; nothing is imported."""
+    """Docstrings of modules, classes and functions; nothing is imported."""
     for name in MODULES.split():
         path = Path(sysconfig.get_path("stdlib"), f"{name}.py")
         for node in ast.walk(ast.parse(path.read_text("utf-8"))) if path.exists() else ():
@@ -53,7 +53,7 @@ def docstrings():
 
 @functools.cache
 def load():
-    """Equally many sentences of both kinds, in a fixed random order: words, and 0 or 1."""
+    """Equal numbers of sentences of both classes, in a fixed random order: words, and 0 or 1."""
     reference, library = sentences(topics[name] for name in sorted(topics)), sentences(docstrings())
     rng = random.Random(0)
     count = min(len(reference), len(library))
@@ -65,20 +65,20 @@ def load():
 
 @functools.cache
 def word_dict():
-    """Numbers of the frequent words; all others share that of <unk>."""
+    """Indices of the frequent words; all others share that of <unk>."""
     counts = collections.Counter(itertools.chain.from_iterable(words for words, _ in load()))
     words = sorted(word for word, count in counts.items() if count >= MIN_WORD_FREQ)
-    return {word: number for number, word in enumerate(["<unk>", *words])}
+    return {word: index for index, word in enumerate(["<unk>", *words])}
 
 
 def reader(test: bool):
-    """Return a reader of texts as numbers, and their class; every tenth is for tests."""
+    """Return a reader of texts as word indices, and their class; every tenth is for tests."""
 
     def samples():
-        numbers = word_dict()
-        for number, (words, label) in enumerate(load()):
-            if (number % 10 == 0) == test:
-                yield [numbers.get(word, 0) for word in words], label
+        indices = word_dict()
+        for position, (words, label) in enumerate(load()):
+            if (position % 10 == 0) == test:
+                yield [indices.get(word, 0) for word in words], label
 
     return samples
 
@@ -95,7 +95,7 @@ def convolution_net(data, input_dim, class_dim, emb_dim, hid_dim):
 
 
 def stacked_lstm_net(data, input_dim, class_dim, emb_dim, hid_dim, stacked_num=STACKED_NUM):
-    """LSTMs in layers; the maxima over the text's words give its class."""
+    """Stacked LSTMs; maximum pooling over the text's words gives its class."""
     emb = fluid.layers.embedding(input=data, size=[input_dim, emb_dim], is_sparse=True)
     fc1 = fluid.layers.fc(input=emb, size=hid_dim)
     lstm1, _cell1 = fluid.layers.dynamic_lstm(input=fc1, size=hid_dim)
@@ -113,7 +113,7 @@ NETWORKS = {"conv": convolution_net, "stacked_lstm": stacked_lstm_net}
 
 
 def train(place, folder, steps=300, on_step=lambda exe, step, loss: None, variant="conv"):
-    """Train, save the model, and return what it predicts of the test part."""
+    """Train, save the model, and return its predictions for the test part."""
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = 1
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
@@ -140,7 +140,7 @@ def train(place, folder, steps=300, on_step=lambda exe, step, loss: None, varian
 
 
 def infer(place, folder, variant="conv"):
-    """Load the model; return its accuracy on the test part, and what it predicts of it."""
+    """Load the model; return its accuracy on the test part, and its predictions."""
     texts, labels = zip(*TEST(), strict=True)
     exe = fluid.Executor(place)
     with fluid.scope_guard(fluid.Scope()):

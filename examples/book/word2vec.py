@@ -1,8 +1,8 @@
 """Words to vectors: the fourth chapter, a neural n-gram language model.
 
-Four words give the fifth: their vectors, all of one table, are joined, and a hidden layer and a softmax over the
-dictionary follow. `dense` and `sparse` differ in `is_sparse` of the table alone: the gradient of the sparse one has
-the rows of the batch's words only.
+Four words predict the fifth: their vectors, of a shared table, are concatenated; a hidden layer and a softmax over the
+dictionary follow. `dense` and `sparse` differ only in `is_sparse` of the table: the gradient of the sparse one has
+only the rows of the batch's words.
 
 python examples/book/word2vec.py [place]
 """
@@ -31,22 +31,22 @@ MIN_WORD_FREQ = 10
 
 @functools.cache
 def sentences():
-    """The words of each sentence of more than three words, in lower case, each sentence once."""
+    """The words of each distinct sentence of more than three words, in lower case."""
     text = " ".join(topics[name] for name in sorted(topics))
-    found = (tuple(re.findall(r"[a-z]+", each.lower())) for each in re.split(r"[.:;!?]\s", text))
-    return list(dict.fromkeys(words for words in found if len(words) > 3))
+    word_lists = (tuple(re.findall(r"[a-z]+", sentence.lower())) for sentence in re.split(r"[.:;!?]\s", text))
+    return list(dict.fromkeys(words for words in word_lists if len(words) > 3))
 
 
 @functools.cache
 def build_dict():
-    """Numbers of the frequent words, with <s> and <e> for begin and end and <unk> for all others."""
-    counted = collections.Counter(itertools.chain.from_iterable(sentences()))
-    words = sorted(word for word, count in counted.items() if count >= MIN_WORD_FREQ)
-    return {word: number for number, word in enumerate([*words, "<s>", "<e>", "<unk>"])}
+    """Indices of the frequent words, of <s> and <e> for begin and end, and of <unk> for all other words."""
+    counts = collections.Counter(itertools.chain.from_iterable(sentences()))
+    words = sorted(word for word, count in counts.items() if count >= MIN_WORD_FREQ)
+    return {word: index for index, word in enumerate([*words, "<s>", "<e>", "<unk>"])}
 
 
 def reader(test: bool):
-    """Return a reader of n-grams of numbers; every tenth sentence is for tests."""
+    """Return a reader of n-grams of word indices; every tenth sentence is for tests."""
 
     def samples():
         word_dict = build_dict()
@@ -63,7 +63,7 @@ TRAIN, TEST = reader(test=False), reader(test=True)
 
 
 def inference_program(words, is_sparse):
-    """Return the probabilities of the word after these four."""
+    """Return the probabilities of the next word."""
     dict_size = len(build_dict())
     embeddings = [
         fluid.layers.embedding(
@@ -81,7 +81,7 @@ def inference_program(words, is_sparse):
 
 
 def train(place, folder, steps=STEPS, on_step=lambda exe, step, loss: None, variant="dense"):
-    """Train, save the model, and return what it predicts of the test part."""
+    """Train, save the model, and return its predictions for the test part."""
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = 1
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
@@ -109,15 +109,15 @@ def train(place, folder, steps=STEPS, on_step=lambda exe, step, loss: None, vari
 
 
 def infer(place, folder, variant="dense"):
-    """Load the model; return its perplexity on the test part, and what it predicts of it."""
+    """Load the model; return its perplexity on the test part, and its predictions."""
     grams = np.asarray(list(TEST()), np.int64)
     exe = fluid.Executor(place)
     with fluid.scope_guard(fluid.Scope()):
         program, feed_names, fetch_targets = fluid.io.load_inference_model(folder, exe)
         feed = {name: grams[:, place : place + 1] for place, name in enumerate(feed_names)}
         (predicted,) = exe.run(program, feed=feed, fetch_list=fetch_targets)
-    chosen = predicted[np.arange(len(grams)), grams[:, -1]]
-    return math.exp(-np.mean(np.log(chosen.astype("float64")))), predicted
+    probabilities = predicted[np.arange(len(grams)), grams[:, -1]]
+    return math.exp(-np.mean(np.log(probabilities.astype("float64")))), predicted
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ __all__ = ["WeightedAverage"]
 
 
 class WeightedAverage:
-    """The mean of what was added, by weights."""
+    """The weighted mean of the added values."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all."""
+        """Remove all values."""
         self.numerator: Any = None
         self.denominator: Any = None
 

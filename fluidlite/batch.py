@@ -1,4 +1,4 @@
-"""``batch``: a reader of samples to a reader of lists of samples."""
+"""``batch``: converts a reader of samples to a reader of batches (lists of samples)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def batch(
     Parameters
     ----------
     reader : callable
-        Makes an iterable of samples each time it is called.
+        Returns an iterable of samples at each call.
     batch_size : int
         1 or more.
     drop_last : bool
-        Leave out a last batch that is smaller.
+        Drop a last batch that is smaller.
     """
     size = as_whole(batch_size)
     if size is None or size < 1:
@@ -31,13 +31,13 @@ def batch(
     drop_last = check_bool("drop_last", drop_last)
 
     def batches() -> Iterator[list[Any]]:
-        held: list[Any] = []
+        current_batch: list[Any] = []
         for sample in reader():
-            held.append(sample)
-            if len(held) == size:
-                yield held
-                held = []
-        if held and not drop_last:
-            yield held
+            current_batch.append(sample)
+            if len(current_batch) == size:
+                yield current_batch
+                current_batch = []
+        if current_batch and not drop_last:
+            yield current_batch
 
     return batches

@@ -1,4 +1,4 @@
-"""Clipping of gradients: by value, by norm, by the norm of all together; and of errors inside the network."""
+"""Clipping of gradients by value, by norm or by global norm; and of gradients inside the network (error clip)."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def _range(what: str, max: Any, min: Any) -> tuple[float, float]:
 
 
 def _norm(what: str, value: Any) -> float:
-    found = number(f"clip.{what}: clip_norm", value)
-    if not found >= 0:
+    norm = number(f"clip.{what}: clip_norm", value)
+    if not norm >= 0:
         raise ProgramError(f"clip.{what}: clip_norm is {value}; expected a number of 0 or more")
-    return found
+    return norm
 
 
 # Errors inside the network -----------------------------------------------------------------------------------------
 
 
 class BaseErrorClipAttr:
-    """Base of what ``Variable.error_clip`` may be."""
+    """Base of the objects for ``Variable.error_clip``."""
 
     def append_clip_op(self, block: Block, index: int, grad_name: str) -> None:
         """Insert the operators that clip a gradient in place, before the operator of that index."""
@@ -81,11 +81,11 @@ class ErrorClipByValue(BaseErrorClipAttr):
 
 
 def error_clip_callback(block: Block, context: Any) -> None:
-    """Do nothing: backward puts in the operators of ``error_clip`` in any case; Fluid's scripts hand this to it."""
+    """Do nothing: backward always inserts the operators of ``error_clip``; Fluid's scripts pass this function to it."""
 
 
 def append_error_clip_ops(block: Block) -> None:
-    """Clip the gradients of variables that have an ``error_clip``, right where each is complete."""
+    """Clip the gradients of variables with an ``error_clip``, after the last operator that writes each."""
     with block.program.roles("backward"):
         for variable in list(block.vars.values()):
             clip = variable.error_clip
@@ -103,7 +103,7 @@ def append_error_clip_ops(block: Block) -> None:
 
 
 class BaseGradientClipAttr:
-    """Base of what ``Parameter.gradient_clip_attr`` and an optimiser's ``grad_clip`` may be.
+    """Base of the objects for ``Parameter.gradient_clip_attr`` and an optimiser's ``grad_clip``.
 
     Parameters
     ----------
@@ -121,14 +121,14 @@ class BaseGradientClipAttr:
         self.need_clip = need_clip
 
     def __call__(self, params_grads: Sequence[tuple[Parameter, Variable | None]]) -> ParamsGrads:
-        """Append what clips all of these gradients; return the pairs with the clipped ones."""
+        """Append the clipping of all these gradients; return the pairs with clipped gradients."""
         return _clipped(params_grads, lambda param: self)
 
     def process_context(self, context: dict[str, Any], param: Parameter, grad: Variable) -> None:
-        """Look at every gradient before any is clipped."""
+        """Called for every gradient before any is clipped."""
 
     def create_operators(self, context: dict[str, Any], param: Parameter, grad: Variable) -> Variable:
-        """Append what clips a gradient; return the clipped one."""
+        """Append the clipping of a gradient; return the clipped one."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it clips")
 
 
@@ -182,13 +182,13 @@ class GradientClipByNorm(BaseGradientClipAttr):
 
 @saved("gradient_clip", "clip_norm", "group_name", "need_clip")
 class GradientClipByGlobalNorm(BaseGradientClipAttr):
-    """Scale all gradients of a group by one factor, so that the L2 norm of all together is ``clip_norm`` at most.
+    """Scale all gradients of a group by one factor, so that their global L2 norm is at most ``clip_norm``.
 
     Parameters
     ----------
     clip_norm : float
     group_name : str
-        Groups are clipped apart.
+        Groups are clipped separately.
     need_clip : callable, optional
         Parameters for which it returns False keep their gradients, which then do not count in the norm.
     """
@@ -206,7 +206,7 @@ class GradientClipByGlobalNorm(BaseGradientClipAttr):
                 f"{param.name!r}, {self.clip_norm}; expected one value\n"
                 "  Do: give groups of different norms different names"
             )
-        wide = grad._of_dtype(compute_dtype(grad.dtype))  # squares of a half type would be infinite soon
+        wide = grad._of_dtype(compute_dtype(grad.dtype))  # squares would overflow in a half type
         group["squares"].append(layers.reduce_sum(ops.layer("square")(wide)))
 
     def create_operators(self, context: dict[str, Any], param: Parameter, grad: Variable) -> Variable:
@@ -229,7 +229,7 @@ def set_gradient_clip(
     param_list: Iterable[Parameter | str] | None = None,
     program: Program | None = None,
 ) -> None:
-    """Say how the gradients of parameters are clipped, before ``minimize``.
+    """Set the clipping of parameters' gradients, before ``minimize``.
 
     Parameters
     ----------
@@ -243,14 +243,14 @@ def set_gradient_clip(
         raise ProgramError(f"clip.set_gradient_clip: clip is {clip!r}; expected one of clip.GradientClipBy...")
     what = "clip.set_gradient_clip:"
     program = instance(f"{what} program", program, Program) if program is not None else default_main_program()
-    chosen: list[Any] = [*program.all_parameters()]
+    params: list[Any] = [*program.all_parameters()]
     if param_list is not None:
-        chosen = listed(f"{what} param_list", param_list, "parameters or their names")
-    if not chosen:
+        params = listed(f"{what} param_list", param_list, "parameters or their names")
+    if not params:
         raise ProgramError(
             "clip.set_gradient_clip: the program has no parameters yet\n  Do: call it after the layers, before minimize"
         )
-    for item in chosen:
+    for item in params:
         param = program.global_block().var(item) if isinstance(item, str) else item
         if not isinstance(param, Parameter):
             raise ProgramError(f"clip.set_gradient_clip: param_list has {item!r}; expected parameters or their names")
@@ -260,13 +260,13 @@ def set_gradient_clip(
 def append_gradient_clip_ops(
     param_grads: Sequence[tuple[Parameter, Variable | None]], clip: BaseGradientClipAttr | None = None
 ) -> ParamsGrads:
-    """Append what clips the gradients; return the pairs with the clipped ones.
+    """Append the clipping of gradients; return the pairs with clipped gradients.
 
     Parameters
     ----------
     param_grads : list of (parameter, gradient or None)
     clip : BaseGradientClipAttr, optional
-        Instead of what the parameters and ``set_gradient_clip`` say.
+        Overrides the parameters' own and that of ``set_gradient_clip``.
     """
     return _clipped(param_grads, lambda param: clip or param.gradient_clip_attr)
 
@@ -276,25 +276,25 @@ def _clipped(
 ) -> ParamsGrads:
     plan: list[tuple[Parameter, Variable, BaseGradientClipAttr | None]] = []
     for param, grad in param_grads:
-        chosen = clip_of(param)
-        if chosen is not None and not isinstance(chosen, BaseGradientClipAttr):
-            raise ProgramError(f"gradient_clip of {param.name!r} is {chosen!r}; expected one of clip.GradientClipBy...")
-        if chosen is not None and chosen.need_clip is not None and not chosen.need_clip(param):
-            chosen = None
+        clip = clip_of(param)
+        if clip is not None and not isinstance(clip, BaseGradientClipAttr):
+            raise ProgramError(f"gradient_clip of {param.name!r} is {clip!r}; expected one of clip.GradientClipBy...")
+        if clip is not None and clip.need_clip is not None and not clip.need_clip(param):
+            clip = None
         if grad is not None:
-            plan.append((param, grad, chosen))
+            plan.append((param, grad, clip))
     clipped: dict[str, Variable] = {}
     context: dict[str, Any] = {}
-    for param, grad, chosen in plan:
-        if chosen is not None:
+    for param, grad, clip in plan:
+        if clip is not None:
             with program_guard(grad.block.program), grad.block.program.roles("optimize"):
-                chosen.process_context(context, param, grad)
-    for param, grad, chosen in plan:
-        if chosen is not None:
+                clip.process_context(context, param, grad)
+    for param, grad, clip in plan:
+        if clip is not None:
             with program_guard(grad.block.program), grad.block.program.roles("optimize"):
-                made = clipped[param.name] = chosen.create_operators(context, param, grad)
-                if grad.selected is not None and made.selected is None:
-                    made.select(grad.selected)  # values of rows, each of which comes once, are clipped as they are
+                clipped_grad = clipped[param.name] = clip.create_operators(context, param, grad)
+                if grad.selected is not None and clipped_grad.selected is None:
+                    clipped_grad.select(grad.selected)  # the unique rows of a sparse gradient keep their indices
     return [(param, clipped.get(param.name, grad)) for param, grad in param_grads]
 
 

@@ -33,12 +33,12 @@ class VarDesc:
 
 
 def empty_var_name() -> str:
-    """The name of an output that nobody wants, or an input that is absent."""
+    """The name of an unused output or an absent input."""
     return _EMPTY
 
 
 def grad_var_suffix() -> str:
-    """What follows a variable's name in that of its gradient."""
+    """The suffix of the names of gradients."""
     return _GRAD
 
 
@@ -47,32 +47,32 @@ kGradVarSuffix = grad_var_suffix
 
 
 def get_cuda_device_count() -> int:
-    """How many CUDA devices can be used."""
+    """The number of usable CUDA devices."""
     return sum(place.kind == "cuda" for place in _devices.places())
 
 
 def is_compiled_with_cuda() -> bool:
-    """Whether a CUDA place can be used now (there is nothing compiled to ask)."""
+    """Whether a CUDA place can be used now."""
     return get_cuda_device_count() > 0
 
 
 def is_compiled_with_mkldnn() -> bool:
-    """False: there is no MKL-DNN to ask for; libraries of a place are chosen by themselves."""
+    """Return False: there is no MKL-DNN option; libraries are selected automatically."""
     return False
 
 
 def is_compiled_with_dist() -> bool:
-    """False: there are no parameter servers; several processes are started by mpirun."""
+    """Return False: there are no parameter servers; mpirun starts several processes."""
     return False
 
 
 def is_float16_supported(place: Place) -> bool:
-    """True: where a place has no float16 of its own, it computes in float32."""
+    """Return True: places without native float16 compute in float32."""
     return True
 
 
 def op_support_gpu(type: str) -> bool:
-    """Whether a CUDA place would run the operator itself, judged by its kernels and expression."""
+    """Whether the operator has kernels, or an expression to generate one, for CUDA places."""
     from fluidlite.program.kernel_registry import kernels
     from fluidlite.program.registry import ops
 
@@ -83,7 +83,7 @@ def op_support_gpu(type: str) -> bool:
 
 
 def __getattr__(name: str) -> _Callable[[int], Place]:
-    return _named_place(name, __name__)  # such as OpenCLPlace: devices name them
+    return _named_place(name, __name__)  # names of devices' places, such as OpenCLPlace
 
 
 _export(__name__)

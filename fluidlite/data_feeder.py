@@ -1,4 +1,4 @@
-"""DataFeeder: rows of samples to named tensors."""
+"""DataFeeder: converts batches of samples to named tensors."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ convert_dtype = dtype_of
 
 
 class DataFeeder:
-    """Turns a batch of samples into what ``Executor.run(feed=...)`` takes.
+    """Converts a batch of samples to a feed of ``Executor.run``.
 
     Parameters
     ----------
     feed_list : list of Variable or name
         The fields of one sample, in order.
     place : Place or str
-        Where the tensors are made.
+        The place of the tensors.
     program : Program, optional
-        Where names are looked up; the default main program if left out.
+        The program of the names; default: the default main program.
     """
 
     def __init__(self, feed_list: Sequence[Variable | str], place: PlaceLike, program: Program | None = None) -> None:
@@ -44,7 +44,7 @@ class DataFeeder:
         self.feed_names = [variable.name for variable in self.feed_vars]
 
     def feed(self, iterable: Iterable[Sequence[Any]]) -> dict[str, Tensor]:
-        """Make tensors of a batch.
+        """Convert a batch to tensors.
 
         Parameters
         ----------
@@ -55,7 +55,7 @@ class DataFeeder:
         Raises
         ------
         FeedError
-            Names sample, variable, expected and got.
+            A field does not fit its variable.
         """
         return self._on(self.place, iterable)
 
@@ -78,7 +78,7 @@ class DataFeeder:
     def feed_parallel(
         self, iterable: Iterable[Iterable[Sequence[Any]]], num_places: int | None = None
     ) -> Iterator[dict[str, Tensor]]:
-        """Make tensors of several batches, each on a place of its own.
+        """Convert several batches to tensors, each on its own place.
 
         Parameters
         ----------
@@ -101,18 +101,18 @@ class DataFeeder:
         num_places: int | None = None,
         drop_last: bool = True,
     ) -> Callable[[], Iterator[Any]]:
-        """Return a reader of what ``Executor.run(feed=...)`` takes.
+        """Return a reader of feeds for ``Executor.run``.
 
         Parameters
         ----------
         reader : callable
-            Makes an iterable of batches each time it is called.
+            Returns an iterable of batches at each call.
         multi_devices : bool
             Yield lists of feeds, one for each place.
         num_places : int, optional
             As in :meth:`feed_parallel`.
         drop_last : bool
-            Whether last batches that are too few for the places are left out; else they are an error.
+            Whether to drop last batches that are fewer than the places; otherwise they are an error.
         """
 
         def decorated() -> Iterator[Any]:
@@ -120,15 +120,15 @@ class DataFeeder:
                 yield from map(self.feed, reader())
                 return
             count = place_count(self.place, num_places)
-            held: list[Any] = []
+            group: list[Any] = []
             for batch in reader():
-                held.append(batch)
-                if len(held) == count:
-                    yield list(self.feed_parallel(held, count))
-                    held = []
-            if held and not drop_last:
+                group.append(batch)
+                if len(group) == count:
+                    yield list(self.feed_parallel(group, count))
+                    group = []
+            if group and not drop_last:
                 raise FeedError(
-                    f"the reader ends with {len(held)} batches for {count} places\n  Do: use drop_last=True, or a "
+                    f"the reader ends with {len(group)} batches for {count} places\n  Do: use drop_last=True, or a "
                     "reader whose number of batches the places divide"
                 )
 
@@ -147,29 +147,31 @@ def _tensor(column: Column, place: Place) -> Tensor:
 
 
 def check_type(input: Any, input_name: str, expected_type: Any, op_name: str, extra_message: str = "") -> None:
-    """Raise unless an argument of a layer of one's own is of a type, or of one of several."""
+    """Raise DtypeError unless an argument of a custom layer has a type, or one of several."""
     if not isinstance(input, expected_type):
         kinds = expected_type if isinstance(expected_type, tuple) else (expected_type,)
         expected = " or ".join(kind.__name__ for kind in kinds)
-        found = type(input).__name__
+        actual = type(input).__name__
         raise DtypeError(
-            f"{op_name}: argument {input_name!r} is {found}; expected {expected}. {extra_message}".rstrip()
+            f"{op_name}: argument {input_name!r} is {actual}; expected {expected}. {extra_message}".rstrip()
         )
 
 
 def check_dtype(input_dtype: Any, input_name: str, expected_dtype: Any, op_name: str, extra_message: str = "") -> None:
-    """Raise unless a data type is one of some."""
-    several = expected_dtype if isinstance(expected_dtype, (list, tuple, set)) else [expected_dtype]
-    names = [name if isinstance(name, str) else dtype_of(name) for name in several]  # some are none here
-    found = dtype_of(input_dtype)
-    if found not in names:
+    """Raise DtypeError unless a data type is one of those expected."""
+    expected_dtypes = expected_dtype if isinstance(expected_dtype, (list, tuple, set)) else [expected_dtype]
+    names = [
+        name if isinstance(name, str) else dtype_of(name) for name in expected_dtypes
+    ]  # names of Fluid's that are no dtype here stay texts
+    dtype = dtype_of(input_dtype)
+    if dtype not in names:
         expected = " or ".join(names)
-        raise DtypeError(f"{op_name}: {input_name!r} is {found}; expected {expected}. {extra_message}".rstrip())
+        raise DtypeError(f"{op_name}: {input_name!r} is {dtype}; expected {expected}. {extra_message}".rstrip())
 
 
 def check_variable_and_dtype(
     input: Any, input_name: str, expected_dtype: Any, op_name: str, extra_message: str = ""
 ) -> None:
-    """Raise unless an argument of a layer of one's own is a Variable of a data type, or of one of several."""
+    """Raise DtypeError unless an argument of a custom layer is a Variable of a data type, or of one of several."""
     check_type(input, input_name, Variable, op_name, extra_message)
     check_dtype(input.dtype, input_name, expected_dtype, op_name, extra_message)

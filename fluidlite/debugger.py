@@ -18,7 +18,7 @@ from fluidlite.program.variable import Parameter, Variable
 __all__ = ["draw_block_graphviz", "pprint_block_codes", "pprint_program_codes", "repr_op", "repr_var"]
 
 _COLOURS = {"forward": "#d5e8d4", "backward": "#ffe6cc", "optimize": "#dae8fc", "lr_sched": "#e1d5e7"}
-"""Of operators, by role."""
+"""Colours of operators, by role."""
 _HIGHLIGHT = "#ffb3b3"
 
 
@@ -58,7 +58,7 @@ def pprint_block_codes(block: Block, show_backward: bool = False) -> None:
     ----------
     block : Block
     show_backward : bool
-        Show what backward and optimisers appended too.
+        Also show the operators of backward and optimisers.
     """
     sys.stdout.write(block_code(block, show_backward))
 
@@ -86,7 +86,7 @@ def draw_block_graphviz(
     ----------
     block : Block
     highlights : list of str, optional
-        Variables to be shown in red; a text is a regular expression.
+        Regular expressions of variables to show in red.
     path : path
 
     Returns
@@ -109,27 +109,27 @@ def draw_block_graphviz(
 def block_graph(block: Block, highlighted: Callable[[str], bool] = lambda name: False) -> Graph:
     """The graph of a block; see :func:`draw_block_graphviz`."""
     graph = Graph(f"block {_block(block).idx}", rankdir="TB")
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
 
     def variable(name: str) -> Node:
-        if name not in found:
-            known = block.find_var(name)
-            label = repr_var(known) if known is not None else name
-            shape = "box" if known is not None and known.persistable else "ellipse"
-            marked = highlighted(name)
-            attrs = {"style": "filled", "fillcolor": _HIGHLIGHT} if marked else {}
-            found[name] = graph.node(label.replace(" : ", "\n"), "var", shape=shape, **attrs)
-        return found[name]
+        if name not in nodes:
+            variable_ = block.find_var(name)
+            label = repr_var(variable_) if variable_ is not None else name
+            shape = "box" if variable_ is not None and variable_.persistable else "ellipse"
+            is_highlighted = highlighted(name)
+            attrs = {"style": "filled", "fillcolor": _HIGHLIGHT} if is_highlighted else {}
+            nodes[name] = graph.node(label.replace(" : ", "\n"), "var", shape=shape, **attrs)
+        return nodes[name]
 
     for op in block.ops:
         colour = _COLOURS.get(op.role, "#ffffff")
-        made = graph.node(op.type, "op", repr_op(op), shape="octagon", style="filled", fillcolor=colour)
+        op_node = graph.node(op.type, "op", repr_op(op), shape="octagon", style="filled", fillcolor=colour)
         for slot, names in op.inputs.items():
             for name in names:
                 if name != EMPTY:
-                    graph.edge(variable(name), made, label=slot)
+                    graph.edge(variable(name), op_node, label=slot)
         for slot, names in op.outputs.items():
             for name in names:
                 if name != EMPTY:
-                    graph.edge(made, variable(name), label=slot)
+                    graph.edge(op_node, variable(name), label=slot)
     return graph

@@ -1,4 +1,4 @@
-"""Fluid's functions on the current scope of a thread: local scopes are entered and left."""
+"""Fluid's functions for a thread's current scope, and for entering and leaving local scopes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def get_cur_scope() -> Scope:
 
 
 def enter_local_scope() -> None:
-    """Make a child of the current scope the current one."""
+    """Create a child of the current scope, and make it the current one."""
     stack = _stack()
     stack.append(stack[-1].new_scope())
 
 
 def leave_local_scope() -> None:
-    """Go back to the scope before; ProgramError if none was entered."""
+    """Return to the previous scope; raise ProgramError if no local scope was entered."""
     stack = _stack()
     if len(stack) < 2:
         raise ProgramError("leave_local_scope: no local scope was entered")
@@ -41,7 +41,7 @@ def leave_local_scope() -> None:
 
 
 def var(name: str) -> ScopeVariable:
-    """The variable of that name in the current scope; made if there is none."""
+    """The variable of that name in the current scope; created if it does not exist."""
     return get_cur_scope().var(name)
 
 

@@ -1,4 +1,4 @@
-"""The exceptions and warnings of fluidlite: one tree, whose root is :class:`FluidError`."""
+"""The exceptions and warnings of fluidlite; the base class is :class:`FluidError`."""
 
 from fluidlite.base.errors import (
     AllocationError as AllocationError,

@@ -1,4 +1,4 @@
-"""``fluid.evaluator``: counts of a program that it sums up from run to run; ``fluid.metrics`` came after them."""
+"""``fluid.evaluator``: metrics that a program accumulates over runs; superseded by ``fluid.metrics``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["ChunkEvaluator", "EditDistance"]
 
 
 class Evaluator:
-    """States of the main program, which each run adds to.
+    """Base of evaluators: states of the main program that runs accumulate.
 
     Attributes
     ----------
     states : list of Variable
     metrics : list of Variable
-        What a run of its own gives.
+        The metrics of a single run.
     """
 
     def __init__(self, name: str) -> None:
@@ -32,8 +32,8 @@ class Evaluator:
         self.metrics: list[Variable] = []
         self.helper = LayerHelper(name)
 
-    def _counted(self, suffix: str, value: Variable, dtype: str) -> Variable:
-        """A state that a run adds a value to."""
+    def _accumulated(self, suffix: str, value: Variable, dtype: str) -> Variable:
+        """Create a state to which each run adds a value."""
         state = self.helper.create_global_variable(
             persistable=True, name=unique_name.generate(f"{self.helper.name}.{suffix}"), shape=[1], dtype=dtype
         )
@@ -44,13 +44,13 @@ class Evaluator:
         return state
 
     def _values(self) -> list[float]:
-        found = []
+        values = []
         for state in self.states:
             variable = global_scope().find_var(state.name)
             if variable is None or not variable.get_tensor().initialized:
                 raise ProgramError(f"the evaluator's state {state.name!r} has no value\n  Do: run the startup program")
-            found.append(float(np.ravel(variable.get_tensor().numpy())[0]))
-        return found
+            values.append(float(np.ravel(variable.get_tensor().numpy())[0]))
+        return values
 
     def reset(self, executor: Any, reset_program: Any = None) -> None:
         """Set the states to 0.
@@ -90,7 +90,7 @@ class ChunkEvaluator(Evaluator):
             input, label, chunk_scheme, num_chunk_types, excluded_chunk_types
         )
         for suffix, value in (("infer", inferred), ("label", labelled), ("correct", correct)):
-            self._counted(suffix, value, "int64")
+            self._accumulated(suffix, value, "int64")
         self.metrics += [precision, recall, f1]
 
     def eval(self, executor: Any, eval_program: Any = None) -> tuple[Any, Any, Any]:
@@ -103,14 +103,14 @@ class ChunkEvaluator(Evaluator):
 
 
 class EditDistance(Evaluator):
-    """The mean edit distance, and the share of sequences with errors, over several runs.
+    """The mean edit distance and the fraction of sequences with errors, over several runs.
 
     Parameters
     ----------
     input, label : Variable
         Tokens, of sequences.
     ignored_tokens : list of int, optional
-        Taken out before they are compared.
+        Removed before the comparison.
     """
 
     def __init__(self, input: Variable, label: Variable, ignored_tokens: list[int] | None = None) -> None:
@@ -118,13 +118,13 @@ class EditDistance(Evaluator):
         distances, count = layers.edit_distance(input, label, ignored_tokens=ignored_tokens)
         zero = layers.fill_constant([1], "float32", 0.0)
         differs = layers.cast(layers.greater_than(distances, zero), "float32")
-        self._counted("total", layers.reduce_sum(distances), "float32")
-        self._counted("count", count, "int64")
-        self._counted("wrong", layers.reduce_sum(differs), "int64")
+        self._accumulated("total", layers.reduce_sum(distances), "float32")
+        self._accumulated("count", count, "int64")
+        self._accumulated("wrong", layers.reduce_sum(differs), "int64")
         self.metrics += [layers.mean(distances), layers.mean(differs)]
 
     def eval(self, executor: Any, eval_program: Any = None) -> tuple[Any, Any]:
-        """The mean distance and the share of sequences that differ, each an array of one number."""
+        """The mean distance and the fraction of sequences that differ, each an array of one number."""
         total, count, wrong = self._values()
         if not count:
             raise ProgramError("EditDistance: there were no sequences yet\n  Do: run the program first")

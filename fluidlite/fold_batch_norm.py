@@ -1,4 +1,4 @@
-"""InferenceTranspiler: batch normalisation with fixed statistics becomes part of the convolution in front of it."""
+"""InferenceTranspiler: folds batch normalisation with fixed statistics into the preceding convolution."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fluidlite.program.scope import Scope, global_scope
 
 __all__ = ["InferenceTranspiler"]
 
-_PLAIN = ("NCHW", "NCDHW", "AnyLayout")
-"""Formats of images whose channels are their axis 1."""
+_CHANNELS_FIRST = ("NCHW", "NCDHW", "AnyLayout")
+"""Image formats with channels as axis 1."""
 _CONVOLUTIONS = ("conv2d", "depthwise_conv2d", "conv3d")
 
 
@@ -25,7 +25,7 @@ class InferenceTranspiler:
     """Fluid's transpiler of test programs."""
 
     def transpile(self, program: Program, place: Any, scope: Scope | None = None) -> None:
-        """Fold each batch_norm into the convolution whose output, or that plus a bias, it alone reads.
+        """Fold each batch_norm into a convolution, if it is the only reader of its output, or of that plus a bias.
 
         With Scale s, Bias b, Mean m and Variance v, the filter is multiplied by a = s / sqrt(v + epsilon), and the bias
         becomes (bias - m) a + b, computed in float64. As in Fluid the new values are new variables of the scope: other
@@ -34,10 +34,10 @@ class InferenceTranspiler:
         Parameters
         ----------
         program : Program
-            For inference: ``main.clone(for_test=True)``, or what ``load_inference_model`` gave. What has no value in
-            the scope, or is trained, is left as it is.
+            A test program: ``main.clone(for_test=True)``, or a program of ``load_inference_model``. Operators whose
+            parameters have no value in the scope, or are trained, are not changed.
         place : Place or str
-            Not used: values stay where they lie.
+            Not used: values stay on their places.
         scope : Scope, optional
             Default: the global scope.
 
@@ -57,8 +57,8 @@ class InferenceTranspiler:
                 _fold(block, op, values)
 
 
-def _only_reader(block: Block, name: str, reader: Operator) -> Operator | None:
-    """The operator that makes a value, if ``reader`` alone reads it and it is wanted nowhere else."""
+def _sole_producer(block: Block, name: str, reader: Operator) -> Operator | None:
+    """The operator that writes a value, if ``reader`` is its only use."""
     program = block.program
     readers = [op for each in program.blocks for op in each.ops if name in op.input_arg_names]
     writers = [op for each in program.blocks for op in each.ops if name in op.output_arg_names]
@@ -70,10 +70,10 @@ def _only_reader(block: Block, name: str, reader: Operator) -> Operator | None:
 
 def _value(block: Block, scope: Scope, name: str) -> np.ndarray[Any, Any] | None:
     """The value of a persistable variable in float64; None if it has none."""
-    variable, found = block.vars.get(name), scope.find_var(name)
-    if variable is None or not variable.persistable or found is None or not found.get_tensor().initialized:
+    variable, holder = block.vars.get(name), scope.find_var(name)
+    if variable is None or not variable.persistable or holder is None or not holder.get_tensor().initialized:
         return None
-    return found.get_tensor().numpy().astype(np.float64)
+    return holder.get_tensor().numpy().astype(np.float64)
 
 
 def _uses(block: Block, name: str) -> int:
@@ -82,34 +82,34 @@ def _uses(block: Block, name: str) -> int:
 
 def _fold(block: Block, norm: Operator, scope: Scope) -> None:
     add: Operator | None = None
-    made = _only_reader(block, norm.input("X")[0], norm)
-    if made is not None and made.type == "elementwise_add" and made.attrs["axis"] == 1:
-        add, bias_name = made, made.input("Y")[0]
-        made = _only_reader(block, add.input("X")[0], add)
-    if made is None or made.type not in _CONVOLUTIONS or made.attrs["data_format"] not in _PLAIN:
+    conv = _sole_producer(block, norm.input("X")[0], norm)
+    if conv is not None and conv.type == "elementwise_add" and conv.attrs["axis"] == 1:
+        add, bias_name = conv, conv.input("Y")[0]
+        conv = _sole_producer(block, add.input("X")[0], add)
+    if conv is None or conv.type not in _CONVOLUTIONS or conv.attrs["data_format"] not in _CHANNELS_FIRST:
         return
-    if norm.attrs["data_layout"] != "NCHW" or made.input("Bias") or made.input("ResidualData"):
+    if norm.attrs["data_layout"] != "NCHW" or conv.input("Bias") or conv.input("ResidualData"):
         return
-    filter_name = made.input("Filter")[0]
+    filter_name = conv.input("Filter")[0]
     names = [filter_name, *(norm.input(slot)[0] for slot in ("Scale", "Bias", "Mean", "Variance"))]
     values = [_value(block, scope, name) for name in names]
-    own = 0.0 if add is None else _value(block, scope, bias_name)
-    if any(value is None for value in values) or own is None or _uses(block, filter_name) != 1:
+    old_bias = 0.0 if add is None else _value(block, scope, bias_name)
+    if any(value is None for value in values) or old_bias is None or _uses(block, filter_name) != 1:
         return
-    if add is not None and (_uses(block, bias_name) != 1 or np.ndim(own) != 1):
+    if add is not None and (_uses(block, bias_name) != 1 or np.ndim(old_bias) != 1):
         return
     weight, scale, shift, mean, variance = (value for value in values if value is not None)
     factor = scale / np.sqrt(variance + norm.attrs["epsilon"])
-    bias = (own - mean) * factor + shift
+    bias = (old_bias - mean) * factor + shift
     folded = _variable(block, scope, filter_name, weight * factor.reshape(-1, *(1,) * (weight.ndim - 1)))
-    made.rename_input(filter_name, folded)
+    conv.rename_input(filter_name, folded)
     out = norm.output("Y")[0]
     if add is None:
         shifted = _variable(block, scope, filter_name, bias, ".folded_bias")
         block.insert_op(
             block.ops.index(norm),
             "elementwise_add",
-            {"X": made.output("Output")[0], "Y": shifted},
+            {"X": conv.output("Output")[0], "Y": shifted},
             {"Out": out},
             {"axis": 1},
         )
@@ -120,11 +120,11 @@ def _fold(block: Block, norm: Operator, scope: Scope) -> None:
 
 
 def _variable(block: Block, scope: Scope, like: str, value: np.ndarray[Any, Any], suffix: str = ".folded") -> str:
-    """A new variable with that value, of the dtype of another one and where that lies."""
-    found = scope.find_var(like)
-    assert found is not None
-    tensor, name = found.get_tensor(), unique_name.generate(like + suffix)
-    while block.has_var(name) or scope.find_var(name) is not None:  # of a program that was loaded
+    """Create a variable with a value, of the dtype and on the place of another variable; return its name."""
+    holder = scope.find_var(like)
+    assert holder is not None
+    tensor, name = holder.get_tensor(), unique_name.generate(like + suffix)
+    while block.has_var(name) or scope.find_var(name) is not None:  # names of a loaded program
         name = unique_name.generate(like + suffix)
     block.create_var(name, value.shape, tensor.dtype, persistable=True, stop_gradient=True)
     scope.var(name).get_tensor().set(value.astype(NUMPY[tensor.dtype]), tensor.place)

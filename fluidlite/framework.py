@@ -1,4 +1,4 @@
-"""Fluid's names of ``fluid.framework``; what they name lives in ``fluidlite.program`` and ``fluidlite.compat``."""
+"""Fluid's names of ``fluid.framework``, defined in ``fluidlite.program`` and ``fluidlite.compat``."""
 
 from typing import Any as _Any
 
@@ -38,12 +38,12 @@ def is_compiled_with_cuda() -> bool:
 
 
 def get_all_op_protos() -> list[_OpProto]:
-    """The definitions of all operators, as ``fluid.op_proto`` shows one."""
+    """The definitions of all operators, in the form of ``fluid.op_proto``."""
     return [_op_proto(op.type) for op in _ops]
 
 
 def dtype_is_floating(dtype: _Any) -> bool:
-    """Whether a data type is one of floats."""
+    """Whether a data type is a floating-point type."""
     return _is_float(convert_np_dtype_to_dtype_(dtype))
 
 
@@ -53,7 +53,7 @@ def get_var(name: str, program: Program | None = None) -> Variable:
 
 
 def load_op_library(lib_filename: str) -> None:
-    """Refuse: a library of compiled operators of Paddle cannot be loaded.
+    """Raise ProgramError: libraries of Paddle's compiled operators cannot be loaded.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""``fluid.graphviz``: graphs as text in Graphviz's DOT language, which ``dot -Tpng`` draws. Nothing is executed."""
+"""``fluid.graphviz``: graphs in Graphviz's DOT language, for ``dot -Tpng``. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _attributes(attrs: dict[str, Any]) -> str:
 
 
 class Node:
-    """A node of a graph: a label, a name of its own, and attributes of DOT."""
+    """A node of a graph: label, unique name, and DOT attributes."""
 
     def __init__(self, label: str, name: str, attrs: dict[str, Any]) -> None:
         self.label, self.name, self.attrs = label, name, attrs
@@ -31,7 +31,7 @@ class Node:
 
 
 class Edge:
-    """An edge from a node to another."""
+    """A directed edge."""
 
     def __init__(self, source: Node, target: Node, attrs: dict[str, Any]) -> None:
         self.source, self.target, self.attrs = source, target, attrs
@@ -57,19 +57,19 @@ class Graph:
 
     def node(self, label: str, prefix: str = "node", description: str = "", **attrs: Any) -> Node:
         """Add a node."""
-        made = Node(
+        node = Node(
             label, f"{prefix}_{len(self.nodes)}", {**({"tooltip": description} if description else {}), **attrs}
         )
-        self.nodes.append(made)
-        return made
+        self.nodes.append(node)
+        return node
 
     add_node = node
 
     def edge(self, source: Node, target: Node, **attrs: Any) -> Edge:
         """Add an edge."""
-        made = Edge(source, target, attrs)
-        self.edges.append(made)
-        return made
+        edge = Edge(source, target, attrs)
+        self.edges.append(edge)
+        return edge
 
     add_edge = edge
 

@@ -1,4 +1,4 @@
-"""Initializers: each appends one operator to the startup program, which gives a parameter its first value."""
+"""Initializers: each appends one operator to the startup program that computes a parameter's initial value."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def force_init_on_cpu() -> bool:
 def init_on_cpu() -> Iterator[None]:
     """Mark constants that are appended inside with the hint ``force_cpu``.
 
-    It is Fluid's; where a parameter lives is the executor's matter, and ``device_guard`` puts operators elsewhere.
+    Fluid has this hint; here the executor decides the place of parameters, and ``device_guard`` that of operators.
     """
     token = _forced.set(True)
     try:
@@ -63,10 +63,10 @@ def init_on_cpu() -> Iterator[None]:
 
 
 class Initializer:
-    """Base of all initializers; one is called with a variable and the block to append to."""
+    """Base of all initializers, which are called with a variable and the block to append to."""
 
     def __call__(self, var: Variable, block: Block) -> Operator:
-        """Append the operator that gives ``var`` its first value."""
+        """Append the operator that computes the initial value of ``var``."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it initializes")
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class Initializer:
 
 
 def _fans(var: Variable) -> tuple[int, int]:
-    """How many inputs and outputs a unit of the weight has; trailing dims are a filter's field."""
+    """Return fan-in and fan-out of a weight; trailing dims are a filter's receptive field."""
     dims = var.shape
     if len(dims) < 2:
         size = max(1, prod(dims))
@@ -96,13 +96,13 @@ def _append(initializer: Initializer, type: str, var: Variable, block: Block, **
 
 
 class ConstantInitializer(Initializer):
-    """One value everywhere.
+    """A constant value.
 
     Parameters
     ----------
     value : float
     force_cpu : bool
-        Kept as a hint, for Fluid's sake: where a parameter lives is the executor's matter.
+        A hint of Fluid, stored only: the executor decides the place of parameters.
     """
 
     def __init__(self, value: float = 0.0, force_cpu: bool = False) -> None:
@@ -120,7 +120,7 @@ class ConstantInitializer(Initializer):
 class UniformInitializer(Initializer):
     """Uniform in [low, high); ``seed`` 0 means the startup program's seed.
 
-    Of the elements, row by row, ``diag_num`` become ``diag_val``; ``diag_step`` others lie between two of them.
+    In row-major order, ``diag_num`` elements are set to ``diag_val``, with ``diag_step`` others between them.
     """
 
     def __init__(
@@ -169,19 +169,19 @@ class NormalInitializer(Initializer):
 
 
 class TruncatedNormalInitializer(NormalInitializer):
-    """As Normal, with nothing beyond two standard deviations of the mean."""
+    """As Normal, truncated at two standard deviations from the mean."""
 
     _type = "truncated_gaussian_random"
 
 
 def _fan(initializer: str, argument: str, value: float | None) -> float | None:
-    """Return how many inputs or outputs are said to be there; None is left to the variable's dims."""
+    """Check a user's fan-in or fan-out; None: from the variable's dims."""
     if value is None:
         return None
-    found = number(f"initializer.{initializer}: {argument}", value)
-    if not 0 <= found < inf:
+    fan = number(f"initializer.{initializer}: {argument}", value)
+    if not 0 <= fan < inf:
         raise ProgramError(f"initializer.{initializer}: {argument} is {value}; expected a number of 0 or more")
-    return found
+    return fan
 
 
 class XavierInitializer(Initializer):
@@ -192,7 +192,7 @@ class XavierInitializer(Initializer):
     uniform : bool
         Uniform in +-sqrt(6 / (fan_in + fan_out)), else normal.
     fan_in, fan_out : float or None
-        None: as the variable's dims say.
+        None: from the variable's dims.
     seed : int
         0: the startup program's.
     """
@@ -207,8 +207,8 @@ class XavierInitializer(Initializer):
             raise ProgramError("initializer.Xavier: fan_in and fan_out are 0; expected one above it")
 
     def __call__(self, var: Variable, block: Block) -> Operator:
-        given = self._fan_in, self._fan_out
-        total = sum(fan if said is None else said for said, fan in zip(given, _fans(var), strict=True))
+        user_fans = self._fan_in, self._fan_out
+        total = sum(fan if user_fan is None else user_fan for user_fan, fan in zip(user_fans, _fans(var), strict=True))
         return _spread(self, var, block, 2.0 / total, self._uniform, self._seed)
 
 
@@ -220,7 +220,7 @@ class MSRAInitializer(Initializer):
     uniform : bool
         Uniform in +-sqrt(6 / fan_in), else normal.
     fan_in : float or None
-        None: as the variable's dims say.
+        None: from the variable's dims.
     seed : int
         0: the startup program's.
     """
@@ -246,7 +246,7 @@ def _spread(
 
 
 class NumpyArrayInitializer(Initializer):
-    """The values of an array, which are kept in the startup program; they are converted to the variable's dtype.
+    """The values of an array, stored in the startup program and converted to the variable's dtype.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ class NumpyArrayInitializer(Initializer):
 
 
 class BilinearInitializer(Initializer):
-    """The weight [channels out, channels in, size, size] of a transposed convolution that enlarges images.
+    """The weight [output channels, input channels, size, size] of a transposed convolution that upsamples images.
 
     Every channel holds the same filter of bilinear interpolation. With stride ``factor`` the size is
     ``2 * factor - factor % 2`` and the padding ``ceil((factor - 1) / 2)``.
@@ -296,40 +296,42 @@ def _append_values(values: np.ndarray[Any, Any], var: Variable, block: Block) ->
 
 
 def value_attrs(values: np.ndarray[Any, Any], dtype: str) -> dict[str, Any]:
-    """The attributes of an assign_value operator that makes ``values`` in ``dtype``."""
+    """The attributes of an assign_value operator for ``values`` in ``dtype``."""
     flat = values.ravel()
     if is_float(dtype):
         return {"shape": list(values.shape), "dtype": dtype, "fp32_values": flat.astype(np.float64).tolist()}
-    with np.errstate(invalid="ignore"):  # what does not fit differs from its own conversion
-        whole = flat.astype(bool if dtype == "bool" else np.int64)
-    if not np.array_equal(whole, flat):
+    with np.errstate(invalid="ignore"):  # values that do not fit differ after conversion
+        integers = flat.astype(bool if dtype == "bool" else np.int64)
+    if not np.array_equal(integers, flat):
         raise DtypeError(f"the values are {flat.dtype}, and not all of them can be {dtype}")
-    return {"shape": list(values.shape), "dtype": dtype, "int32_values": whole.astype(np.int64).tolist()}
+    return {"shape": list(values.shape), "dtype": dtype, "int32_values": integers.astype(np.int64).tolist()}
 
 
 def set_global_initializer(weight_init: Initializer | None, bias_init: Initializer | None = None) -> None:
-    """Give parameters of layers that are made from now on other initialisers where neither user nor layer names one.
+    """Set the default initialisers of new layers' parameters, where neither user nor layer names one.
 
     Parameters
     ----------
     weight_init : Initializer or None
-        In place of Xavier's; None: Xavier's again.
+        Replaces Xavier's; None: Xavier's.
     bias_init : Initializer or None
-        In place of 0; None: 0 again.
+        Replaces 0; None: 0.
 
     Raises
     ------
     ProgramError
-        One is no initialiser; then both stay as they were.
+        One is no initialiser; then neither is changed.
     """
-    for name, given in (("weight_init", weight_init), ("bias_init", bias_init)):
-        if given is not None and not isinstance(given, Initializer):
-            raise ProgramError(f"set_global_initializer: {name} is {given!r:.80}; expected an initialiser, or None")
+    for name, initializer in (("weight_init", weight_init), ("bias_init", bias_init)):
+        if initializer is not None and not isinstance(initializer, Initializer):
+            raise ProgramError(
+                f"set_global_initializer: {name} is {initializer!r:.80}; expected an initialiser, or None"
+            )
     _global[:] = [weight_init, bias_init]
 
 
 def global_initializers() -> tuple[Initializer | None, Initializer | None]:
-    """What :func:`set_global_initializer` was given, of weights and of biases."""
+    """The initialisers of :func:`set_global_initializer`, for weights and for biases."""
     return _global[0], _global[1]
 
 

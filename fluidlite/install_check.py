@@ -1,4 +1,4 @@
-"""``fluid.install_check``: whether a program trains here."""
+"""``fluid.install_check``: a small training on each place."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fluidlite.program.scope import Scope, scope_guard
 __all__ = ["run_check"]
 
 
-def _trains(place: Any) -> bool:
-    """Whether two steps on the place give what arithmetic says."""
+def _trains_correctly(place: Any) -> bool:
+    """Whether two training steps on the place give the exact result."""
     with program_guard(Program(), startup := Program()), scope_guard(Scope()), unique_name.guard():
         x = layers.data("x", [2])
         out = layers.fc(x, 1, param_attr=ParamAttr(initializer=Constant(0.5)), bias_attr=False)
@@ -29,8 +29,8 @@ def _trains(place: Any) -> bool:
         exe = Executor(place)
         exe.run(startup)
         feed = {"x": np.asarray([[2.0, 4.0]], "float32")}
-        found = [float(np.ravel(exe.run(loss.block.program, feed=feed, fetch_list=[loss])[0])[0]) for _ in range(2)]
-    return found == [3.0, 3.0 - 0.25 * (4 + 16)]
+        losses = [float(np.ravel(exe.run(loss.block.program, feed=feed, fetch_list=[loss])[0])[0]) for _ in range(2)]
+    return losses == [3.0, 3.0 - 0.25 * (4 + 16)]
 
 
 def run_check() -> None:
@@ -44,7 +44,7 @@ def run_check() -> None:
     broken = []
     for place in devices.places():
         try:
-            why = "" if _trains(place) else ": wrong numbers"
+            why = "" if _trains_correctly(place) else ": wrong numbers"
         except FluidError as exc:
             why = f": {exc}"
         sys.stdout.write(f"{place}: {'works' if not why else 'does not work' + why}\n")

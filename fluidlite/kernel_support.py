@@ -1,4 +1,4 @@
-"""What the built-in devices and hand-written kernels use beside the plugin API.
+"""Internal API of the built-in devices and hand-written kernels, in addition to the plugin API.
 
 It may change with any version: plugins import ``fluidlite.plugin`` and ``fluidlite.expr`` only.
 """

@@ -1,4 +1,4 @@
-"""What layers share: names, parameters with their first values, bias, activation, checks of arguments."""
+"""Helpers of layers: names, parameters and their initialisation, bias, activation, checks of arguments."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fluidlite.tensor.var_type import dtype_of
 
 
 def refuse(argument: str, value: Any, expected: str, do: str = "", error: type[FluidError] = ProgramError) -> NoReturn:
-    """Raise ``error``: a layer's argument is not what it should be; the layer and the user's line are named."""
+    """Raise ``error`` for a layer's invalid argument, with the layer and the user's source line."""
     line = source_location()
-    shown = str(value) if isinstance(value, Variable) else f"{type(value).__name__} {value!r}"
+    text = str(value) if isinstance(value, Variable) else f"{type(value).__name__} {value!r}"
     raise error(
-        f"{line.api or 'fluidlite'} ({os.path.basename(line.file)}:{line.number}): argument {argument!r} is {shown}; "
+        f"{line.api or 'fluidlite'} ({os.path.basename(line.file)}:{line.number}): argument {argument!r} is {text}; "
         f"expected {expected}." + (f"\n  Do: {do}" if do else "")
     )
 
@@ -77,16 +77,16 @@ def check_float(argument: str, value: Any) -> float:
 
 def check_bool(argument: str, value: Any) -> bool:
     """Return a bool, or raise."""
-    found = as_truth(value)
-    if found is None:
+    result = as_truth(value)
+    if result is None:
         refuse(argument, value, "True or False")
-    return found
+    return result
 
 
 def check_function(
     argument: str, value: Any, expected: str = "a function", error: type[FluidError] = ProgramError
 ) -> Any:
-    """Return a function, or None where ``expected`` ends so, or raise."""
+    """Return a function, or None if ``expected`` ends with "or None"; else raise."""
     if not callable(value) and not (value is None and expected.endswith("or None")):
         refuse(argument, value, expected, error=error)
     return value
@@ -95,12 +95,12 @@ def check_function(
 # The helper --------------------------------------------------------------------------------------------------------
 
 
-_MOST_RESULTS = 65_536
-"""Variables that one operator makes: a number above that is a slip, and would take all memory."""
+_MAX_RESULTS = 65_536
+"""Maximum number of an operator's output variables: a larger one is a mistake, and would exhaust the memory."""
 
 
 class LayerHelper:
-    """One use of a layer.
+    """Builds one call of a layer.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class LayerHelper:
 
     @property
     def startup_program(self) -> Program:
-        """The program that initialises."""
+        """The startup program."""
         return default_startup_program()
 
     @property
@@ -168,7 +168,7 @@ class LayerHelper:
         return dtype
 
     def iter_inputs_and_params(self, argument: str = "input") -> Iterator[tuple[Variable, ParamAttr | bool]]:
-        """Each input with what was said of its parameter."""
+        """Each input with the attributes of its parameter."""
         variables = self.multiple_input(argument)
         attr = ParamAttr.to_attr(self.kwargs.get("param_attr"))
         if isinstance(attr, list):
@@ -183,26 +183,26 @@ class LayerHelper:
 
     @property
     def param_attr(self) -> ParamAttr | bool | list[ParamAttr | bool]:
-        """What the user said of the weights."""
+        """The user's attributes of the weights."""
         return ParamAttr.to_attr(self.kwargs.get("param_attr"))
 
     @property
     def bias_attr(self) -> ParamAttr | bool | list[ParamAttr | bool]:
-        """What the user said of the bias."""
+        """The user's attributes of the bias."""
         return ParamAttr.to_attr(self.kwargs.get("bias_attr"))
 
     # Variables
 
     def create_variable_for_type_inference(self, dtype: Any = None, stop_gradient: bool = False) -> Variable:
-        """A variable for a result, ``fc_0.tmp_0``; the operator that writes it says its dims and dtype."""
+        """A variable for a result, ``fc_0.tmp_0``; the operator that writes it determines dims and dtype."""
         return self.block.create_temporary(prefix=self.name + ".tmp", stop_gradient=stop_gradient)
 
     create_tmp_variable = create_variable_for_type_inference
 
     def create_variables(self, argument: str, count: int) -> list[Variable]:
-        """Variables for ``count`` results; ``argument`` asked for so many."""
-        if count > _MOST_RESULTS:
-            refuse(argument, count, f"at most {_MOST_RESULTS:,} results", error=AttributeValueError)
+        """Variables for ``count`` results, a number that the user gave as ``argument``."""
+        if count > _MAX_RESULTS:
+            refuse(argument, count, f"at most {_MAX_RESULTS:,} results", error=AttributeValueError)
         return [self.create_variable_for_type_inference() for _ in range(count)]
 
     def create_variable(self, **options: Any) -> Variable:
@@ -216,7 +216,7 @@ class LayerHelper:
         return self.main_program.global_block().create_var(persistable=persistable, **options)
 
     def set_variable_initializer(self, var: Variable, initializer: Initializer) -> Variable:
-        """Give a persistable variable its first value in the startup program, once."""
+        """Initialise a persistable variable in the startup program, once."""
         block = self.startup_program.global_block()
         duplicate = block.create_var(var.name, shape=var.shape, dtype=var.dtype, persistable=True)
         if not any(var.name in op.output_arg_names for op in block.ops):
@@ -266,7 +266,7 @@ class LayerHelper:
         return parameter
 
     def _normalised_weight(self, attr: WeightNormParamAttr, shape: Sequence[int], dtype: str) -> Any:
-        """Declare the direction and the length of a weight; return the weight, which operators make of them."""
+        """Declare the direction v and the length g of a weight; return the weight that operators compute from them."""
         dim, rank = attr.dim, len(shape)
         if dim is not None and not -rank <= dim < rank:
             refuse("dim", dim, f"a dim of the weight, which is {list(shape)}")
@@ -304,7 +304,7 @@ class LayerHelper:
     # Bias and activation
 
     def append_bias_op(self, input_var: Variable, dim_start: int = 1, dim_end: int | None = None) -> Variable:
-        """Add a bias of dims ``input_var.shape[dim_start:dim_end]``, unless the user said ``bias_attr=False``."""
+        """Add a bias of dims ``input_var.shape[dim_start:dim_end]``, unless ``bias_attr`` is False."""
         attr: Any = self.bias_attr
         if attr is False:
             return input_var
@@ -326,7 +326,7 @@ class LayerHelper:
 
 
 def _check_activation(act: Any) -> None:
-    """Refuse what ``act`` cannot be, before anything is appended."""
+    """Check ``act`` before anything is appended."""
     if act is None:
         return
     type = act.get("type") if isinstance(act, Mapping) else act
@@ -338,11 +338,11 @@ def _check_activation(act: Any) -> None:
         refuse("act", act, f"an activation's name ({str(exc).splitlines()[0]})", error=AttributeValueError)
 
 
-# Weights of given norm ---------------------------------------------------------------------------------------------
+# Weight normalisation ----------------------------------------------------------------------------------------------
 
 
 class _Norms(Initializer):
-    """The norms of another parameter."""
+    """Initializes a parameter with the norms of another one."""
 
     def __init__(self, name: str, axis: int | None) -> None:
         self.name, self.axis = name, axis

@@ -1,4 +1,4 @@
-"""Making tensors of sequences (LoD tensors)."""
+"""Creating tensors of sequences (LoD tensors)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _RANDOM = "create_random_int_lodtensor"
 
 
 def create_lod_tensor(data: Any, recursive_seq_lens: Lengths, place: PlaceLike) -> Tensor:
-    """Make a LoD tensor.
+    """Create a LoD tensor.
 
     Parameters
     ----------
     data : array, Tensor, or list of sequences
-        An array holds all sequences one after another. A list holds one list of numbers (or rows) a sequence
+        An array holds the concatenated sequences. A list holds one list of numbers (or rows) for each sequence
         of the lowest level; numbers become rows of one element.
     recursive_seq_lens : list of lists
         LENGTHS, coarsest level first: ``[[2, 3]]`` is two sequences, of 2 and of 3 rows.
@@ -62,7 +62,7 @@ def create_lod_tensor(data: Any, recursive_seq_lens: Lengths, place: PlaceLike) 
 def create_random_int_lodtensor(
     recursive_seq_lens: Lengths, base_shape: Sequence[int], place: PlaceLike, low: int, high: int
 ) -> Tensor:
-    """Make a LoD tensor of random int64 numbers from ``low`` to ``high``, both included.
+    """Create a LoD tensor of random int64 numbers from ``low`` to ``high``, both included.
 
     ``base_shape`` is the dims of one row.
     """

@@ -1,4 +1,4 @@
-"""Metrics that are kept on the host, batch by batch."""
+"""Metrics that accumulate on the host, batch by batch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Array = np.ndarray[Any, Any]
 
 
 class MetricBase:
-    """A metric: ``update`` takes a batch, ``eval`` gives the value so far, ``reset`` starts again.
+    """A metric: ``update`` adds a batch, ``eval`` returns the value so far, ``reset`` starts again.
 
-    State is what a subclass keeps in public attributes of number or array type.
+    Its state is all public attributes of number or array type.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -26,8 +26,8 @@ class MetricBase:
         return self._name
 
     def _states(self) -> dict[str, Any]:
-        kept = (int, float, np.number, np.ndarray)
-        return {k: v for k, v in vars(self).items() if not k.startswith("_") and isinstance(v, kept)}
+        state_types = (int, float, np.number, np.ndarray)
+        return {k: v for k, v in vars(self).items() if not k.startswith("_") and isinstance(v, state_types)}
 
     def reset(self) -> None:
         """Set the state back to zero."""
@@ -39,7 +39,7 @@ class MetricBase:
         return {"name": self._name, "states": dict(self._states())}
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Take one batch."""
+        """Add one batch."""
         raise NotImplementedError(f"{type(self).__name__} must define update")
 
     def eval(self) -> Any:
@@ -48,7 +48,7 @@ class MetricBase:
 
 
 class CompositeMetric(MetricBase):
-    """Several metrics that take the same batches."""
+    """Several metrics that are updated with the same batches."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -66,7 +66,7 @@ class CompositeMetric(MetricBase):
             metric.reset()
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Give a batch to all."""
+        """Update all metrics with a batch."""
         for metric in self._metrics:
             metric.update(preds, labels)
 
@@ -76,7 +76,7 @@ class CompositeMetric(MetricBase):
 
 
 def _binary(preds: Any, labels: Any, who: MetricBase) -> tuple[Array, Array]:
-    """Which predictions, rounded, are 1, and which labels are; flat, of one length."""
+    """Return masks of the predictions that round to 1 and of the labels that are 1; flat, of equal length."""
     predicted, truth = _numbers(f"{who}: predictions", preds), _numbers(f"{who}: labels", labels)
     if predicted.size != truth.size:
         raise ProgramError(f"{who}: {predicted.size} predictions, but {truth.size} labels")
@@ -92,18 +92,18 @@ def _numbers(what: str, value: Any) -> Array:
 
 
 def _count(who: MetricBase, what: str, value: Any) -> int:
-    """Return a count, which may be an array of one, or raise."""
+    """Return a count, a number or an array of one element, or raise."""
     try:
-        (found,) = exact_ints(np.asarray(value).ravel().tolist())
+        (count,) = exact_ints(np.asarray(value).ravel().tolist())
     except (TypeError, ValueError, OverflowError):
-        found = -1
-    if found < 0:
+        count = -1
+    if count < 0:
         raise ProgramError(f"{who}: {what} is {value!r:.80}; expected a whole number of 0 or more")
-    return found
+    return count
 
 
 class Precision(MetricBase):
-    """Of what was predicted 1, the part that is 1. Predictions are probabilities of class 1."""
+    """The fraction of positive predictions that are correct. Predictions are probabilities of class 1."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -111,19 +111,19 @@ class Precision(MetricBase):
         self.fp = 0
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Take predictions and labels of a batch."""
+        """Add predictions and labels of a batch."""
         predicted, truth = _binary(preds, labels, self)
         self.tp += int(np.sum(predicted & truth))
         self.fp += int(np.sum(predicted & ~truth))
 
     def eval(self) -> float:
-        """The precision; 0 if nothing was predicted 1."""
+        """The precision; 0 without positive predictions."""
         positive = self.tp + self.fp
         return self.tp / positive if positive else 0.0
 
 
 class Recall(MetricBase):
-    """Of what is 1, the part that was predicted 1. Predictions are probabilities of class 1."""
+    """The fraction of positive samples that were predicted. Predictions are probabilities of class 1."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -131,19 +131,19 @@ class Recall(MetricBase):
         self.fn = 0
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Take predictions and labels of a batch."""
+        """Add predictions and labels of a batch."""
         predicted, truth = _binary(preds, labels, self)
         self.tp += int(np.sum(predicted & truth))
         self.fn += int(np.sum(~predicted & truth))
 
     def eval(self) -> float:
-        """The recall; 0 if nothing is 1."""
+        """The recall; 0 without positive samples."""
         relevant = self.tp + self.fn
         return self.tp / relevant if relevant else 0.0
 
 
 class Accuracy(MetricBase):
-    """The weighted mean of batches' accuracies, such as ``layers.accuracy`` gives."""
+    """The weighted mean of batches' accuracies, such as those of ``layers.accuracy``."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -151,7 +151,7 @@ class Accuracy(MetricBase):
         self.weight = 0.0
 
     def update(self, value: Any, weight: Any) -> None:
-        """Take the accuracy of a batch, and how many samples it has."""
+        """Add the accuracy of a batch, weighted by its number of samples."""
         rate, count = np.asarray(value), np.asarray(weight)
         if (
             rate.dtype.kind not in "biuf"
@@ -174,7 +174,7 @@ class Accuracy(MetricBase):
 
 
 class ChunkEvaluator(MetricBase):
-    """Precision, recall and F1 of chunks, of the counts that ``layers.chunk_eval`` gives."""
+    """Precision, recall and F1 of chunks, from the counts of ``layers.chunk_eval``."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -183,13 +183,13 @@ class ChunkEvaluator(MetricBase):
         self.num_correct_chunks = 0
 
     def update(self, num_infer_chunks: Any, num_label_chunks: Any, num_correct_chunks: Any) -> None:
-        """Take the counts of a batch."""
-        given = {
+        """Add the counts of a batch."""
+        arguments = {
             "num_infer_chunks": num_infer_chunks,
             "num_label_chunks": num_label_chunks,
             "num_correct_chunks": num_correct_chunks,
         }
-        counts = {name: _count(self, name, value) for name, value in given.items()}
+        counts = {name: _count(self, name, value) for name, value in arguments.items()}
         self.num_infer_chunks += counts["num_infer_chunks"]
         self.num_label_chunks += counts["num_label_chunks"]
         self.num_correct_chunks += counts["num_correct_chunks"]
@@ -204,7 +204,7 @@ class ChunkEvaluator(MetricBase):
 
 
 class EditDistance(MetricBase):
-    """The mean distance of sequences, and the rate of those that are wrong, of what ``layers.edit_distance`` gives."""
+    """The mean distance and the error rate of sequences, from the results of ``layers.edit_distance``."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -213,14 +213,14 @@ class EditDistance(MetricBase):
         self.instance_error = 0
 
     def update(self, distances: Any, seq_num: Any) -> None:
-        """Take the distances of a batch, and its number of sequences."""
+        """Add the distances of a batch and its number of sequences."""
         array = _numbers(f"{self}: distances", distances)
         self.seq_num += _count(self, "seq_num", seq_num)
         self.total_distance += float(np.sum(array))
         self.instance_error += int(np.sum(array > 0))
 
     def eval(self) -> tuple[float, float]:
-        """Mean distance, and the part of the sequences whose distance is not 0."""
+        """The mean distance, and the fraction of sequences whose distance is not 0."""
         if not self.seq_num:
             raise ProgramError(f"{self} has no batch yet\n  Do: call update first")
         return self.total_distance / self.seq_num, self.instance_error / self.seq_num
@@ -235,7 +235,7 @@ class Auc(MetricBase):
     curve : str
         ``"ROC"``; as in Fluid, ``"PR"`` gives the same area.
     num_thresholds : int
-        How many buckets; their width bounds the error.
+        Number of buckets; their width bounds the error.
     """
 
     def __init__(self, name: str | None = None, curve: str = "ROC", num_thresholds: int = 4095) -> None:
@@ -260,7 +260,7 @@ class Auc(MetricBase):
         return [int(n) for n in self.negatives]
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Take scores of class 1, as [rows], [rows, 1] or (class 0, class 1) as [rows, 2], and labels."""
+        """Add labels and scores of class 1, as [rows] or [rows, 1], or of both classes as [rows, 2]."""
         scores, truth = _numbers(f"{self}: predictions", preds), np.asarray(labels).ravel()
         if scores.ndim > 2 or (scores.ndim == 2 and scores.shape[1] > 2):
             raise ProgramError(f"{self}: predictions have dims {list(scores.shape)}; expected [rows, 2] or [rows, 1]")

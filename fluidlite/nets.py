@@ -1,4 +1,4 @@
-"""Nets: layers that often come together."""
+"""Nets: common combinations of layers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def img_conv_group(
     pool_type: str = "max",
     use_cudnn: bool = True,
 ) -> Variable:
-    """Return ``pool2d`` of several ``conv2d``, each with batch normalisation and dropout if wanted.
+    """Return ``pool2d`` of several ``conv2d``, each optionally with batch normalisation and dropout.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def scaled_dot_product_attention(
     num_heads : int
         Divides d_k and d_v; with more than one, each of the three is multiplied by a weight first.
     dropout_rate : float
-        Of the attention's weights.
+        Dropout probability of the attention weights.
 
     Returns
     -------
@@ -221,7 +221,7 @@ def scaled_dot_product_attention(
     Raises
     ------
     ProgramError
-        If dims do not go together.
+        If dims do not fit each other.
     """
     for argument, var in (("queries", queries), ("keys", keys), ("values", values)):
         if len(check_variable(argument, var).shape) != 3:
@@ -251,6 +251,6 @@ def scaled_dot_product_attention(
 
 
 def _heads(x: Variable, count: int) -> Variable:
-    """[batch, length, width] -> [batch, head, length, width of a head]."""
+    """Split heads: [batch, length, width] -> [batch, head, length, width of a head]."""
     parts = layers.reshape(x=x, shape=[0, 0, count, x.shape[-1] // count])
     return layers.transpose(parts, perm=[0, 2, 1, 3])

@@ -1,4 +1,4 @@
-"""``op.Operator``: one operator on the tensors of a scope, without a program; as Fluid's operator tests use it."""
+"""``op.Operator``: runs one operator on a scope's tensors, without a program, as Fluid's operator tests do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _names(value: Any) -> list[str]:
 
 
 class Operator:
-    """An operator whose slots name variables of a scope.
+    """An operator on variables of a scope.
 
     Parameters
     ----------
@@ -36,25 +36,25 @@ class Operator:
     >>> fluid.op.Operator("abs", X="x", Out="y").run(scope, fluid.CPUPlace())
     """
 
-    def __init__(self, type: str, **given: Any) -> None:
+    def __init__(self, type: str, **values: Any) -> None:
         definition = ops.get(type)
         self.type = type
-        self.inputs = self._of(definition.inputs, given)
-        self.outputs = self._of(definition.outputs, given)
+        self.inputs = self._of(definition.inputs, values)
+        self.outputs = self._of(definition.outputs, values)
         slots = {*self.inputs, *self.outputs}
-        self.attrs = {name: value for name, value in given.items() if name not in slots}
+        self.attrs = {name: value for name, value in values.items() if name not in slots}
 
     @staticmethod
     def _of(slots: Iterable[Any], values: Mapping[str, Any]) -> dict[str, list[str]]:
         return {slot.name: _names(values[slot.name]) for slot in slots if slot.name in values}
 
     def run(self, scope: Scope, place: PlaceLike) -> None:
-        """Run it on a place; its outputs are then in the scope.
+        """Run it on a place; outputs are written into the scope.
 
         Raises
         ------
         FluidError
-            If the scope has no tensor under the name of an input, or the operator cannot take what it has.
+            If the scope has no tensor for an input, or the operator refuses it.
         """
         from fluidlite.executor import Executor
 
@@ -63,13 +63,13 @@ class Operator:
         program = Program()
         block = program.global_block()
         for name in dict.fromkeys(name for names in self.inputs.values() for name in names):
-            found = scope.find_var(name)
-            if found is None:
+            holder = scope.find_var(name)
+            if holder is None:
                 raise ProgramError(
                     f"operator {self.type}: the scope has no tensor {name!r}"
                     f"\n  Do: scope.var({name!r}).get_tensor().set(array, place)"
                 )
-            tensor = found.get_tensor()
+            tensor = holder.get_tensor()
             block.create_var(name, tuple(tensor.dims), tensor.dtype, persistable=True)
         for name in dict.fromkeys(name for names in self.outputs.values() for name in names):
             if not block.has_var(name):

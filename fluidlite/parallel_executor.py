@@ -1,4 +1,4 @@
-"""``fluid.ParallelExecutor``: several members run a program; an Executor and a CompiledProgram in one."""
+"""``fluid.ParallelExecutor``: data parallel runs, by an Executor and a CompiledProgram."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class ParallelExecutor:
     Parameters
     ----------
     use_cuda : bool
-        All CUDA places; else so many members on the host as Fluid's ``CPU_NUM`` says, or one a core.
+        True: all CUDA places; False: as many members on the host as Fluid's ``CPU_NUM`` says, or one for each core.
     loss_name : str, optional
         The loss that is minimized.
     main_program : Program, optional
         The default main program if left out.
     share_vars_from : ParallelExecutor, optional
-        Whose scope is used.
+        Use the scope of this executor.
     exec_strategy, build_strategy : optional
     num_trainers, trainer_id : int
         Only 1 and 0: several processes are started by mpirun, see docs/data_parallel.md.
@@ -66,7 +66,7 @@ class ParallelExecutor:
 
     @property
     def device_count(self) -> int:
-        """How many members there are."""
+        """The number of members."""
         return self._count
 
     def run(
@@ -83,9 +83,9 @@ class ParallelExecutor:
             Fluid's older name of ``feed``.
         return_numpy : bool
         """
-        given = feed if feed is not None else feed_dict
+        feeds = feed if feed is not None else feed_dict
         return self._executor.run(
-            self._compiled, feed=given, fetch_list=fetch_list, scope=self.scope, return_numpy=return_numpy
+            self._compiled, feed=feeds, fetch_list=fetch_list, scope=self.scope, return_numpy=return_numpy
         )
 
     def drop_local_exe_scopes(self) -> None:

@@ -1,4 +1,4 @@
-"""ParamAttr: what a user says of a layer's parameter."""
+"""ParamAttr: the user's attributes of a layer's parameter."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["ParamAttr", "WeightNormParamAttr"]
 
 
 class ParamAttr:
-    """Name, first value and training of a parameter.
+    """Name, initialisation and training of a parameter.
 
     Parameters
     ----------
     name : str, optional
-        Two layers whose parameters have one name share it. Default: made by the layer (``fc_0.w_0``).
+        Parameters of the same name are shared between layers. Default: a name by the layer (``fc_0.w_0``).
     initializer : Initializer, optional
         Default: Xavier for weights, 0 for biases.
     learning_rate : float
@@ -31,7 +31,7 @@ class ParamAttr:
     gradient_clip : object, optional
         One of ``fluid.clip``'s.
     do_model_average : bool
-        Whether ``ModelAverage`` and ``ExponentialMovingAverage`` take it.
+        Whether ``ModelAverage`` and ``ExponentialMovingAverage`` include it.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class ParamAttr:
             ("regularizer", regularizer, WeightDecayRegularizer),
         ):
             if value is not None and not isinstance(value, kind):
-                shown = f"{type(value).__name__} {value!r}"
-                raise ProgramError(f"ParamAttr: {argument} is {shown}; expected one of fluid.{argument}'s objects")
+                value_text = f"{type(value).__name__} {value!r}"
+                raise ProgramError(f"ParamAttr: {argument} is {value_text}; expected one of fluid.{argument}'s objects")
         self.name = name
         self.initializer = initializer
         self.learning_rate = finite("ParamAttr: learning_rate", learning_rate)
@@ -64,12 +64,12 @@ class ParamAttr:
 
     @staticmethod
     def to_attr(value: Any) -> ParamAttr | bool | list[ParamAttr | bool]:
-        """Read what a layer's ``param_attr`` or ``bias_attr`` may be; False means no parameter.
+        """Convert a layer's ``param_attr`` or ``bias_attr`` to a ParamAttr or a list; False means no parameter.
 
         Raises
         ------
         ProgramError
-            If it is nothing of the kind.
+            If it cannot be converted.
         """
         if value is None or value is True:
             return ParamAttr()
@@ -83,10 +83,10 @@ class ParamAttr:
             return ParamAttr(regularizer=value)
         if isinstance(value, Sequence):
             items: list[ParamAttr | bool] = []
-            for given in value:
-                item = ParamAttr.to_attr(given)
+            for element in value:
+                item = ParamAttr.to_attr(element)
                 if isinstance(item, list):
-                    raise ProgramError(f"a list of parameters' attributes holds {given!r}; expected no list in it")
+                    raise ProgramError(f"a list of parameters' attributes holds {element!r}; expected no list in it")
                 items.append(item)
             return items
         raise ProgramError(
@@ -97,7 +97,7 @@ class ParamAttr:
     _to_attr = to_attr
 
     def copy(self) -> ParamAttr:
-        """A copy that a layer may complete."""
+        """A copy, which a layer completes."""
         other = ParamAttr.__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
@@ -116,7 +116,7 @@ class ParamAttr:
         self.set_default_initializer(global_initializers()[1] or Constant(0.0))
 
     def to_kwargs(self) -> dict[str, Any]:
-        """The options that ``Block.create_parameter`` takes."""
+        """The keyword arguments of ``Block.create_parameter``."""
         return {
             "optimize_attr": {"learning_rate": self.learning_rate},
             "regularizer": self.regularizer,
@@ -130,22 +130,22 @@ class ParamAttr:
 
 
 class WeightNormParamAttr(ParamAttr):
-    """A weight as direction times length (Salimans and Kingma, 2016): w = g v / |v|; g and v are the parameters.
+    """Weight normalisation (Salimans and Kingma, 2016): w = g v / |v|, with g and v as the parameters.
 
-    They are called ``<name>_g`` and ``<name>_v``. v gets the initializer's values, g the norms of v, so that w is v at
-    first.
+    Their names are ``<name>_g`` and ``<name>_v``. v is initialised by the initializer, g with the norms of v, so that w
+    equals v initially.
 
     Parameters
     ----------
     dim : int, optional
-        There is one norm for each index of this dim; None: one norm in all.
+        One norm for each index of this dim; None: a single norm.
     name, initializer, learning_rate, regularizer, trainable, gradient_clip, do_model_average
         As in :class:`ParamAttr`.
 
     Attributes
     ----------
     params_with_weight_norm : collection of Variable
-        The weights of all programs that are still there.
+        The weights of all programs that still exist.
     """
 
     params_with_weight_norm: ClassVar[WeakObjects[Any]] = WeakObjects()

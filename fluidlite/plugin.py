@@ -1,7 +1,7 @@
-"""All that a plugin may use: devices, kernels, operators, libraries, passes, transformers and hooks.
+"""The plugin API: devices, kernels, operators, libraries, passes, transformers and hooks.
 
-Beside it there is ``fluidlite.expr``, the primitives in which operators are said. The version of this module is the
-version of the plugin API; entry points belong to the group ``fluidlite.v1``. Everything else in fluidlite is private.
+The only other public module for plugins is ``fluidlite.expr``, the primitives of operators' expressions. The version of
+this module is the version of the plugin API; entry points belong to the group ``fluidlite.v1``.
 """
 
 import typing as _typing
@@ -61,7 +61,7 @@ from fluidlite.tensor.tensor_spec import Spec as Spec
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """Import what registers samples when a plugin asks for it: a program that runs has no use for samples."""
+    """Import the registration of samples on demand: running programs do not need it."""
     if name in ("Sample", "register_samples"):
         from fluidlite.conformance import samples
 

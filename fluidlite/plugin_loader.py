@@ -1,4 +1,4 @@
-"""Loading of plugins, built-in ones too: one at a time, guarded, staged, kept whole or dropped whole."""
+"""The plugin loader, also for built-in plugins: each plugin's registrations are staged, then committed atomically."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ BUILT_IN = (
 
 @dataclass
 class PluginRecord:
-    """What became of one plugin.
+    """The state of one plugin.
 
     Attributes
     ----------
     name, version : str
     api : int
-        The plugin API that it was written for.
+        The version of the plugin API that it was written for.
     state : str
         ``"loaded"``, ``"failed"`` or ``"mismatch"``.
     brought : dict
         Names by hook: devices, libraries, operators, kernels, passes; the modules of samples.
     error : str
-        The root cause in a line; ``traceback`` has the rest.
+        The root cause in one line; ``traceback`` has the details.
     odd : list of str
-        What was odd while it was loaded, such as a hook without ``@hookimpl``.
+        Problems while it was loaded, such as a hook without ``@hookimpl``.
     """
 
     name: str
@@ -75,8 +75,8 @@ class PluginRecord:
 
     @property
     def notes(self) -> list[str]:
-        """What is odd: while it was loaded, and now, such as a kernel for an operator that nobody declares."""
-        return [*self.odd, *(_odd_now(self) if self.state == "loaded" else ())]
+        """Problems while it was loaded, and current ones, such as a kernel for an undeclared operator."""
+        return [*self.odd, *(_current_problems(self) if self.state == "loaded" else ())]
 
 
 _lock = new_rlock()
@@ -87,9 +87,9 @@ _loaded = False
 
 
 def load_all() -> None:
-    """Load the built-in plugins and those that are installed, once.
+    """Load the built-in and the installed plugins, once.
 
-    One whose package is being imported at this moment, by whoever asks or by another thread, is loaded by the first
+    A plugin whose package is being imported at the moment, by the caller or by another thread, is loaded by the first
     call after that.
     """
     global _loaded
@@ -105,7 +105,7 @@ def load_all() -> None:
             complete = True
             for module in BUILT_IN:
                 name = _built_in_name(module)
-                if name in _records:  # an interrupted load goes on
+                if name in _records:  # loaded before an interrupt
                     continue
                 if plugin_modules.being_imported(module):
                     complete = False
@@ -121,15 +121,15 @@ def _built_in_name(module: str) -> str:
 
 
 def _load_entry_points() -> bool:
-    """Load what is installed; return whether that is all of it."""
+    """Load the installed plugins; return whether none was skipped."""
     complete = True
     for point in sorted(_entry_points(), key=lambda p: (p.group, p.name)):
         version = point.dist.version if point.dist is not None else ""
-        known = _records.get(point.name)
-        if known is not None:
-            if known.origin != point.value:
+        existing = _records.get(point.name)
+        if existing is not None:
+            if existing.origin != point.value:
                 record = PluginRecord(f"{point.name} ({point.value})", version, API, "failed", point.value)
-                record.error = f"its name is taken by the plugin from {known.origin}; it was not imported"
+                record.error = f"its name is taken by the plugin from {existing.origin}; it was not imported"
                 if record.name not in _records:
                     _keep(record)
             continue
@@ -151,32 +151,32 @@ def _module_of(target: str) -> str:
 
 
 def _entry_points() -> Iterable[Any]:
-    from importlib import metadata  # late: it costs as much as all of this package
+    from importlib import metadata  # imported here: it takes as long as all of this package
 
-    found = metadata.entry_points()
+    points = metadata.entry_points()
     prefix = GROUP.rstrip("0123456789")
-    groups = [group for group in found.groups if group.startswith(prefix) and group.removeprefix(prefix).isdecimal()]
-    return [point for group in groups for point in found.select(group=group)]
+    groups = [group for group in points.groups if group.startswith(prefix) and group.removeprefix(prefix).isdecimal()]
+    return [point for group in groups for point in points.select(group=group)]
 
 
 def load(name: str, target: str | ModuleType | Any, version: str = "", built_in: bool = False) -> PluginRecord:
-    """Load one plugin: import it, call its hooks, and keep all that they registered, or nothing.
+    """Load one plugin: import it, call its hooks, and commit all of their registrations, or none.
 
     Parameters
     ----------
     name : str
         Its name in ``fluid.plugins()``.
     target : str or module
-        A module, or where to find one: ``"package.module"``, ``"package.module:object"``.
+        A module, or its location: ``"package.module"``, ``"package.module:object"``.
     version : str
-        What ``fluid.plugins()`` shows.
+        Its version in ``fluid.plugins()``.
     built_in : bool
-        Whether it comes with fluidlite: its kernels may name kinds of devices that are not there.
+        Whether it belongs to fluidlite: its kernels may then name kinds of devices that are not registered.
 
     Returns
     -------
     PluginRecord
-        What became of it; of one that raised, the reason, which is also warned of.
+        Its state; if it raised, with the reason, which is also a warning.
 
     Raises
     ------
@@ -189,7 +189,7 @@ def load(name: str, target: str | ModuleType | Any, version: str = "", built_in:
     with _lock:
         if name in _records:
             raise RegistryError(f"a plugin called {name!r} is loaded already, from {_records[name].origin}")
-        before = getattr(_state, "busy", False)
+        was_busy = getattr(_state, "busy", False)
         _state.busy = True
         if isinstance(target, str):
             plugin_modules.add(_module_of(target), name)
@@ -201,21 +201,21 @@ def load(name: str, target: str | ModuleType | Any, version: str = "", built_in:
             record.brought = stage.names()
         except KeyboardInterrupt:
             raise
-        except BaseException as exc:  # a module that exits takes nobody with it
+        except BaseException as exc:  # also SystemExit of a module
             record.state = "failed"
             record.error = _root_cause(exc)
             import traceback
 
             record.traceback = "".join(traceback.format_exception(exc))
         finally:
-            _state.busy = before
+            _state.busy = was_busy
         plugin_modules.mark_loaded(name)
         _keep(record)
     return record
 
 
 def _root_cause(exc: BaseException) -> str:
-    """The first of the exceptions that led to one, in a line."""
+    """The first exception in the chain of causes, in one line."""
     causes = [exc]
     while (cause := causes[-1].__cause__) is not None and not any(cause is each for each in causes):
         causes.append(cause)
@@ -227,7 +227,7 @@ def _root_cause(exc: BaseException) -> str:
 
 
 def unload(name: str) -> None:
-    """Take back all that a plugin registered."""
+    """Undo all registrations of a plugin."""
     with _lock:
         for undo in reversed(_undo.pop(name, [])):
             undo()
@@ -254,7 +254,7 @@ def _call_hooks(name: str, target: Any, record: PluginRecord) -> Stage:
     try:
         plugin = _resolve(target) if isinstance(target, str) else target
         manager.register(plugin, name)
-        manager.check_pending()  # a misspelt hook is an error, not silence
+        manager.check_pending()  # a misspelt hook is an error
         record.odd += _unmarked_hooks(plugin, manager)
         takers: dict[str, Callable[[Any], None]] = {
             "register_devices": lambda item: take_device(stage, item),
@@ -274,7 +274,7 @@ def _call_hooks(name: str, target: Any, record: PluginRecord) -> Stage:
 
 
 def _take_declared(stage: Stage, name: str, record: PluginRecord) -> None:
-    """Take operators and strategies that the plugin's modules declare; note the kernels that it leaves."""
+    """Stage operators and strategies that the plugin's modules declare; report kernels that no hook registered."""
     staged = {id(op) for op, _ in stage.operators} | {id(kernel) for kernel in stage.kernels}
     for thing in plugin_modules.declared(name):
         if isinstance(thing, NamedStrategy):
@@ -287,7 +287,7 @@ def _take_declared(stage: Stage, name: str, record: PluginRecord) -> None:
 
 
 def _unmarked_hooks(plugin: Any, manager: pluggy.PluginManager) -> list[str]:
-    """Hooks that are defined and not marked, so that nobody calls them."""
+    """Hooks that are defined without ``@hookimpl``, and therefore not called."""
     called = {caller.name for caller in manager.get_hookcallers(plugin) or ()}
     return [
         f"{hook} is defined without @hookimpl, so it was not called"
@@ -304,31 +304,31 @@ def _resolve(target: str) -> Any:
     return module
 
 
-def _odd_now(record: PluginRecord) -> list[str]:
-    """What no other plugin makes up for: kernels whose operator or kind of device is missing, gradients left out."""
-    found = []
+def _current_problems(record: PluginRecord) -> list[str]:
+    """Current problems: kernels whose operator or kind of device is missing, and libraries without gradient kernels."""
+    problems = []
     kinds = devices.kinds()
-    mine = [kernel for kernel in kernels if kernel.plugin == record.name]
-    for kernel in mine:
+    plugin_kernels = [kernel for kernel in kernels if kernel.plugin == record.name]
+    for kernel in plugin_kernels:
         if ops.find(kernel.op) is None:
-            found.append(f"{kernel.whose}: no such operator is declared")
+            problems.append(f"{kernel.whose}: no such operator is declared")
         unknown = [
             place
             for place in kernel.places
             if place not in CAPABILITIES and not any(matches(place, kind) for kind in kinds)
         ]
         if unknown and not record.built_in:
-            found.append(f"{kernel.whose}: no device is of kind {', '.join(unknown)}; there are {', '.join(kinds)}")
-    for library in sorted({kernel.library for kernel in mine} - {"plain"}) if not record.built_in else ():
+            problems.append(f"{kernel.whose}: no device is of kind {', '.join(unknown)}; there are {', '.join(kinds)}")
+    for library in sorted({kernel.library for kernel in plugin_kernels} - {"plain"}) if not record.built_in else ():
         types = {kernel.op for kernel in kernels if kernel.library == library}
         grads = {op.grad.type for type in types if (op := ops.find(type)) and isinstance(op.grad, GradRule)}
         if lacks := sorted(grads - types):
-            found.append(f"library {library!r} has no kernels for {', '.join(lacks)}: gradients use other libraries")
-    return found
+            problems.append(f"library {library!r} has no kernels for {', '.join(lacks)}: gradients use other libraries")
+    return problems
 
 
 def plugins() -> list[PluginRecord]:
-    """What became of every plugin, built-in ones first."""
+    """The state of every plugin, built-in ones first."""
     load_all()
     return sorted(_records.values(), key=lambda record: not record.built_in)
 

@@ -1,4 +1,4 @@
-"""What a plugin registers, gathered before any of it counts: kept whole, or dropped whole."""
+"""Staging of a plugin's registrations, which are committed all together or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fluidlite.program.registry import ops
 
 @dataclass
 class Stage:
-    """What one plugin's hooks registered, before anything is kept."""
+    """The registrations of one plugin's hooks, before they are committed."""
 
     devices: list[Any] = field(default_factory=list)
     libraries: list[Library] = field(default_factory=list)
@@ -64,32 +64,32 @@ def take_operators(stage: Stage, item: Any, plugin: str) -> None:
         stage.samples.append(item)
         return
     if isinstance(item, OpDef):
-        found = [item]
+        definitions = [item]
     elif isinstance(item, ModuleType):
-        every = (value for value in vars(item).values() if isinstance(value, OpDef))
-        found = [op for op in every if ops.find(op.type) is not op or _declared_in(item, op)]
+        defined = (value for value in vars(item).values() if isinstance(value, OpDef))
+        definitions = [op for op in defined if ops.find(op.type) is not op or _declared_in(item, op)]
     else:
         raise RegistryError(
             f"register_operators got {item!r}; expected what register_op returns, a module, or a module's name"
         )
-    known = {id(op) for op, _ in stage.operators}
-    stage.operators.extend((op, False) for op in found if id(op) not in known)
+    staged_ids = {id(op) for op, _ in stage.operators}
+    stage.operators.extend((op, False) for op in definitions if id(op) not in staged_ids)
 
 
-def _declared_in(module: ModuleType, thing: OpDef | Kernel) -> bool:
-    """Whether a module, or one of its package, declares what it holds; else it imports that from others."""
+def _declared_in(module: ModuleType, declaration: OpDef | Kernel) -> bool:
+    """Whether a module, or its package, declares an object itself, instead of importing it."""
     folders = [f"{path}{os.sep}" for path in getattr(module, "__path__", ())]
-    return thing.origin.startswith((f"{module.__file__}:", *folders))
+    return declaration.origin.startswith((f"{module.__file__}:", *folders))
 
 
 def take_kernels(stage: Stage, item: Any) -> None:
     if isinstance(item, Kernel):
-        found = [item]
+        staged = [item]
     elif isinstance(item, ModuleType):
-        found = [x for x in kernels_of(item) if x not in kernels.of(x.op) or _declared_in(item, x)]
+        staged = [x for x in kernels_of(item) if x not in kernels.of(x.op) or _declared_in(item, x)]
     else:
         raise RegistryError(f"register_kernels got {item!r}; expected what @register_kernel returns, or a module")
-    stage.kernels.extend(kernel for kernel in found if kernel not in stage.kernels)
+    stage.kernels.extend(kernel for kernel in staged if kernel not in stage.kernels)
 
 
 def commit(stage: Stage, name: str, origin: str) -> list[Callable[[], None]]:

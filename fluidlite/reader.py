@@ -1,4 +1,4 @@
-"""Readers: functions that make an iterable of samples each time they are called, and ways to join them."""
+"""Readers: functions that return an iterable of samples at each call, and decorators that combine them."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ __all__ = [
 ]
 
 
-def _readers(*given: Reader) -> tuple[Reader, ...]:
-    return tuple([check_function("reader", each, error=FeedError) for each in given])
+def _readers(*readers: Reader) -> tuple[Reader, ...]:
+    return tuple([check_function("reader", reader, error=FeedError) for reader in readers])
 
 
 class ComposeNotAligned(FeedError):
-    """Readers that are composed end at different samples."""
+    """Composed readers have different numbers of samples."""
 
 
 def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
     """A reader of ``func(sample of the first, sample of the second, ...)``."""
     check_function("func", func, error=FeedError)
-    made = _readers(*readers)
+    checked = _readers(*readers)
 
     def reader() -> Iterator[Any]:
-        return map(func, *(each() for each in made))
+        return map(func, *(each() for each in checked))
 
     return reader
 
 
 def shuffle(reader: Reader, buf_size: int) -> Reader:
     """A reader that shuffles within a buffer of ``buf_size`` samples (by Python's ``random``)."""
-    (made,), size = _readers(reader), whole("buf_size of shuffle", buf_size, FeedError, 0)
+    (source,), size = _readers(reader), whole("buf_size of shuffle", buf_size, FeedError, 0)
 
     def shuffled() -> Iterator[Any]:
-        samples = iter(made())
-        while held := list(itertools.islice(samples, size)):
-            random.shuffle(held)
-            yield from held
+        samples = iter(source())
+        while buffer := list(itertools.islice(samples, size)):
+            random.shuffle(buffer)
+            yield from buffer
 
     return shuffled
 
 
 def chain(*readers: Reader) -> Reader:
     """A reader of all samples of the first, then of the second, ..."""
-    made = _readers(*readers)
+    checked = _readers(*readers)
 
     def reader() -> Iterator[Any]:
-        return itertools.chain.from_iterable(each() for each in made)
+        return itertools.chain.from_iterable(each() for each in checked)
 
     return reader
 
@@ -82,15 +82,15 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
     ComposeNotAligned
         While reading, if one reader ends before another and ``check_alignment`` is true.
     """
-    missing, made, aligned = object(), _readers(*readers), check_bool("check_alignment", check_alignment)
+    missing, checked, must_align = object(), _readers(*readers), check_bool("check_alignment", check_alignment)
 
     def fields(sample: Any) -> tuple[Any, ...]:
         return sample if isinstance(sample, tuple) else (sample,)
 
     def reader() -> Iterator[Any]:
-        for samples in itertools.zip_longest(*(each() for each in made), fillvalue=missing):
+        for samples in itertools.zip_longest(*(each() for each in checked), fillvalue=missing):
             if any(sample is missing for sample in samples):
-                if aligned:
+                if must_align:
                     raise ComposeNotAligned("the composed readers have different numbers of samples")
                 return
             yield tuple(itertools.chain.from_iterable(map(fields, samples)))
@@ -100,10 +100,10 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
 
 def firstn(reader: Reader, n: int) -> Reader:
     """A reader of the first ``n`` samples."""
-    (made,), count = _readers(reader), whole("n of firstn", n, FeedError, 0)
+    (source,), count = _readers(reader), whole("n of firstn", n, FeedError, 0)
 
     def first() -> Iterator[Any]:
-        return itertools.islice(made(), count)
+        return itertools.islice(source(), count)
 
     return first
 
@@ -115,11 +115,11 @@ def cache(reader: Reader) -> Reader:
 
 
 def buffered(reader: Reader, size: int) -> Reader:
-    """A reader whose samples are read ahead by a thread, at most ``size`` of them."""
-    end, (made,), most = object(), _readers(reader), whole("size of buffered", size, FeedError, 0)
+    """A reader that prefetches at most ``size`` samples in a thread."""
+    end, (source,), max_size = object(), _readers(reader), whole("size of buffered", size, FeedError, 0)
 
     def ahead() -> Iterator[Any]:
-        ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(max(most, 1))
+        ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(max(max_size, 1))
         stopped = threading.Event()
 
         def put(item: tuple[Any, BaseException | None]) -> bool:
@@ -133,7 +133,7 @@ def buffered(reader: Reader, size: int) -> Reader:
 
         def work() -> None:
             try:
-                for sample in made():
+                for sample in source():
                     if not put((sample, None)):
                         return
                 put((end, None))
@@ -158,7 +158,7 @@ def buffered(reader: Reader, size: int) -> Reader:
 def xmap_readers(
     mapper: Callable[[Any], Any], reader: Reader, process_num: int, buffer_size: int, order: bool = False
 ) -> Reader:
-    """A reader of ``mapper(sample)``, computed ahead by threads.
+    """A reader of ``mapper(sample)``, computed in advance by threads.
 
     Parameters
     ----------
@@ -167,28 +167,28 @@ def xmap_readers(
     process_num : int
         Number of threads, 1 or more.
     buffer_size : int
-        How many samples are read ahead at most, 1 or more.
+        Maximum number of prefetched samples, 1 or more.
     order : bool
-        Fluid promises the reader's order only where this is true; here it is kept in any case.
+        Fluid keeps the reader's order only if this is true; here it is always kept.
 
     Raises
     ------
     FeedError
-        A number below 1. What the reader or the mapper raises comes out where the sample would.
+        A number is below 1. Exceptions of the reader or the mapper are raised in place of the sample.
     """
-    threads, ahead = whole("process_num", process_num, FeedError), whole("buffer_size", buffer_size, FeedError)
-    if threads < 1 or ahead < 1:
-        raise FeedError(f"xmap_readers: process_num is {threads} and buffer_size {ahead}; expected 1 or more")
+    threads, max_pending = whole("process_num", process_num, FeedError), whole("buffer_size", buffer_size, FeedError)
+    if threads < 1 or max_pending < 1:
+        raise FeedError(f"xmap_readers: process_num is {threads} and buffer_size {max_pending}; expected 1 or more")
     check_function("mapper", mapper, error=FeedError)
-    (made,) = _readers(reader)
+    (source,) = _readers(reader)
 
     def mapped() -> Iterator[Any]:
         pool = ThreadPoolExecutor(threads)
         pending: deque[Future[Any]] = deque()
         try:
-            for sample in made():
+            for sample in source():
                 pending.append(pool.submit(mapper, sample))
-                if len(pending) >= ahead:
+                if len(pending) >= max_pending:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
@@ -199,17 +199,17 @@ def xmap_readers(
 
 
 def multiprocess_reader(readers: Sequence[Reader], use_pipe: bool = True, queue_size: int = 1000) -> Reader:
-    """A reader of the samples of several readers, each read ahead by a thread, one sample of each in turn.
+    """A reader of several readers' samples, round-robin, each prefetched by a thread.
 
     Fluid uses processes; :mod:`fluidlite.loaders` has those.
     """
-    made = _readers(*listed("readers", readers, "a list of readers", FeedError))
-    if not made:
+    checked = _readers(*listed("readers", readers, "a list of readers", FeedError))
+    if not checked:
         raise FeedError("multiprocess_reader got no readers")
-    most = whole("queue_size of multiprocess_reader", queue_size, FeedError, 0)
+    max_size = whole("queue_size of multiprocess_reader", queue_size, FeedError, 0)
 
     def merged() -> Iterator[Any]:
-        running = [iter(buffered(reader, most)()) for reader in made]
+        running = [iter(buffered(reader, max_size)()) for reader in checked]
         end = object()
         while running:
             for samples in list(running):

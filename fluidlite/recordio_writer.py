@@ -1,4 +1,4 @@
-"""``fluid.recordio_writer``: files of records from readers; :mod:`fluidlite.loaders.record_file` has the format."""
+"""``fluid.recordio_writer``: writes files of records from readers, in :mod:`fluidlite.loaders.record_file`'s format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUFFIX = ".recordio"
 def create_recordio_writer(
     filename: str, compressor: int = Compressor.Snappy, max_num_records: int = 1000
 ) -> Iterator[RecordIOWriter]:
-    """A writer of a file of records, which is there when the block has ended without an error."""
+    """A writer of a file of records, which is created if the block ends without an error."""
     with RecordIOWriter(filename, compressor, max_num_records) as writer:
         yield writer
 
@@ -55,16 +55,16 @@ def convert_reader_to_recordio_file(
     max_num_records: int = 1000,
     feed_order: Sequence[str] | None = None,
 ) -> int:
-    """Write what a reader of batches gives into a file, a record a batch.
+    """Write the batches of a reader into a file, one record a batch.
 
     Parameters
     ----------
     filename : path
-        If anything fails, the file is as it was.
+        On an error, the file is unchanged.
     reader_creator : callable
         Such as ``fluid.batch(reader, 32)``.
     feeder : DataFeeder
-        Makes tensors of a batch.
+        Converts a batch to tensors.
     compressor : int
         One of ``fluid.core.RecordIOWriter.Compressor``: ``NoCompress``, or ``Snappy`` and ``Gzip`` (deflate, both).
     max_num_records : int
@@ -75,7 +75,7 @@ def convert_reader_to_recordio_file(
     Returns
     -------
     int
-        How many records were written.
+        The number of records.
     """
     names = _order(feeder, feed_order)
     with RecordIOWriter(filename, compressor, max_num_records) as writer:
@@ -91,7 +91,7 @@ def convert_reader_to_recordio_files(
     max_num_records: int = 1000,
     feed_order: Sequence[str] | None = None,
 ) -> int:
-    """Write what a reader of batches gives into several files; ``a.recordio`` gives ``a-00000.recordio`` and so on.
+    """Write the batches of a reader into several files; ``a.recordio`` becomes ``a-00000.recordio`` and so on.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def convert_reader_to_recordio_files(
     Returns
     -------
     int
-        How many records were written.
+        The number of records.
     """
     stem, suffix = os.path.splitext(filename)
     if suffix != _SUFFIX:

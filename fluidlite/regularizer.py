@@ -1,4 +1,4 @@
-"""Regularizers: what weight decay adds to a parameter's gradient."""
+"""Regularizers: weight decay, added to a parameter's gradient."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WeightDecayRegularizer:
         self._regularization_coeff = finite(what, regularization_coeff)
 
     def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
-        """Append what makes the term that is added to ``grad``; return it."""
+        """Append the computation of the term that is added to ``grad``; return it."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it adds")
 
     def __repr__(self) -> str:
@@ -61,7 +61,7 @@ def append_regularization_ops(
     ----------
     parameters_and_grads : list of (parameter, gradient or None)
     regularization : WeightDecayRegularizer, optional
-        For parameters that have none of their own.
+        For parameters without their own.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Computations: parts of a graph as functions, on any place, with state that they share.
+"""Computations: parts of a graph as functions, on any place, with shared state.
 
 ``make_transformer().computation(results, *parameters)``; see docs/computations.md.
 """

@@ -1,4 +1,4 @@
-"""Fluid's transpilers; of those that are no longer needed each leaves the program as it is, and says so."""
+"""Fluid's transpilers; those that are not needed here do nothing but warn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names for what the user did not name: ``fc_0.w_0``, ``fc_0.tmp_1``, ... as Fluid makes them."""
+"""Unique names of unnamed variables and layers, as in Fluid: ``fc_0.w_0``, ``fc_0.tmp_1``, ..."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fluidlite.base.arguments import instance, text
 
 
 class Generator:
-    """Numbers for keys: calling it gives ``key_0``, ``key_1``, ... in turn."""
+    """Generates unique names: calls return ``key_0``, ``key_1``, ... in turn."""
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
@@ -32,7 +32,7 @@ def generate(key: str) -> str:
 
 
 def switch(new: Generator | None = None) -> Generator:
-    """Start numbering anew (or with ``new``); return the generator that was in use."""
+    """Restart the numbering (or use ``new``); return the previous generator."""
     global _generator
     if new is not None:
         instance("the generator of unique_name.switch", new, Generator, "a Generator")
@@ -42,7 +42,7 @@ def switch(new: Generator | None = None) -> Generator:
 
 @contextmanager
 def guard(new_generator: str | Generator | None = None) -> Iterator[None]:
-    """``with unique_name.guard():`` names inside start anew, with a prefix if a text is given."""
+    """Restart the numbering inside the ``with`` block, with a prefix if ``new_generator`` is a text."""
     if isinstance(new_generator, str):
         new_generator = Generator(new_generator)
     elif new_generator is not None:

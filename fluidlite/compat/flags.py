@@ -13,7 +13,7 @@ from fluidlite.compiler.instrumentation import check_finite, everywhere
 _CHECK = "FLAGS_check_nan_inf"
 _flags: dict[str, Any] = {
     _CHECK: False,
-    # Hints, which are kept and do nothing: memory is planned in any case, and kernels are chosen per call.
+    # Hints without effect: memory is always planned, and kernels are selected for each call.
     "FLAGS_allocator_strategy": "auto_growth",
     "FLAGS_benchmark": False,
     "FLAGS_conv_workspace_size_limit": 512,
@@ -37,25 +37,25 @@ def set_flags(flags: Mapping[str, Any]) -> None:
     Raises
     ------
     ProgramError
-        For an unknown flag, or one that is on or off and is told something else; then all stay as they were.
+        A flag is unknown, or a switch gets no truth value; then no flag is changed.
     """
-    given = dict(mapped("flags", flags, "a dict such as {'FLAGS_check_nan_inf': True}"))
-    for name in given:
+    new_flags = dict(mapped("flags", flags, "a dict such as {'FLAGS_check_nan_inf': True}"))
+    for name in new_flags:
         if name not in _flags:
             raise ProgramError(f"there is no flag {name!r}; there are {', '.join(_flags)}")
-    if _CHECK in given:
-        given[_CHECK] = truth(_CHECK, given[_CHECK])
-    _flags.update(given)
+    if _CHECK in new_flags:
+        new_flags[_CHECK] = truth(_CHECK, new_flags[_CHECK])
+    _flags.update(new_flags)
     everywhere(check_finite, _flags[_CHECK])
 
 
 def get_flags(names: str | Sequence[str]) -> dict[str, Any]:
     """Values of flags."""
-    wanted = listed("flags", names, "names of flags", one=str)
-    for name in wanted:
+    requested = listed("flags", names, "names of flags", one=str)
+    for name in requested:
         if name not in _flags:
             raise ProgramError(f"there is no flag {name!r}; there are {', '.join(_flags)}")
-    return {name: _flags[name] for name in wanted}
+    return {name: _flags[name] for name in requested}
 
 
 if os.environ.get(_CHECK, "").lower() in ("1", "true"):

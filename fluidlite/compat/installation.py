@@ -1,4 +1,4 @@
-"""What Fluid's programs ask of the installation: lists of places, a version, whether layers run at once."""
+"""Facts of the installation that Fluid's programs query: lists of places, the version, the dygraph mode."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import CPUPlace, CUDAPinnedPlace, CUDAPlace, Place
 
 FLUID = (1, 8, 5)
-"""The version of Fluid whose programs are understood."""
+"""The supported version of Fluid."""
 
 _VERSION = re.compile(r"\d+(\.\d+){0,3}\Z")
 
 
 def place_count(place: Place, count: int | None = None) -> int:
-    """How many places of one kind a program is to use.
+    """The number of places of one kind that a program uses.
 
     ``count``: default: the devices of that kind; on the host Fluid's ``CPU_NUM``, else one for each core.
     """
     if count is None:
-        count = _cores() if place == devices.host() else sum(found.kind == place.kind for found in devices.places())
-    found = as_whole(count)
-    if found is None or found < 1:
+        count = _cores() if place == devices.host() else sum(other.kind == place.kind for other in devices.places())
+    number = as_whole(count)
+    if number is None or number < 1:
         raise ProgramError(f"the number of places is {count!r}; expected an int of 1 or more")
-    return found
+    return number
 
 
 def _cores() -> int:
-    """How many places of the host a program uses that does not say it."""
-    said = os.environ.get("CPU_NUM")
-    if said is None:
+    """The default number of host places: the environment variable ``CPU_NUM``, else the number of cores."""
+    setting = os.environ.get("CPU_NUM")
+    if setting is None:
         return os.cpu_count() or 1
-    if not re.fullmatch(r"\s*[0-9]+\s*", said):
-        raise ProgramError(f"the variable CPU_NUM is {said!r}; expected an int of 1 or more")
-    return int(said)
+    if not re.fullmatch(r"\s*[0-9]+\s*", setting):
+        raise ProgramError(f"the variable CPU_NUM is {setting!r}; expected an int of 1 or more")
+    return int(setting)
 
 
 def places_like(place: Place, count: int) -> list[Place]:
@@ -48,12 +48,12 @@ def places_like(place: Place, count: int) -> list[Place]:
 
 
 def cpu_places(device_count: int | None = None) -> list[Place]:
-    """Return ``CPUPlace()`` so many times; default: Fluid's ``CPU_NUM``, else one for each core."""
+    """Return a list of ``CPUPlace()``; default length: Fluid's ``CPU_NUM``, else the number of cores."""
     return [CPUPlace()] * place_count(CPUPlace(), device_count)
 
 
 def cuda_places(device_ids: Sequence[int] | None = None) -> list[Place]:
-    """Return a ``CUDAPlace`` for each id; default: for each device that can be used.
+    """Return a ``CUDAPlace`` for each id; default: for each usable device.
 
     Raises
     ------
@@ -68,17 +68,17 @@ def cuda_places(device_ids: Sequence[int] | None = None) -> list[Place]:
 
 
 def cuda_pinned_places(device_count: int | None = None) -> list[Place]:
-    """Return ``CUDAPinnedPlace()`` so many times; default: Fluid's ``CPU_NUM``, else one for each core."""
+    """Return a list of ``CUDAPinnedPlace()``; default length: Fluid's ``CPU_NUM``, else the number of cores."""
     return [CUDAPinnedPlace()] * place_count(CPUPlace(), device_count)
 
 
 def in_dygraph_mode() -> bool:
-    """Whether layers run at once; they append operators to a program, so this is False."""
+    """Return False: layers append operators to a program and never run eagerly."""
     return False
 
 
 def require_version(min_version: str, max_version: str | None = None) -> None:
-    """Raise ProgramError unless the version of Fluid that is understood lies between these.
+    """Raise ProgramError unless the supported version of Fluid is between these.
 
     Parameters
     ----------
@@ -86,13 +86,13 @@ def require_version(min_version: str, max_version: str | None = None) -> None:
         Such as ``"1.6.0"``.
     max_version : str, optional
     """
-    least = _numbers("min_version", min_version)
-    most = None if max_version is None else _numbers("max_version", max_version)
-    have = (*FLUID, 0)
-    if have < least or (most is not None and have > most):
-        wanted = f"{min_version} or later" if max_version is None else f"{min_version} to {max_version}"
+    minimum = _numbers("min_version", min_version)
+    maximum = None if max_version is None else _numbers("max_version", max_version)
+    supported = (*FLUID, 0)
+    if supported < minimum or (maximum is not None and supported > maximum):
+        needed = f"{min_version} or later" if max_version is None else f"{min_version} to {max_version}"
         raise ProgramError(
-            f"the program requires Fluid {wanted}; fluidlite understands programs of Fluid {'.'.join(map(str, FLUID))}"
+            f"the program requires Fluid {needed}; fluidlite understands programs of Fluid {'.'.join(map(str, FLUID))}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Fluid's ``contrib``: Trainer, Inferencer, decoders, recurrent layers of cells, memory, counts of operators."""
+"""Fluid's ``contrib``: Trainer, Inferencer, decoders, recurrent layers, memory estimates, operator counts."""
 
 from fluidlite.base.absent import getattr_of as _getattr_of
 from fluidlite.base.exports import export as _export

@@ -1,4 +1,4 @@
-"""Checkpoints of a Trainer: all state of its program, and where in the epochs it is."""
+"""Checkpoints of a Trainer: all state of its program, and its position (epoch and step)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_POSITION_BYTES = 4096
 
 
 class CheckpointConfig:
-    """Where and how often a Trainer saves its state.
+    """The folder and the frequency of a Trainer's checkpoints.
 
     Parameters
     ----------
@@ -53,17 +53,17 @@ class CheckpointConfig:
         self.step_interval = step_interval
 
     def due(self, epoch: int, step: int) -> bool:
-        """Whether a checkpoint is to be saved after this step."""
+        """Whether to save a checkpoint after this step."""
         return epoch % self.epoch_interval == 0 and step % self.step_interval == 0
 
     def serials(self) -> list[int]:
         """Numbers of the complete checkpoints, oldest first."""
-        found = []
+        numbers = []
         for path in self.checkpoint_dir.glob(_PREFIX + "*"):
             number = path.name.removeprefix(_PREFIX)
             if number.isascii() and number.isdigit() and (path / _POSITION).is_file():
-                found.append(int(number))
-        return sorted(found)
+                numbers.append(int(number))
+        return sorted(numbers)
 
     def _folder(self, serial: int) -> Path:
         return self.checkpoint_dir / f"{_PREFIX}{serial}"
@@ -79,7 +79,7 @@ class CheckpointConfig:
             shutil.rmtree(self._folder(old), ignore_errors=True)
 
     def restore(self, program: Program, executor: Any) -> tuple[int, int] | None:
-        """Load the newest checkpoint; return the epoch and step to go on with, or None if there is none."""
+        """Load the newest checkpoint; return the epoch and step to resume at, or None without a checkpoint."""
         serials = self.serials()
         if not serials:
             return None

@@ -1,4 +1,4 @@
-"""Fluid's Inferencer: a function that builds a program, and parameters that a Trainer saved."""
+"""Fluid's Inferencer: runs a program built by a function, with parameters saved by a Trainer."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["Inferencer"]
 
 
 class Inferencer:
-    """Computes what a function builds, with parameters of :meth:`Trainer.save_params`.
+    """Runs the program that a function builds, with parameters of :meth:`Trainer.save_params`.
 
     Parameters
     ----------
     infer_func : callable
-        Builds the network as the Trainer's function did; returns what is to be computed.
+        Builds the same network as the Trainer's function; returns the output variable.
     param_path : path
     place : Place or str, optional
         Default: the host.
     parallel : bool
-        Not taken.
+        Not supported.
     """
 
     def __init__(

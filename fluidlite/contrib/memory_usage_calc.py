@@ -1,4 +1,4 @@
-"""An estimate of what a program's values take."""
+"""An estimate of the memory of a program's values."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["memory_usage"]
 
 
 def memory_usage(program: Program, batch_size: int) -> tuple[float, float, str]:
-    """Estimate the memory of a program's values, as Fluid does: 5 % less and more than all outputs together.
+    """Estimate the memory of a program's values, as in Fluid: the size of all outputs minus and plus 5 %.
 
-    What a run needs is less, since values that are no longer read give their memory to others.
+    A run needs less, since the memory of dead values is reused.
 
     Parameters
     ----------
     program : Program
     batch_size : int
-        What unknown dims count as, 1 or more.
+        The value of unknown dims, 1 or more.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""How often a program has which operators."""
+"""Frequencies of operators in a program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["op_freq_statistic"]
 
 
 def op_freq_statistic(program: Program) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """Count operators by type, and neighbours of which the second reads what the first writes, most frequent first.
+    """Count operators by type, and adjacent pairs where the second reads an output of the first; most frequent first.
 
     Parameters
     ----------
@@ -26,11 +26,11 @@ def op_freq_statistic(program: Program) -> tuple[list[tuple[str, int]], list[tup
     if not isinstance(program, Program):
         raise ProgramError(f"op_freq_statistic: program is {type(program).__name__}; expected a Program")
     ops = program.global_block().ops
-    kept = {variable.name for variable in program.list_vars() if variable.persistable}
+    persistable = {variable.name for variable in program.list_vars() if variable.persistable}
     types = Counter(op.type for op in ops)
     pairs = Counter(
         f"{first.type}->{second.type}"
         for first, second in pairwise(ops)
-        if (set(first.output_arg_names) - kept) & set(second.input_arg_names)
+        if (set(first.output_arg_names) - persistable) & set(second.input_arg_names)
     )
     return types.most_common(), pairs.most_common()

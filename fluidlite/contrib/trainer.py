@@ -1,4 +1,4 @@
-"""Fluid's Trainer: a loop over epochs and batches around a function that builds a program."""
+"""Fluid's Trainer: a training loop for a program that a function builds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class EndEpochEvent:
 
 @dataclass
 class BeginStepEvent:
-    """A step begins; the handler may set ``fetch_metrics`` to False, so that nothing is fetched."""
+    """A step begins; the handler may set ``fetch_metrics`` to False to fetch nothing."""
 
     epoch: int
     step: int
@@ -53,7 +53,7 @@ class BeginStepEvent:
 
 @dataclass
 class EndStepEvent:
-    """A step has ended; ``metrics`` are the values of what ``train_func`` returned."""
+    """A step has ended; ``metrics`` are the values of the variables that ``train_func`` returned."""
 
     epoch: int
     step: int
@@ -61,12 +61,12 @@ class EndStepEvent:
 
 
 class Trainer:
-    """Builds a program by a function, and trains it.
+    """Trains a program that a function builds.
 
     Parameters
     ----------
     train_func : callable
-        Builds the network; returns the loss, or a list whose first is the loss.
+        Builds the network; returns the loss, or a list that begins with the loss.
     optimizer_func : callable
         Returns the optimiser.
     param_path : path, optional
@@ -74,14 +74,14 @@ class Trainer:
     place : Place or str, optional
         Default: the host.
     parallel : bool
-        Not taken: ``fluid.CompiledProgram(...).with_data_parallel`` is for that.
+        Not supported: use ``fluid.CompiledProgram(...).with_data_parallel``.
     checkpoint_config : CheckpointConfig, optional
-        Save state on the way, and go on from the newest checkpoint that is there.
+        Save checkpoints, and resume from the newest existing one.
 
     Raises
     ------
     ProgramError
-        A function does not return what it should, or ``parallel`` is true.
+        A function returns something else, or ``parallel`` is true.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class Trainer:
         self.startup_program, self.train_program = Program(), Program()
         self.stopped = False
         with program_guard(self.train_program, self.startup_program), unique_name.guard():
-            made = train_func()
-            self.train_func_outputs: list[Variable] = list(made) if isinstance(made, (list, tuple)) else [made]
+            outputs = train_func()
+            self.train_func_outputs: list[Variable] = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
             if not self.train_func_outputs or not all(isinstance(out, Variable) for out in self.train_func_outputs):
                 raise ProgramError(
-                    f"Trainer: train_func returned {made!r:.80}; expected the loss, or a list that it begins"
+                    f"Trainer: train_func returned {outputs!r:.80}; expected the loss, or a list that it begins"
                 )
             self.test_program = self.train_program.clone(for_test=True)
             optimizer = optimizer_func()
@@ -127,7 +127,7 @@ class Trainer:
                 load_persistables(self.exe, param_path, self.startup_program)
 
     def stop(self) -> None:
-        """End training after the present step."""
+        """End training after the current step."""
         self.stopped = True
 
     def train(
@@ -137,7 +137,7 @@ class Trainer:
         reader: Reader | None = None,
         feed_order: FeedOrder | None = None,
     ) -> None:
-        """Train; the handler is told of every epoch and step.
+        """Train; the handler is called for every epoch and step.
 
         Parameters
         ----------
@@ -145,9 +145,9 @@ class Trainer:
         event_handler : callable
             Called with events of this module.
         reader : callable
-            Makes an iterable of batches, lists of samples.
+            Returns an iterable of batches, lists of samples.
         feed_order : list of str, or mapping of name to field, optional
-            Which variable each field of a sample is for; default: those that the program declares as data, in order.
+            The variables of a sample's fields; default: the program's data variables, in order.
         """
         if reader is None:
             raise ProgramError("Trainer.train: reader is None; expected a reader of batches, such as fluid.batch(...)")
@@ -177,17 +177,17 @@ class Trainer:
             self.checkpoint_cfg.clean()
 
     def test(self, reader: Reader, feed_order: FeedOrder | None = None) -> list[float]:
-        """Return the means of what ``train_func`` returned over a reader's batches."""
+        """Return the means of the outputs of ``train_func`` over a reader's batches."""
         feeder = self._feeder(feed_order)
         names = [out.name for out in self.train_func_outputs]
         with scope_guard(self.scope):
-            found = [
+            batch_means = [
                 [float(np.mean(value)) for value in self.exe.run(self.test_program, feeder.feed(batch), names)]
                 for batch in reader()
             ]
-        if not found:
+        if not batch_means:
             raise ProgramError("Trainer.test: the reader has no batches")
-        return [float(mean) for mean in np.mean(found, axis=0)]
+        return [float(mean) for mean in np.mean(batch_means, axis=0)]
 
     def save_params(self, param_path: str) -> None:
         """Save all state into a folder, for ``param_path`` of a Trainer or an Inferencer."""
@@ -197,7 +197,7 @@ class Trainer:
     def save_inference_model(
         self, param_path: str, feeded_var_names: Sequence[str], target_var_indexes: Sequence[int]
     ) -> None:
-        """Save the part of the program that the named outputs of ``train_func`` need."""
+        """Save an inference model for some outputs of ``train_func``, by their indices."""
         count = len(self.train_func_outputs)
         if not all(0 <= index < count for index in target_var_indexes):
             raise ProgramError(f"target_var_indexes is {list(target_var_indexes)}; train_func returned {count} outputs")

@@ -36,7 +36,7 @@ class Rendezvous:
 
     def __init__(self, size: int) -> None:
         self._lock = new_lock()
-        self._meetings: dict[int, _Collective] = {}
+        self._collectives: dict[int, _Collective] = {}
         self._broken: str = ""
         self.size = size
         self.members = [ThreadGroup(self, rank) for rank in range(size)]
@@ -45,7 +45,7 @@ class Rendezvous:
         """Record that a member failed: members that wait for it, now or later, raise CollectiveError."""
         with self._lock:
             self._broken = self._broken or f"member {rank} of {self.size} ended by {type(error).__name__}: {error}"
-            for collective in self._meetings.values():
+            for collective in self._collectives.values():
                 collective.finished.set()
 
     def arrive(self, rank: int, number: int, what: str, array: Array, combine: Combine) -> _Collective:
@@ -53,7 +53,7 @@ class Rendezvous:
         with self._lock:
             if self._broken:
                 raise CollectiveError(self._broken)
-            collective = self._meetings.setdefault(number, _Collective(self.size))
+            collective = self._collectives.setdefault(number, _Collective(self.size))
             collective.arrays[rank], collective.descriptions[rank] = array, what
             arrived = [item for item in collective.arrays if item is not None]
             if len(arrived) < self.size:
@@ -73,7 +73,7 @@ class Rendezvous:
         with self._lock:
             collective.results_read += 1
             if collective.results_read == self.size:
-                self._meetings.pop(number, None)
+                self._collectives.pop(number, None)
         return collective.results[rank]
 
 

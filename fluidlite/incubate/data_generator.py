@@ -1,4 +1,4 @@
-"""Scripts that write samples as the datasets of ``fluid.DatasetFactory`` read them, for ``set_pipe_command`` too."""
+"""Writers of samples in the format of ``fluid.DatasetFactory``'s datasets, also for ``set_pipe_command``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Samples = Callable[[], Iterable[Any]]
 
 
 class DataGenerator:
-    """A writer: a subclass says what ``generate_sample`` makes of a line, and maybe ``generate_batch`` of samples.
+    """A writer of samples; a subclass defines ``generate_sample`` of a line, and optionally ``generate_batch``.
 
     A sample is a list or tuple of slots, each a name and a list of numbers: ``[("words", [17, 4]), ("label", [1])]``.
     """
@@ -27,17 +27,17 @@ class DataGenerator:
         self.batch_size_ = 32
 
     def set_batch(self, batch_size: int) -> None:
-        """Say how many samples ``generate_batch`` is given at once."""
+        """Set the number of samples in a call of ``generate_batch``."""
         if whole("set_batch: batch_size", batch_size, LoaderError) < 1:
             raise LoaderError(f"set_batch: batch_size is {batch_size}; expected an int of 1 or more")
         self.batch_size_ = batch_size
 
     def generate_sample(self, line: str | None) -> Samples:
-        """Return a function that gives the samples of a line; ``None`` among them is left out."""
+        """Return a function that yields the samples of a line; ``None`` is skipped."""
         raise NotImplementedError(f"{type(self).__name__} has no generate_sample")
 
     def generate_batch(self, samples: list[Any]) -> Samples:
-        """Return a function that gives what is written of a batch of samples; here: these."""
+        """Return a function that yields the samples to write for a batch. Here: all of them."""
         return lambda: samples
 
     def run_from_stdin(self) -> None:
@@ -49,9 +49,9 @@ class DataGenerator:
         self._write(self.generate_sample(None)())
 
     def _write(self, samples: Iterable[Any]) -> None:
-        kept = (sample for sample in samples if sample is not None)
-        while held := list(islice(kept, self.batch_size_)):
-            sys.stdout.writelines(map(self._gen_str, self.generate_batch(held)()))
+        non_empty = (sample for sample in samples if sample is not None)
+        while batch := list(islice(non_empty, self.batch_size_)):
+            sys.stdout.writelines(map(self._gen_str, self.generate_batch(batch)()))
 
     def _gen_str(self, line: Any) -> str:
         """The line of a sample."""
@@ -59,15 +59,15 @@ class DataGenerator:
 
     def _slots(self, line: Any) -> list[tuple[str, list[str]]]:
         """The slots of a sample, with the texts of their numbers."""
-        found = []
+        slots = []
         for item in _sequence("a sample", line, "a list of slots"):
             if len(_sequence("a slot", item, "a name and a list")) != 2 or not isinstance(item[0], str):
                 raise LoaderError(f"a slot is {item!r:.80}; expected a name and a list of numbers")
             name, values = item
             if not _sequence(f"slot {name!r}", values, "a list of numbers"):
                 raise LoaderError(f"slot {name!r} is empty\n  Do: pad it, such as by one 0")
-            found.append((name, [self._text(name, value) for value in values]))
-        return found
+            slots.append((name, [self._text(name, value) for value in values]))
+        return slots
 
     def _text(self, name: str, value: Any) -> str:
         raise NotImplementedError(f"{type(self).__name__} writes no slots; derive from MultiSlotDataGenerator")
@@ -80,7 +80,7 @@ def _sequence(what: str, value: Any, expected: str) -> Any:
 
 
 class MultiSlotStringDataGenerator(DataGenerator):
-    """A writer of samples whose numbers are texts already, which are not looked at."""
+    """A writer of samples whose numbers are texts, which are not checked."""
 
     def _text(self, name: str, value: Any) -> str:
         if not isinstance(value, str):
@@ -96,16 +96,16 @@ class MultiSlotDataGenerator(DataGenerator):
         self._proto_info: list[tuple[str, str]] | None = None
 
     def _slots(self, line: Any) -> list[tuple[str, list[str]]]:
-        found = super()._slots(line)
-        names, before = [name for name, _ in found], [name for name, _ in self._proto_info or ()]
-        if self._proto_info is not None and names != before:
-            raise LoaderError(f"a sample has the slots {names}; the first one had {before}")
+        slots = super()._slots(line)
+        names, first_names = [name for name, _ in slots], [name for name, _ in self._proto_info or ()]
+        if self._proto_info is not None and names != first_names:
+            raise LoaderError(f"a sample has the slots {names}; the first one had {first_names}")
         floats = {name for (name, kind) in self._proto_info or () if kind == "float"}
         floats.update(
             name for name, values in line if any(not isinstance(value, (int, np.integer)) for value in values)
         )
         self._proto_info = [(name, "float" if name in floats else "uint64") for name in names]
-        return found
+        return slots
 
     def _text(self, name: str, value: Any) -> str:
         if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):

@@ -255,7 +255,7 @@ def _warn_of_names(dirname: PathText, program: Program) -> None:
     if names:
         warnings.warn(
             f"load_vars loads nothing: {folder} holds {len(names)} of these variables, and the predicate chose none"
-            f"\n  Do: if it looks for files, {names[0]!r} is in {file_of(names[0])!r}; or save with format='paddle'",
+            f"\n  Do: if it tests for files, {names[0]!r} is {file_of(names[0])!r}; or save with format='paddle'",
             UserWarning,
             stacklevel=4,
         )

@@ -134,13 +134,15 @@ def test_buckets_are_reduced_during_backward(
             found = type(group).start_all_reduce(group, array, reduction, after)
             if array.size > 2:  # neither the number of rows nor the sums of metrics
                 mine.append(f"sum of {array.size} begins")
-                begun.append(group._meeting._meetings.get(group._number - 1))
+                begun.append(group._rendezvous._collectives.get(group._number - 1))
             return found
 
         def seen(name: str) -> Callable[..., Any]:
             def backward(*values: Any) -> Any:
-                for meeting in begun:
-                    assert meeting is None or meeting.over.wait(60), f"backward of {name}: a sum has not been made"
+                for collective in begun:
+                    assert collective is None or collective.finished.wait(60), (
+                        f"backward of {name}: a sum has not been made"
+                    )
                 mine.append(f"backward of {name} after {len(begun)} sums")
                 return np.asarray(values[-1])
 
@@ -229,7 +231,7 @@ def test_gradients_are_divided_unless_it_is_said_otherwise() -> None:
     executor.run(startup)
     # the startup program draws anew: begin at the same values
     fluid.global_scope().find_var("fc_0.w_0").get_tensor().set(before)
-    assert len([op for op in program.program_of(program._replicas._meeting.members[0]).global_block().ops
+    assert len([op for op in program.program_of(program._replicas._rendezvous.members[0]).global_block().ops
                 if op.type == "c_allreduce_sum"]) == 6  # fmt: skip
     assert np.abs(summed).max() > 0
     strategy.gradient_scale_strategy = fluid.BuildStrategy.GradientScaleStrategy.Customized

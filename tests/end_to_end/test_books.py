@@ -35,7 +35,7 @@ WHOLE = os.environ.get("FLUIDLITE_BOOKS") == "whole"
 COMPARED = {"image_classification:vgg": 5, "image_classification:resnet": 5, "understand_sentiment:stacked_lstm": 5}
 
 
-def each_program(book: str, check: Callable[[books.Program], None]) -> None:
+def each_program(book: str, check: Callable[[books.BookProgram], None]) -> None:
     """Check every program of a book; a book whose packages are missing is skipped."""
     try:
         programs = book_programs(book)
@@ -50,7 +50,7 @@ def test_first_losses_are_equal_on_places(book: str) -> None:
     """On the cpu and on one other place, the next program on the next one; WHOLE compares all places."""
     turns = itertools.count(book_names().index(book))
 
-    def check(program: books.Program) -> None:
+    def check(program: books.BookProgram) -> None:
         steps = QUICK_STEPS.get(program.name, 4)
         if not steps:
             pytest.skip(f"{program.name} is left to FLUIDLITE_BOOKS=whole")
@@ -69,7 +69,7 @@ def test_first_losses_are_equal_on_places(book: str) -> None:
 @pytest.mark.skipif(not WHOLE, reason="trains every program to its goal on every place: FLUIDLITE_BOOKS=whole does")
 @pytest.mark.parametrize("book", book_names())
 def test_goals_are_reached_on_every_place(book: str) -> None:
-    def check(program: books.Program) -> None:
+    def check(program: books.BookProgram) -> None:
         found = [run_program(program, str(place)) for place in fluid.places()]
         count = COMPARED.get(program.name, 20)
         for each in found:

@@ -26,7 +26,7 @@ def test_every_place_learns_the_same(found: demo.DemoResult) -> None:
     assert [result.place for result in found.results] == fluid.places()
     assert found.problems == []
     assert found.ok
-    assert found.difference <= demo.MOST_DIFFERENT
+    assert found.difference <= demo.MAX_LOSS_DIFFERENCE
     for result in found.results:
         assert len(result.losses) == 3 * 22
         assert result.losses[-1] < result.losses[0] / 3

@@ -12,7 +12,7 @@ from fluidlite.base.dtypes import ALL
 from fluidlite.cli.main import main
 from fluidlite.platform.place import Place
 from fluidlite.testing.fuzz.campaign import describe, fuzz
-from fluidlite.testing.fuzz.from_samples import DUE, samples_by_type
+from fluidlite.testing.fuzz.from_samples import OPERATORS_PER_PROGRAM, samples_by_type
 from fluidlite.testing.fuzz.generate import generate
 
 SEED = int(os.environ.get("FLUIDLITE_FUZZ_SEED", "1"))
@@ -52,7 +52,7 @@ def test_every_operator_has_its_turn() -> None:
     """Each operator that has samples occurs in as many programs as give each one turn."""
     types = set(samples_by_type())
     left = set(types)
-    for number in range(-(-len(types) // DUE)):
+    for number in range(-(-len(types) // OPERATORS_PER_PROGRAM)):
         left -= generate(SEED, number, ALL).recipe.types()
     assert not left
 

@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parent.parent / "old_scripts"
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Give every script programs, names and a scope of its own, and no data sets but the small ones."""
     monkeypatch.delenv(files.VARIABLE, raising=False)
-    monkeypatch.setattr(files, "_named", [])
+    monkeypatch.setattr(files, "_chosen_folder", [])
     main, startup = fluid.Program(), fluid.Program()
     startup.random_seed = 1
     random.seed(1)  # of paddle.reader.shuffle

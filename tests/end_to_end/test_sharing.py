@@ -288,7 +288,7 @@ def test_the_tests_see_a_context_that_is_closed_too_early(monkeypatch: pytest.Mo
         self.closed = True
         cache_version.invalidate()
         self.raw.wait()
-        self._let_go()
+        self._release()
 
     monkeypatch.setattr(Context, "close", close)
     monkeypatch.setitem(globals(), "HELD", 60.0)

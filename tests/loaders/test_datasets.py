@@ -237,7 +237,7 @@ def test_mutants_of_a_file_are_read_as_they_are_or_refused(tmp_path: Path) -> No
 
 
 def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("fluidlite.loaders.multi_slot.LONGEST", 20)
+    monkeypatch.setattr("fluidlite.loaders.multi_slot.MAX_LINE_BYTES", 20)
     (tmp_path / "long").write_text("9 " + "1 " * 9)
     with pytest.raises(LoaderError, match=r"long, line 1 has 20 bytes or more"):
         dataset_of("InMemoryDataset", [str(tmp_path / "long")], [L.data("x", [9])])

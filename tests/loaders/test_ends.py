@@ -77,7 +77,7 @@ def test_a_generator_is_closed_with_its_epoch() -> None:
 
 
 def test_a_source_that_is_waited_for_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epoch, "PATIENCE", 0.05)
+    monkeypatch.setattr(epoch, "PATIENCE_SECONDS", 0.05)
     go_on = threading.Event()
 
     def reader() -> Iterator[Any]:
@@ -111,7 +111,7 @@ def test_a_process_that_hangs_is_ended() -> None:
 
 def test_python_collects_an_iterator_while_locks_are_held(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever thread collects it may be in the middle of what its workers wait for."""
-    monkeypatch.setattr(epoch, "PATIENCE", 1000.0)
+    monkeypatch.setattr(epoch, "PATIENCE_SECONDS", 1000.0)
     used = fluid.memory.used(place)
     for processes in (False, True):
         loader = BatchedLoader({"x": X}, 3, place, processes=processes)

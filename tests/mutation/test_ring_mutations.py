@@ -40,7 +40,7 @@ MUTANTS = {
     ),
     "a batch is read before its copy is done": Mutant(ring.Ring, "lend", "reader.wait_for(slot.ready)", "pass"),
     "a buffer comes back with its batch": Mutant(
-        epoch.EpochRun, "_take", "self._permits.put(True)", "self._permits.put(True); self._free.put(found.slot)"
+        epoch.EpochRun, "_take", "self._permits.put(True)", "self._permits.put(True); self._free.put(result.slot)"
     ),
     "a buffer that is held is filled again": Mutant(
         epoch.EpochRun, "_take", "self._ring.donate(slot)", "slot"

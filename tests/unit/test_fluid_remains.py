@@ -57,7 +57,7 @@ def test_the_installation_is_checked(capsys: pytest.CaptureFixture[str], monkeyp
     fluid.install_check.run_check()
     told = capsys.readouterr().out
     assert all(f"{place}: works" in told for place in fluid.places()) and told.endswith("installed successfully.\n")
-    monkeypatch.setattr(fluid.install_check, "_trains", lambda place: False)
+    monkeypatch.setattr(fluid.install_check, "_trains_correctly", lambda place: False)
     with pytest.raises(FluidError, match="does not work on cpu"):
         fluid.install_check.run_check()
 

@@ -11,7 +11,7 @@ import fluidlite as fluid
 from fluidlite.expr import derivative_rules
 from fluidlite.program.registry import ops
 from fluidlite.testing.fuzz.differences import derivative, second_derivative
-from fluidlite.testing.fuzz.error_bounds import Refused
+from fluidlite.testing.fuzz.error_bounds import NoReference
 from fluidlite.testing.fuzz.recipe import Recipe, Step
 from fluidlite.testing.fuzz.run import check
 
@@ -30,7 +30,7 @@ def test_of_a_name_written_anew_the_last_value_that_counts(
 ) -> None:
     """State is read, or overwritten first, or both; the product's gradient and the differences are of one value."""
     feed = {"v": V, **({"s": S + 1} if fed else {})}
-    recipe = Recipe(steps, (feed,), {"s": S}, targets, targets=targets, wanted=("s",))
+    recipe = Recipe(steps, (feed,), {"s": S}, targets, targets=targets, wrt=("s",))
     slope, _ = derivative(recipe, "s", np.ones(1), 1e-4)
     program, scope = fluid.Program(), fluid.Scope()
     block = program.global_block()
@@ -62,8 +62,8 @@ def test_what_moves_and_is_given_as_data_has_no_difference() -> None:
         Step("scale", {"X": ["chances"]}, {"Out": ["p"]}, {"scale": 1.0}),
         Step("nce", slots, {"Cost": ["cost"]}, attrs),
     )
-    recipe = Recipe(steps, (given,), {}, ("cost",), targets=("cost",), wanted=("v", "chances"))
-    with pytest.raises(Refused, match="nce: no derivative flows through an input"):
+    recipe = Recipe(steps, (given,), {}, ("cost",), targets=("cost",), wrt=("v", "chances"))
+    with pytest.raises(NoReference, match="nce: no derivative flows through an input"):
         derivative(recipe, "chances", np.ones(4), 1e-4)
     slope, unsure = derivative(recipe, "v", np.ones((2, 3)), 1e-4)
     assert abs(slope) > 0.01 > unsure
@@ -75,8 +75,8 @@ def test_equal_maxima_have_no_difference() -> None:
         Step("expand", {"X": ["v"]}, {"Out": ["y"]}, {"expand_times": [3]}),
         Step("reduce_max", {"X": ["y"]}, {"Out": ["z"]}, {"dim": [0]}),
     )
-    recipe = Recipe(steps, ({"v": V},), {}, ("z",), targets=("z",), wanted=("v",))
-    with pytest.raises(Refused, match="reduce_max: equal extremes"):
+    recipe = Recipe(steps, ({"v": V},), {}, ("z",), targets=("z",), wrt=("v",))
+    with pytest.raises(NoReference, match="reduce_max: equal extremes"):
         derivative(recipe, "v", np.ones(1), 1e-4)
 
 
@@ -86,9 +86,9 @@ def test_elements_at_one_place_have_no_difference(places: list[int]) -> None:
     attrs = {"ksize": [2, 2], "strides": [2, 2], "unpooling_type": "max"}
     step = Step("unpool", {"X": ["x"], "Indices": ["i"]}, {"Out": ["y"]}, attrs)
     feed = {"x": np.array([[[[1.0, 2.0]]]]), "i": np.array([[[places]]])}
-    recipe = Recipe((step,), (feed,), {}, ("y",), targets=("y",), wanted=("x",))
+    recipe = Recipe((step,), (feed,), {}, ("y",), targets=("y",), wrt=("x",))
     if places[0] == places[1]:
-        with pytest.raises(Refused, match="unpool: equal places"):
+        with pytest.raises(NoReference, match="unpool: equal places"):
             derivative(recipe, "x", np.ones((1, 1, 1, 2)), 1e-4)
     else:
         assert derivative(recipe, "x", np.ones((1, 1, 1, 2)), 1e-4)[0] == pytest.approx(2)
@@ -100,7 +100,7 @@ def test_second_derivatives_are_mixed_differences() -> None:
         Step("elementwise_mul", {"X": ["v"], "Y": ["v"]}, {"Out": ["y"]}, {}),
         Step("elementwise_mul", {"X": ["y"], "Y": ["s"]}, {"Out": ["z"]}, {}),
     )
-    recipe = Recipe(steps, ({"v": V, "s": S},), {}, ("z",), targets=("z",), wanted=("v", "s"), order=2)
+    recipe = Recipe(steps, ({"v": V, "s": S},), {}, ("z",), targets=("z",), wrt=("v", "s"), order=2)
     for name, exact in (("v", 2 * S + 2 * V), ("s", 2 * V)):
         slope, unsure = second_derivative(recipe, name, np.ones(1), 8e-3)
         np.testing.assert_allclose(slope, exact[0], rtol=1e-8)
@@ -120,7 +120,7 @@ def test_second_derivatives_of_a_computed_value_are_not_compared() -> None:
         Step("elementwise_mul", {"X": ["v"], "Y": ["s"]}, {"Out": ["z"]}, {}),
     )
     recipe = Recipe(
-        steps, ({"v": V},), {"s": S}, ("z",), targets=("z",), wanted=("v", "s"), order=2, differences=True
+        steps, ({"v": V},), {"s": S}, ("z",), targets=("z",), wrt=("v", "s"), order=2, differences=True
     )  # fmt: skip
     outcome = check(recipe, fluid.CPUPlace())
     assert outcome.differences == 1
@@ -129,7 +129,7 @@ def test_second_derivatives_of_a_computed_value_are_not_compared() -> None:
 
 def test_a_wrong_second_derivative_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = Recipe(
-        (Step("tanh", {"X": ["v"]}, {"Out": ["z"]}, {}),), ({"v": V},), {}, ("z",), targets=("z",), wanted=("v",),
+        (Step("tanh", {"X": ["v"]}, {"Out": ["z"]}, {}),), ({"v": V},), {}, ("z",), targets=("z",), wrt=("v",),
         order=2, differences=True,
     )  # fmt: skip
     monkeypatch.setattr(ops.get("tanh_grad"), "derived", {})

@@ -19,7 +19,7 @@ from fluidlite.tensor.tensor import Tensor
 from fluidlite.testing.fuzz import blocks
 from fluidlite.testing.fuzz.builder import Builder
 from fluidlite.testing.fuzz.differences import derivative
-from fluidlite.testing.fuzz.error_bounds import Refused
+from fluidlite.testing.fuzz.error_bounds import NoReference
 from fluidlite.testing.fuzz.generate import generate
 from fluidlite.testing.fuzz.outcome import Finding
 from fluidlite.testing.fuzz.printing import python
@@ -68,7 +68,7 @@ def test_nothing_is_known_of_a_path_whose_score_is_nearly_that_of_another() -> N
 def test_a_reference_with_another_number_of_parts_is_refused() -> None:
     step = Step("unbind", {"X": ("x",)}, {"Out": ("a", "b")}, {})
     evaluator = Evaluator({"x": exactly(np.zeros((3, 2), "float32"))}, {})
-    with pytest.raises(Refused, match="3 values for the 2 variables of Out"):
+    with pytest.raises(NoReference, match="3 values for the 2 variables of Out"):
         evaluator.outputs(step, {})
 
 
@@ -91,7 +91,7 @@ def test_what_would_be_too_large_is_left_out_before_its_reference_is_called() ->
 
 def test_an_index_that_no_shard_has_is_refused() -> None:
     step = Step("shard_index", {"X": ("x",)}, {"Out": ("a",)}, {"index_num": 6, "nshards": 2, "shard_id": 0})
-    with pytest.raises(Refused, match="no shard"):
+    with pytest.raises(NoReference, match="no shard"):
         Evaluator({"x": exactly(np.asarray([[5], [6]]))}, {}).outputs(step, {})
 
 
@@ -99,14 +99,14 @@ def test_a_stride_of_nothing_is_refused() -> None:
     """The sizes in Y over 0 were numbers of rows without end."""
     step = Step("im2sequence", {"X": ("x",), "Y": ("y",)}, {"Out": ("a",)}, {"kernels": [1, 1], "out_stride": [0, 1]})
     values = {"x": exactly(np.zeros((2, 1, 4, 5))), "y": exactly(np.asarray([[4.0, 5.0]] * 2))}
-    with pytest.raises(Refused, match="Y are larger"):
+    with pytest.raises(NoReference, match="Y are larger"):
         Evaluator(values, {}).outputs(step, {})
 
 
 def overwritten(*steps: Step) -> Recipe:
     """State ``s`` and what is fed as ``x``; the gradient of ``s`` is wanted."""
     run = {"x": np.asarray([2.0, -0.5])}
-    return Recipe(steps, (run,), {"s": np.asarray([0.4, 1.5])}, ("y",), targets=("y",), wanted=("s",), differences=True)
+    return Recipe(steps, (run,), {"s": np.asarray([0.4, 1.5])}, ("y",), targets=("y",), wrt=("s",), differences=True)
 
 
 def test_the_derivative_of_a_name_is_that_of_the_value_which_it_got_last() -> None:
@@ -125,7 +125,7 @@ def test_gradients_of_half_types_are_held_against_differences(dtype: str, monkey
     """A right one passes, and a wrong one is found."""
     x = np.asarray([1.2]).astype(NUMPY[dtype])
     steps = Step("tanh", {"X": ("x",)}, {"Out": ("v",)}), Step("square", {"X": ("v",)}, {"Out": ("y",)})
-    recipe = Recipe(steps, ({"x": x},), fetches=("y",), targets=("y",), wanted=("x",), differences=True)
+    recipe = Recipe(steps, ({"x": x},), fetches=("y",), targets=("y",), wrt=("x",), differences=True)
     outcome = check(recipe, CPU)
     assert not outcome.findings and outcome.differences == 1
     wrong = Step("tanh", {"X": ("x",)}, {"Out": ("v",)}), Step("abs", {"X": ("v",)}, {"Out": ("y",)})
@@ -133,7 +133,7 @@ def test_gradients_of_half_types_are_held_against_differences(dtype: str, monkey
     monkeypatch.setattr(
         "fluidlite.testing.fuzz.call.reference_of", lambda type: threefold.get(type, reference_of(type))
     )
-    found = check(Recipe(wrong, ({"x": x},), targets=("y",), wanted=("x",), differences=True), CPU).findings
+    found = check(Recipe(wrong, ({"x": x},), targets=("y",), wrt=("x",), differences=True), CPU).findings
     assert [finding.kind for finding in found] == ["difference"]
 
 
@@ -164,7 +164,7 @@ def test_a_gradient_of_nothing_but_rounding_is_not_compared() -> None:
         Step("softmax", {"X": ("v",)}, {"Out": ("y",)}, {"axis": -1}),
     )
     feed, state = {"x": np.asarray(3 * rows)}, {"s": np.ones((1, 4))}
-    outcome = check(Recipe(steps, (feed,), state, targets=("y",), wanted=("x",)), CPU)
+    outcome = check(Recipe(steps, (feed,), state, targets=("y",), wrt=("x",)), CPU)
     assert not outcome.findings
     assert outcome.discarded["gradient: ill conditioned"] == 1
 
@@ -196,7 +196,7 @@ def test_the_difference_at_a_kink_is_not_compared(equal: bool) -> None:
     """Of equal numbers top_k takes the first one; how they are moved apart decides on the derivative."""
     x = np.asarray([[0.5, *([0.5] * 6 if equal else [0.4] * 6)]])
     steps = (Step("top_k", {"X": ("x",)}, {"Out": ("v",), "Indices": ("i",)}, {"k": 1}),)
-    outcome = check(Recipe(steps, ({"x": x},), targets=("v",), wanted=("x",), differences=True), CPU)
+    outcome = check(Recipe(steps, ({"x": x},), targets=("v",), wrt=("x",), differences=True), CPU)
     assert not outcome.findings
     assert outcome.differences == (0 if equal else 1)
 
@@ -205,7 +205,7 @@ def test_kinks_are_seen_at_curves_too() -> None:
     """Forward and backward derivatives differ by 2 at 0; a curve alone has one derivative."""
     for type, sides in (("abs", 2.0), ("square", 0.0)):
         steps = (Step(type, {"X": ("x",)}, {"Out": ("v",)}), Step("exp", {"X": ("v",)}, {"Out": ("y",)}))
-        recipe = Recipe(steps, ({"x": np.zeros(1)},), targets=("y",), wanted=("x",), differences=True)
+        recipe = Recipe(steps, ({"x": np.zeros(1)},), targets=("y",), wrt=("x",), differences=True)
         _, unsure = derivative(recipe, "x", np.ones(1), 1e-4)
         assert unsure == pytest.approx(sides, abs=1e-6)
 
@@ -256,7 +256,7 @@ def test_blocks_around_steps_change_nothing_and_their_faults_are_found(monkeypat
     def recipe(kind: str) -> Recipe:
         steps = [replace(step, block=blocks.label(kind, 2, 0)) if step.type != "exp" else step for step in plain]
         fed = {"x": x}
-        return Recipe(tuple(steps), (fed, fed), fetches=("b", "d"), targets=("d",), wanted=("x",), differences=True)
+        return Recipe(tuple(steps), (fed, fed), fetches=("b", "d"), targets=("d",), wrt=("x",), differences=True)
 
     for kind in blocks.KINDS:
         outcome = check(recipe(kind), CPU)

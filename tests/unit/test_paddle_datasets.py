@@ -25,8 +25,8 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(autouse=True)
 def _no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_named", [])
-    monkeypatch.setattr(files, "_said", set())
+    monkeypatch.setattr(files, "_chosen_folder", [])
+    monkeypatch.setattr(files, "_reported", set())
     monkeypatch.delenv(files.VARIABLE, raising=False)
 
 
@@ -190,7 +190,7 @@ def test_movielens(folder: Path) -> None:
         ({"ml-1m/movies.dat": "1::a::b\n"}, "has no file ml-1m/users.dat"),
     ):
         place(folder, "movielens/ml-1m.zip", zipped(wrong))
-        dataset.movielens._read.clear()
+        dataset.movielens._tables_of_file.clear()
         with pytest.raises(LoaderError, match=says):
             list(dataset.movielens.train()())
 
@@ -273,12 +273,12 @@ def test_sentiment(folder: Path) -> None:
     numbers = dict(dataset.sentiment.get_word_dict())
     assert set(numbers) == {"neg", "pos", "film", ",", "it", "'", "s", ".", *"01234"}
     assert rows[1][0][0] == numbers["pos"]
-    dataset.sentiment._read.clear()
+    dataset.sentiment._reviews_of_file.clear()
     place(folder, "corpora/movie_reviews.zip", zipped({"movie_reviews/neg/1.txt": "a"}))
     with pytest.raises(LoaderError, match="has no files"):
         list(dataset.sentiment.train()())
     place(folder, "corpora/movie_reviews.zip", b"PK junk")
-    dataset.sentiment._read.clear()
+    dataset.sentiment._reviews_of_file.clear()
     with pytest.raises(LoaderError, match="cannot be read"):
         list(dataset.sentiment.test()())
 

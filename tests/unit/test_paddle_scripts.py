@@ -60,8 +60,8 @@ name = __name__
 @pytest.fixture(autouse=True)
 def no_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(files.VARIABLE, raising=False)
-    monkeypatch.setattr(files, "_named", [])
-    monkeypatch.setattr(files, "_said", set())
+    monkeypatch.setattr(files, "_chosen_folder", [])
+    monkeypatch.setattr(files, "_reported", set())
     yield
 
 

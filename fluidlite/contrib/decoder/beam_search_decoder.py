@@ -1,4 +1,4 @@
-"""Decoders of Fluid 1.3 to 1.7: a cell of named states, trained in a DynamicRNN, and searched with in a While."""
+"""Decoders of Fluid 1.3 to 1.7: a cell with named states, for training in a DynamicRNN and beam search in a While."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Updater = TypeVar("Updater", bound=Callable[..., Any])
 
 
 class InitState:
-    """A state before the first step.
+    """An initial state.
 
     Parameters
     ----------
     init : Variable, optional
-        Its value: a row for each sequence.
+        The initial value, with a row for each sequence.
     shape : list of int, optional
         Without ``init``: the dims, the batch's (-1) first.
     value : float
-        Without ``init``: what it is filled with.
+        Without ``init``: the fill value.
     init_boot : Variable, optional
-        Without ``init``: what has as many rows.
+        Without ``init``: a variable with the same number of rows.
     need_reorder : bool
-        For training: the rows are in the order of the sequences, not of their lengths.
+        For training: the rows are in the order of the sequences, and must be reordered by length.
     dtype : str
         Without ``init``.
     """
@@ -55,21 +55,21 @@ class InitState:
         self.need_reorder = need_reorder
 
 
-def _check_name(argument: str, name: str, known: Mapping[str, Any]) -> None:
-    if name not in known:
-        refuse(argument, name, f"one of {', '.join(map(repr, known))}")
+def _check_name(argument: str, name: str, valid_names: Mapping[str, Any]) -> None:
+    if name not in valid_names:
+        refuse(argument, name, f"one of {', '.join(map(repr, valid_names))}")
 
 
 class StateCell:
-    """A step of a recurrent network: inputs and states by name, and a function that makes the new states.
+    """A step of a recurrent network: inputs and states by name, and a function that computes the new states.
 
     Parameters
     ----------
     inputs : mapping of str to Variable or None
-        What a step reads; ``compute_state`` gives what is None here.
+        The inputs of a step; those that are None are passed to ``compute_state``.
     states : mapping of str to InitState
     out_state : str
-        The state that a beam search scores words from.
+        The state from which a beam search scores words.
     name : str, optional
         Not used.
 
@@ -89,35 +89,35 @@ class StateCell:
         out_state: str,
         name: str | None = None,
     ) -> None:
-        for argument, given in (("inputs", inputs), ("states", states)):
-            if not isinstance(given, Mapping):
-                refuse(argument, given, "a mapping by name")
+        for argument, mapping in (("inputs", inputs), ("states", states)):
+            if not isinstance(mapping, Mapping):
+                refuse(argument, mapping, "a mapping by name")
         for state in states.values():
             if not isinstance(state, InitState):
                 refuse("states", state, "InitState objects by name")
         _check_name("out_state", out_state, states)
         self._inputs = dict(inputs)
-        self._first = dict(states)
+        self._initial_states = dict(states)
         self._out_state = out_state
         self._updater: Callable[[StateCell], Any] | None = None
         self._decoder: _Decoder | None = None
-        self._leave()
+        self._reset()
 
     def _enter(self, decoder: _Decoder) -> None:
         if self._decoder is not None:
             raise ProgramError("the StateCell is in the block of another decoder\n  Do: make a cell for each")
         self._decoder = decoder
 
-    def _leave(self) -> None:
+    def _reset(self) -> None:
         self._decoder = None
-        self._before: dict[str, Variable] = {}
-        self._states: dict[str, Any] = dict(self._first)
+        self._step_states: dict[str, Variable] = {}
+        self._states: dict[str, Any] = dict(self._initial_states)
 
     def _read(self) -> None:
-        """In the block of a decoder: see that the states are those of its step."""
-        if self._decoder is not None and not self._before:
-            self._before = {name: self._decoder._memory(state) for name, state in self._first.items()}
-            self._states.update(self._before)
+        """In the block of a decoder: read the states of its step, once."""
+        if self._decoder is not None and not self._step_states:
+            self._step_states = {name: self._decoder._memory(state) for name, state in self._initial_states.items()}
+            self._states.update(self._step_states)
 
     def get_state(self, state_name: str) -> Any:
         """Return a state; the InitState outside of a decoder's block."""
@@ -134,19 +134,19 @@ class StateCell:
         return value
 
     def set_state(self, state_name: str, state_value: Variable) -> None:
-        """Say what a state is from here on."""
+        """Set the new value of a state."""
         self._read()
         _check_name("state_name", state_name, self._states)
         self._states[state_name] = check_variable("state_value", state_value)
 
     def state_updater(self, updater: Updater) -> Updater:
-        """Take the function that computes the new states; a decorator."""
+        """Decorator: set the function that computes the new states."""
         check_function("updater", updater, "a function")
         self._updater = updater
         return updater
 
     def compute_state(self, inputs: Mapping[str, Variable]) -> None:
-        """Let the updater compute the new states from inputs, by name, and the states."""
+        """Compute the new states with the updater, from named inputs and the current states."""
         if self._updater is None:
             raise ProgramError("the StateCell has no updater\n  Do: @cell.state_updater on a function of the cell")
         self._read()
@@ -156,20 +156,20 @@ class StateCell:
         self._updater(self)
 
     def update_states(self) -> None:
-        """Let the next step begin with the states as they are now."""
+        """Pass the current states to the next step."""
         if self._decoder is None:
             raise ProgramError("StateCell.update_states is called inside of the block of a decoder")
         self._read()
-        for name, before in self._before.items():
-            self._decoder._update(before, self._states[name])
+        for name, step_state in self._step_states.items():
+            self._decoder._update(step_state, self._states[name])
 
     def out_state(self) -> Any:
-        """Return the state that words are scored from."""
+        """Return the state from which words are scored."""
         return self.get_state(self._out_state)
 
 
 class _Decoder:
-    """What decoders share: one block, in which their cell's states are those of the step."""
+    """Base of decoders: one block, in which the cell's states are those of the current step."""
 
     def __init__(self, state_cell: StateCell) -> None:
         if not isinstance(state_cell, StateCell):
@@ -185,7 +185,7 @@ class _Decoder:
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """Layers inside are what one step does."""
+        """Layers inside the block compute one step."""
         if self._inside is not None:
             raise ProgramError(f"{type(self).__name__} has one block; it was opened already")
         self._state_cell._enter(self)
@@ -196,7 +196,7 @@ class _Decoder:
                 self._finish_step()
         finally:
             self._inside = False
-            self._state_cell._leave()
+            self._state_cell._reset()
 
     def _check_inside(self, method: str) -> None:
         if not self._inside:
@@ -210,19 +210,19 @@ class _Decoder:
         raise NotImplementedError
 
     def _finish_step(self) -> None:
-        """Append what stands at the end of the block."""
+        """Append operators at the end of the block."""
 
     def _memory(self, init: InitState) -> Variable:
         """The value of a state before the step."""
         raise NotImplementedError
 
     def _update(self, before: Variable, after: Variable) -> None:
-        """Let the next step begin with ``after`` in place of ``before``."""
+        """Pass ``after`` to the next step as the new value of ``before``."""
         raise NotImplementedError
 
 
 class TrainingDecoder(_Decoder):
-    """A decoder that reads the right words: its block is a step over target sentences.
+    """A decoder for training with teacher forcing: its block is a step over the target sentences.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ class TrainingDecoder(_Decoder):
         self.dynamic_rnn.update_memory(before, after)
 
     def step_input(self, x: Variable) -> Variable:
-        """Return what a step sees of sequences."""
+        """Return the part of sequences that a step reads."""
         self._check_inside("step_input")
         return self.dynamic_rnn.step_input(x)
 
@@ -265,7 +265,7 @@ class TrainingDecoder(_Decoder):
         return self.dynamic_rnn.static_input(x)
 
     def output(self, *outputs: Variable) -> None:
-        """Say that all steps of variables are results."""
+        """Declare variables whose values of all steps are results."""
         self._check_inside("output")
         self.dynamic_rnn.output(*outputs)
 
@@ -294,9 +294,9 @@ class BeamSearchDecoder(_Decoder):
     sparse_emb : bool
         The embedding's gradient is sparse.
     max_len : int
-        At most so many words.
+        Maximum number of words.
     beam_size : int
-        Prefixes that are kept of each sentence.
+        Number of prefixes kept for each sentence.
     end_id : int
         The word that ends a sentence.
     name : str, optional
@@ -304,10 +304,10 @@ class BeamSearchDecoder(_Decoder):
 
     Notes
     -----
-    ``decode()`` makes the block: an embedding of the words, the cell, and an ``fc`` that scores words, whose parameters
-    are named as those of a training program in which they are made in the same order. For other parameters, write
-    the block yourself, with ``read_array`` and ``update_array``. States have no LoD: in the updater's ``fc`` the state
-    comes first, as its result takes the LoD of the first input.
+    ``decode()`` builds the block: an embedding of words, the cell, and an ``fc`` that scores words. Their parameters
+    have the same names as in a training program that creates them in the same order. For other parameters, build the
+    block with ``read_array`` and ``update_array``. States have no LoD: in the updater's ``fc`` the state must come
+    first, since the result has the LoD of the first input.
     """
 
     def __init__(
@@ -359,18 +359,18 @@ class BeamSearchDecoder(_Decoder):
         self.update_array(before, after)
 
     def early_stop(self) -> None:
-        """Make this step the last one; it adds nothing to the results."""
+        """End the search; this step adds nothing to the results."""
         self._check_inside("early_stop")
         layers.fill_constant([1], "bool", False, out=self._cond)
 
     def read_array(self, init: Variable, is_ids: bool = False, is_scores: bool = False) -> Variable:
-        """Return what the step before gave to ``update_array``; ``init`` in the first step.
+        """Return the value that the previous step passed to ``update_array``; ``init`` in the first step.
 
         Parameters
         ----------
         init : Variable
         is_ids, is_scores : bool
-            It holds the selected words, or their scores: what is read back in the end.
+            Whether it holds the selected words, or their scores: the results of the search.
         """
         self._check_inside("read_array")
         if is_ids and is_scores:
@@ -380,20 +380,20 @@ class BeamSearchDecoder(_Decoder):
             array = layers.array_write(init, self._zero_idx)
         if is_ids or is_scores:
             self._results["ids" if is_ids else "scores"] = array
-        found = layers.array_read(array, self._counter)
-        self._arrays[found.name] = array
-        return found
+        value = layers.array_read(array, self._counter)
+        self._arrays[value.name] = array
+        return value
 
     def update_array(self, array: Variable, value: Variable) -> None:
-        """Say what the next step reads in place of ``array``, which ``read_array`` returned."""
+        """Set the next step's value of ``array``, a result of ``read_array``."""
         self._check_inside("update_array")
-        known = self._arrays.get(check_variable("array", array).name)
-        if known is None:
+        stored_array = self._arrays.get(check_variable("array", array).name)
+        if stored_array is None:
             refuse("array", array, "what read_array returned")
-        self._updates.append((known, check_variable("value", value)))
+        self._updates.append((stored_array, check_variable("value", value)))
 
     def decode(self) -> None:
-        """Make the block; a decoder of another kind overrides it."""
+        """Build the block; subclasses may override it."""
         with self.block():
             cell = self.state_cell
             ids = self.read_array(self._init_ids, is_ids=True)
@@ -402,20 +402,22 @@ class BeamSearchDecoder(_Decoder):
             words = layers.embedding(ids, size, is_sparse=self._sparse_emb)
             inputs = dict.fromkeys(cell._inputs, words)
             for name, init in self._input_var_dict.items():
-                before = self.read_array(init)
-                inputs[name] = layers.sequence_expand(before, scores)
-                self.update_array(before, inputs[name])
-            for name in cell._first:
+                previous = self.read_array(init)
+                inputs[name] = layers.sequence_expand(previous, scores)
+                self.update_array(previous, inputs[name])
+            for name in cell._initial_states:
                 cell.set_state(name, layers.sequence_expand(cell.get_state(name), scores))
             cell.compute_state(inputs)
             out = layers.lod_reset(cell.out_state(), y=scores)
-            best, which = layers.topk(layers.fc(out, self._target_dict_dim, act="softmax"), k=self._topk_size)
-            whole = layers.elementwise_add(layers.log(best), layers.reshape(scores, [-1]), axis=0)
-            chosen, reached = layers.beam_search(ids, scores, which, whole, self._beam_size, self._end_id)
+            top_scores, top_ids = layers.topk(layers.fc(out, self._target_dict_dim, act="softmax"), k=self._topk_size)
+            total_scores = layers.elementwise_add(layers.log(top_scores), layers.reshape(scores, [-1]), axis=0)
+            selected_ids, selected_scores = layers.beam_search(
+                ids, scores, top_ids, total_scores, self._beam_size, self._end_id
+            )
             cell.update_states()
-            self.update_array(ids, chosen)
-            self.update_array(scores, reached)
-            with layers.Switch() as switch, switch.case(layers.is_empty(chosen)):
+            self.update_array(ids, selected_ids)
+            self.update_array(scores, selected_scores)
+            with layers.Switch() as switch, switch.case(layers.is_empty(selected_ids)):
                 self.early_stop()
 
     def __call__(self) -> tuple[Variable, Variable]:

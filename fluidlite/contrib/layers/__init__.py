@@ -1,4 +1,4 @@
-"""Fluid's ``contrib.layers``: recurrent layers made of cells, and layers that do what others do together."""
+"""Fluid's ``contrib.layers``: recurrent layers of cells, and layers that combine others."""
 
 from fluidlite.base.absent import getattr_of as _getattr_of
 from fluidlite.base.exports import export as _export

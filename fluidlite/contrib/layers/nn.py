@@ -1,4 +1,4 @@
-"""Layers of Fluid's ``contrib`` that do what others do together."""
+"""Layers of Fluid's ``contrib`` that combine other layers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fused_elemwise_activation(
     scale: float = 0.0,
     save_intermediate_out: bool = True,
 ) -> Variable:
-    """Return two functions, one of the other.
+    """Return the composition of a binary and a unary function.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def fused_elemwise_activation(
     scale : float
         Of "scale".
     save_intermediate_out : bool
-        Nothing: the executor decides what is kept.
+        No effect: the executor decides which values are kept.
     """
     unary: dict[str, Callable[[Variable], Variable]] = {
         "scale": lambda value: layers.scale(value, scale),
@@ -71,14 +71,14 @@ def fused_embedding_seq_pool(
     param_attr: Any = None,
     dtype: Any = "float32",
 ) -> Variable:
-    """Return the rows of an embedding that the ids of each sequence name, put together: ``sequence_pool`` of it."""
+    """Return ``sequence_pool`` of an embedding: the pooled rows of each sequence's ids."""
     return layers.sequence_pool(
         layers.embedding(input, size, is_sparse, False, padding_idx, param_attr, dtype), combiner
     )
 
 
 def partial_concat(input: Variable | Sequence[Variable], start_index: int = 0, length: int = -1) -> Variable:
-    """Return some columns of each input, side by side.
+    """Concatenate some columns of each input.
 
     Parameters
     ----------
@@ -87,19 +87,19 @@ def partial_concat(input: Variable | Sequence[Variable], start_index: int = 0, l
     start_index : int
         The first column; negative: from the end.
     length : int
-        How many; -1: up to the last.
+        Number of columns; -1: up to the last.
     """
     return layers.concat(_columns(input, start_index, length), axis=1)
 
 
 def partial_sum(input: Variable | Sequence[Variable], start_index: int = 0, length: int = -1) -> Variable:
-    """Return the sum of some columns of each input, as :func:`partial_concat` chooses them."""
+    """Return the sum of some columns of each input; the arguments are those of :func:`partial_concat`."""
     return layers.sums(_columns(input, start_index, length))
 
 
 def _columns(input: Variable | Sequence[Variable], start_index: int, length: int) -> list[Variable]:
-    given = [check_variable("input", each) for each in ([input] if isinstance(input, Variable) else input)]
-    widths = {each.shape[1] if len(each.shape) == 2 else -1 for each in given}
+    variables = [check_variable("input", variable) for variable in ([input] if isinstance(input, Variable) else input)]
+    widths = {variable.shape[1] if len(variable.shape) == 2 else -1 for variable in variables}
     if len(widths) != 1 or -1 in widths:
         refuse("input", input, "variables [batch, width], of one known width")
     width = widths.pop()
@@ -108,7 +108,7 @@ def _columns(input: Variable | Sequence[Variable], start_index: int, length: int
     end = width if count == -1 else begin + count
     if not 0 <= begin < end <= width:
         refuse("start_index", (start, count), f"a first column and a length within {width} columns")
-    return [layers.slice(each, [1], [begin], [end]) for each in given]
+    return [layers.slice(variable, [1], [begin], [end]) for variable in variables]
 
 
 def batch_fc(
@@ -119,7 +119,7 @@ def batch_fc(
     bias_attr: Any,
     act: str | None = None,
 ) -> Variable:
-    """Return ``input`` [slots, batch, width], each slot through a fully connected layer of its own.
+    """Apply a separate fully connected layer to each slot of ``input`` [slots, batch, width].
 
     Parameters
     ----------
@@ -133,8 +133,8 @@ def batch_fc(
     """
     weight = layers.create_parameter(param_size, input.dtype, attr=param_attr)
     bias = layers.create_parameter(bias_size, input.dtype, attr=bias_attr)
-    made = layers.matmul(input, weight) + layers.unsqueeze(bias, [1])
-    return LayerHelper("batch_fc", act=act).append_activation(made)
+    product = layers.matmul(input, weight) + layers.unsqueeze(bias, [1])
+    return LayerHelper("batch_fc", act=act).append_activation(product)
 
 
 def shuffle_batch(x: Variable, seed: int | None = None) -> Variable:
@@ -145,11 +145,13 @@ def shuffle_batch(x: Variable, seed: int | None = None) -> Variable:
     x : Variable
         Its last dim is known.
     seed : int, optional
-        The order is the same at every run; default: another one at each, by the program's seed.
+        A fixed seed, for the same order at every run; default: the program's seed, and another order at each run.
     """
     width = check_variable("x", x).shape[-1]
     rows = layers.reshape(x, [-1, width])
-    line = layers.transpose(layers.slice(rows, [1], [0], [1]), [1, 0])  # its first dim would count sequences
+    line = layers.transpose(
+        layers.slice(rows, [1], [0], [1]), [1, 0]
+    )  # a row: the first dim would be the number of sequences
     number = 0 if seed is None else check_int("seed", seed)
     _, order = layers.argsort(
         layers.uniform_random_batch_size_like(line, [-1, 1], input_dim_idx=1, seed=number), axis=0
@@ -160,14 +162,14 @@ def shuffle_batch(x: Variable, seed: int | None = None) -> Variable:
 
 
 def ctr_metric_bundle(input: Variable, label: Variable) -> tuple[Variable, ...]:
-    """Add up, over runs, what says how well clicks are predicted.
+    """Accumulate metrics of click prediction over runs.
 
     Parameters
     ----------
     input : Variable
         The predicted probabilities of a click, [batch, 1].
     label : Variable
-        1 where there was one, else 0, [batch, 1].
+        1 for a click, else 0, [batch, 1].
 
     Returns
     -------
@@ -175,9 +177,11 @@ def ctr_metric_bundle(input: Variable, label: Variable) -> tuple[Variable, ...]:
         Persistable, float32 [1]: the sums of squared errors, of absolute errors, of ``input``, of sigmoid(input), of
         labels, and the number of rows.
     """
-    input, label = (layers.cast(check_variable(*given), "float32") for given in (("input", input), ("label", label)))
+    input, label = (
+        layers.cast(check_variable(*argument), "float32") for argument in (("input", input), ("label", label))
+    )
     error = input - label
-    found = []
+    totals = []
     for name, terms in (
         ("sqrerr", layers.square(error)),
         ("abserr", layers.abs(error)),
@@ -188,5 +192,5 @@ def ctr_metric_bundle(input: Variable, label: Variable) -> tuple[Variable, ...]:
     ):
         name = unique_name.generate(f"ctr_metric_bundle.local_{name}")
         total = layers.create_global_var([1], 0.0, "float32", persistable=True, name=name)
-        found.append(layers.sums([total, layers.reduce_sum(terms)], out=total))
-    return tuple(found)
+        totals.append(layers.sums([total, layers.reduce_sum(terms)], out=total))
+    return tuple(totals)

@@ -1,4 +1,4 @@
-"""Layers of LSTMs and GRUs over padded batches, one or both ways, of cells whose activations are any layers."""
+"""LSTM and GRU layers over padded batches, uni- or bidirectional, with any layers as activations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BasicGRUUnit:
     Parameters
     ----------
     name_scope : str
-        In the names of the parameters.
+        Prefix of the parameters' names.
     hidden_size : int
     param_attr, bias_attr : ParamAttr, optional
         Of the gates, [width + hidden_size, 2 hidden_size], and of the candidate, [width + hidden_size, hidden_size]; a
@@ -50,7 +50,7 @@ class BasicGRUUnit:
         return self.forward(input, pre_hidden)
 
     def forward(self, input: Variable, pre_hidden: Variable) -> Variable:
-        """As a call."""
+        """The same as a call."""
         new: Variable = self._cell(input, pre_hidden)[0]
         return new
 
@@ -64,7 +64,7 @@ class BasicLSTMUnit:
     Parameters
     ----------
     name_scope : str
-        In the names of the parameters.
+        Prefix of the parameters' names.
     hidden_size : int
     param_attr, bias_attr : ParamAttr, optional
         Of the gates, [width + hidden_size, 4 hidden_size] and [4 hidden_size].
@@ -94,7 +94,7 @@ class BasicLSTMUnit:
         return self.forward(input, pre_hidden, pre_cell)
 
     def forward(self, input: Variable, pre_hidden: Variable, pre_cell: Variable) -> tuple[Variable, Variable]:
-        """As a call."""
+        """The same as a call."""
         _, (hidden, cell) = self._cell(input, [pre_hidden, pre_cell])
         return hidden, cell
 
@@ -115,7 +115,7 @@ def basic_gru(
     dtype: Any = "float32",
     name: str = "basic_gru",
 ) -> tuple[Variable, Variable]:
-    """Return the hidden states of layers of GRUs over a padded batch, and the last ones of each layer.
+    """Return the hidden states of stacked GRU layers over a padded batch, and the last states of each layer.
 
     Parameters
     ----------
@@ -126,11 +126,11 @@ def basic_gru(
         None: zeros.
     hidden_size, num_layers : int
     sequence_length : Variable, optional
-        Integers, [batch]: from there on states stay as they are.
+        Integers, [batch]: states do not change after this length.
     dropout_prob : float
-        Of the results of each layer, the last one too, as in Fluid; states are not dropped.
+        Probability of dropout of each layer's results, including the last layer's, as in Fluid; not of states.
     bidirectional : bool
-        A second stack of layers runs from the last step to the first; results lie side by side.
+        A second stack of layers runs from the last step to the first; results are concatenated.
     batch_first : bool
     param_attr, bias_attr : ParamAttr, optional
         As of :class:`BasicGRUUnit`; a name gets ``_fw_w_0`` (or ``_bw_b_1``) behind it: direction, weight or bias,
@@ -174,7 +174,7 @@ def basic_lstm(
     dtype: Any = "float32",
     name: str = "basic_lstm",
 ) -> tuple[Variable, Variable, Variable]:
-    """Return the hidden states of layers of LSTMs over a padded batch, and the last states and cells of each layer.
+    """Return the hidden states of stacked LSTM layers over a padded batch, and each layer's last states and cells.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def basic_lstm(
 def _cells(
     cell: Callable[[str, Any, Any], RNNCell], name: str, num_layers: int, bidirectional: bool, weight: Any, bias: Any
 ) -> list[list[RNNCell]]:
-    """A cell for each layer, of each direction."""
+    """Create a cell for each layer and direction."""
     count = check_int("num_layers", num_layers, minimum=1)
     directions = (("", "fw"), ("reverse_", "bw"))[: 2 if bidirectional else 1]
     return [
@@ -229,45 +229,47 @@ def _layers(
     dropout_prob: float,
     batch_first: bool,
 ) -> tuple[Variable, list[Variable]]:
-    """The results of all steps, and the last states of all layers and directions."""
+    """Run all layers; return the results of all steps, and the last states of all layers and directions."""
     check_int("hidden_size", hidden_size, minimum=1)
     if len(check_variable("input", input).shape) != 3:
         refuse("input", input, "[batch, steps, width], or [steps, batch, width] with batch_first=False")
     rate = check_float("dropout_prob", 0.0 if dropout_prob is None else dropout_prob)
     if not 0 <= rate <= 1:
         refuse("dropout_prob", dropout_prob, "a number from 0 to 1")
-    given = [name for name, value in first.items() if value is not None]
-    if given and len(given) < len(first):
-        (left,) = (name for name in first if name not in given)
-        refuse(left, None, f"a Variable, as {given[0]} is one; or None for both")
+    names = [name for name, value in first.items() if value is not None]
+    if names and len(names) < len(first):
+        (missing,) = (name for name in first if name not in names)
+        refuse(missing, None, f"a Variable, as {names[0]} is one; or None for both")
     count, ways = len(cells[0]), len(cells)
-    begun: list[Variable] = []
-    for name in given:
+    initial_states: list[Variable] = []
+    for name in names:
         value = check_variable(name, first[name])
         if len(value.shape) != 3 or value.shape[0] not in (-1, count * ways) or value.shape[2] not in (-1, hidden_size):
             refuse(name, value, f"[{count * ways}, batch, {hidden_size}]")
-        begun.append(value)
+        initial_states.append(value)
     x = layers.transpose(input, [1, 0, 2]) if batch_first else input
     if sequence_length is not None and len(check_variable("sequence_length", sequence_length).shape) != 1:
         refuse("sequence_length", sequence_length, "[batch]")
-    outs, lasts = [], []
-    for way, mine in enumerate(cells):
-        now = x
-        for i, cell in enumerate(mine):
-            states: Any = [row(each, i * ways + way) for each in begun] or cell.get_initial_states(x, batch_dim_idx=1)
-            states = states[0] if len(begun) == 1 else states
-            _, made = looped(_without_output(cell), now, states, sequence_length, is_reverse=bool(way))
-            steps = flat(made)
-            now = layers.reverse(steps[0], axis=0) if way else steps[0]
-            now = layers.dropout(now, dropout_prob=rate) if rate else now
-            lasts.append([row(each, -1) for each in steps])
-        outs.append(now)
-    found = layers.concat(outs, axis=2) if ways > 1 else outs[0]
-    order = [lasts[way * count + i] for i in range(count) for way in range(ways)]
-    ends = [layers.stack(list(each), axis=0) for each in zip(*order, strict=True)]
-    return layers.transpose(found, [1, 0, 2]) if batch_first else found, ends
+    outs, final_states = [], []
+    for way, direction_cells in enumerate(cells):
+        current = x
+        for i, cell in enumerate(direction_cells):
+            states: Any = [row(each, i * ways + way) for each in initial_states] or cell.get_initial_states(
+                x, batch_dim_idx=1
+            )
+            states = states[0] if len(initial_states) == 1 else states
+            _, results = looped(_without_output(cell), current, states, sequence_length, is_reverse=bool(way))
+            steps = flat(results)
+            current = layers.reverse(steps[0], axis=0) if way else steps[0]
+            current = layers.dropout(current, dropout_prob=rate) if rate else current
+            final_states.append([row(each, -1) for each in steps])
+        outs.append(current)
+    output = layers.concat(outs, axis=2) if ways > 1 else outs[0]
+    order = [final_states[way * count + i] for i in range(count) for way in range(ways)]
+    last_states = [layers.stack(list(each), axis=0) for each in zip(*order, strict=True)]
+    return layers.transpose(output, [1, 0, 2]) if batch_first else output, last_states
 
 
 def _without_output(cell: RNNCell) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """The cell, of which states alone are asked for."""
+    """Return a step function of a cell that returns only its states."""
     return lambda inputs, states: ([], cell(inputs, states)[1])

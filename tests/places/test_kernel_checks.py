@@ -253,7 +253,7 @@ def test_the_certificate_tries_packed_inputs(kind: str, right: bool) -> None:
     def prepare(call: Call, context: Any) -> Any:
         return Prepared(run, packed={"X": (call.spec("X").nbytes, pack, "mine")})
 
-    found = nullcontext() if right else pytest.raises(ConformanceError, match="compiled, X held: Out")
+    found = nullcontext() if right else pytest.raises(ConformanceError, match="compiled, X persistent: Out")
     with kernel(kind, prepare, prepares=True, dtypes=("float32",)), found:
         check_sample("tanh", kind)
     assert packs

@@ -53,8 +53,8 @@ def reductions(rounds: int) -> list[tuple[int, float]]:
             array[...] = 1
             group.barrier()
             start = time.perf_counter()
-            if group.reduces_at_once:
-                group.reduce_now([array], "sum")
+            if group.reduces_in_place:
+                group.reduce_in_place([array], "sum")
             else:
                 group.start_all_reduce(array, "sum").wait()
             times.append(time.perf_counter() - start)

@@ -115,7 +115,7 @@ def plain(fast: Any) -> Callable[..., Any]:
                 counts.launches += launches
                 if suspects:
                     at = -1
-                    if context.suspect:
+                    if context.may_have_error:
                         watch.raise_late()
                 counts.copy_out += copies
                 counts.bytes_out += copied

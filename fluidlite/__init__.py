@@ -93,7 +93,7 @@ from fluidlite.io.program_state import (
     set_program_state as set_program_state,
 )
 from fluidlite.io.state import load as load, save as save
-from fluidlite.layers.io import _exact_data
+from fluidlite.layers.io import _fluid_data
 from fluidlite.lod_tensor import (
     create_lod_tensor as create_lod_tensor,
     create_random_int_lodtensor as create_random_int_lodtensor,
@@ -152,7 +152,7 @@ def __getattr__(name: str) -> _Any:
     return _named_place(name, __name__)  # such as OpenCLPlace: devices name them
 
 
-data = _exact_data
+data = _fluid_data
 _export(
     __name__,
     *("average", "clip", "core", "errors", "initializer", "io", "layers", "loaders", "memory", "metrics", "nets"),

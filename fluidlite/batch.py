@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from fluidlite.base.arguments import as_whole
+from fluidlite.base.arguments import as_int
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import check_bool, check_function
 
@@ -24,7 +24,7 @@ def batch(
     drop_last : bool
         Drop a last batch that is smaller.
     """
-    size = as_whole(batch_size)
+    size = as_int(batch_size)
     if size is None or size < 1:
         raise ProgramError(f"batch_size is {batch_size!r}; expected an int of 1 or more")
     check_function("reader", reader)

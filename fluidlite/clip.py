@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fluidlite import layers
-from fluidlite.base.arguments import instance, listed, number, text
+from fluidlite.base.arguments import check_instance, check_list, number, text
 from fluidlite.base.dtypes import compute_dtype
 from fluidlite.base.errors import ProgramError
 from fluidlite.layers import ops, tensor
@@ -242,10 +242,10 @@ def set_gradient_clip(
     if not isinstance(clip, BaseGradientClipAttr):
         raise ProgramError(f"clip.set_gradient_clip: clip is {clip!r}; expected one of clip.GradientClipBy...")
     what = "clip.set_gradient_clip:"
-    program = instance(f"{what} program", program, Program) if program is not None else default_main_program()
+    program = check_instance(f"{what} program", program, Program) if program is not None else default_main_program()
     params: list[Any] = [*program.all_parameters()]
     if param_list is not None:
-        params = listed(f"{what} param_list", param_list, "parameters or their names")
+        params = check_list(f"{what} param_list", param_list, "parameters or their names")
     if not params:
         raise ProgramError(
             "clip.set_gradient_clip: the program has no parameters yet\n  Do: call it after the layers, before minimize"

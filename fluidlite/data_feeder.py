@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from fluidlite.base.arguments import instance, listed
+from fluidlite.base.arguments import check_instance, check_list
 from fluidlite.base.errors import DtypeError, FeedError
 from fluidlite.compat.installation import place_count, places_like
 from fluidlite.platform.place import Place, PlaceLike
@@ -32,11 +32,11 @@ class DataFeeder:
     """
 
     def __init__(self, feed_list: Sequence[Variable | str], place: PlaceLike, program: Program | None = None) -> None:
-        main = instance("program", program, Program, error=FeedError) if program is not None else default_main_program()
+        main = check_instance("program", program, Program, error=FeedError) if program is not None else default_main_program()
         block = main.global_block()
         self.place = Place.parse(place)
         self.feed_vars: list[Variable] = []
-        for item in listed("feed_list", feed_list, "variables or their names", FeedError):
+        for item in check_list("feed_list", feed_list, "variables or their names", FeedError):
             variable = block.var(item) if isinstance(item, str) else item
             if not isinstance(variable, Variable):
                 raise FeedError(f"feed_list holds {item!r}; expected variables or their names")
@@ -62,7 +62,7 @@ class DataFeeder:
     def _on(self, place: Place, iterable: Iterable[Sequence[Any]]) -> dict[str, Tensor]:
         columns = [_column(variable) for variable in self.feed_vars]
         for number, sample in enumerate(
-            listed("the batch", iterable, "samples, each with a field for each variable", FeedError)
+            check_list("the batch", iterable, "samples, each with a field for each variable", FeedError)
         ):
             if isinstance(sample, (str, bytes)) or not hasattr(sample, "__len__"):
                 fields = ", ".join(self.feed_names)

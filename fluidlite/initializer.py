@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fluidlite.base.arguments import number, truth, whole, whole_text
+from fluidlite.base.arguments import number, check_bool, check_int, exact_int_text
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import DtypeError, ProgramError
 
@@ -107,12 +107,12 @@ class ConstantInitializer(Initializer):
 
     def __init__(self, value: float = 0.0, force_cpu: bool = False) -> None:
         rounded = number("initializer.Constant: value", value)
-        self._value = value if whole_text(value) else rounded
-        self._force_cpu = truth("initializer.Constant: force_cpu", force_cpu)
+        self._value = value if exact_int_text(value) else rounded
+        self._force_cpu = check_bool("initializer.Constant: force_cpu", force_cpu)
 
     def __call__(self, var: Variable, block: Block) -> Operator:
         more: dict[str, Any] = {"force_cpu": True} if self._force_cpu or force_init_on_cpu() else {}
-        if text := whole_text(self._value):
+        if text := exact_int_text(self._value):
             more["str_value"] = text
         return _append(self, "fill_constant", var, block, value=float(self._value), **more)
 
@@ -133,12 +133,12 @@ class UniformInitializer(Initializer):
         diag_val: float = 1.0,
     ) -> None:
         self._low, self._high = (number("initializer.Uniform: low and high", each) for each in (low, high))
-        self._seed = whole("initializer.Uniform: seed", seed)
+        self._seed = check_int("initializer.Uniform: seed", seed)
         if not self._low <= self._high:
             raise ProgramError(f"initializer.Uniform: low is {low} and high is {high}; expected low <= high")
         diagonal = {
-            "diag_num": whole("initializer.Uniform: diag_num", diag_num),
-            "diag_step": whole("initializer.Uniform: diag_step", diag_step),
+            "diag_num": check_int("initializer.Uniform: diag_num", diag_num),
+            "diag_step": check_int("initializer.Uniform: diag_step", diag_step),
             "diag_val": number("initializer.Uniform: diag_val", diag_val),
         }
         if diag_num < 0 or diag_step < 0:
@@ -160,7 +160,7 @@ class NormalInitializer(Initializer):
     def __init__(self, loc: float = 0.0, scale: float = 1.0, seed: int = 0) -> None:
         who = f"initializer.{type(self).__name__}"
         self._loc, self._scale = number(f"{who}: loc", loc), number(f"{who}: scale", scale)
-        self._seed = whole(f"{who}: seed", seed)
+        self._seed = check_int(f"{who}: seed", seed)
         if not self._scale >= 0:
             raise ProgramError(f"{who}: scale is {scale}; expected 0 or more")
 
@@ -200,9 +200,9 @@ class XavierInitializer(Initializer):
     def __init__(
         self, uniform: bool = True, fan_in: float | None = None, fan_out: float | None = None, seed: int = 0
     ) -> None:
-        self._uniform = truth("initializer.Xavier: uniform", uniform)
+        self._uniform = check_bool("initializer.Xavier: uniform", uniform)
         self._fan_in, self._fan_out = _fan("Xavier", "fan_in", fan_in), _fan("Xavier", "fan_out", fan_out)
-        self._seed = whole("initializer.Xavier: seed", seed)
+        self._seed = check_int("initializer.Xavier: seed", seed)
         if self._fan_in == self._fan_out == 0:
             raise ProgramError("initializer.Xavier: fan_in and fan_out are 0; expected one above it")
 
@@ -226,8 +226,8 @@ class MSRAInitializer(Initializer):
     """
 
     def __init__(self, uniform: bool = True, fan_in: float | None = None, seed: int = 0) -> None:
-        self._uniform, self._fan_in = truth("initializer.MSRA: uniform", uniform), _fan("MSRA", "fan_in", fan_in)
-        self._seed = whole("initializer.MSRA: seed", seed)
+        self._uniform, self._fan_in = check_bool("initializer.MSRA: uniform", uniform), _fan("MSRA", "fan_in", fan_in)
+        self._seed = check_int("initializer.MSRA: seed", seed)
         if self._fan_in == 0:
             raise ProgramError("initializer.MSRA: fan_in is 0; expected a number above it")
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from fluidlite.layers import index
-from fluidlite.layers.declare import alike
+from fluidlite.layers.declare import layer_like
 from fluidlite.layers.public import public
 
 __all__ = ["embedding", "one_hot"]
 
 
 @public
-@alike(index.one_hot, "one_hot_v2")
+@layer_like(index.one_hot, "one_hot_v2")
 def one_hot() -> None:
     """Return float32 [..., depth] with 1 at the class that ``input``, integers [...], names.
 
@@ -20,7 +20,7 @@ def one_hot() -> None:
 
 
 @public
-@alike(index.embedding, "lookup_table_v2")
+@layer_like(index.embedding, "lookup_table_v2")
 def embedding() -> None:
     """Return the rows of a table that the ids in ``input``, integers [...], name: [..., width].
 

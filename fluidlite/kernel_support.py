@@ -9,12 +9,12 @@ from fluidlite.base.errors import CollectiveError as CollectiveError, OutOfRange
 from fluidlite.base.exports import export as _export
 from fluidlite.base.fork import (
     first_in_child as first_in_child,
-    hold_at_fork as hold_at_fork,
+    acquire_at_fork as acquire_at_fork,
     new_lock as new_lock,
     new_rlock as new_rlock,
 )
 from fluidlite.base.lru_cache import CacheInfo as CacheInfo, LRUCache as LRUCache
-from fluidlite.base.opt_level import MOST_OPTIMISED as MOST_OPTIMISED, opt_level as opt_level
+from fluidlite.base.opt_level import MAX_OPT_LEVEL as MAX_OPT_LEVEL, opt_level as opt_level
 from fluidlite.codegen import philox as _philox
 from fluidlite.codegen.epilogue import Accumulation as Accumulation, accumulation as accumulation
 from fluidlite.codegen.epilogue_text import (
@@ -28,11 +28,11 @@ from fluidlite.distributed.groups import Group as Group, Work as Work, ring_grou
 from fluidlite.geometry import (
     Convolution as Convolution,
     Gemm as Gemm,
-    Line as Line,
+    CorrelationAxis as CorrelationAxis,
     PoolAxis as PoolAxis,
     convolutions_of as convolutions_of,
     gemms_of as gemms_of,
-    nothing_fused as nothing_fused,
+    fused_refusal as fused_refusal,
     pool_axes as pool_axes,
     pool_planes as pool_planes,
     random_windows as random_windows,

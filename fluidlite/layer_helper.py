@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from fluidlite import unique_name
-from fluidlite.base.arguments import as_number, as_truth, as_whole
+from fluidlite.base.arguments import as_number, as_truth, as_int
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, OperatorNotFoundError, ProgramError
 from fluidlite.initializer import Initializer
@@ -52,7 +52,7 @@ def check_variables(argument: str, value: Any) -> list[Variable]:
 def check_int(argument: str, value: Any, minimum: int | None = None) -> int:
     """Return an int, or raise."""
     expected = "an int" if minimum is None else f"an int of {minimum} or more"
-    number = as_whole(value)
+    number = as_int(value)
     if number is None:
         refuse(argument, value, expected)
     if minimum is not None and number < minimum:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.arguments import listed, whole
+from fluidlite.base.arguments import check_list, check_int
 from fluidlite.base.errors import LoDError, ProgramError, TensorError
 from fluidlite.platform.place import PlaceLike
 from fluidlite.tensor.lod import lod_from_lengths
@@ -37,7 +37,7 @@ def create_lod_tensor(data: Any, recursive_seq_lens: Lengths, place: PlaceLike) 
     if isinstance(data, Tensor):
         array = data.numpy()
     elif isinstance(data, list):
-        lengths = [len(listed("a sequence of create_lod_tensor", each, "a list", LoDError)) for each in data]
+        lengths = [len(check_list("a sequence of create_lod_tensor", each, "a list", LoDError)) for each in data]
         if not recursive_seq_lens or list(recursive_seq_lens[-1]) != lengths:
             raise LoDError(
                 f"data has sequences of lengths {lengths}, but recursive_seq_lens ends with "
@@ -67,12 +67,12 @@ def create_random_int_lodtensor(
     ``base_shape`` is the dims of one row.
     """
     rows = lod_from_lengths(recursive_seq_lens, None)[-1][-1] if recursive_seq_lens else 0
-    first, last = (whole(f"{name} of {_RANDOM}", value) for name, value in (("low", low), ("high", high)))
+    first, last = (check_int(f"{name} of {_RANDOM}", value) for name, value in (("low", low), ("high", high)))
     if first > last:
         raise ProgramError(f"low of {_RANDOM} is {low} and high {high}; expected low <= high")
     dims = [
-        whole(f"a dim of base_shape of {_RANDOM}", dim)
-        for dim in listed(f"base_shape of {_RANDOM}", base_shape, "ints")
+        check_int(f"a dim of base_shape of {_RANDOM}", dim)
+        for dim in check_list(f"base_shape of {_RANDOM}", base_shape, "ints")
     ]
     data = np.random.randint(first, last + 1, [rows, *dims], np.int64)
     return create_lod_tensor(data, recursive_seq_lens, place)

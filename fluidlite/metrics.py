@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.absent import getattr_of
-from fluidlite.base.arguments import exact_ints, whole
+from fluidlite.base.arguments import exact_ints, check_int
 from fluidlite.base.errors import ProgramError
 
 Array = np.ndarray[Any, Any]
@@ -242,7 +242,7 @@ class Auc(MetricBase):
         super().__init__(name)
         if curve not in ("ROC", "PR"):
             raise ProgramError(f"curve is {curve!r}; expected 'ROC' or 'PR'")
-        num_thresholds = whole("num_thresholds", num_thresholds)
+        num_thresholds = check_int("num_thresholds", num_thresholds)
         if num_thresholds < 1:
             raise ProgramError(f"num_thresholds is {num_thresholds}; expected 1 or more")
         self._num_thresholds = num_thresholds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fluidlite.base.arguments import listed
+from fluidlite.base.arguments import check_list
 from fluidlite.base.errors import ProgramError
 from fluidlite.platform.place import PlaceLike
 from fluidlite.program.program import Program
@@ -16,7 +16,7 @@ __all__ = ["Operator"]
 
 
 def _names(value: Any) -> list[str]:
-    return listed("the variables of a slot", value, "a name, or a list of names", one=str)
+    return check_list("the variables of a slot", value, "a name, or a list of names", one=str)
 
 
 class Operator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from fluidlite.base.arguments import able, finite, truth
+from fluidlite.base.arguments import check_method, finite, check_bool
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.initializer import Constant, Initializer, Xavier, global_initializers
@@ -57,10 +57,10 @@ class ParamAttr:
         self.initializer = initializer
         self.learning_rate = finite("ParamAttr: learning_rate", learning_rate)
         self.regularizer = regularizer
-        self.trainable = truth("ParamAttr: trainable", trainable)
+        self.trainable = check_bool("ParamAttr: trainable", trainable)
         clips = "one of fluid.clip's, such as GradientClipByGlobalNorm(1.0)"
-        self.gradient_clip = able("ParamAttr: gradient_clip", gradient_clip, "create_operators", clips)
-        self.model_average = truth("ParamAttr: do_model_average", do_model_average)
+        self.gradient_clip = check_method("ParamAttr: gradient_clip", gradient_clip, "create_operators", clips)
+        self.model_average = check_bool("ParamAttr: do_model_average", do_model_average)
 
     @staticmethod
     def to_attr(value: Any) -> ParamAttr | bool | list[ParamAttr | bool]:

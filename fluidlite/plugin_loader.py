@@ -70,13 +70,13 @@ class PluginRecord:
     brought: dict[str, list[str]] = field(default_factory=dict)
     error: str = ""
     traceback: str = ""
-    odd: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     built_in: bool = False
 
     @property
     def notes(self) -> list[str]:
         """Problems while it was loaded, and current ones, such as a kernel for an undeclared operator."""
-        return [*self.odd, *(_current_problems(self) if self.state == "loaded" else ())]
+        return [*self.problems, *(_current_problems(self) if self.state == "loaded" else ())]
 
 
 _lock = new_rlock()
@@ -255,7 +255,7 @@ def _call_hooks(name: str, target: Any, record: PluginRecord) -> Stage:
         plugin = _resolve(target) if isinstance(target, str) else target
         manager.register(plugin, name)
         manager.check_pending()  # a misspelt hook is an error
-        record.odd += _unmarked_hooks(plugin, manager)
+        record.problems += _unmarked_hooks(plugin, manager)
         takers: dict[str, Callable[[Any], None]] = {
             "register_devices": lambda item: take_device(stage, item),
             "register_libraries": lambda item: take_library(stage, item, name),
@@ -281,7 +281,7 @@ def _take_declared(stage: Stage, name: str, record: PluginRecord) -> None:
             stage.strategies.append(thing)
         elif isinstance(thing, Kernel):
             if id(thing) not in staged:
-                record.odd.append(f"{thing.whose} was registered by none of its hooks")
+                record.problems.append(f"{thing.description} was registered by none of its hooks")
         elif isinstance(thing, tuple) and id(thing[0]) not in staged:
             stage.operators.append(thing)
 
@@ -311,14 +311,14 @@ def _current_problems(record: PluginRecord) -> list[str]:
     plugin_kernels = [kernel for kernel in kernels if kernel.plugin == record.name]
     for kernel in plugin_kernels:
         if ops.find(kernel.op) is None:
-            problems.append(f"{kernel.whose}: no such operator is declared")
+            problems.append(f"{kernel.description}: no such operator is declared")
         unknown = [
             place
             for place in kernel.places
             if place not in CAPABILITIES and not any(matches(place, kind) for kind in kinds)
         ]
         if unknown and not record.built_in:
-            problems.append(f"{kernel.whose}: no device is of kind {', '.join(unknown)}; there are {', '.join(kinds)}")
+            problems.append(f"{kernel.description}: no device is of kind {', '.join(unknown)}; there are {', '.join(kinds)}")
     for library in sorted({kernel.library for kernel in plugin_kernels} - {"plain"}) if not record.built_in else ():
         types = {kernel.op for kernel in kernels if kernel.library == library}
         grads = {op.grad.type for type in types if (op := ops.find(type)) and isinstance(op.grad, GradRule)}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from fluidlite.base.arguments import listed, whole
+from fluidlite.base.arguments import check_list, check_int
 from fluidlite.base.errors import FeedError
 from fluidlite.layer_helper import check_bool, check_function
 from fluidlite.loaders.fluid_loader import DataLoader as DataLoader, PyReader as PyReader
@@ -53,7 +53,7 @@ def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
 
 def shuffle(reader: Reader, buf_size: int) -> Reader:
     """A reader that shuffles within a buffer of ``buf_size`` samples (by Python's ``random``)."""
-    (source,), size = _readers(reader), whole("buf_size of shuffle", buf_size, FeedError, 0)
+    (source,), size = _readers(reader), check_int("buf_size of shuffle", buf_size, FeedError, 0)
 
     def shuffled() -> Iterator[Any]:
         samples = iter(source())
@@ -100,7 +100,7 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
 
 def firstn(reader: Reader, n: int) -> Reader:
     """A reader of the first ``n`` samples."""
-    (source,), count = _readers(reader), whole("n of firstn", n, FeedError, 0)
+    (source,), count = _readers(reader), check_int("n of firstn", n, FeedError, 0)
 
     def first() -> Iterator[Any]:
         return itertools.islice(source(), count)
@@ -116,7 +116,7 @@ def cache(reader: Reader) -> Reader:
 
 def buffered(reader: Reader, size: int) -> Reader:
     """A reader that prefetches at most ``size`` samples in a thread."""
-    end, (source,), max_size = object(), _readers(reader), whole("size of buffered", size, FeedError, 0)
+    end, (source,), max_size = object(), _readers(reader), check_int("size of buffered", size, FeedError, 0)
 
     def ahead() -> Iterator[Any]:
         ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(max(max_size, 1))
@@ -176,7 +176,7 @@ def xmap_readers(
     FeedError
         A number is below 1. Exceptions of the reader or the mapper are raised in place of the sample.
     """
-    threads, max_pending = whole("process_num", process_num, FeedError), whole("buffer_size", buffer_size, FeedError)
+    threads, max_pending = check_int("process_num", process_num, FeedError), check_int("buffer_size", buffer_size, FeedError)
     if threads < 1 or max_pending < 1:
         raise FeedError(f"xmap_readers: process_num is {threads} and buffer_size {max_pending}; expected 1 or more")
     check_function("mapper", mapper, error=FeedError)
@@ -203,10 +203,10 @@ def multiprocess_reader(readers: Sequence[Reader], use_pipe: bool = True, queue_
 
     Fluid uses processes; :mod:`fluidlite.loaders` has those.
     """
-    checked = _readers(*listed("readers", readers, "a list of readers", FeedError))
+    checked = _readers(*check_list("readers", readers, "a list of readers", FeedError))
     if not checked:
         raise FeedError("multiprocess_reader got no readers")
-    max_size = whole("queue_size of multiprocess_reader", queue_size, FeedError, 0)
+    max_size = check_int("queue_size of multiprocess_reader", queue_size, FeedError, 0)
 
     def merged() -> Iterator[Any]:
         running = [iter(buffered(reader, max_size)()) for reader in checked]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fluidlite.base.arguments import whole
+from fluidlite.base.arguments import check_int
 from fluidlite.base.errors import LoaderError
 from fluidlite.loaders.record_file import Compressor, RecordIOWriter
 
@@ -110,7 +110,7 @@ def convert_reader_to_recordio_files(
     stem, suffix = os.path.splitext(filename)
     if suffix != _SUFFIX:
         raise LoaderError(f"filename is {filename!r}; expected one that ends with {_SUFFIX}")
-    if whole("batch_per_file", batch_per_file) < 1:
+    if check_int("batch_per_file", batch_per_file) < 1:
         raise LoaderError(f"batch_per_file is {batch_per_file!r}; expected 1 or more")
     names = _order(feeder, feed_order)
     batches, total = iter(reader_creator()), 0

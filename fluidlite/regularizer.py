@@ -67,7 +67,7 @@ def append_regularization_ops(
     -------
     list of (parameter, gradient or None)
     """
-    from fluidlite.layers.selected_rows import dense
+    from fluidlite.layers.selected_rows import to_dense
 
     decayed: list[tuple[Parameter, Variable | None]] = []
     for param, grad in parameters_and_grads:
@@ -75,7 +75,7 @@ def append_regularization_ops(
         if grad is not None and regularizer is not None:
             block = grad.block.program.current_block()
             with block.program.roles("optimize"):
-                term, grad = regularizer(param, grad, block), dense(grad)
+                term, grad = regularizer(param, grad, block), to_dense(grad)
                 block.append_op("elementwise_add", {"X": grad, "Y": term}, {"Out": grad})
         decayed.append((param, grad))
     return decayed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fluidlite.base.arguments import instance, text
+from fluidlite.base.arguments import check_instance, text
 
 
 class Generator:
@@ -35,7 +35,7 @@ def switch(new: Generator | None = None) -> Generator:
     """Restart the numbering (or use ``new``); return the previous generator."""
     global _generator
     if new is not None:
-        instance("the generator of unique_name.switch", new, Generator, "a Generator")
+        check_instance("the generator of unique_name.switch", new, Generator, "a Generator")
     old, _generator = _generator, new if new is not None else Generator()
     return old
 
@@ -46,7 +46,7 @@ def guard(new_generator: str | Generator | None = None) -> Iterator[None]:
     if isinstance(new_generator, str):
         new_generator = Generator(new_generator)
     elif new_generator is not None:
-        instance("new_generator of unique_name.guard", new_generator, Generator, "a text, or a Generator")
+        check_instance("new_generator of unique_name.guard", new_generator, Generator, "a text, or a Generator")
     old = switch(new_generator)
     try:
         yield

@@ -16,21 +16,21 @@ T = TypeVar("T")
 Kinds = type | tuple[type, ...]
 
 
-def instance(what: str, value: Any, kind: type[T], expected: str = "", error: type[FluidError] = ProgramError) -> T:
+def check_instance(what: str, value: Any, kind: type[T], expected: str = "", error: type[FluidError] = ProgramError) -> T:
     """Return ``value`` if it is an instance of ``kind``, or raise ``error``."""
     if not isinstance(value, kind):
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected {expected or f'a {kind.__name__}'}")
     return value
 
 
-def able(what: str, value: Any, method: str, expected: str, error: type[FluidError] = ProgramError) -> Any:
+def check_method(what: str, value: Any, method: str, expected: str, error: type[FluidError] = ProgramError) -> Any:
     """Return ``value`` if it is None or has ``method``, or raise ``error``. For classes not imported here."""
     if value is not None and not callable(getattr(value, method, None)):
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected {expected}, or None")
     return value
 
 
-def listed(what: str, value: Any, expected: str, error: type[FluidError] = ProgramError, one: Kinds = ()) -> list[Any]:
+def check_list(what: str, value: Any, expected: str, error: type[FluidError] = ProgramError, one: Kinds = ()) -> list[Any]:
     """Return the items of ``value``, or raise ``error`` if it is not iterable or is a text.
 
     ``one``: classes whose instances are accepted in place of a list of one item.
@@ -42,14 +42,14 @@ def listed(what: str, value: Any, expected: str, error: type[FluidError] = Progr
     return list(value)
 
 
-def mapped(what: str, value: Any, expected: str, error: type[FluidError] = ProgramError) -> Mapping[Any, Any]:
+def check_mapping(what: str, value: Any, expected: str, error: type[FluidError] = ProgramError) -> Mapping[Any, Any]:
     """Return ``value`` if it is a mapping, or raise ``error``."""
     if not isinstance(value, Mapping):
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected {expected}")
     return value
 
 
-def as_whole(value: Any) -> int | None:
+def as_int(value: Any) -> int | None:
     """Return a value as an int (NumPy integers too), or None if it is no integer. A bool is none."""
     try:
         return None if isinstance(value, bool) else index(value)
@@ -84,19 +84,19 @@ def as_truth(value: Any) -> bool | None:
     """Return a value as a bool (True, False, 0 or 1, NumPy's too), or None."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
-    integer = as_whole(value)
+    integer = as_int(value)
     return bool(integer) if integer in (0, 1) else None
 
 
-def whole_text(value: Any) -> str:
+def exact_int_text(value: Any) -> str:
     """Return the digits of an integer that no float represents exactly; else ""."""
-    integer = as_whole(value)
+    integer = as_int(value)
     return str(integer) if integer is not None and as_number(integer) != integer else ""
 
 
-def whole(what: str, value: Any, error: type[FluidError] = ProgramError, least: int | None = None) -> int:
+def check_int(what: str, value: Any, error: type[FluidError] = ProgramError, least: int | None = None) -> int:
     """Return ``value`` as an int if it is one, of ``least`` or more, or raise ``error``."""
-    integer = as_whole(value)
+    integer = as_int(value)
     if integer is None:
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected an int")
     if least is not None and integer < least:
@@ -120,7 +120,7 @@ def finite(what: str, value: Any, error: type[FluidError] = ProgramError) -> flo
     return result
 
 
-def truth(what: str, value: Any, error: type[FluidError] = ProgramError) -> bool:
+def check_bool(what: str, value: Any, error: type[FluidError] = ProgramError) -> bool:
     """Return ``value`` as a bool if it is one, or raise ``error``."""
     result = as_truth(value)
     if result is None:
@@ -130,7 +130,7 @@ def truth(what: str, value: Any, error: type[FluidError] = ProgramError) -> bool
 
 def text(what: str, value: Any, error: type[FluidError] = ProgramError) -> str:
     """Return ``value`` if it is a text, or raise ``error``."""
-    return instance(what, value, str, "a text", error)
+    return check_instance(what, value, str, "a text", error)
 
 
 def name_of(item: Any) -> str | None:

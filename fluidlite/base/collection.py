@@ -12,7 +12,7 @@ _paused = False
 
 
 @contextmanager
-def paused() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Disable the garbage collector while a program is compiled: the graphs and plans created then are all kept.
 
     A collector that was disabled before stays disabled. The pause holds for all threads; a thread that disables the
@@ -39,7 +39,7 @@ _phases: dict[str, object] = {}
 gc.callbacks += [_phases.pop, _phases.__setitem__]
 
 
-def collecting() -> bool:
+def is_collecting() -> bool:
     """Whether a garbage collection runs, in this thread or in another."""
     return [*_phases][-1:] == ["start"]
 

@@ -18,7 +18,7 @@ _log = logging.getLogger("fluidlite.cache")
 _MARK = b"fluidlite-cache-1\n"
 _BLOCK = 4096
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """Limit of the folder's size in bytes; the least recently used files are deleted first."""
 TRIM_BELOW = "01"
 """The folder's size is checked when a file is written whose name is below this text: at one write in 256.
@@ -66,7 +66,7 @@ class DiskCache:
                 facts = os.fstat(stream.fileno())
                 if hasattr(os, "getuid") and facts.st_uid != os.getuid():
                     raise PermissionError(f"{file} belongs to another user")  # it may hold code that another user wrote
-                if not S_ISREG(facts.st_mode) or facts.st_size > MOST_BYTES:
+                if not S_ISREG(facts.st_mode) or facts.st_size > MAX_BYTES:
                     raise OSError(f"{file} is no file of this cache")  # reading a pipe or a device may never end
                 content = stream.read()
             mark, rest = content[: len(_MARK)], content[len(_MARK) :]
@@ -110,7 +110,7 @@ class DiskCache:
 
     def info(self) -> CacheInfo:
         entries, nbytes = self.size()
-        return CacheInfo(entries, None, self.hits, self.misses, 0.0, nbytes, MOST_BYTES)
+        return CacheInfo(entries, None, self.hits, self.misses, 0.0, nbytes, MAX_BYTES)
 
     def _file(self, key: tuple[str, ...]) -> Path:
         return self._folder() / (hashlib.sha256("\0".join(key).encode()).hexdigest() + ".bin")
@@ -119,7 +119,7 @@ class DiskCache:
         files = list(self._files())
         size = sum(nbytes for _, nbytes, _ in files)
         for _, nbytes, name in sorted(files):
-            if size <= MOST_BYTES:
+            if size <= MAX_BYTES:
                 return
             with suppress(FileNotFoundError):  # another process was faster
                 os.unlink(name)

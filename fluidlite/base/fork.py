@@ -40,7 +40,7 @@ def new_rlock() -> Any:
     return lock
 
 
-def holds(lock: Any) -> bool:
+def is_held(lock: Any) -> bool:
     """Whether this thread holds a re-entrant lock."""
     owned: bool = lock._is_owned()
     return owned
@@ -52,7 +52,7 @@ def first_in_child(function: Callable[[], object]) -> Callable[[], object]:
     return function
 
 
-def hold_at_fork(locks: Callable[[], Iterable[Any]]) -> None:
+def acquire_at_fork(locks: Callable[[], Iterable[Any]]) -> None:
     """Acquire some locks of `new_rlock` before each fork, so that the work of other threads under them is complete.
 
     Parameters
@@ -73,7 +73,7 @@ def is_new_child() -> bool:
     return os.getpid() != _process
 
 
-def keep_for_ever(value: object) -> None:
+def never_finalize(value: object) -> None:
     """Never finalize an object, not even at the end of the process: its finalizer might wait for ever."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 

@@ -7,7 +7,7 @@ import os
 from .errors import DeviceError
 
 VARIABLE = "FLUIDLITE_OPT_LEVEL"
-MOST_OPTIMISED = 3
+MAX_OPT_LEVEL = 3
 
 
 def opt_level() -> int:
@@ -18,7 +18,7 @@ def opt_level() -> int:
     DeviceError
         The variable has another value.
     """
-    text = os.environ.get(VARIABLE) or str(MOST_OPTIMISED)
+    text = os.environ.get(VARIABLE) or str(MAX_OPT_LEVEL)
     if text not in ("0", "1", "2", "3"):
         raise DeviceError(f"{VARIABLE} is {text!r}; expected 0, 1, 2 or 3\n  Do: unset it, for the fastest kernels")
     return int(text)

@@ -15,19 +15,19 @@ from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import FluidError
 from fluidlite.cli.kernel_matrix import program_calls, sample_program
 from fluidlite.cli.op_docs import forward_of
-from fluidlite.compiler.kernel_runs import prepared, run_kernel
+from fluidlite.compiler.kernel_runs import prepare_kernel, run_kernel
 from fluidlite.compiler.policy import policy as user_policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_candidates import Candidate, candidates
 from fluidlite.conformance.cases import Case
-from fluidlite.conformance.op_harness import OneOperator, run
+from fluidlite.conformance.op_harness import OperatorProgram, run
 from fluidlite.conformance.samples import Sample, samples_of
 from fluidlite.geometry import convolutions_of, gemms_of
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
-from fluidlite.program.decompose import key_of
+from fluidlite.program.decompose import value_key
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
@@ -167,7 +167,7 @@ def _resized(value: Any, dims: Sequence[int] | None) -> Any:
     return np.resize(np.asarray(value), tuple(dims))
 
 
-def _values(one: OneOperator, op: Operator) -> dict[str, list[Any]]:
+def _values(one: OperatorProgram, op: Operator) -> dict[str, list[Any]]:
     """The values of an operator's inputs in a program, by slot: fed, or computed on the host."""
     block = one.program.global_block()
     computed = {
@@ -232,8 +232,8 @@ def _stepper(choice: Choice, call: Call, inputs: list[Tensor], context: Context)
     launches = []
     for part, part_choice in zip(choice.parts, choice.part_choices, strict=True):
         for value, spec in zip(part.outs, _specs(part.call), strict=True):
-            slots.setdefault(key_of(value), Tensor.of(spec, context.place))
-        tensors = [slots[key_of(v)] for v in (*part.ins, *part.outs)]
+            slots.setdefault(value_key(value), Tensor.of(spec, context.place))
+        tensors = [slots[value_key(v)] for v in (*part.ins, *part.outs)]
         outputs_of_part = tensors[len(part.ins) :]
         launches.append(_launcher(part_choice, part.call.at(context.place), tensors, outputs_of_part, context))
 
@@ -251,7 +251,7 @@ def _specs(call: Call) -> list[Spec]:
 def _launcher(
     choice: Choice, call: Call, tensors: list[Tensor], outputs: list[Tensor], context: Context
 ) -> Callable[[], None]:
-    kernel_run = prepared(choice, call, context)
+    kernel_run = prepare_kernel(choice, call, context)
     nbytes = kernel_run.workspace
     workspace = Tensor.of(Spec.of((nbytes,), "uint8"), context.place) if nbytes else None
     if workspace is not None:

@@ -7,7 +7,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from fluidlite.cli.books import BookResult, StepCopies, book_programs, run_program
 from fluidlite.cli.reports import in_bytes
-from fluidlite.compiler.policy import HOWS
+from fluidlite.compiler.policy import KERNEL_KINDS
 
 _PROGRESS_LINES = 10
 """Number of progress lines if the output is no terminal."""
@@ -46,7 +46,7 @@ def lines(result: BookResult) -> list[str]:
     """Loss, metric, kernels by tier, transfers, and problems."""
     summary, program = result.report.summary, result.program
     tail = result.losses[-20:]
-    hows = ", ".join(f"{summary[how]} {how}" for how in (*HOWS, "control") if summary[how])
+    hows = ", ".join(f"{summary[how]} {how}" for how in (*KERNEL_KINDS, "control") if summary[how])
     relation = "at least" if program.higher else "at most"
     short = "" if len(result.losses) >= program.steps else f" after {program.steps} steps"
     return [

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from fluidlite.base.text_file import write_text
 from fluidlite.cli.terminal import print_json, table
-from fluidlite.conformance import Certificate, Outcome, certify, page
-from fluidlite.conformance.certificate import FAILED, KNOWN, in_words
+from fluidlite.conformance import Certificate, CheckOutcome, certify, page
+from fluidlite.conformance.certificate import FAILED, KNOWN, describe_selection
 from fluidlite.conformance.checks import read_known_failures
 
 
@@ -36,7 +36,7 @@ def show(
         task = bars.add_task(f"checking {place}", total=None)
         failed = 0
 
-        def progress(outcome: Outcome, done: int, total: int) -> None:
+        def progress(outcome: CheckOutcome, done: int, total: int) -> None:
             nonlocal failed
             if outcome.state == FAILED:
                 failed += 1
@@ -69,8 +69,8 @@ def operator_table(certificate: Certificate) -> Table:
         failed_count, known_count = len(row.failures), row.count(KNOWN)
         result.add_row(
             row.operator,
-            in_words(row.kernel),
-            in_words(row.gradient),
+            describe_selection(row.kernel),
+            describe_selection(row.gradient),
             str(len(row.outcomes)),
             str(failed_count or ""),
             str(known_count or ""),

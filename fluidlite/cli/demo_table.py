@@ -11,7 +11,7 @@ from rich.table import Table
 from fluidlite.cli import demo
 from fluidlite.cli.reports import in_bytes
 from fluidlite.cli.terminal import table
-from fluidlite.compiler.policy import HOWS
+from fluidlite.compiler.policy import KERNEL_KINDS
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 
@@ -49,7 +49,7 @@ def summary_table(demo_result: demo.DemoResult) -> Table:
     result_table = table("place", "libraries", "operators", *numbers, right=numbers)
     for result in demo_result.results:
         summary = result.report.summary
-        hows = ", ".join(f"{summary[how]} {how}" for how in HOWS if summary[how])
+        hows = ", ".join(f"{summary[how]} {how}" for how in KERNEL_KINDS if summary[how])
         moves = summary["feeds"] + summary["transfers"]
         result_table.add_row(
             str(result.place),

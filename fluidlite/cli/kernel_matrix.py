@@ -12,10 +12,10 @@ import numpy as np
 
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.base.errors import FluidError
-from fluidlite.compiler.policy import HOWS, Policy
-from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.policy import KERNEL_KINDS, Policy
+from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.conformance.cases import Case
-from fluidlite.conformance.op_harness import OneOperator, build, start_gradients
+from fluidlite.conformance.op_harness import OperatorProgram, build, feed_output_gradients
 from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import Sample, reference_of, samples_of
 from fluidlite.platform.device_registry import devices
@@ -32,7 +32,7 @@ CONTROL = "control"
 """An operator with a ``run(frame, op)`` of its own, or a marker of feeds and fetches."""
 UNKNOWN = "?"
 """An operator without samples."""
-WAYS = (*HOWS, CONTROL, "none", UNKNOWN)
+WAYS = (*KERNEL_KINDS, CONTROL, "none", UNKNOWN)
 """All origins of kernels."""
 _START = ".start"
 
@@ -100,7 +100,7 @@ def gradient_types(op: OpDef) -> list[str]:
     return [type for type in types if type != "assign_like"]  # it belongs to the start of backward in samples
 
 
-def _programs(op: OpDef) -> Iterator[OneOperator]:
+def _programs(op: OpDef) -> Iterator[OperatorProgram]:
     """Yield for each sample a program with the operator and its gradient."""
     for sample in samples_of(op.type) or _plain_sample(op):
         try:
@@ -109,14 +109,14 @@ def _programs(op: OpDef) -> Iterator[OneOperator]:
             continue
 
 
-def sample_program(case: Case) -> OneOperator:
+def sample_program(case: Case) -> OperatorProgram:
     """Build the program of a case's operator and the operators of its gradient."""
     harness = build(case, _counts(case))
     graded = {slot: harness.outputs[slot] for slot in case.graded_outputs() if slot in harness.outputs}
     sources = [variable for slot in case.sample.grads for variable in harness.inputs[slot]]
     if any(graded.values()) and sources:
         zeros = {slot: [np.zeros([max(d, 1) for d in v.shape]) for v in some] for slot, some in graded.items()}
-        targets, starts = start_gradients(harness, zeros)
+        targets, starts = feed_output_gradients(harness, zeros)
         for target, start in zip(targets, starts, strict=True):
             start.declare(target._spec())
         gradients(targets, sources, starts)
@@ -137,7 +137,7 @@ def _counts(case: Case) -> dict[str, int]:
     return Oracle(case).counts()
 
 
-def program_calls(harness: OneOperator) -> Iterator[tuple[str, Call]]:
+def program_calls(harness: OperatorProgram) -> Iterator[tuple[str, Call]]:
     """The calls of a program with the exact dims and the values of metadata slots, as in a run."""
     values_by_name = {**harness.feed, **harness.state}
     specs = {name: _spec(value) for name, value in values_by_name.items() if not name.endswith(_START)}
@@ -197,7 +197,7 @@ def _cell(type: str, calls: list[Call], place: Place) -> Cell:
         return cell
     for call in calls:
         try:
-            choice = choose(call, place, Policy("allow"))
+            choice = select_kernel(call, place, Policy("allow"))
         except FluidError as exc:
             cell.hows["none"] += 1
             cell.refused["all"] = str(exc)

@@ -115,7 +115,7 @@ class ArrayGenerator:
             return "the device has no array namespace"
         return refusal(call, unit.array_dtypes)
 
-    def may_lie_on(self, call: Call) -> Mapping[str, str]:
+    def aliasable_slots(self, call: Call) -> Mapping[str, str]:
         """For output slots the input slots that they may alias: each element is read before it is written."""
         return call.op.may_alias
 

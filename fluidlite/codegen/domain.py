@@ -13,7 +13,7 @@ from math import prod
 
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import EVERYWHERE
-from fluidlite.program.op_call import Call, once
+from fluidlite.program.op_call import Call, cached_in_call
 from fluidlite.tensor.tensor_spec import Dims
 
 
@@ -31,7 +31,7 @@ class Domain:
     sums: Mapping[str, tuple[int, ...]]
 
 
-@once
+@cached_in_call
 def domain_of(call: Call) -> Domain:
     """Return the index domain of a call with known dims; computed once for each call.
 
@@ -61,7 +61,7 @@ def domain_of(call: Call) -> Domain:
     return Domain(dims, placed, sums)
 
 
-def place(dims: Dims, rank: int, axis: int) -> Dims | None:
+def aligned_dims(dims: Dims, rank: int, axis: int) -> Dims | None:
     """Align an operand's dims with ``rank`` dims by Fluid's ``axis`` rule, 1 where broadcast; None if they do not fit.
 
     Fewer dims start at ``axis`` (-1: they are the last dims); trailing dims of 1 are then ignored.
@@ -107,7 +107,7 @@ def placed_dims(call: Call, dims: Mapping[str, Dims]) -> dict[str, Dims]:
     rank = max(ranks or map(len, dims.values()))
     placed: dict[str, Dims] = {}
     for slot, each in dims.items():
-        aligned = own[slot] if slot in own else place(each, rank, axis)
+        aligned = own[slot] if slot in own else aligned_dims(each, rank, axis)
         if aligned is None or len(aligned) != rank:
             call.fail(slot, f"dims that broadcast to {rank} dims from axis {axis}")
         placed[slot] = aligned

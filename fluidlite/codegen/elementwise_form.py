@@ -14,7 +14,7 @@ from fluidlite.codegen.expr import Expr, ScalarTrace
 from fluidlite.codegen.typed import Typed, typed
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Infer, OpDef, Slot
-from fluidlite.program.rules import Operands, ScalarRule
+from fluidlite.program.rules import ElementwiseOperands, ScalarRule
 from fluidlite.tensor.tensor_spec import Dims
 
 _forms: WeakKeyDictionary[OpDef, dict[int, OpDef]] = WeakKeyDictionary()
@@ -80,7 +80,7 @@ def _floats(call: Call) -> str | None:
     return None if call.dtype("X") in FLOATS and call.dims("X") else "it adds up numbers of another kind"
 
 
-def _with_kept_axes(call: Operands) -> dict[str, Dims]:
+def _with_kept_axes(call: ElementwiseOperands) -> dict[str, Dims]:
     dims = call.dims("X")
     axes = range(len(dims)) if call.attr("reduce_all") else {axis % len(dims) for axis in call.attr("dim")}
     return {"X": dims, "Out": tuple(1 if k in axes else dim for k, dim in enumerate(dims))}

@@ -13,8 +13,8 @@ from fluidlite.base.fork import new_lock
 from fluidlite.codegen.domain import domain_of
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import Typed
-from fluidlite.program.epilogue import THEN, Epilogue, then_call
-from fluidlite.program.op_call import Call, once
+from fluidlite.program.epilogue import ELEMENTWISE_PREFIX, Epilogue, then_call
+from fluidlite.program.op_call import Call, cached_in_call
 from fluidlite.program.opdef import Attr, OpDef, Slot
 from fluidlite.program.rules import ScalarRule
 from fluidlite.tensor.tensor_spec import Spec
@@ -83,7 +83,7 @@ def _definition(rule: Epilogue, must_alias: dict[str, str], may_alias: dict[str,
         f"fused.{product.type}_{name}",
         (*product.inputs, *slots),
         tuple(map(Slot, rule.outputs.values())),
-        (*product.attrs, *[replace(attr, name=THEN + attr.name) for attr in then.attrs]),
+        (*product.attrs, *[replace(attr, name=ELEMENTWISE_PREFIX + attr.name) for attr in then.attrs]),
         infer=infer,
         decompose=decompose,
         kernel_dtype=product.kernel_dtype,
@@ -112,7 +112,7 @@ ACCUMULATE = OpDef(
 """The epilogue of a product that accumulates into existing values."""
 
 
-def unfit(call: Call) -> str | None:
+def epilogue_mismatch(call: Call) -> str | None:
     """The reason why a call's epilogue does not map each element of the product to one of each output, or None."""
     rule = call.op.epilogue
     assert rule is not None
@@ -151,12 +151,12 @@ class Accumulation:
     factor: float
 
 
-@once
+@cached_in_call
 def accumulation(call: Call) -> Union[Accumulation, str]:
     """The accumulation that a call's epilogue is, or the reason why it is none."""
     rule = call.op.epilogue
     assert rule is not None
-    reason = unfit(call)
+    reason = epilogue_mismatch(call)
     if reason is not None:
         return reason
     then = then_call(call)

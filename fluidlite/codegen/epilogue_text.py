@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Union
 
 from fluidlite.codegen.broadcast import pattern_of
-from fluidlite.codegen.epilogue import unfit
+from fluidlite.codegen.epilogue import epilogue_mismatch
 from fluidlite.codegen.language_writer import ElementwiseWriter, slot_word
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import Instr
@@ -59,7 +59,7 @@ def epilogue_refusal(call: Call, columns: int) -> Union[str, None]:
     rule = call.op.epilogue
     assert rule is not None
     then = then_call(call)
-    reason = unfit(call)
+    reason = epilogue_mismatch(call)
     if reason is not None or not then.known:
         return reason
     pattern = pattern_of(then, (rule.given,))

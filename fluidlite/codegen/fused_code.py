@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fluidlite.base.dtypes import FLOATS, HALVES, compute_dtype
 from fluidlite.codegen.expr import Expr
-from fluidlite.codegen.typed import Instructions, Typed, number
+from fluidlite.codegen.typed import Instructions, Typed, converted_number
 
 OUTSIDE = -1
 """The ``part`` of a source that is an input of the fused operator."""
@@ -16,7 +16,7 @@ NUMBER = -2
 """The ``part`` of a source that is a number of the fused operator."""
 
 
-class Source(NamedTuple):
+class PartSource(NamedTuple):
     """The source of a part's input: output ``slot`` of an earlier part; OUTSIDE: input ``slot`` of the fused operator;
     NUMBER: the ``slot``-th number, with which the input is filled.
     """
@@ -25,7 +25,7 @@ class Source(NamedTuple):
     slot: str
 
 
-class Number(NamedTuple):
+class FusedConstant(NamedTuple):
     """A constant: its storage dtype, and its value, or None for a float, which is an argument at run time."""
 
     dtype: str
@@ -38,10 +38,10 @@ class PartCode:
     """One operator of a fused operator: its typed expression, and the source of each input."""
 
     code: Typed
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, PartSource] = field(default_factory=dict)
 
 
-def merge(parts: Sequence[PartCode], numbers: Sequence[Number], outputs: Sequence[tuple[str, Source]]) -> Typed:
+def merge(parts: Sequence[PartCode], numbers: Sequence[FusedConstant], outputs: Sequence[tuple[str, PartSource]]) -> Typed:
     """Return the typed expression of all parts together.
 
     A value is rounded to the dtype in which its operator would store it, so that fused operators compute the same
@@ -55,11 +55,11 @@ def merge(parts: Sequence[PartCode], numbers: Sequence[Number], outputs: Sequenc
 
 
 class _Merger(Instructions):
-    def __init__(self, numbers: Sequence[Number]) -> None:
+    def __init__(self, numbers: Sequence[FusedConstant]) -> None:
         super().__init__()
         self.numbers = numbers
         self.inputs: dict[str, str] = {}
-        self.results: dict[Source, tuple[str, int]] = {}
+        self.results: dict[PartSource, tuple[str, int]] = {}
 
     def add(self, index: int, part: PartCode) -> None:
         """Append the instructions of a part."""
@@ -73,9 +73,9 @@ class _Merger(Instructions):
             else:
                 new.append(self.emit(instr.op, instr.dtype, tuple(map(new.__getitem__, instr.args)), instr.value))
         for slot, dtype, value in part.code.outputs:
-            self.results[Source(index, slot)] = dtype, new[value]
+            self.results[PartSource(index, slot)] = dtype, new[value]
 
-    def _load(self, source: Source, dtype: str) -> int:
+    def _load(self, source: PartSource, dtype: str) -> int:
         if source.part == OUTSIDE:
             self.inputs[source.slot] = dtype
             return self.emit("input", compute_dtype(dtype), (), source.slot)
@@ -83,7 +83,7 @@ class _Merger(Instructions):
             constant, compute = self.numbers[int(source.slot)], compute_dtype(dtype)
             if constant.value is None and compute in FLOATS:
                 return self.scalar(Expr("param", (), f"number.{source.slot}"), compute)
-            return self.emit("const", compute, (), number(constant.value, compute))
+            return self.emit("const", compute, (), converted_number(constant.value, compute))
         _, value = self.results[source]
         if dtype in HALVES:  # outputs are rounded by their store: after the reduction, if they are sums
             return self.emit("cast", "float32", (value,), dtype)

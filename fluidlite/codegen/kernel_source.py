@@ -98,7 +98,7 @@ def build(
     aliased : bool
         Whether buffers may overlap (an output that is also an input).
     """
-    source, parameters = written(context, entry, buffers, numbers, body, words, aliased=aliased)
+    source, parameters = kernel_text(context, entry, buffers, numbers, body, words, aliased=aliased)
     compiled = context.compile(source, entry, parameters)
 
     def launch(
@@ -118,7 +118,7 @@ Launch = tuple[Any, int, list[Any], "int | None"]
 """The arguments of ``context.launch``: kernel, work-items, arguments, work-group size."""
 
 
-def launching(
+def prepared_launches(
     launches: Callable[[Any, Any], Sequence[Launch]], same: bool, workspace: int = 0, source: str = ""
 ) -> Prepared:
     """A prepared kernel that launches compiled kernels in order.
@@ -144,7 +144,7 @@ def launching(
     return Prepared(run, workspace, bind, source=source)
 
 
-def written(
+def kernel_text(
     context: Context,
     entry: str,
     buffers: Sequence[Buffer],

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from fluidlite.base.dtypes import HALVES
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.broadcast import Pattern, pattern_of
-from fluidlite.codegen.kernel_source import Launch, launching
+from fluidlite.codegen.kernel_source import Launch, prepared_launches
 from fluidlite.codegen.language_writer import LANES, ElementwiseWriter, KernelText
 from fluidlite.codegen.lower import alias_of, refusal, typed_of
 from fluidlite.codegen.typed import Typed
@@ -52,7 +52,7 @@ class KernelLanguageGenerator:
                 return f"the kernel language has no {dtype}"
         return None
 
-    def may_lie_on(self, call: Call) -> Mapping[str, str]:
+    def aliasable_slots(self, call: Call) -> Mapping[str, str]:
         """For output slots the input slots that they may alias: each element is read before it is written."""
         return call.op.may_alias
 
@@ -135,7 +135,7 @@ def runner(plain: _Launches, guard: Callable[[Any], _Launches] | None, positions
     """Return the prepared kernel; ``guard`` makes predicated launches, for runs with a possible deferred error."""
 
     def launches(context: Any, io: Any) -> list[Launch]:
-        variant = guard(io.context) if guard is not None and getattr(context, "suspect", True) else plain
+        variant = guard(io.context) if guard is not None and getattr(context, "may_have_error", True) else plain
         calls = []
         for launch in variant.launches:
             args: list[Any] = []
@@ -155,4 +155,4 @@ def runner(plain: _Launches, guard: Callable[[Any], _Launches] | None, positions
         return calls
 
     same = guard is None and "random" not in [kind for launch in plain.launches for kind, _ in launch.arguments]
-    return launching(launches, same, source="\n".join(plain.sources))
+    return prepared_launches(launches, same, source="\n".join(plain.sources))

@@ -10,7 +10,7 @@ from fluidlite.codegen.language_math import SMALL_ARGUMENT_VARIANTS, math_call
 from fluidlite.codegen.primitives import PRIMITIVES
 
 
-def held(dtype: str, types: Mapping[str, str]) -> str:
+def value_type(dtype: str, types: Mapping[str, str]) -> str:
     """The C type of values in a compute dtype."""
     return str(types["int32" if dtype == "bool" else dtype])
 
@@ -25,7 +25,7 @@ def primitive(
     """
     rule = PRIMITIVES[op]
     template = (rule.c_int if dtype in ALL_INTS else "") or rule.c
-    kind = held(dtype, types)
+    kind = value_type(dtype, types)
     unsigned = types["uint64" if dtype == "int64" else "uint32"]
     text = template.format(**dict(zip("abc", names, strict=False)), T=kind, U=unsigned)
 
@@ -36,7 +36,7 @@ def primitive(
     return re.sub(r"@(\w+)", called, text)
 
 
-def converted(name: str, source: str, target: str, types: Mapping[str, str], rounding: str = "") -> str:
+def conversion_text(name: str, source: str, target: str, types: Mapping[str, str], rounding: str = "") -> str:
     """The C text of a value converted to another dtype; rounded to the half type ``rounding``, if it is one."""
     if rounding in HALVES:
         return f"fl_load_{rounding}(fl_store_{rounding}({name}))"
@@ -44,4 +44,4 @@ def converted(name: str, source: str, target: str, types: Mapping[str, str], rou
         return f"({name} != 0)"
     if target in ALL_INTS and source.startswith("float"):
         return f"fl_to_{target}_{source}({name})"
-    return f"({held(target, types)}){name}"
+    return f"({value_type(target, types)}){name}"

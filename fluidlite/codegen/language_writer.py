@@ -16,7 +16,7 @@ from fluidlite.base.dtypes import HALVES
 from fluidlite.codegen.broadcast import Pattern, value_flags
 from fluidlite.codegen.language_functions import CODY_WAITE_LIMIT
 from fluidlite.codegen.language_math import SMALL_ARGUMENT_VARIANTS, library, math_call
-from fluidlite.codegen.language_primitives import converted, held, primitive
+from fluidlite.codegen.language_primitives import conversion_text, value_type, primitive
 from fluidlite.codegen.language_text import literal
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.codegen.typed import Instr, Typed
@@ -67,7 +67,7 @@ class ElementwiseWriter:
 
     def ctype(self, dtype: str) -> str:
         """The C type of values in a compute dtype."""
-        return held(dtype, self.types)
+        return value_type(dtype, self.types)
 
     def stored(self, dtype: str) -> str:
         """The C type of stored elements: half types are 16-bit words."""
@@ -119,7 +119,7 @@ class ElementwiseWriter:
         operand = self.code.instrs[instr.args[0]].dtype
         names = [self.name(arg) for arg in instr.args]
         if instr.op == "cast":
-            return converted(names[0], operand, instr.dtype, self.types, instr.value)
+            return conversion_text(names[0], operand, instr.dtype, self.types, instr.value)
         if instr.op == "where":
             operand = instr.dtype
         return primitive(instr.op, names, operand, self.types, self.math, self.small_arguments)

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.expr import trace
 from fluidlite.codegen.typed import Typed, typed
-from fluidlite.program.op_call import Call, once
+from fluidlite.program.op_call import Call, cached_in_call
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.layout import PLAIN
 
@@ -17,7 +17,7 @@ _MAX_EXPRESSIONS = 256
 """The number of cached typed expressions of one operator."""
 
 
-@once
+@cached_in_call
 def typed_of(call: Call) -> Typed:
     """The typed expression of a call, for the outputs that the call has."""
     op = call.op
@@ -50,10 +50,10 @@ def refusal(call: Call, dtypes: tuple[str, ...]) -> str | None:
     if call.op.scalar is None:
         return "no expression" if call.op.expression is None else "kernels are generated of functions of scalars"
     reason = call.op.scalar.refuse(call)
-    return unsuitable(call, dtypes) if reason is None else reason
+    return operand_refusal(call, dtypes) if reason is None else reason
 
 
-def unsuitable(call: Call, dtypes: tuple[str, ...]) -> str | None:
+def operand_refusal(call: Call, dtypes: tuple[str, ...]) -> str | None:
     """The reason why no generated kernel can run on these operands, or None."""
     for slot, specs in (*call.ins.items(), *call.outs.items()):
         for spec in specs if slot not in call.op.unread else ():

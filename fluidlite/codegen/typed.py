@@ -60,7 +60,7 @@ class Typed:
 
     def values(self, attrs: Mapping[str, Any]) -> tuple[Any, ...]:
         """The values of the scalars for these attributes, as Python numbers."""
-        return tuple([number(evaluate(expr, attrs), dtype) for expr, dtype in self.scalars])
+        return tuple([converted_number(evaluate(expr, attrs), dtype) for expr, dtype in self.scalars])
 
 
 def promote(a: str, b: str) -> str:
@@ -74,7 +74,7 @@ def promote(a: str, b: str) -> str:
     return str(np.promote_types(a, b))
 
 
-def number(value: Any, dtype: str) -> Any:
+def converted_number(value: Any, dtype: str) -> Any:
     """Convert a Python number to a compute dtype: to integers it truncates and saturates."""
     if dtype == "bool":
         return bool(value)
@@ -99,7 +99,7 @@ def evaluate(expr: Expr, attrs: Mapping[str, Any]) -> Any:
     args = [evaluate(arg, attrs) for arg in expr.args]
     if expr.op == "cast":
         dtype = expr.value
-        return float(NUMPY[dtype].type(args[0])) if dtype in (*FLOATS, *HALVES) else number(args[0], dtype)
+        return float(NUMPY[dtype].type(args[0])) if dtype in (*FLOATS, *HALVES) else converted_number(args[0], dtype)
     primitive = PRIMITIVES[expr.op]
     if primitive.kind in ("float", "test") or expr.op == "div" or any(isinstance(arg, float) for arg in args):
         plain = primitive.kind != "arithmetic"
@@ -163,9 +163,9 @@ class _Typer(Instructions):
     def weak(self, expr: Expr, dtype: str) -> int:
         """Emit a weakly typed expression in a dtype."""
         if expr.op == "const":
-            return self.emit("const", dtype, (), number(expr.value, dtype))
+            return self.emit("const", dtype, (), converted_number(expr.value, dtype))
         if _is_constant(expr):
-            return self.emit("const", dtype, (), number(evaluate(expr, {}), dtype))
+            return self.emit("const", dtype, (), converted_number(evaluate(expr, {}), dtype))
         return self.scalar(expr, dtype)
 
     def convert(self, value: int, dtype: str) -> int:
@@ -173,7 +173,7 @@ class _Typer(Instructions):
         if source.dtype == dtype:
             return value
         if source.op == "const":
-            return self.emit("const", dtype, (), number(source.value, dtype))
+            return self.emit("const", dtype, (), converted_number(source.value, dtype))
         return self.emit("cast", dtype, (value,), dtype)
 
     def strong(self, expr: Expr, dtype: str) -> int:

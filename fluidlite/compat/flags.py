@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fluidlite.base.arguments import listed, mapped, truth
+from fluidlite.base.arguments import check_list, check_mapping, check_bool
 from fluidlite.base.errors import ProgramError
-from fluidlite.compiler.instrumentation import check_finite, everywhere
+from fluidlite.compiler.instrumentation import check_finite, set_process_observer
 
 _CHECK = "FLAGS_check_nan_inf"
 _flags: dict[str, Any] = {
@@ -39,19 +39,19 @@ def set_flags(flags: Mapping[str, Any]) -> None:
     ProgramError
         A flag is unknown, or a switch gets no truth value; then no flag is changed.
     """
-    new_flags = dict(mapped("flags", flags, "a dict such as {'FLAGS_check_nan_inf': True}"))
+    new_flags = dict(check_mapping("flags", flags, "a dict such as {'FLAGS_check_nan_inf': True}"))
     for name in new_flags:
         if name not in _flags:
             raise ProgramError(f"there is no flag {name!r}; there are {', '.join(_flags)}")
     if _CHECK in new_flags:
-        new_flags[_CHECK] = truth(_CHECK, new_flags[_CHECK])
+        new_flags[_CHECK] = check_bool(_CHECK, new_flags[_CHECK])
     _flags.update(new_flags)
-    everywhere(check_finite, _flags[_CHECK])
+    set_process_observer(check_finite, _flags[_CHECK])
 
 
 def get_flags(names: str | Sequence[str]) -> dict[str, Any]:
     """Values of flags."""
-    requested = listed("flags", names, "names of flags", one=str)
+    requested = check_list("flags", names, "names of flags", one=str)
     for name in requested:
         if name not in _flags:
             raise ProgramError(f"there is no flag {name!r}; there are {', '.join(_flags)}")

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from fluidlite.base.arguments import as_whole
+from fluidlite.base.arguments import as_int
 from fluidlite.base.errors import DeviceUnavailable, ProgramError
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import CPUPlace, CUDAPinnedPlace, CUDAPlace, Place
@@ -24,7 +24,7 @@ def place_count(place: Place, count: int | None = None) -> int:
     """
     if count is None:
         count = _cores() if place == devices.host() else sum(other.kind == place.kind for other in devices.places())
-    number = as_whole(count)
+    number = as_int(count)
     if number is None or number < 1:
         raise ProgramError(f"the number of places is {count!r}; expected an int of 1 or more")
     return number

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.compiler.planning.plan import Move, Plan
-from fluidlite.compiler.policy import HOWS
+from fluidlite.compiler.policy import KERNEL_KINDS
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
-from fluidlite.program.operator import MADE_OF, NOT_EXPANDED, NOT_FUSED
+from fluidlite.program.operator import FUSED_OPERATORS, NOT_EXPANDED, NOT_FUSED
 from fluidlite.tensor.tensor_spec import Spec
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Report:
             "place": str(self.plan.place),
             "operators": len(self.plan.lines),
             "pruned": self.plan.pruned,
-            **{how: hows.get(how, 0) for how in HOWS},
+            **{how: hows.get(how, 0) for how in KERNEL_KINDS},
             "control": hows.get("control", 0),
             "feeds": sum(move.why == "feed" for move in moves),
             "transfers": sum(move.why != "feed" for move in moves),
@@ -88,7 +88,7 @@ class Report:
                     "op": line.op.type,
                     "line": str(line.op.line),
                     "outputs": line.op.output_arg_names,
-                    "made_of": list(line.op.hints.get(MADE_OF, ())),
+                    "made_of": list(line.op.hints.get(FUSED_OPERATORS, ())),
                     "neighbours": list(line.op.hints.get(NOT_FUSED, ())),
                     "not_fused": line.op.hints.get(NOT_EXPANDED, "") if line.how == "decomposed" else "",
                     "how": line.how,
@@ -126,7 +126,7 @@ class Report:
             kernel = choice.text if choice else "run(frame, op)"
             rows.append((line.op.type, line.how, str(choice.place) if choice else "", f"{kernel} -> {outs}"))
             note = [f"move {m.name} {m.source} -> {m.target}, {_bytes(m.spec)} ({m.why})" for m in line.moves]
-            made_of = line.op.hints.get(MADE_OF)
+            made_of = line.op.hints.get(FUSED_OPERATORS)
             if made_of:
                 note.insert(0, "made of " + ", ".join(made_of))
             if line.how == "decomposed" and NOT_EXPANDED in line.op.hints:
@@ -158,7 +158,7 @@ class Report:
     def summary_line(self) -> str:
         """Return the last line of the text."""
         s = self.summary
-        hows = ", ".join(f"{s[how]} {how}" for how in (*HOWS, "control") if s[how])
+        hows = ", ".join(f"{s[how]} {how}" for how in (*KERNEL_KINDS, "control") if s[how])
         size = "unknown bytes" if s["bytes"] is None else f"{s['bytes']:,} bytes"
         pruned = f"; {s['pruned']} pruned" if s["pruned"] else ""
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.compiler.policy import HOWS
+from fluidlite.compiler.policy import KERNEL_KINDS
 
 if TYPE_CHECKING:
     from fluidlite.compiler.explain import Report
@@ -45,7 +45,7 @@ STYLE = """
 def page(report: Report) -> str:
     """Return the report as self-contained HTML, for notebooks and files."""
     summary = report.summary
-    counts = {how: summary[how] for how in (*HOWS, "control") if summary[how]}
+    counts = {how: summary[how] for how in (*KERNEL_KINDS, "control") if summary[how]}
     bar = "".join(
         f'<div style="flex:{count};background:{KIND_STYLES[how][0]}" title="{count} {how}"></div>'
         for how, count in counts.items()

@@ -65,7 +65,7 @@ class Frame:
         assert self.step is not None
         return [self.values[key] for key in self.step.ins.get(slot, ())]
 
-    def wants(self, slot: str) -> int:
+    def output_count(self, slot: str) -> int:
         """Return the number of variables of an output slot."""
         assert self.step is not None
         return len(self.step.outs.get(slot, ()))
@@ -145,7 +145,7 @@ def uses_of_state(
 
 def written_state(plan: Plan, scope: Scope) -> Written:
     """Return the memory of all state that a run, or a later stage of it, may write."""
-    variables = [scope.find_var(name) for name, writes in plan.touched.items() if writes]
+    variables = [scope.find_var(name) for name, writes in plan.state_uses.items() if writes]
     return Written([variable.tensor for variable in variables if variable is not None])
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fluidlite.base.collection import paused
+from fluidlite.base.collection import gc_paused
 from fluidlite.base.errors import DeviceUnavailable, PlaceError
 from fluidlite.base.lru_cache import CacheInfo, LRUCache
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.policy import Policy
-from fluidlite.compiler.selection.choice_cache import generation
+from fluidlite.compiler.selection.choice_cache import registry_versions
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program
@@ -46,7 +46,7 @@ class GraphCache:
         # the graph keeps its program alive: the serial is the key
         if not passes:
             return self._graphs.get(program_key, lambda: Graph(program, fetches, self._place, preferences).finished())
-        key = (*program_key, preferences, generation())
+        key = (*program_key, preferences, registry_versions())
         return self._graphs.get(key, lambda: self._make(program, fetches, preferences))
 
     def _make(self, program: Program, fetches: tuple[str, ...], preferences: Policy) -> Graph:
@@ -58,7 +58,7 @@ class GraphCache:
         if graph.closed:
             from fluidlite.compiler.passes import default_passes
 
-            with paused():
+            with gc_paused():
                 (self._make_passes or default_passes)().run(graph)
         return graph.finished()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.collection import paused
+from fluidlite.base.collection import gc_paused
 from fluidlite.base.errors import FallbackWarning
 from fluidlite.base.fork import new_lock
 from fluidlite.base.lru_cache import LRUCache
@@ -20,7 +20,7 @@ from fluidlite.compiler.kernel_checks import needs_interpreter
 from fluidlite.compiler.planning.plan import Plan
 from fluidlite.compiler.planning.planner import plan_graph
 from fluidlite.compiler.policy import Policy, policy
-from fluidlite.compiler.selection.choice_cache import generation
+from fluidlite.compiler.selection.choice_cache import registry_versions
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program
@@ -82,7 +82,7 @@ class GraphRunner:
         """
         if self.executables is None:
             return None
-        result = self.executables.run_cached(key, (generation(), policy), feeds, scope, signer)
+        result = self.executables.run_cached(key, (registry_versions(), policy), feeds, scope, signer)
         if result is None:
             return None
         fetched, self.last = result
@@ -104,7 +104,7 @@ class GraphRunner:
         ``check``: raises if the graph cannot run with these feeds; called before a plan is made.
         Returns the fetched values.
         """
-        stamp = generation(), policy
+        stamp = registry_versions(), policy
         for retries_left in reversed(range(MAX_PLAN_RETRIES)):
             state = state_of(scope, graph.state)  # may wait for a run, so it is outside the lock
             with self._lock:
@@ -131,8 +131,8 @@ class GraphRunner:
         inplace = not needs_interpreter()
         if self.executables is not None and inplace and (graph.updates or graph.program.repeated):
             policy = replace(policy, repeated=True)
-        feed_specs = {name: (tensor._known(), tensor.place or devices.host()) for name, tensor in feeds.items()}
-        new_generation = generation()
+        feed_specs = {name: (tensor._required_spec(), tensor.place or devices.host()) for name, tensor in feeds.items()}
+        new_generation = registry_versions()
         if new_generation != self._generation:
             self.plans.clear()
             self._latest_plan = None
@@ -144,7 +144,7 @@ class GraphRunner:
         def make() -> Plan:
             if check is not None:
                 check()
-            with paused():
+            with gc_paused():
                 plan = plan_graph(graph, self.place, feed_specs, state, policy, inplace=inplace)
             self._warn(plan, policy)
             return plan

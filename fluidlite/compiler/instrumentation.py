@@ -51,7 +51,7 @@ def observers() -> list[Observer]:
     return [*_process_observers, *thread_observers] if _process_observers else thread_observers
 
 
-def everywhere(observer: Observer, on: bool) -> None:
+def set_process_observer(observer: Observer, on: bool) -> None:
     """Add or remove an observer of all threads."""
     if on and observer not in _process_observers:
         _process_observers.append(observer)
@@ -117,7 +117,7 @@ def _forget_timer() -> None:
     _timer = None
 
 
-def observed() -> bool:
+def is_observed() -> bool:
     """Whether this thread's runs are observed or timed, so that no fast path may be taken."""
     return _timer is not None or bool(observers())
 

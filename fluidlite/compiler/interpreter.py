@@ -18,14 +18,14 @@ from fluidlite.compiler.kernel_runs import (
     NO_RANDOM,
     prepare_step,
     random_words,
-    relaid,
+    with_spec,
     run_kernel,
     set_compute_specs,
     take_arrays,
 )
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Pending, Plan, Step
-from fluidlite.compiler.run_errors import _kernel_text, before_state, fail, raise_late
-from fluidlite.memory.sharing import held
+from fluidlite.compiler.run_errors import _kernel_text, raise_before_state_write, fail, raise_deferred_errors
+from fluidlite.memory.sharing import lock_contexts
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.place import Place
@@ -57,32 +57,32 @@ def run_plan(
         frame.contexts[place] = get_context(place)
     for tensor in feeds.values():  # before any lock is acquired: two runs could deadlock
         if tensor.place is not None:
-            transfer.ready(tensor, frame.contexts.get(tensor.place) or get_context(tensor.place))
+            transfer.order_after_writes(tensor, frame.contexts.get(tensor.place) or get_context(tensor.place))
     contexts = list(frame.contexts.values())
-    with held(contexts, lambda: uses_of_state(plan.touched, scope, frame.contexts, alone=False)):
+    with lock_contexts(contexts, lambda: uses_of_state(plan.state_uses, scope, frame.contexts, alone=False)):
         take_state(plan, scope, frame.values)
         written = written_state(plan, scope)
-        frame.values.update({plan.feed_keys[name]: written.apart(tensor) for name, tensor in feeds.items()})
+        frame.values.update({plan.feed_keys[name]: written.without_alias(tensor) for name, tensor in feeds.items()})
         try:
             with timed_run(frame, contexts):
                 run_steps(frame, observers())
                 while frame.plan.pending is not None:
-                    go_on(frame, frame.plan.pending)
+                    plan_next_stage(frame, frame.plan.pending)
                     run_steps(frame, observers())
                 return read_fetches(frame), frame.plan
         except BaseException:
             for context in frame.contexts.values():
-                context.forget_late()  # errors of this run must not be raised by the next
+                context.drop_deferred_errors()  # errors of this run must not be raised by the next
             raise
 
 
-def go_on(frame: Frame, pending: Pending) -> None:
+def plan_next_stage(frame: Frame, pending: Pending) -> None:
     """Read the values that the next stage depends on, and continue with its plan."""
-    fallible = [context for context in frame.contexts.values() if context.suspect]
+    fallible = [context for context in frame.contexts.values() if context.may_have_error]
     if fallible:
-        raise_late(frame, fallible)  # the values may come from a wrong index
+        raise_deferred_errors(frame, fallible)  # the values may come from a wrong index
     values = {each: tuple(frame.values[key].numpy().reshape(-1).tolist()) for each, key in pending.values.items()}
-    specs = {each: frame.values[key]._known() for each, key in pending.dims.items()}
+    specs = {each: frame.values[key]._required_spec() for each, key in pending.dims.items()}
     frame.plan = pending.next(values, specs)
 
 
@@ -142,24 +142,24 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
         if key is None:
             tensors.append(Tensor.of(spec, context.place))
         else:
-            tensors.append(relaid(values[key], spec) if step.blind else values[key])
+            tensors.append(with_spec(values[key], spec) if step.layout_agnostic else values[key])
     outputs: list[Tensor] = []
     for out in step.outs:
         if out.shares >= 0:
             tensor = tensors[out.shares]
             if tensor.spec is not out.spec:
-                tensor = relaid(tensor, out.spec)
+                tensor = with_spec(tensor, out.spec)
             tensor.wrote()
         else:
             cached = tensor_cache.take(context, out.spec)
             tensor = cached if cached is not None else Tensor.of(out.spec, context.place)
         outputs.append(tensor)
-    if step.blind:
+    if step.layout_agnostic:
         set_compute_specs(outputs, call)
     tensors += outputs
     if not step.skip:
         if step.writes_state:
-            before_state(frame, context if step.guarded else None)
+            raise_before_state_write(frame, context if step.guarded else None)
         run, space, _ = step.runs.get(context) or prepare_step(step, context)
         random = NO_RANDOM if step.random is None else random_words(step.random, frame.scope)
         workspace = None
@@ -178,7 +178,7 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
         if workspace is not None:
             tensor_cache.give(context, workspace)
     for out, tensor in zip(step.outs, outputs, strict=True):
-        if step.blind:
+        if step.layout_agnostic:
             tensor.spec, tensor._array = out.spec, None
         if tensor.allocation is None:
             if tensor.spec is None or (tensor.spec.size and not step.skip):
@@ -202,7 +202,7 @@ def run_move(step: Move, frame: Frame) -> None:
     if step.why == "state":
         source.move_to(step.target)
         return
-    before_state(frame, None)
+    raise_before_state_write(frame, None)
     frame.values[step.to_key] = frame.store(step.to_key, source, context, alone=False)
 
 
@@ -210,7 +210,7 @@ def run_control(step: Control, frame: Frame) -> None:
     assert step.op.definition.run is not None
     outs = [out for group in step.outs.values() for out in group]
     if any(out.state for out in outs):
-        before_state(frame, None)
+        raise_before_state_write(frame, None)
     frame.step = step
     step.op.definition.run(frame, step.op.operator)
     for out in outs:
@@ -225,12 +225,12 @@ def read_fetches(frame: Frame) -> list[tuple[Any, Spec]]:
     for _, context, tensor, spec in frame.fetched():
         fetched.append((begin_read(tensor, context), tensor.spec or spec))
         read_contexts[context.place] = context
-    raise_late(frame, [context for context in frame.contexts.values() if context.suspect], wait_for=read_contexts)
+    raise_deferred_errors(frame, [context for context in frame.contexts.values() if context.may_have_error], wait_for=read_contexts)
     return fetched
 
 
 def begin_read(tensor: Tensor, context: Context) -> Any:
     """Enqueue a copy to new host arrays: one for a tensor; a list of arrays with their Specs for a tensor array."""
     if isinstance(tensor, TensorArray):
-        return [(transfer.begin_read(each, context), each._known()) for each in tensor.present()]
+        return [(transfer.begin_read(each, context), each._required_spec()) for each in tensor.present()]
     return transfer.begin_read(tensor, context)

@@ -60,7 +60,7 @@ class CheckKernels:
             if _can_fill(tensor, context) and not any(_overlap(tensor, read) for _, read in local_inputs)
         ]
         for _, tensor in local_inputs:
-            transfer.ready(tensor, context)
+            transfer.order_after_writes(tensor, context)
         input_contents = [_read(tensor, context) for _, tensor in local_inputs]
         owners = [tensor.allocation for _, tensor in filled_outputs]
         patterns = [_generator.integers(0, 256, tensor.span().nbytes, np.uint8) for _, tensor in filled_outputs]
@@ -139,7 +139,7 @@ def _margins(tensor: Tensor, operands: Sequence[Tensor]) -> Iterator[Span]:
     allocation = tensor.allocation
     assert allocation is not None
     block, tensor_span = allocation.live_block(), tensor.span()
-    whole = allocation.lasting and allocation.offset == block.offset  # the padding of the block is then unused
+    whole = allocation.is_permanent and allocation.offset == block.offset  # the padding of the block is then unused
     begin = allocation.offset
     end = begin + max(allocation.nbytes, block.size if whole else 0)
     spans = [each.span() for each in operands if each.allocation is not None and each.allocation.live_block() is block]

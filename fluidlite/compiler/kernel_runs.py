@@ -36,7 +36,7 @@ NO_RANDOM = (0, 0, 0, 0)
 """Random words of an operator without random numbers."""
 
 
-def relaid(tensor: Tensor, spec: Spec) -> Tensor:
+def with_spec(tensor: Tensor, spec: Spec) -> Tensor:
     """Return a tensor with the memory of ``tensor`` and another spec, with which a kernel computes."""
     shared = Tensor()
     shared.share_data_with(tensor)
@@ -53,7 +53,7 @@ def set_compute_specs(outputs: list[Tensor], call: Call) -> None:
 
 def prepare_step(step: Launch, context: Context) -> ReadyKernel:
     """Prepare the kernel of a step for a context, and store it in the step."""
-    kernel = prepared(step.choice, step.call, context)
+    kernel = prepare_kernel(step.choice, step.call, context)
     for closed_context in [key for key in list(step.runs) if key.closed]:
         step.runs.pop(closed_context, None)
     space = Spec.of((kernel.workspace,), "uint8") if kernel.workspace else None
@@ -61,7 +61,7 @@ def prepare_step(step: Launch, context: Context) -> ReadyKernel:
     return ready
 
 
-def prepared(choice: Choice, call: Call, context: Context) -> Prepared:
+def prepare_kernel(choice: Choice, call: Call, context: Context) -> Prepared:
     """Return the prepared kernel of a call, from the LRU cache of the context."""
 
     def make() -> Prepared:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from fluidlite.base.arguments import listed
+from fluidlite.base.arguments import check_list
 from fluidlite.base.errors import RegistryError
 from fluidlite.base.fork import new_lock
 from fluidlite.base.invalidation import cache_version
 
 FALLBACKS = ("error", "warn", "allow")
 """Modes of :func:`set_fallback`."""
-HOWS = ("native", "generated", "generic", "decomposed", "widened", "fallback", "pinned")
+KERNEL_KINDS = ("native", "generated", "generic", "decomposed", "widened", "fallback", "pinned")
 """Kinds of kernels, in the order of preference; pinned is a property of the operator."""
 
 
@@ -126,6 +126,6 @@ def check_libraries(names: Iterable[str]) -> None:
     from fluidlite.program.kernel_registry import kernels
 
     declared = {library.name for library in kernels.libraries()} | {kernel.library for kernel in kernels}
-    for name in listed("the libraries of a kind of place", names, "a list of names"):
+    for name in check_list("the libraries of a kind of place", names, "a list of names"):
         if name not in declared:
             raise RegistryError(f"no library is called {name!r}; there are {', '.join(sorted(declared))}")

@@ -10,11 +10,11 @@ from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.planning.plan import Control, Launch, Move
 from fluidlite.platform.context import Context
 from fluidlite.platform.place import Place
-from fluidlite.program.op_call import located
-from fluidlite.program.operator import CHECKS
+from fluidlite.program.op_call import with_location
+from fluidlite.program.operator import INDEX_CHECKER
 
 
-class LateError(OutOfRangeError):
+class DeferredIndexError(OutOfRangeError):
     """A deferred error: an index out of range that a device recorded, with its operator."""
 
 
@@ -30,14 +30,14 @@ def fail(exc: BaseException, step: Any, frame: Frame) -> NoReturn:
     """Raise an error of a step again, with the operator, the user's line and the place."""
     if isinstance(exc, StepError) and exc.__cause__ is not None:
         step, exc = exc.step, exc.__cause__
-    if isinstance(exc, LateError):
+    if isinstance(exc, DeferredIndexError):
         raise exc
     if isinstance(exc, OutOfRangeError):
         raise OutOfRangeError(f"{step.op}: {exc}" if isinstance(step, Launch) else str(exc)) from None
     if isinstance(exc, OutOfMemoryError):
         raise OutOfMemoryError(f"{step_text(step)}: {exc}") from exc
     if isinstance(exc, ProgramError):
-        raise located(exc, step_text(step)) from exc
+        raise with_location(exc, step_text(step)) from exc
     if isinstance(exc, DeviceError):
         if isinstance(exc, DeviceLost) and isinstance(step, Launch):  # raised inside a kernel: mark the place as lost
             unit = frame.contexts[step.choice.place].unit
@@ -57,18 +57,18 @@ def _kernel_text(step: Any, error: BaseException | None) -> str:
     """Return, for the author of a kernel, its location and the names that a KeyError may mean."""
     if not isinstance(step, Launch) or step.choice.kernel is None:
         return ""
-    text = f"\n  In {step.choice.kernel.whose}"
+    text = f"\n  In {step.choice.kernel.description}"
     if isinstance(error, KeyError):
         call = step.call
         text += f"; slots here: {', '.join(call.index)}; attributes: {', '.join(call.attrs) or 'none'}"
     return text
 
 
-def before_state(frame: Frame, exempt: Context | None) -> None:
+def raise_before_state_write(frame: Frame, exempt: Context | None) -> None:
     """Raise deferred errors before a write of state, except those on which the kernel is predicated (of ``exempt``)."""
-    fallible = [context for context in frame.contexts.values() if context.suspect and context is not exempt]
+    fallible = [context for context in frame.contexts.values() if context.may_have_error and context is not exempt]
     if fallible:
-        raise_late(frame, fallible)
+        raise_deferred_errors(frame, fallible)
 
 
 def step_text(step: Any) -> str:
@@ -85,9 +85,9 @@ def _with_step(error: DeviceError, step: Any) -> DeviceError:
     return located_error
 
 
-def raise_late(frame: Frame, suspects: list[Context], wait_for: Mapping[Place, Context] | None = None) -> None:
+def raise_deferred_errors(frame: Frame, suspects: list[Context], wait_for: Mapping[Place, Context] | None = None) -> None:
     """Wait, and raise the first deferred error of the status words of some contexts."""
-    suspects = [context for context in suspects if not context.nothing_late()]
+    suspects = [context for context in suspects if not context.has_no_deferred_error()]
     words = [(context, context.begin_status()) for context in suspects]
     waiting = dict(wait_for or {})
     waiting.update({context.place: context for context in suspects})
@@ -98,8 +98,8 @@ def raise_late(frame: Frame, suspects: list[Context], wait_for: Mapping[Place, C
         if deferred is not None:
             index, value, bound = deferred
             op = frame.plan.lines[index].op if index < len(frame.plan.lines) else None
-            name = op.hints.get(CHECKS, op) if op is not None else "an operator"
-            raise LateError(
+            name = op.hints.get(INDEX_CHECKER, op) if op is not None else "an operator"
+            raise DeferredIndexError(
                 f"{name}: index {value} is out of range; expected 0 to {bound - 1}"
                 f"\n  Found on {context.place}; operators after it wrote no state"
             )

@@ -19,7 +19,7 @@ if _TYPE_CHECKING:
     from fluidlite.conformance.certificate import (
         Certificate as Certificate,
         OperatorRow as OperatorRow,
-        Outcome as Outcome,
+        CheckOutcome as CheckOutcome,
     )
     from fluidlite.conformance.certificate_page import page as page
     from fluidlite.conformance.certification import certify as certify

@@ -15,7 +15,7 @@ Use = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """The result of one check.
 
     Attributes
@@ -64,10 +64,10 @@ class OperatorRow:
     operator: str
     kernel: Counter[tuple[str, str]] = field(default_factory=Counter)
     gradient: Counter[tuple[str, str]] = field(default_factory=Counter)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[CheckOutcome] = field(default_factory=list)
 
     @property
-    def failures(self) -> list[Outcome]:
+    def failures(self) -> list[CheckOutcome]:
         """The checks that failed."""
         return [outcome for outcome in self.outcomes if outcome.state == FAILED]
 
@@ -81,7 +81,7 @@ def most_frequent(uses: Counter[tuple[str, str]]) -> str:
     return uses.most_common(1)[0][0][0] if uses else ""
 
 
-def in_words(uses: Counter[tuple[str, str]]) -> str:
+def describe_selection(uses: Counter[tuple[str, str]]) -> str:
     """The kinds of kernel selection with their libraries, such as ``native fpgann (fallback: 2 of 9)``."""
     if not uses:
         return ""
@@ -125,7 +125,7 @@ class Certificate:
     jobs: int
     scope: str
     tolerances: dict[str, dict[str, tuple[float, float]]]
-    outcomes: list[Outcome]
+    outcomes: list[CheckOutcome]
     plugins: tuple[str, ...] = ()
 
     @property
@@ -140,7 +140,7 @@ class Certificate:
         return f"{word} (only {self.scope})" if self.scope else word
 
     @property
-    def failures(self) -> list[Outcome]:
+    def failures(self) -> list[CheckOutcome]:
         """The checks that failed, by name."""
         return sorted((o for o in self.outcomes if o.state == FAILED), key=lambda outcome: outcome.id)
 
@@ -178,7 +178,7 @@ class Certificate:
         }
         return {kind: table for kind, table in changed.items() if table}
 
-    def reproduction(self, outcome: Outcome) -> str:
+    def reproduction(self, outcome: CheckOutcome) -> str:
         """The command that runs only this check."""
         options = "".join(f" --plugin {module}" for module in self.plugins)
         return f"fluidlite certify {self.place}{options} --check '{outcome.id}'"
@@ -225,8 +225,8 @@ class Certificate:
             "operators": [
                 {
                     "operator": row.operator,
-                    "kernel": in_words(row.kernel),
-                    "gradient": in_words(row.gradient),
+                    "kernel": describe_selection(row.kernel),
+                    "gradient": describe_selection(row.gradient),
                     "checks": len(row.outcomes),
                     "failed": len(row.failures),
                     "known": row.count(KNOWN),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from html import escape
 
-from fluidlite.conformance.certificate import FAILED, KNOWN, PASSED, Certificate, OperatorRow, Outcome
+from fluidlite.conformance.certificate import FAILED, KNOWN, PASSED, Certificate, OperatorRow, CheckOutcome
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --soft: #5d6778; --line: #e3e7ee; --paper: #fff; --card: #f6f8fb;
@@ -192,7 +192,7 @@ def _failures(certificate: Certificate) -> str:
     return f"<h2>Failures</h2>{items}"
 
 
-def _failure(certificate: Certificate, outcome: Outcome) -> str:
+def _failure(certificate: Certificate, outcome: CheckOutcome) -> str:
     first = outcome.error.splitlines()[0]
     details = f"<pre>{escape(outcome.traceback.rstrip())}</pre>" if outcome.traceback else ""
     return (

@@ -16,7 +16,7 @@ from fluidlite import plugin_loader
 from fluidlite.base.arguments import did_you_mean
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import DeviceUnavailable, FluidError
-from fluidlite.conformance.certificate import FAILED, KNOWN, Certificate, Outcome
+from fluidlite.conformance.certificate import FAILED, KNOWN, Certificate, CheckOutcome
 from fluidlite.conformance.checks import Check, checks
 from fluidlite.conformance.device_checks import NAMESPACE, device_checks
 from fluidlite.conformance.plugin_modules import load_plugin_modules
@@ -29,7 +29,7 @@ from fluidlite.program.registry import ops
 
 MAX_DEFAULT_JOBS = 4
 """Maximum number of worker processes by default."""
-Progress = Callable[[Outcome, int, int], None]
+Progress = Callable[[CheckOutcome, int, int], None]
 """Called after each check with its outcome, the number done and the number in all."""
 
 
@@ -91,7 +91,7 @@ def certify(
     for check in selected:
         chunks.setdefault(check.operator, []).append(check.id)
     date, start = datetime.now(UTC), time.perf_counter()
-    outcomes: list[Outcome] = [] if selected else [namespace_outcome]
+    outcomes: list[CheckOutcome] = [] if selected else [namespace_outcome]
     if progress is not None and outcomes:
         progress(namespace_outcome, 1, 1)
     setup = {"place": str(unit.place), "plugins": list(modules)}
@@ -153,13 +153,13 @@ def _reason_unchecked(type: str, operators: list[str]) -> str:
     return ": it has no reference, or no samples"
 
 
-def _as_known_failure(outcome: Outcome, reason: str, exact: bool) -> Outcome:
+def _as_known_failure(outcome: CheckOutcome, reason: str, exact: bool) -> CheckOutcome:
     """The outcome of a check that is known to fail; if it passes and is listed by its exact id, that is a failure."""
     if outcome.state == FAILED:
-        return Outcome(outcome.id, KNOWN, outcome.seconds, reason, outcome.traceback, outcome.uses)
+        return CheckOutcome(outcome.id, KNOWN, outcome.seconds, reason, outcome.traceback, outcome.uses)
     if exact:
         error = f"it passes, but is listed as a known failure: {reason}"
-        return Outcome(outcome.id, FAILED, outcome.seconds, error, "", outcome.uses)
+        return CheckOutcome(outcome.id, FAILED, outcome.seconds, error, "", outcome.uses)
     return outcome
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY
 from fluidlite.base.errors import ProgramError
 from fluidlite.conformance.cases import Array, Case, cases_of
-from fluidlite.conformance.op_harness import MODES, OneOperator, build, other_builds, run, start_gradients
+from fluidlite.conformance.op_harness import MODES, OperatorProgram, build, other_builds, run, feed_output_gradients
 from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import reference_of
 from fluidlite.conformance.tolerances import ConformanceError, gradient_tolerance, tolerance
@@ -58,7 +58,7 @@ def _check_values(case: Case, place: Place, modes: Sequence[str]) -> None:
             _check_outputs(case, oracle, other, place, mode, f", {' and '.join(sorted(slots))} {parameter}")
 
 
-def _check_outputs(case: Case, oracle: Oracle, program: OneOperator, place: Place, mode: str, variant: str) -> None:
+def _check_outputs(case: Case, oracle: Oracle, program: OperatorProgram, place: Place, mode: str, variant: str) -> None:
     compared = [
         (f"{slot}[{i}]", variable, value)
         for slot in case.wanted()
@@ -113,11 +113,11 @@ def _check_gradients(case: Case, oracle: Oracle, place: Place, modes: Sequence[s
 
 def _with_gradients(
     case: Case, oracle: Oracle, slots: tuple[str, ...], computed: bool = False
-) -> tuple[OneOperator, list[Graded]]:
+) -> tuple[OperatorProgram, list[Graded]]:
     from fluidlite.program.backward import gradients
 
     program = build(case, oracle.counts(), computed=case.sample.inputs if computed else ())
-    targets, starts = start_gradients(program, oracle.weights, computed)
+    targets, starts = feed_output_gradients(program, oracle.weights, computed)
     inputs = [(slot, i, variable) for slot in slots for i, variable in enumerate(program.inputs[slot])]
     graded: list[Graded] = []
     for (slot, i, variable), grad in zip(inputs, gradients(targets, [each[2] for each in inputs], starts), strict=True):
@@ -128,7 +128,7 @@ def _with_gradients(
 
 
 def _check_graded(
-    case: Case, oracle: Oracle, program: OneOperator, graded: list[Graded], place: Place, mode: str, variant: str
+    case: Case, oracle: Oracle, program: OperatorProgram, graded: list[Graded], place: Place, mode: str, variant: str
 ) -> None:
     rtol, expected = gradient_tolerance(place, case.loosest()), oracle.gradients()
     results = run(program, place, [grad for *_, grad in graded], mode)

@@ -17,7 +17,7 @@ from fluidlite.platform.context_pool import get_context, new_context
 from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
-from fluidlite.render.array_functions import lacking
+from fluidlite.render.array_functions import missing_names
 
 DeviceCheck = Callable[[Place], None]
 NAMESPACE = "device[namespace]"
@@ -50,7 +50,7 @@ def _namespace(place: Place) -> None:
     unit = devices.unit(place)
     if unit.array is None:
         return
-    lacks = lacking(unit.array.xp, unit.array_dtypes)
+    lacks = missing_names(unit.array.xp, unit.array_dtypes)
     if lacks:
         raise ConformanceError(
             f"{place}: its array namespace {getattr(unit.array.xp, '__name__', type(unit.array.xp).__name__)} lacks "

@@ -27,7 +27,7 @@ Named = dict[str, list[Variable]]
 
 
 @dataclass
-class OneOperator:
+class OperatorProgram:
     """A program of one operator, with its feeds and state."""
 
     program: Program
@@ -66,7 +66,7 @@ class OneOperator:
 
 def build(
     case: Case, counts: Mapping[str, int], computed: Collection[str] = (), persistent: Collection[str] = ()
-) -> OneOperator:
+) -> OperatorProgram:
     """Build the program of a case.
 
     Inputs that an output updates in place (``must_alias``) are state of the scope, since a feed is read-only.
@@ -75,7 +75,7 @@ def build(
     ``computed``: input slots that another operator computes, so that outputs may take their memory.
     ``persistent``: input slots that are state of the scope, of which kernels may cache a packed form.
     """
-    one = OneOperator(Program())
+    one = OperatorProgram(Program())
     block = one.program.global_block()
     updated = {source: out for out, source in case.op.must_alias.items()}
     for slot, arrays in case.inputs().items():
@@ -130,7 +130,7 @@ def _min_shared_bytes(nbytes: int) -> Iterator[None]:
         min_inplace_bytes.reset(token)
 
 
-def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) -> list[Tensor]:
+def run(one: OperatorProgram, place: Place, fetch: Iterable[Variable], mode: str) -> list[Tensor]:
     """Run the program on a place; operators without a kernel there fall back.
 
     A second run checks that kernels write all of their outputs and nothing else.
@@ -162,7 +162,7 @@ def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) ->
     return results
 
 
-def other_builds(one: OneOperator) -> Iterator[tuple[str, set[str]]]:
+def other_builds(one: OperatorProgram) -> Iterator[tuple[str, set[str]]]:
     """Parameters of :func:`build`, with slots, that make compiled kernels run in place or on packed inputs."""
     for step in one.plan.steps if one.plan is not None else ():
         if isinstance(step, Launch) and step.choice.kernel is not None:
@@ -174,8 +174,8 @@ def other_builds(one: OneOperator) -> Iterator[tuple[str, set[str]]]:
                 yield "persistent", packed_slots
 
 
-def start_gradients(
-    one: OneOperator, weights: Mapping[str, list[Array]], computed: bool = False
+def feed_output_gradients(
+    one: OperatorProgram, weights: Mapping[str, list[Array]], computed: bool = False
 ) -> tuple[list[Variable], list[Variable]]:
     """Feed the gradients of outputs, or compute them; return the outputs and their gradients."""
     block = one.program.global_block()

@@ -12,7 +12,7 @@ import numpy as np
 from fluidlite.codegen import philox
 from fluidlite.conformance.cases import Array
 from fluidlite.conformance.check import compare
-from fluidlite.conformance.op_harness import MODES, OneOperator, run
+from fluidlite.conformance.op_harness import MODES, OperatorProgram, run
 from fluidlite.conformance.tolerances import ConformanceError
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program
@@ -47,7 +47,7 @@ def _numbers() -> Array:
 
 
 def _draw(place: Place, mode: str, type: str, output: str, feed: dict[str, Array], attrs: dict[str, Any]) -> Any:
-    program = OneOperator(Program())
+    program = OperatorProgram(Program())
     block = program.program.global_block()
     inputs = {slot: program.data(block, slot, array) for slot, array in feed.items()}
     outputs = {"Out": block.create_var("Out")}

@@ -17,7 +17,7 @@ from fluidlite.program.opdef import OpDef
 _differences: LRUCache[dict[str, list[Array]]] = LRUCache(4096, "central differences", 64 << 20)
 _STEP = 5e-4
 """Step of the central differences, relative to the magnitude of the element, if that is above 1."""
-UNIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Machine epsilon by dtype: the distance from 1 to the next number."""
 
 
@@ -49,7 +49,7 @@ def call_reference(
     }
 
 
-def drawn_weights(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
+def random_weights(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
     """Weights of both signs, in eighths: every floating dtype holds them exactly."""
     weights: Array = rng.choice([-1.0, 1.0], dims) * rng.integers(2, 8, dims) / 8
     return weights
@@ -73,10 +73,10 @@ class Oracle:
         self.outputs = self.evaluate(self.inputs)
         floats = [a for arrays in self.inputs.values() for a in arrays if a.dtype.kind == "f"]
         largest = max((float(np.abs(a[np.isfinite(a)]).max(initial=0.0)) for a in floats), default=0.0)
-        self.cancellation_error = UNIT[case.loosest()] * largest / 2
+        self.cancellation_error = EPSILON[case.loosest()] * largest / 2
         rng = np.random.default_rng(7)
         self.weights = {
-            slot: [drawn_weights(rng, a.shape) for a in self.outputs[slot]]
+            slot: [random_weights(rng, a.shape) for a in self.outputs[slot]]
             for slot in case.graded_outputs()
             if slot in self.outputs and all(a.dtype.kind == "f" for a in self.outputs[slot])
         }

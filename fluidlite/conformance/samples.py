@@ -198,8 +198,8 @@ class SampleRegistry:
 
 def _leave_out(record: plugin_loader.PluginRecord, why: BaseException) -> None:
     note = f"its samples were left out: {type(why).__name__}: {why}"
-    if note not in record.odd:
-        record.odd.append(note)
+    if note not in record.problems:
+        record.problems.append(note)
         warnings.warn(f"plugin {record.name!r}: {note}", PluginWarning, stacklevel=6)
 
 

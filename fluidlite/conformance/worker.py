@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fluidlite.base.errors import DeviceLost, PluginWarning
-from fluidlite.conformance.certificate import FAILED, PASSED, Outcome
+from fluidlite.conformance.certificate import FAILED, PASSED, CheckOutcome
 from fluidlite.conformance.checks import Check, checks
 from fluidlite.conformance.op_harness import recorded_kernels
 from fluidlite.conformance.plugin_modules import load_plugin_modules
@@ -49,7 +49,7 @@ def main() -> int:
     return 0
 
 
-def run_check(check: Check, place: str) -> tuple[Outcome, bool]:
+def run_check(check: Check, place: str) -> tuple[CheckOutcome, bool]:
     """Run one check; return its outcome, and whether the place is lost."""
     start = time.perf_counter()
     lost = False
@@ -62,4 +62,4 @@ def run_check(check: Check, place: str) -> tuple[Outcome, bool]:
             details = traceback.format_exc()
             lost = isinstance(exc, DeviceLost)
     state = FAILED if error else PASSED
-    return Outcome(check.id, state, time.perf_counter() - start, error, details, tuple(dict.fromkeys(uses))), lost
+    return CheckOutcome(check.id, state, time.perf_counter() - start, error, details, tuple(dict.fromkeys(uses))), lost

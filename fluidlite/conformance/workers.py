@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fluidlite.base.errors import FluidError
-from fluidlite.conformance.certificate import FAILED, Outcome
+from fluidlite.conformance.certificate import FAILED, CheckOutcome
 from fluidlite.conformance.worker import LOST
 
 _WORKER_SOURCE = (
@@ -119,7 +119,7 @@ class _Worker:
 
 def run_in_processes(
     chunks: Sequence[Sequence[str]], jobs: int, setup: dict[str, Any], timeout: float
-) -> Iterator[Outcome]:
+) -> Iterator[CheckOutcome]:
     """Run checks by id, and yield their outcomes as they come.
 
     ``chunks``: lists of ids that one process runs in sequence; the longest are started first.
@@ -149,7 +149,7 @@ def run_in_processes(
                 if not worker.ready:
                     raise FluidError(f"a process for checks did not start: {ending}")
                 if worker.running:
-                    yield Outcome(worker.running, FAILED, time.monotonic() - worker.started_at, ending)
+                    yield CheckOutcome(worker.running, FAILED, time.monotonic() - worker.started_at, ending)
                 elif worker.process.returncode != LOST:
                     deaths += 1
                     if deaths > _MAX_DEATHS:
@@ -164,7 +164,7 @@ def run_in_processes(
             elif "outcome" in message:
                 worker.running = ""
                 outcome = message["outcome"]
-                yield Outcome(
+                yield CheckOutcome(
                     **{**outcome, "uses": tuple((type, how, library) for type, how, library in outcome["uses"])}
                 )
             else:

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fluidlite.base.arguments import whole
+from fluidlite.base.arguments import check_int
 from fluidlite.base.errors import SavedModelError
 from fluidlite.io.commit import save_files
 from fluidlite.io.snapshot import read_file
@@ -47,7 +47,7 @@ class CheckpointConfig:
             "step_interval": step_interval,
         }
         for name, number in numbers.items():
-            whole(f"CheckpointConfig: {name}", number, least=1)
+            check_int(f"CheckpointConfig: {name}", number, least=1)
         self.max_num_checkpoints = max_num_checkpoints
         self.epoch_interval = epoch_interval
         self.step_interval = step_interval
@@ -88,7 +88,7 @@ class CheckpointConfig:
         content = read_file(path, _MAX_POSITION_BYTES)
         try:
             position = json.loads(content)
-            epoch, step = (whole(name, position[name], SavedModelError) for name in ("epoch", "step"))
+            epoch, step = (check_int(name, position[name], SavedModelError) for name in ("epoch", "step"))
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
             raise SavedModelError(f"{path} does not say an epoch and a step: {exc}") from exc
         if epoch < 0 or step < 0:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fluidlite import unique_name
-from fluidlite.base.arguments import mapped
+from fluidlite.base.arguments import check_mapping
 from fluidlite.base.errors import FeedError, ProgramError
 from fluidlite.executor import Executor
 from fluidlite.io.variables import load_params
@@ -58,6 +58,6 @@ class Inferencer:
         return_numpy : bool
             False: a tensor, which keeps its LoD.
         """
-        feed = mapped("Inferencer.infer: inputs", inputs, "a mapping of names to arrays", FeedError)
+        feed = check_mapping("Inferencer.infer: inputs", inputs, "a mapping of names to arrays", FeedError)
         with scope_guard(self.scope):
             return self.exe.run(self.inference_program, feed, [self.predict_var.name], return_numpy=return_numpy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from fluidlite.base.arguments import whole
+from fluidlite.base.arguments import check_int
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.program import Program
@@ -30,7 +30,7 @@ def memory_usage(program: Program, batch_size: int) -> tuple[float, float, str]:
     """
     if not isinstance(program, Program):
         raise ProgramError(f"memory_usage: program is {type(program).__name__}; expected a Program")
-    rows = whole("memory_usage: batch_size", batch_size, least=1)
+    rows = check_int("memory_usage: batch_size", batch_size, least=1)
     block = program.global_block()
     total = 0.0
     for name in dict.fromkeys(name for op in block.ops for name in op.output_arg_names):

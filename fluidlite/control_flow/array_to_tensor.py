@@ -49,10 +49,10 @@ def _run_to_tensor(frame: Frame, op: Operator) -> None:
     if not elements:
         raise ShapeError(f"X {op.input('X')[0]!r} is an empty array; expected one element or more")
     axis, stacked = op.attrs["axis"], op.attrs["use_stack"]
-    along = min(axis, elements[0]._known().rank - 1)  # as in Fluid, also if they are stacked
+    along = min(axis, elements[0]._required_spec().rank - 1)  # as in Fluid, also if they are stacked
     sizes = np.array([tensor.dims[along] for tensor in elements], np.int32)
     frame.write("Out", [join(frame, op, elements, axis, stacked)])
-    if frame.wants("OutIndex"):
+    if frame.output_count("OutIndex"):
         frame.write("OutIndex", [Tensor().set(sizes)])
 
 

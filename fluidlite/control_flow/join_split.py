@@ -20,7 +20,7 @@ MAX_OPERANDS = 8
 
 def rows_of(tensor: Tensor, begin: int, end: int) -> Tensor:
     """A view of a range of rows, without LoD."""
-    spec = tensor._known()
+    spec = tensor._required_spec()
     row = spec.with_(dims=(1, *spec.dims[1:]), lod=())
     part = spec.with_(dims=(end - begin, *spec.dims[1:]), lod=())
     return Tensor.of(part, tensor.place, tensor.allocation, tensor.byte_offset + begin * row.nbytes)  # type: ignore[arg-type]
@@ -28,23 +28,23 @@ def rows_of(tensor: Tensor, begin: int, end: int) -> Tensor:
 
 def reshape_view(tensor: Tensor, dims: Sequence[int]) -> Tensor:
     """A view of the same elements with other dims."""
-    spec = tensor._known().with_(dims=tuple(dims), lod=())
+    spec = tensor._required_spec().with_(dims=tuple(dims), lod=())
     return Tensor.of(spec, tensor.place, tensor.allocation, tensor.byte_offset)  # type: ignore[arg-type]
 
 
 def copy_rows(tensor: Tensor, begin: int, end: int, context: Context) -> Tensor:
-    if begin == end or not tensor._known().size:
-        return empty(rows_of(tensor, begin, end)._known(), context)
+    if begin == end or not tensor._required_spec().size:
+        return empty(rows_of(tensor, begin, end)._required_spec(), context)
     return transfer.transfer(rows_of(tensor, begin, end), context)
 
 
 def join_rows(tensors: Sequence[Tensor], context: Context) -> Tensor:
     """Concatenate tensors along the first axis; their other dims are equal."""
-    spec = tensors[0]._known()
+    spec = tensors[0]._required_spec()
     count = sum(tensor.dims[0] for tensor in tensors)
     joined, at = empty(spec.with_(dims=(count, *spec.dims[1:]), lod=()), context), 0
     for tensor in tensors:
-        if tensor._known().size:
+        if tensor._required_spec().size:
             transfer.transfer(tensor, context, into=rows_of(joined, at, at + tensor.dims[0]))
         at += tensor.dims[0]
     return joined

@@ -12,7 +12,7 @@ from typing import Any
 
 from fluidlite.base.errors import OutOfRangeError, ProgramError
 from fluidlite.compiler.frame import Frame
-from fluidlite.compiler.run_errors import before_state
+from fluidlite.compiler.run_errors import raise_before_state_write
 from fluidlite.control_flow.bodies import UNKNOWN, BlockBody, StepRecords, body_of, check_fits, is_random, zeros
 from fluidlite.control_flow.sub_program import STEP_GRAD, body_program, step_gradient
 from fluidlite.control_flow.trip_count import TripCount, find_trip_count
@@ -39,16 +39,16 @@ class _BlockRun:
     """One run of while or conditional_block: its values, and the records for its gradient."""
 
     def __init__(self, frame: Frame, op: Operator, slot: str, steps_slot: str) -> None:
-        before_state(frame, None)  # raises deferred errors of earlier operators, so that they do not name a body
+        raise_before_state_write(frame, None)  # raises deferred errors of earlier operators, so that they do not name a body
         self.frame, self.op, self.slot = frame, op, slot
         self.inside: tuple[str, ...] = op.attrs["inside"]
         self.written: tuple[str, ...] = op.attrs["written"]
         self.values = dict(zip(self.inside, frame.read(slot), strict=True))
         self.planned = frame.planned("Out")
-        self.steps = StepRecords() if frame.wants(steps_slot) and not op.attrs["is_test"] else None
+        self.steps = StepRecords() if frame.output_count(steps_slot) and not op.attrs["is_test"] else None
         self.steps_slot = steps_slot
         if self.steps is not None:
-            self.steps.before = {name: tensor._known() for name, tensor in self.values.items()}
+            self.steps.before = {name: tensor._required_spec() for name, tensor in self.values.items()}
 
     def body(self, index: int) -> BlockBody:
         block = self.op.block.program.blocks[index]
@@ -84,8 +84,8 @@ class _BlockRun:
         if tensors:
             self.frame.write("Out", tensors)
         if self.steps is not None:
-            self.steps.after = {n: t._known() for n, t in zip(self.written, tensors, strict=True)}
-        if self.frame.wants(self.steps_slot):
+            self.steps.after = {n: t._required_spec() for n, t in zip(self.written, tensors, strict=True)}
+        if self.frame.output_count(self.steps_slot):
             self.frame.write(self.steps_slot, [self.steps if self.steps is not None else StepRecords()])
 
 
@@ -103,7 +103,7 @@ def _trip_count(run: _BlockRun, body: BlockBody, index: int, condition: str) -> 
     if trip_count is None or not isinstance(trip_count, TripCount):
         return None
     tensors = {name: run.values[name] for name in trip_count.names if name in run.values}
-    if len(tensors) != len(set(trip_count.names)) or any(tensor._known().size != 1 for tensor in tensors.values()):
+    if len(tensors) != len(set(trip_count.names)) or any(tensor._required_spec().size != 1 for tensor in tensors.values()):
         return None
     return trip_count.of({name: int(tensor.numpy().reshape(-1)[0]) for name, tensor in tensors.items()})
 
@@ -148,7 +148,7 @@ def _run_conditional(frame: Frame, op: Operator) -> None:
     if op.attrs["is_scalar_condition"]:
         holds = _condition_value(conditions[0].numpy(), op.input("Cond")[0])
     else:
-        holds = all(tensor._known().size for tensor in conditions)
+        holds = all(tensor._required_spec().size for tensor in conditions)
     index = op.attrs["sub_block"] if holds else op.attrs["else_block"]
     if index is None:
         run.finish(None)
@@ -171,7 +171,7 @@ def _grad(maker: Any, slot: str, steps_slot: str, type: str) -> None:
     if op.attrs["is_test"]:
         return
     inside, written = op.attrs["inside"], op.attrs["written"]
-    positions = [i for i in range(len(inside)) if maker.wants(slot, i)]
+    positions = [i for i in range(len(inside)) if maker.output_count(slot, i)]
     names = [inside[i] for i in positions]
     blocks = [op.attrs[a] for a in ("sub_block", "else_block") if op.attrs.get(a) is not None]
     program = op.block.program
@@ -218,7 +218,7 @@ def steps_of(op: Operator, slot: str) -> list[str]:
 
 
 def _run_grad(frame: Frame, op: Operator) -> None:
-    before_state(frame, None)
+    raise_before_state_write(frame, None)
     attrs = op.attrs
     steps = frame.read("Steps")[0]
     assert isinstance(steps, StepRecords)

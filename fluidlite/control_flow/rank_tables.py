@@ -19,7 +19,7 @@ from fluidlite.control_flow.join_split import rows_of
 from fluidlite.control_flow.second_gradients import forward_as_gradient, grad_shrink
 from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, take_units, unit_count
 from fluidlite.control_flow.tensor_arrays import INTEGERS, index_slot, read_index
-from fluidlite.operators.inference import Inferred, like
+from fluidlite.operators.inference import Inferred, spec_like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Slot
 from fluidlite.program.operator import Operator
@@ -43,7 +43,7 @@ class RankTable:
         numbers = tensor.numpy()
         self.order: Indices = numbers[:, 0].copy()
         self.lengths: Indices = numbers[:, 1].copy()
-        self.above: Lod = tensor._known().lod
+        self.above: Lod = tensor._required_spec().lod
 
     @property
     def level(self) -> int:
@@ -97,7 +97,7 @@ def _infer_table(call: Call) -> Inferred:
 
 def _run_table(frame: Frame, op: Operator) -> None:
     (tensor,) = frame.read("X")
-    lod, level = tensor._known().lod, op.attrs["level"]
+    lod, level = tensor._required_spec().lod, op.attrs["level"]
     lengths = np.diff(np.asarray(lod[level], np.int64))
     order = np.argsort(-lengths, kind="stable")
     frame.write("Out", [Tensor().set(np.stack([order, lengths[order]], axis=1), lod=lod[:level] or None)])
@@ -123,13 +123,13 @@ def _reorder(op: Operator, table: RankTable, spec: Spec) -> tuple[Indices, Lod]:
 
 def _run_reorder(frame: Frame, op: Operator) -> None:
     (tensor,) = frame.read("X")
-    rows, lod = _reorder(op, read_table(frame), tensor._known())
+    rows, lod = _reorder(op, read_table(frame), tensor._required_spec())
     frame.write("Out", [gather_rows(frame, op, tensor, rows, lod)])
 
 
 def infer_like_x(call: Call) -> Inferred:
     """The gradient of X has the dims and the LoD of X."""
-    return {"X" + GRAD: like(call.spec("X"))}
+    return {"X" + GRAD: spec_like(call.spec("X"))}
 
 
 def _run_reorder_grad(frame: Frame, op: Operator) -> None:
@@ -144,7 +144,7 @@ def _run_reorder_grad(frame: Frame, op: Operator) -> None:
 
 def _run_shrink(frame: Frame, op: Operator) -> None:
     (tensor,) = frame.read("X")
-    spec, active = tensor._known(), read_table(frame).active(read_index(frame, op))
+    spec, active = tensor._required_spec(), read_table(frame).active(read_index(frame, op))
     count = unit_count(spec.lod, spec.dims[0])
     if active > count:
         raise ShapeError(
@@ -152,7 +152,7 @@ def _run_shrink(frame: Frame, op: Operator) -> None:
         )
     rows, lod = take_units(spec.lod, range(active))
     shrunk = empty(spec.with_(dims=(len(rows), *spec.dims[1:]), lod=lod), frame.context)
-    if shrunk._known().size:
+    if shrunk._required_spec().size:
         transfer.transfer(rows_of(tensor, 0, len(rows)), frame.context, into=shrunk)
     frame.write("Out", [shrunk])
 
@@ -160,7 +160,7 @@ def _run_shrink(frame: Frame, op: Operator) -> None:
 def _run_shrink_grad(frame: Frame, op: Operator) -> None:
     (gradient,) = frame.read("Out" + GRAD)
     out = zeros(frame.planned("X" + GRAD)[0].with_(lod=()), frame.context)
-    if gradient._known().size:
+    if gradient._required_spec().size:
         transfer.transfer(rows_of(gradient, 0, gradient.dims[0]), frame.context, into=rows_of(out, 0, gradient.dims[0]))
     out.spec = frame.planned("X" + GRAD)[0]
     frame.write("X" + GRAD, [out])

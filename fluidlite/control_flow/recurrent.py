@@ -8,7 +8,7 @@ from typing import Any
 
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.compiler.frame import Frame
-from fluidlite.compiler.run_errors import before_state
+from fluidlite.compiler.run_errors import raise_before_state_write
 from fluidlite.control_flow.bodies import BlockBody, StepRecords, body_of, check_fits, empty, is_random, zeros
 from fluidlite.control_flow.loops_branches import NO_SECOND_GRADIENT, gradient_program, steps_of
 from fluidlite.control_flow.sub_program import STEP_GRAD, body_program, step_gradient
@@ -25,7 +25,7 @@ _SEQUENCES, _STATES, _PARAMETERS = "inputs", "initial_states", "parameters"
 
 def step_view(tensor: Tensor, at: int) -> Tensor:
     """A view of one step of a sequence."""
-    spec = tensor._known()
+    spec = tensor._required_spec()
     step_spec = spec.with_(dims=spec.dims[1:], lod=())
     return Tensor.of(step_spec, tensor.place, tensor.allocation, tensor.byte_offset + at * step_spec.nbytes)  # type: ignore[arg-type]
 
@@ -47,12 +47,12 @@ def _step_order(op: Operator, length: int) -> Sequence[int]:
 
 
 def _run(frame: Frame, op: Operator) -> None:
-    before_state(frame, None)
+    raise_before_state_write(frame, None)
     attrs, context = op.attrs, frame.context
     sequences, length = _sequences(frame, op)
     index = attrs["sub_block"]
     body = body_of(frame, op, index, lambda: (body_program(op.block.program.blocks[index]), ()))
-    steps = StepRecords() if frame.wants("step_scopes") and not attrs["is_test"] else None
+    steps = StepRecords() if frame.output_count("step_scopes") and not attrs["is_test"] else None
     outs: list[Tensor] = []
     body.begin(frame)
     try:
@@ -69,7 +69,7 @@ def _run(frame: Frame, op: Operator) -> None:
             body.executor.run(body.program, None, [], scope=body.scope)
             step_outputs = [_step_output(body, name) for name in attrs["step_outputs"]]
             if not outs:
-                outs = [empty(x._known().with_(dims=(length, *x.dims), lod=()), context) for x in step_outputs]
+                outs = [empty(x._required_spec().with_(dims=(length, *x.dims), lod=()), context) for x in step_outputs]
             for name, tensor, out in zip(attrs["step_outputs"], step_outputs, outs, strict=True):
                 target = step_view(out, at)
                 if target.spec != tensor.spec:
@@ -85,7 +85,7 @@ def _run(frame: Frame, op: Operator) -> None:
     for name, tensor, spec in zip(attrs["step_outputs"], outs, declared, strict=True):
         check_fits(name, tensor, spec)
     frame.write("outputs", outs)
-    if frame.wants("step_scopes"):
+    if frame.output_count("step_scopes"):
         frame.write("step_scopes", [steps if steps is not None else StepRecords()])
 
 
@@ -102,7 +102,7 @@ def _grad(maker: Any) -> None:
         return
     attrs = op.attrs
     named = {_SEQUENCES: attrs["step_inputs"], _STATES: attrs["ex_states"], _PARAMETERS: attrs["inside"]}
-    positions = {slot: [i for i in range(len(names)) if maker.wants(slot, i)] for slot, names in named.items()}
+    positions = {slot: [i for i in range(len(names)) if maker.output_count(slot, i)] for slot, names in named.items()}
     grad_names = [named[slot][i] for slot, indices in positions.items() for i in indices]
     block = op.block.program.blocks[attrs["sub_block"]]
     starts = [(name, i) for i, name in enumerate(attrs["step_outputs"]) if maker.finished("outputs", i) is not None]
@@ -129,7 +129,7 @@ def _step_inputs(op: Operator) -> tuple[str, ...]:
 
 
 def _run_grad(frame: Frame, op: Operator) -> None:
-    before_state(frame, None)
+    raise_before_state_write(frame, None)
     attrs, context = op.attrs, frame.context
     steps = frame.read("steps")[0]
     assert isinstance(steps, StepRecords)
@@ -145,21 +145,21 @@ def _run_grad(frame: Frame, op: Operator) -> None:
     step_inputs = dict(zip(attrs["step_inputs"], sequences, strict=True))
     for name in grad_names:
         if name in step_inputs:
-            grads[name] = zeros(step_inputs[name]._known().with_(lod=()), context)
+            grads[name] = zeros(step_inputs[name]._required_spec().with_(lod=()), context)
     body.begin(frame)
     try:
         for name, tensor in parameters.items():
             body.share(name, tensor)
         for name, tensor in (*states.items(), *parameters.items()):
             if name in body.inputs:
-                body.set_zeros(name + STEP_GRAD, tensor._known())
+                body.set_zeros(name + STEP_GRAD, tensor._required_spec())
         for (_, values, runs), at in reversed(list(zip(steps.records, _step_order(op, length), strict=True))):
             for name, tensor in values.items():
                 body.copy_in(name, tensor)
             for name, tensor in step_inputs.items():
                 body.copy_in(name, step_view(tensor, at))
                 if name in grad_names:
-                    body.set_zeros(name + STEP_GRAD, step_view(tensor, at)._known())
+                    body.set_zeros(name + STEP_GRAD, step_view(tensor, at)._required_spec())
             for name, start in starts.items():
                 if name in body.inputs:
                     body.copy_in(name + STEP_GRAD, step_view(start, at))

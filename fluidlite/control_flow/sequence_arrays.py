@@ -20,7 +20,7 @@ from fluidlite.program.operator import Operator
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
 from fluidlite.program.registry import register_op
 from fluidlite.program.rules import GradRule
-from fluidlite.tensor.lod import joined_lod
+from fluidlite.tensor.lod import concatenated_lod
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray, array_spec
 from fluidlite.tensor.tensor_spec import Lod, Spec
@@ -56,14 +56,14 @@ def _array_of_steps(frame: Frame, tensor: Tensor, steps: StepSizes) -> TensorArr
     array, at = TensorArray(tensor.dtype, frame.place), 0
     for number, (count, lod) in enumerate(steps):
         part = copy_rows(tensor, at, at + count, frame.context)
-        part.spec, part._array = part._known().with_(lod=lod), None
+        part.spec, part._array = part._required_spec().with_(lod=lod), None
         array, at = array.with_element(number, part), at + count
     return array
 
 
 def _run_to_array(frame: Frame, op: Operator) -> None:
     (tensor,) = frame.read("X")
-    rows, steps = _steps(op, read_table(frame), tensor._known())
+    rows, steps = _steps(op, read_table(frame), tensor._required_spec())
     frame.write("Out", [_array_of_steps(frame, gather_rows(frame, op, tensor, rows), steps)])
 
 
@@ -94,14 +94,14 @@ def _sequence_order(op: Operator, table: RankTable, array: TensorArray) -> tuple
         )
     counts = [table.active(step) for step in range(len(parts))]
     for step, (part, count) in enumerate(zip(parts, counts, strict=True)):
-        actual = unit_count(part._known().lod, part.dims[0])
+        actual = unit_count(part._required_spec().lod, part.dims[0])
         if actual != count:
             raise ShapeError(f"step {step} of X {name!r} has {actual} sequences; {count} of RankTable have such a step")
     begins = np.cumsum([0, *counts])
     rank = inverse(table.order)
     units = [begins[: table.lengths[place]] + place for place in rank]
     step_units = np.concatenate(units) if units else np.zeros(0, np.int64)
-    rows, lod = take_units(joined_lod(part._known().lod for part in parts), step_units)
+    rows, lod = take_units(concatenated_lod(part._required_spec().lod for part in parts), step_units)
     offsets = tuple(np.cumsum([0, *table.lengths[rank]]).tolist())
     return rows, (*table.above, offsets, *lod), parts
 
@@ -128,7 +128,7 @@ def _run_to_sequences(frame: Frame, op: Operator) -> None:
 def _run_to_sequences_grad(frame: Frame, op: Operator) -> None:
     (gradient,) = frame.read("Out" + GRAD)
     rows, _, parts = _sequence_order(op, read_table(frame), read_array(frame, "X"))
-    steps = [(part.dims[0], part._known().lod) for part in parts]
+    steps = [(part.dims[0], part._required_spec().lod) for part in parts]
     frame.write("X" + GRAD, [_array_of_steps(frame, gather_rows(frame, op, gradient, inverse(rows)), steps)])
 
 

@@ -48,7 +48,7 @@ def inverse(order: Indices) -> Indices:
 
 def gather_rows(frame: Frame, op: Operator, tensor: Tensor, rows: Indices, lod: Lod = ()) -> Tensor:
     """Rows of a tensor by index, with a LoD."""
-    context, spec = frame.context, tensor._known()
+    context, spec = frame.context, tensor._required_spec()
     if not len(rows):
         gathered = zeros(spec.with_(dims=(0, *spec.dims[1:]), lod=()), context)
     elif len(rows) == spec.dims[0] and (rows == np.arange(len(rows))).all():
@@ -56,5 +56,5 @@ def gather_rows(frame: Frame, op: Operator, tensor: Tensor, rows: Indices, lod: 
     else:
         index = Tensor().set(rows, frame.place)
         (gathered,) = run_operator(frame, op, "gather", {"X": [tensor], "Index": [index]})
-    gathered.spec, gathered._array = gathered._known().with_(lod=lod), None
+    gathered.spec, gathered._array = gathered._required_spec().with_(lod=lod), None
     return gathered

@@ -7,24 +7,24 @@ import numpy as np
 from fluidlite.base.dtypes import ALL
 from fluidlite.base.errors import ShapeError
 from fluidlite.compiler.frame import Frame
-from fluidlite.compiler.run_errors import before_state
+from fluidlite.compiler.run_errors import raise_before_state_write
 from fluidlite.control_flow.join_split import copy_rows, join_rows
 from fluidlite.control_flow.rank_tables import infer_like_x, open_rows
 from fluidlite.control_flow.second_gradients import grad_merge, grad_split
 from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, take_units, unit_count
-from fluidlite.operators.inference import Inferred, like
+from fluidlite.operators.inference import Inferred, spec_like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Slot
 from fluidlite.program.operator import Operator
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
 from fluidlite.program.registry import register_op
 from fluidlite.program.rules import GradRule
-from fluidlite.tensor.lod import joined_lod
+from fluidlite.tensor.lod import concatenated_lod
 from fluidlite.tensor.tensor_spec import Lod, Spec
 
 
 def _mask(frame: Frame, op: Operator) -> Indices:
-    before_state(frame, None)
+    raise_before_state_write(frame, None)
     (tensor,) = frame.read("Mask")
     return tensor.numpy().reshape(-1).astype(bool)
 
@@ -48,8 +48,8 @@ def _rows_of(op: Operator, mask: Indices, spec: Spec) -> list[tuple[Indices, Lod
 
 def _run_split(frame: Frame, op: Operator) -> None:
     (tensor,) = frame.read("X")
-    for slot, (rows, lod) in zip(("OutTrue", "OutFalse"), _rows_of(op, _mask(frame, op), tensor._known()), strict=True):
-        if frame.wants(slot):
+    for slot, (rows, lod) in zip(("OutTrue", "OutFalse"), _rows_of(op, _mask(frame, op), tensor._required_spec()), strict=True):
+        if frame.output_count(slot):
             frame.write(slot, [gather_rows(frame, op, tensor, rows, lod)])
 
 
@@ -87,7 +87,7 @@ def _merged_rows(op: Operator, mask: Indices, specs: list[Spec]) -> tuple[Indice
     units = np.empty(len(mask), np.int64)
     units[mask] = np.arange(expected_counts[0])
     units[~mask] = expected_counts[0] + np.arange(expected_counts[1])
-    return take_units(joined_lod(spec.lod for spec in specs), units)
+    return take_units(concatenated_lod(spec.lod for spec in specs), units)
 
 
 def _run_merge(frame: Frame, op: Operator) -> None:
@@ -95,23 +95,23 @@ def _run_merge(frame: Frame, op: Operator) -> None:
     dims = {tensor.dims[1:] for tensor in parts}
     if len(dims) > 1:
         raise ShapeError(f"InTrue and InFalse have dims {list(parts[0].dims)} and {list(parts[1].dims)}")
-    rows, lod = _merged_rows(op, _mask(frame, op), [tensor._known() for tensor in parts])
+    rows, lod = _merged_rows(op, _mask(frame, op), [tensor._required_spec() for tensor in parts])
     (like_it,) = frame.read("X")
-    above = like_it._known().lod[: op.attrs["level"]]
+    above = like_it._required_spec().lod[: op.attrs["level"]]
     frame.write("Out", [gather_rows(frame, op, join_rows(parts, frame.context), rows, (*above, *lod))])
 
 
 def _infer_merge_grad(call: Call) -> Inferred:
-    return {slot + GRAD: like(call.spec(slot)) for slot in ("InTrue", "InFalse") if call.has(slot + GRAD)}
+    return {slot + GRAD: spec_like(call.spec(slot)) for slot in ("InTrue", "InFalse") if call.has(slot + GRAD)}
 
 
 def _run_merge_grad(frame: Frame, op: Operator) -> None:
     (gradient,) = frame.read("Out" + GRAD)
     tensors = [frame.read(slot)[0] for slot in ("InTrue", "InFalse")]
-    rows, _ = _merged_rows(op, _mask(frame, op), [tensor._known() for tensor in tensors])
+    rows, _ = _merged_rows(op, _mask(frame, op), [tensor._required_spec() for tensor in tensors])
     gathered, at = gather_rows(frame, op, gradient, inverse(rows)), 0
     for slot, tensor in zip(("InTrue", "InFalse"), tensors, strict=True):
-        if frame.wants(slot + GRAD):
+        if frame.output_count(slot + GRAD):
             part = copy_rows(gathered, at, at + tensor.dims[0], frame.context)
             part.spec, part._array = frame.planned(slot + GRAD)[0], None
             frame.write(slot + GRAD, [part])

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from fluidlite.base.dtypes import is_float
-from fluidlite.compiler.planning.placement import DRAWS, own_seed
+from fluidlite.compiler.planning.placement import RANDOM_HINT, own_seed
 from fluidlite.program.backward import gradients
 from fluidlite.program.block import Block
-from fluidlite.program.edit import bring_blocks, copy_into, copy_variable
+from fluidlite.program.edit import copy_sub_blocks, copy_into, copy_variable
 from fluidlite.program.opdef import GRAD
 from fluidlite.program.operator import EMPTY
 from fluidlite.program.program import Program
@@ -55,7 +55,7 @@ def body_program(block: Block) -> Program:
     builder = _Builder(block)
     for op in block.ops:
         builder.root.ops.append(copy_into(op, builder.root))
-    bring_blocks(block.program, builder.program)
+    copy_sub_blocks(block.program, builder.program)
     return builder.program
 
 
@@ -125,10 +125,10 @@ def step_gradient(
             for slot, names in op.outputs.items()
         }
         hints = dict(op.hints)
-        if op.definition.random and DRAWS not in hints:  # it draws the same numbers as the forward operator
-            hints[DRAWS] = own_seed(op.attrs), next((n for n in op.output_arg_names if n != EMPTY), op.type)
+        if op.definition.random and RANDOM_HINT not in hints:  # it draws the same numbers as the forward operator
+            hints[RANDOM_HINT] = own_seed(op.attrs), next((n for n in op.output_arg_names if n != EMPTY), op.type)
         builder.root.ops.append(op._near(builder.root, op.definition, inputs, outputs, op.attrs, hints))
-    bring_blocks(block.program, builder.program)
+    copy_sub_blocks(block.program, builder.program)
     root = builder.root
     changed = [name for name in targets if name in written and is_differentiable(block, name)]
     inputs_of = list(dict.fromkeys((*grad_names, *changed)))

@@ -13,7 +13,7 @@ import numpy as np
 from fluidlite.base.dtypes import ALL
 from fluidlite.base.errors import OutOfRangeError, ProgramError, ShapeError
 from fluidlite.compiler.frame import Frame
-from fluidlite.compiler.run_errors import before_state
+from fluidlite.compiler.run_errors import raise_before_state_write
 from fluidlite.control_flow.bodies import copy_of, zeros
 from fluidlite.control_flow.operator_calls import run_operator
 from fluidlite.control_flow.second_gradients import array_forward_as_gradient, grad_write
@@ -53,7 +53,7 @@ def read_array(frame: Frame, slot: str) -> TensorArray:
 
 def read_index(frame: Frame, op: Operator) -> int:
     """The value of I; raises deferred errors of earlier operators first."""
-    before_state(frame, None)
+    raise_before_state_write(frame, None)
     (tensor,) = frame.read("I")
     values = tensor.numpy().reshape(-1)
     if values.size != 1:
@@ -80,13 +80,13 @@ def _element(frame: Frame, op: Operator, slot: str) -> tuple[int, Tensor]:
 
 def _shared_tensor(tensor: Tensor, context: Context) -> Tensor:
     """An element as a value of a run: it shares the memory, which is never written."""
-    transfer.ready(tensor, context)
+    transfer.order_after_writes(tensor, context)
     return Tensor().share_data_with(tensor)
 
 
 def check_planned(name: str, tensor: Tensor, planned: Spec) -> None:
     """Raise ProgramError if a value does not fit the spec that the rest of the run was planned with."""
-    spec = tensor._known()
+    spec = tensor._required_spec()
     if not planned.with_(lod=()).fits(spec.with_(lod=())) or (spec.lod and not planned.lod_level):
         raise ProgramError(f"{name} is {spec!r}; the program was planned with {planned!r}")
 
@@ -124,13 +124,13 @@ def _infer_write_grad(call: Call) -> Inferred:
 def _run_write_grad(frame: Frame, op: Operator) -> None:
     index, array = read_index(frame, op), read_array(frame, "Out" + GRAD)
     gradient = array.element(index) if index < len(array) else None
-    if frame.wants("X" + GRAD):
+    if frame.output_count("X" + GRAD):
         (planned,) = frame.planned("X" + GRAD)
         if gradient is not None:
             check_planned("the gradient of X", gradient, planned)
             gradient = _shared_tensor(gradient, frame.context)
         frame.write("X" + GRAD, [gradient if gradient is not None else zeros(planned, frame.context)])
-    if frame.wants("Array" + GRAD):
+    if frame.output_count("Array" + GRAD):
         frame.write("Array" + GRAD, [array.with_element(index, None) if index < len(array) else array.copy()])
 
 
@@ -205,7 +205,7 @@ def _run_sum(frame: Frame, op: Operator) -> None:
 def _grad_sum(maker: Any) -> None:
     gradient = maker.output_grad("Out")
     for i in range(maker.count("X")):
-        if maker.wants("X", i):
+        if maker.output_count("X", i):
             maker.op("assign_array", {"X": gradient}, {"Out": maker.input_grad("X", i)})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.arguments import instance, listed
+from fluidlite.base.arguments import check_instance, check_list
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.distributed.groups import Group, member_runs, member_seed, share_devices, world
@@ -86,11 +86,11 @@ class CompiledProgram:
                 "\n  Do: CoeffNumDevice or One, and scale the loss in the program"
             )
         if exec_strategy is not None:
-            instance("exec_strategy", exec_strategy, ExecutionStrategy, "a fluid.ExecutionStrategy")
+            check_instance("exec_strategy", exec_strategy, ExecutionStrategy, "a fluid.ExecutionStrategy")
         if share_vars_from is not None:
-            instance("share_vars_from", share_vars_from, CompiledProgram)
+            check_instance("share_vars_from", share_vars_from, CompiledProgram)
         if places is not None:
-            several = listed("places", places, "a place, or a list of places", one=(str, Place))
+            several = check_list("places", places, "a place, or a list of places", one=(str, Place))
             self._places = [devices.unit(place).place for place in several]
         self._loss, self._parallel = loss_name, True
         return self
@@ -161,4 +161,4 @@ class CompiledProgram:
 def _checked(strategy: Any) -> BuildStrategy:
     if strategy is None:
         return BuildStrategy()
-    return instance("build_strategy", strategy, BuildStrategy, "a fluid.BuildStrategy")
+    return check_instance("build_strategy", strategy, BuildStrategy, "a fluid.BuildStrategy")

@@ -44,22 +44,22 @@ class Group(Protocol):
     ``wait`` has returned; the other methods return new arrays.
 
     ``rank``, ``size``: the number of this member, and the number of members.
-    ``reduces_at_once``: host arrays are best reduced in place by the computing thread, since no processor is free.
-    ``devices_apart``: each member computes on a device of its own, all of one kind, so that a library may copy arrays
+    ``reduces_in_place``: host arrays are best reduced in place by the computing thread, since no processor is free.
+    ``has_own_devices``: each member computes on a device of its own, all of one kind, so that a library may copy arrays
     from device to device. The value is the same for all members (:func:`share_devices`).
     """
 
     rank: int
     size: int
-    reduces_at_once: bool
-    devices_apart: bool = False
+    reduces_in_place: bool
+    has_own_devices: bool = False
 
     def start_all_reduce(self, array: Array, reduction: str, after: Event | None = None) -> Work:
         """Start to replace the array by the reduction over all members, after the event ``after``."""
         ...
 
-    def reduce_now(self, arrays: Sequence[Array], reduction: str) -> None:
-        """Replace arrays of one dtype by the reduction over all members; only if ``reduces_at_once``."""
+    def reduce_in_place(self, arrays: Sequence[Array], reduction: str) -> None:
+        """Replace arrays of one dtype by the reduction over all members; only if ``reduces_in_place``."""
         ...
 
     def start_broadcast(self, array: Array, root: int) -> Work:
@@ -101,12 +101,12 @@ class Done:
 class SingleGroup(Group):
     """A group of one member: every operation is the identity."""
 
-    rank, size, reduces_at_once = 0, 1, False
+    rank, size, reduces_in_place = 0, 1, False
 
     def start_all_reduce(self, array: Array, reduction: str, after: Event | None = None) -> Work:
         return Done()
 
-    def reduce_now(self, arrays: Sequence[Array], reduction: str) -> None:
+    def reduce_in_place(self, arrays: Sequence[Array], reduction: str) -> None:
         """Leave the arrays as they are."""
 
     def start_broadcast(self, array: Array, root: int) -> Work:
@@ -126,7 +126,7 @@ _SINGLE = SingleGroup()
 _local = threading.local()
 _rings: dict[int, Group] = {}
 _apart = False
-"""``devices_apart`` of the last call of :func:`share_devices`: kernel selection depends on it."""
+"""``has_own_devices`` of the last call of :func:`share_devices`: kernel selection depends on it."""
 
 
 def single() -> Group:
@@ -157,7 +157,7 @@ def set_thread_ring(ring: int, group: Group | None) -> None:
 
 
 def share_devices(group: Group, unit: Unit) -> None:
-    """Exchange the members' devices, and set ``devices_apart``: whether each has a device of its own.
+    """Exchange the members' devices, and set ``has_own_devices``: whether each has a device of its own.
 
     It is a collective operation: every member calls it. Kernels are selected again if the value differs from that of
     the last call.
@@ -170,14 +170,14 @@ def share_devices(group: Group, unit: Unit) -> None:
     own = np.frombuffer(b"".join(blake2b(word.encode(), digest_size=_DIGEST).digest() for word in words), np.uint8)
     kinds, identities = np.split(group.all_gather(own), 2, axis=1)
     unknown = np.frombuffer(blake2b(digest_size=_DIGEST).digest(), np.uint8)
-    group.devices_apart = bool(
+    group.has_own_devices = bool(
         (kinds == kinds[0]).all()
         and (identities != unknown).any(axis=1).all()
         and len(np.unique(identities, axis=0)) == group.size
     )
-    if group.devices_apart != _apart:
-        _apart = group.devices_apart
-        kernels.choose_anew()
+    if group.has_own_devices != _apart:
+        _apart = group.has_own_devices
+        kernels.invalidate_choices()
 
 
 def world(place: PlaceLike | None = None) -> Group:

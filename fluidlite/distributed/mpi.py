@@ -72,7 +72,7 @@ class MPIGroup(Group):
         local = communicator.Split_type(mpi.COMM_TYPE_SHARED)
         self.overlaps = free_processors(local)
         self.shared = None if self.overlaps else shared_reductions(self._comm, local, self._wait)
-        self.reduces_at_once = self.shared is not None
+        self.reduces_in_place = self.shared is not None
         local.Free()
         self._thread = threading.Thread(target=self._serve, name="fluidlite-mpi", daemon=True)
         if self.overlaps:
@@ -93,7 +93,7 @@ class MPIGroup(Group):
 
         return self._submit(what, start)
 
-    def reduce_now(self, arrays: Sequence[Array], reduction: str) -> None:
+    def reduce_in_place(self, arrays: Sequence[Array], reduction: str) -> None:
         shared = self.shared
         assert shared is not None
         check_reduction(reduction)

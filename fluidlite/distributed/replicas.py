@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.arguments import listed, mapped
+from fluidlite.base.arguments import check_list, check_mapping
 from fluidlite.base.errors import CollectiveError, FeedError, FetchError
 from fluidlite.distributed.groups import Group, member_runs, set_thread_ring, share_devices
 from fluidlite.distributed.parameters import state_names
@@ -19,7 +19,7 @@ from fluidlite.platform.place import Place
 from fluidlite.program.program import Program
 from fluidlite.program.scope import Scope
 from fluidlite.program.variable import Variable
-from fluidlite.tensor.lod import joined_lod
+from fluidlite.tensor.lod import concatenated_lod
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray
 
@@ -62,7 +62,7 @@ class Replicas:
         """Run once on all places; return the fetched values, those of all places concatenated or in a list."""
         feeds = self._split_feed(feed)
         requested = fetch_list if fetch_list is not None else ()
-        fetches = listed("fetch_list", requested, "variables or names", FetchError, one=(str, Variable))
+        fetches = check_list("fetch_list", requested, "variables or names", FetchError, one=(str, Variable))
         members = self._rendezvous.members
         programs = [self._program_of(member) for member in members]
         self._copy_changes(programs[0], scope)
@@ -107,7 +107,7 @@ class Replicas:
                 raise FeedError(f"the feed is a list of {len(feed)}; expected one mapping for each of {count} places")
             return list(feed)
         parts: list[dict[str, Any]] = [{} for _ in range(count)]
-        for name, value in mapped("the feed", feed or {}, "a mapping of names to arrays", FeedError).items():
+        for name, value in check_mapping("the feed", feed or {}, "a mapping of names to arrays", FeedError).items():
             for part, rows in zip(parts, split(name, value, count), strict=True):
                 part[name] = rows
         return list(parts)
@@ -176,4 +176,4 @@ def joined(name: str, parts: Sequence[Any]) -> Any:
     levels = {len(part.lod()) for part in parts}
     if len(levels) > 1:
         raise FetchError(f"variable {name!r} has {sorted(levels)} LoD levels on different places; expected one number")
-    return Tensor().set(values, None, joined_lod(part.lod() for part in parts))
+    return Tensor().set(values, None, concatenated_lod(part.lod() for part in parts))

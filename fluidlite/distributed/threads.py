@@ -90,7 +90,7 @@ class _StartedWork:
 class ThreadGroup(Group):
     """One member of a :class:`Rendezvous`."""
 
-    reduces_at_once = False
+    reduces_in_place = False
 
     def __init__(self, rendezvous: Rendezvous, rank: int) -> None:
         self._rendezvous, self.rank, self.size = rendezvous, rank, rendezvous.size
@@ -123,7 +123,7 @@ class ThreadGroup(Group):
     def start_all_reduce(self, array: Array, reduction: str, after: Event | None = None) -> _StartedWork:
         return self._begin(f"{reduction} of {array.shape} {array.dtype}", array, self._reducing(reduction), after)
 
-    def reduce_now(self, arrays: Sequence[Array], reduction: str) -> None:
+    def reduce_in_place(self, arrays: Sequence[Array], reduction: str) -> None:
         for array in arrays:
             self.start_all_reduce(array, reduction).wait()
 

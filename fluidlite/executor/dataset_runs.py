@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fluidlite.base.arguments import listed, mapped, name_of, number, whole
+from fluidlite.base.arguments import check_list, check_mapping, name_of, number, check_int
 from fluidlite.base.errors import FetchError, ProgramError
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program, default_main_program
@@ -42,7 +42,7 @@ class FetchHandler:
     """
 
     def __init__(self, var_dict: Mapping[str, Any] | None = None, period_secs: float = 60) -> None:
-        self.var_dict = mapped("FetchHandler: var_dict", var_dict, "a mapping of names to variables")
+        self.var_dict = check_mapping("FetchHandler: var_dict", var_dict, "a mapping of names to variables")
         self.period_secs = number("FetchHandler: period_secs", period_secs)
 
     def handler(self, res_dict: dict[str, Any]) -> None:
@@ -68,12 +68,12 @@ def run_dataset(
             f"the dataset is {type(dataset).__name__}; expected one that fluid.DatasetFactory().create_dataset() makes"
         )
     program = default_main_program() if program is None else program
-    fetches = listed("fetch_list", fetch_list or [], "a list of variables")
+    fetches = check_list("fetch_list", fetch_list or [], "a list of variables")
     names = [str(name_of(each)) for each in fetches]
-    texts = listed("fetch_info", names if fetch_info is None else fetch_info, "a list of texts")
+    texts = check_list("fetch_info", names if fetch_info is None else fetch_info, "a list of texts")
     if len(texts) != len(fetches):
         raise FetchError(f"fetch_info has {len(texts)} texts for the {len(fetches)} variables of fetch_list")
-    period = whole("print_period", print_period)
+    period = check_int("print_period", print_period)
     if period < 1:
         raise ProgramError(f"print_period is {period}; expected an int of 1 or more")
     inner_program = getattr(program, "_program", program)  # of a CompiledProgram
@@ -85,7 +85,7 @@ def run_dataset(
         from fluidlite.profiler import profiler
 
         profiling = profiler("All", "total", None)
-    with profiling, closing(dataset.epoch(executor.place, whole("thread", thread))) as feeds:
+    with profiling, closing(dataset.epoch(executor.place, check_int("thread", thread))) as feeds:
         for count, feed in enumerate(feeds, 1):
             printed = fetches if count % period == 0 else []
             is_due = fetch_handler is not None and time.monotonic() - last >= fetch_handler.period_secs

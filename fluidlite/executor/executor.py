@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fluidlite.base.arguments import mapped, truth
+from fluidlite.base.arguments import check_mapping, check_bool
 from fluidlite.base.errors import FetchError, PlaceError, ProgramError
 from fluidlite.base.fork import new_lock
 from fluidlite.base.lru_cache import CacheReport, LRUCache
@@ -30,7 +30,7 @@ from fluidlite.program.codegen_registry import generator_capability
 from fluidlite.program.program import Program, default_main_program
 from fluidlite.program.reader import fed_by_readers
 from fluidlite.program.scope import Scope, global_scope
-from fluidlite.program.state import written_together
+from fluidlite.program.state import share_written_memory
 from fluidlite.program.variable import Variable
 from fluidlite.render.loops.kept_answers import cache_info as answers_info
 from fluidlite.tensor.tensor import Tensor
@@ -111,7 +111,7 @@ class Executor:
             raise ProgramError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
         if fallback is not None and fallback not in FALLBACKS:
             raise ProgramError(f"fallback is {fallback!r}; expected one of {', '.join(FALLBACKS)}")
-        for names in mapped("libraries", libraries or {}, "a mapping of kinds of places to names").values():
+        for names in check_mapping("libraries", libraries or {}, "a mapping of kinds of places to names").values():
             check_libraries(names)
         self.mode = mode
         self._passes: tuple[GraphPass, ...] | None = None
@@ -201,7 +201,7 @@ class Executor:
             scope = global_scope()
         if getattr(program, "readers", None):
             feed = fed_by_readers(program, feed, self.place)
-        if use_prune is not False and truth("use_prune of Executor.run", use_prune):
+        if use_prune is not False and check_bool("use_prune of Executor.run", use_prune):
             program, feed, fetch_list = self._prune(program, feed, fetch_list)
         if self._fast_paths is not None and return_numpy is True and type(program) is Program:
             entry = self._fast_paths.get(program.serial)
@@ -213,9 +213,9 @@ class Executor:
                     self._runner.last = None
                     return results
         if not (return_numpy.__class__ is use_program_cache.__class__ is return_merged.__class__ is bool):
-            return_numpy = truth("return_numpy of Executor.run", return_numpy)
-            return_merged = truth("return_merged of Executor.run", return_merged)
-            truth("use_program_cache of Executor.run", use_program_cache)
+            return_numpy = check_bool("return_numpy of Executor.run", return_numpy)
+            return_merged = check_bool("return_merged of Executor.run", return_merged)
+            check_bool("use_program_cache of Executor.run", use_program_cache)
         if not isinstance(program, Program) and hasattr(program, "run_on"):
             results = program.run_on(self, feed, fetch_list, scope, return_numpy, return_merged)
             return results
@@ -235,7 +235,7 @@ class Executor:
             )
         if isinstance(feed, (list, tuple)) and len(feed) == 1:
             feed = feed[0]
-        feeds = mapped("the feed", feed or {}, "a mapping of names to arrays")
+        feeds = check_mapping("the feed", feed or {}, "a mapping of names to arrays")
         names = fetch_names(program, fetch_list)
         for name in feeds:
             program.global_block().own(name, "the feed")
@@ -297,7 +297,7 @@ class Executor:
         passes = self._executables is not None and (key is not None or not needs_interpreter())
         with self._lock:
             graph = self._graphs.get(program, names, policy, passes)
-            if passes and written_together(scope, graph.state):  # state aliases: passes assume that variables do not
+            if passes and share_written_memory(scope, graph.state):  # state aliases: passes assume that variables do not
                 graph, key = self._graphs.get(program, names, policy, False), None
 
         return self._runner.run(graph, feeds, scope, policy, key, fast_path, lambda: check_read(graph, feeds))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluidlite.base.arguments import did_you_mean, listed, name_of
+from fluidlite.base.arguments import did_you_mean, check_list, name_of
 from fluidlite.base.errors import FetchError
 from fluidlite.platform.context import Context
 from fluidlite.program.opdef import GRAD
@@ -51,7 +51,7 @@ def fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:
     if fetch_list is None:
         return ()
     names = []
-    for item in listed("fetch_list", fetch_list, "variables or names", FetchError, one=(str, Variable)):
+    for item in check_list("fetch_list", fetch_list, "variables or names", FetchError, one=(str, Variable)):
         name = name_of(item)
         if name is None:
             equal = " (== on variables is Python's; use layers.equal)" if isinstance(item, bool) else ""

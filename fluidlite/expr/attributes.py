@@ -11,7 +11,7 @@ from fluidlite.expr.tensor import Tensor, need, refuse, wide
 from fluidlite.expr.tracing import current
 
 
-class Refused(Exception):
+class RefusedCall(Exception):
     """An expression refuses a call: ``kind`` is ``"slot"``, ``"dtype"`` or ``"attr"``."""
 
     def __init__(self, kind: str, name: str, expected: str, do: str = "") -> None:
@@ -21,17 +21,17 @@ class Refused(Exception):
 
 def fail(slot: str, expected: str, do: str = "") -> NoReturn:
     """Refuse an operand, with the message "``slot`` is ...; expected ``expected``. Do: ``do``"; raises a ShapeError."""
-    raise Refused("slot", slot, expected, do)
+    raise RefusedCall("slot", slot, expected, do)
 
 
 def fail_dtype(slot: str, expected: str, do: str = "") -> NoReturn:
     """Refuse the dtype of an operand; raises a DtypeError."""
-    raise Refused("dtype", slot, expected, do)
+    raise RefusedCall("dtype", slot, expected, do)
 
 
 def fail_attr(name: str, expected: str, do: str = "") -> NoReturn:
     """Refuse an attribute that does not fit the operands; raises an AttributeValueError."""
-    raise Refused("attr", name, expected, do)
+    raise RefusedCall("attr", name, expected, do)
 
 
 def same_dtype(x: Tensor, like: Tensor) -> None:

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 from fluidlite.base.dtypes import HALVES
 from fluidlite.base.errors import DtypeError, ProgramError, ShapeError
-from fluidlite.expr.attributes import Refused
+from fluidlite.expr.attributes import RefusedCall
 from fluidlite.expr.number import Number
-from fluidlite.expr.scalars import tensor_function
+from fluidlite.expr.scalars import function_of_scalar_rule
 from fluidlite.expr.tensor import Tensor, cast, refuse, slot_of, tensor
 from fluidlite.expr.tracing import Tracing, current
 from fluidlite.program.opdef import OpDef
@@ -55,7 +55,7 @@ def call(
     """
     op, state = ops.get(type), current()
     settings = _check_attrs(op, inputs, attrs or {})
-    inlined = function() if function is not None else meaning(op, {slot: (x,) for slot, x in inputs.items()}, settings)
+    inlined = function() if function is not None else inlined_outputs(op, {slot: (x,) for slot, x in inputs.items()}, settings)
     if state.build is None:
         state.has_inlined_calls = state.has_inlined_calls or not state.inlines_calls
         return inlined
@@ -90,7 +90,7 @@ def _check_attrs(op: OpDef, inputs: Mapping[str, Tensor], attrs: Mapping[str, An
     return settings
 
 
-def meaning(
+def inlined_outputs(
     op: OpDef, operands: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any], draws: bool = False
 ) -> Outputs:
     """Inline the expression of an operator; returns its outputs of one tensor each, by slot.
@@ -100,7 +100,7 @@ def meaning(
     Raises ProgramError if it has no expression, reads outputs that it infers by other means, or is recursive.
     """
     state = current()
-    function = op.expression.function if op.expression is not None else tensor_function(op, draws)
+    function = op.expression.function if op.expression is not None else function_of_scalar_rule(op, draws)
     if function is None:
         refuse(f"{op.type} has no expression; expected a function that says what a call of it makes")
     if op.type in state.inlining:
@@ -112,8 +112,8 @@ def meaning(
     try:
         all_attrs = {**{a.name: a.default for a in op.attrs}, **attrs}
         outputs = function(operands, all_attrs)
-    except Refused as refused:
-        raise Refused("slot", *_blame(op, inputs, refused.name, refused.expected)) from refused
+    except RefusedCall as refused:
+        raise RefusedCall("slot", *_blame(op, inputs, refused.name, refused.expected)) from refused
     finally:
         state.inlining.pop()
         state.results = results

@@ -11,16 +11,16 @@ from weakref import WeakKeyDictionary
 from fluidlite.base.dtypes import HALVES, is_float
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.base.lru_cache import LRUCache
-from fluidlite.codegen.typed import number as typed_number
-from fluidlite.expr.attributes import Refused
+from fluidlite.codegen.typed import converted_number as typed_number
+from fluidlite.expr.attributes import RefusedCall
 from fluidlite.expr.number import Numbers, offset_count, offsets_leaf, table_count, table_leaf, value_leaf
 from fluidlite.expr.scalars import of_scalars
 from fluidlite.expr.segments import table
-from fluidlite.expr.tensor import Tensor, ordered
+from fluidlite.expr.tensor import Tensor, topological_order
 from fluidlite.expr.traced import Traced, Unmet, trace, values_of
 from fluidlite.expr.tracing import Requirement
 from fluidlite.program import codegen_registry as generators
-from fluidlite.program.op_call import Call, once_of_operands
+from fluidlite.program.op_call import Call, cached_by_operands
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor_spec import Dims, Spec
 
@@ -45,7 +45,7 @@ class _CallFacts(NamedTuple):
     values: dict[str, Any]
 
 
-@once_of_operands
+@cached_by_operands
 def leaves(call: Call) -> dict[str, Any]:
     """The leaves of a call: sizes, float attributes, offsets of LoDs, and elements of slots read as values."""
     return _call_facts(call).values
@@ -90,7 +90,7 @@ def _name(slot: str, i: int, k: int) -> str:
     return f"{slot}.{i}#{k}"
 
 
-def stated(call: Call) -> dict[str, tuple[Numbers, ...]]:
+def value_numbers(call: Call) -> dict[str, tuple[Numbers, ...]]:
     """The elements of slots read as values, by tensor; raises ShapeError if their number is unknown."""
     numbers = {}
     for slot in call.op.stated:
@@ -107,7 +107,7 @@ def stated(call: Call) -> dict[str, tuple[Numbers, ...]]:
     return numbers
 
 
-@once_of_operands
+@cached_by_operands
 def traced_of(call: Call) -> Traced:
     """The trace of a call; calls in which all its guards have the same truth share it.
 
@@ -137,11 +137,11 @@ def traced_of(call: Call) -> Traced:
 
         def function(symbols: Any, floating: Any) -> Mapping[str, Any]:
             tables = {s: tuple(table(s, i) for i in range(len(call.ins[s]))) for s in call.op.tables if s in call.ins}
-            return compute({**symbols, **stated(call), **tables}, {**static, **floating})
+            return compute({**symbols, **value_numbers(call), **tables}, {**static, **floating})
 
         try:
             traced = trace(function, facts.operands, floats, values, f"operator {call.op.type!r}", facts.results)
-        except Refused as refused:
+        except RefusedCall as refused:
             _refuse(call, refused)
         except Unmet as unmet:
             _fail(call, unmet.requirement, values)
@@ -169,7 +169,7 @@ def _fail(call: Call, requirement: Requirement, values: Mapping[str, Any]) -> No
     raise ShapeError(f"{requirement.name}: expected {expected}")
 
 
-def _refuse(call: Call, refused: Refused) -> NoReturn:
+def _refuse(call: Call, refused: RefusedCall) -> NoReturn:
     if refused.kind == "dtype":
         call.fail_dtype(refused.name, refused.expected, do=refused.do)
     if refused.kind == "attr":
@@ -179,7 +179,7 @@ def _refuse(call: Call, refused: Refused) -> NoReturn:
 
 def _check_reads(op: OpDef, traced: Traced) -> None:
     """Raise ProgramError if an expression reads an input that is declared as metadata only."""
-    for x in ordered([x for row in traced.outputs.values() for x in row]):
+    for x in topological_order([x for row in traced.outputs.values() for x in row]):
         declared = op.input(x.params[0]) if x.op == "input" else None
         if declared is not None and declared.unread:
             raise ProgramError(f"operator {op.type!r}: its expression reads {declared.name}, declared as metadata only")

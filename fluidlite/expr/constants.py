@@ -11,7 +11,7 @@ import numpy as np
 from fluidlite.base.dtypes import FLOATS, HALVES
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.expr.lowering import dims_of
-from fluidlite.expr.tensor import Tensor, ordered
+from fluidlite.expr.tensor import Tensor, topological_order
 from fluidlite.expr.traced import Traced
 from fluidlite.expr.tracing import current
 from fluidlite.program import codegen_registry as generators
@@ -29,7 +29,7 @@ def tables(results: Sequence[Tensor]) -> set[Tensor]:
     constants: set[Tensor] = set()
     varying: set[Tensor] = set()
     costly: set[Tensor] = set()
-    for x in ordered(results):
+    for x in topological_order(results):
         if x.op not in _ALLOWED or x.dtype in HALVES or not all(arg in constants for arg in x.args):
             continue
         constants.add(x)

@@ -14,7 +14,7 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.expr import Expr
 from fluidlite.codegen.typed import evaluate
-from fluidlite.expr.calls import leaves, stated, traced_of
+from fluidlite.expr.calls import leaves, value_numbers, traced_of
 from fluidlite.expr.constants import table_of, tables
 from fluidlite.expr.elementwise import definition, slots
 from fluidlite.expr.lowering import dims_of, lowered
@@ -22,10 +22,10 @@ from fluidlite.expr.number import Number, Numbers, attribute, number
 from fluidlite.expr.primitive_calls import PrimitiveWriter
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
 from fluidlite.expr.segments import table
-from fluidlite.expr.tensor import Tensor, cast, ordered, symbol
+from fluidlite.expr.tensor import Tensor, cast, topological_order, symbol
 from fluidlite.expr.traced import check_indices
 from fluidlite.expr.tracing import tracing
-from fluidlite.program.decompose import Build, Value
+from fluidlite.program.decompose import Build, PartValue
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.rules import ExpressionRule
@@ -63,8 +63,8 @@ def decompose(call: Call, build: Build) -> str | None:
             tensors = by_slot[slot] if isinstance(by_slot[slot], (tuple, list)) else (by_slot[slot],)
             outputs += [(slot, i, cast(x, spec.dtype)) for i, (x, spec) in enumerate(zip(tensors, specs, strict=True))]
         simple = lowered([x for _, _, x in outputs])
-        writer = _CallWriter(build, values, not check_indices(ordered([x for _, _, x in outputs])), tables(simple))
-        unknown = next(filter(_is_unknown, ordered(simple)), None)
+        writer = _CallWriter(build, values, not check_indices(topological_order([x for _, _, x in outputs])), tables(simple))
+        unknown = next(filter(_is_unknown, topological_order(simple)), None)
         if unknown is not None:
             return f"no operator computes {unknown.op}"
         writer.write([(x, build.output(slot, i)) for (slot, i, _), x in zip(outputs, simple, strict=True)])
@@ -80,7 +80,7 @@ def _trace_call(call: Call, rule: ExpressionRule, values: dict[str, Any], floats
         for slot, specs in call.ins.items()
     } | {
         slot: tuple(Numbers.of((_fold(n, values) for n in row), row.dims) for row in tensors)
-        for slot, tensors in stated(call).items()
+        for slot, tensors in value_numbers(call).items()
     }
     inputs |= {
         slot: tuple(table(slot, i) for i in range(call.count(slot))) for slot in call.op.tables if call.has(slot)
@@ -112,7 +112,7 @@ class _CallWriter(PrimitiveWriter):
         super().__init__(build, values)
         self.in_place, self.tables = in_place, tables
 
-    def value(self, x: Tensor) -> Value:
+    def value(self, x: Tensor) -> PartValue:
         """The value of a tensor; its operators are emitted first."""
         pending = [x]
         while pending:
@@ -128,12 +128,12 @@ class _CallWriter(PrimitiveWriter):
             pending.pop()
         return self.written[x]
 
-    def write(self, outputs: Sequence[tuple[Tensor, Value]]) -> None:
+    def write(self, outputs: Sequence[tuple[Tensor, PartValue]]) -> None:
         """Emit the outputs, operands first; elementwise outputs of the same operands share one operator.
 
         Where possible, no operator reads a tensor after an output has updated it in place.
         """
-        order = {x: k for k, x in enumerate(ordered([x for x, _ in outputs]))}
+        order = {x: k for k, x in enumerate(topological_order([x for x, _ in outputs]))}
         pending = sorted(outputs, key=lambda each: order[each[0]])
         self.step_targets = {x: target for x, target in reversed(pending) if x.op == "step_result"}
         while pending:
@@ -157,7 +157,7 @@ class _CallWriter(PrimitiveWriter):
                 self._elementwise([each for each, _ in group], dims_of(x), [each for _, each in group])
             self.written.update(group)
 
-    def _group(self, x: Tensor, target: Value, pending: Sequence[tuple[Tensor, Value]]) -> list[tuple[Tensor, Value]]:
+    def _group(self, x: Tensor, target: PartValue, pending: Sequence[tuple[Tensor, PartValue]]) -> list[tuple[Tensor, PartValue]]:
         """An output, and the pending outputs that one operator computes together with it."""
         if x.op == "call" and 0 not in dims_of(x):
             same_call = [each for each in pending if each[0] is not x and _is_same_call(each[0], x)]
@@ -238,7 +238,7 @@ class _CallWriter(PrimitiveWriter):
         is_leaf = source in self.written or not self._is_elementwise(source)
         return prod(dims) == 1 or (is_leaf and len(tail) <= len(dims) and dims == (1,) * (len(dims) - len(tail)) + tail)
 
-    def _emit(self, x: Tensor, target: Value | None) -> Value:
+    def _emit(self, x: Tensor, target: PartValue | None) -> PartValue:
         if x.op == "input":
             return self.build.input(*x.params)
         if not prod(dims_of(x)):
@@ -253,7 +253,7 @@ class _CallWriter(PrimitiveWriter):
 
     # Elementwise parts
 
-    def _elementwise(self, tensors: Sequence[Tensor], dims: Sequence[int], targets: Sequence[Value | None]) -> Value:
+    def _elementwise(self, tensors: Sequence[Tensor], dims: Sequence[int], targets: Sequence[PartValue | None]) -> PartValue:
         """Emit an elementwise operator of the tensors, or of their sums along the dims that are 1 in ``dims``."""
         operands = list(dict.fromkeys(leaf for x in tensors for leaf in self._leaves(x)))
         if not operands:  # numbers alone
@@ -272,10 +272,10 @@ class _CallWriter(PrimitiveWriter):
         attrs: dict[str, Any] = {f"n{k}": value for k, value in enumerate(numbers)}
         attrs["dims"] = list(dims)
         inputs = {f"A{k}": self.written[arg] for k, arg in enumerate(operands)}
-        result: Value = self.build(op, inputs, dict(zip(outputs, targets, strict=True)), attrs)
+        result: PartValue = self.build(op, inputs, dict(zip(outputs, targets, strict=True)), attrs)
         return result
 
-    def _is_in_place(self, target: Value | None, x: Tensor) -> bool:
+    def _is_in_place(self, target: PartValue | None, x: Tensor) -> bool:
         """Whether a target is an output that the call updates in place, and ``x`` is that operand."""
         if not self.in_place or target is None or target.role != "out" or x.op != "input":
             return False
@@ -284,7 +284,7 @@ class _CallWriter(PrimitiveWriter):
             call.op.must_alias.get(target.slot) == x.params[0] and call.spec(x.params[0]) == call.outs[target.slot][0]
         )
 
-    def _fill(self, x: Tensor, target: Value | None) -> Value:
+    def _fill(self, x: Tensor, target: PartValue | None) -> PartValue:
         numbers: list[float] = []
         _, (expression,) = self._scalars([x], (), numbers)
         value = evaluate(expression, {f"n{k}": n for k, n in enumerate(numbers)})
@@ -303,7 +303,7 @@ class _CallWriter(PrimitiveWriter):
         done: dict[Tensor, Expr] = {}
         names: dict[Tensor, str] = {}
         lines = []
-        order = ordered(tensors, leaves_of)
+        order = topological_order(tensors, leaves_of)
         for node in order:
             if node in leaves_of:
                 done[node], names[node] = leaves_of[node], leaves_of[node].value
@@ -335,7 +335,7 @@ class _CallWriter(PrimitiveWriter):
         return Expr("cast", (Expr("param", (), name),), x.dtype), f"{x.dtype} {name}"
 
 
-OPERATORS: dict[str, Callable[[_CallWriter, Tensor, Value | None], Value]] = {
+OPERATORS: dict[str, Callable[[_CallWriter, Tensor, PartValue | None], PartValue]] = {
     **{op: getattr(_CallWriter, f"_{op}") for op in TENSOR_PRIMITIVES if hasattr(_CallWriter, f"_{op}")},
     "input": lambda writer, x, target: writer.build.input(*x.params),
     "call": lambda writer, x, target: writer._emit_call([(x, target)]),

@@ -8,7 +8,7 @@ from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.derivative_rules import MULTI_RESULT_RULES, RESULT_PRIMITIVES, RULES, no_derivative
 from fluidlite.expr.functions import where
 from fluidlite.expr.number import number
-from fluidlite.expr.tensor import Tensor, broadcast_to, ordered, wide
+from fluidlite.expr.tensor import Tensor, broadcast_to, topological_order, wide
 from fluidlite.expr.tracing import current
 from fluidlite.expr.views import concat
 
@@ -37,7 +37,7 @@ def derivatives(
         total = gradients.get(x)
         gradients[x] = more if total is None else total + more
 
-    order = ordered(results)
+    order = topological_order(results)
     needed = _dependent(order, sources)
     for result, seed in zip(results, seeds, strict=True):
         if seed is not None and result in needed:

@@ -9,7 +9,7 @@ from typing import Any
 from fluidlite.codegen.expr import Expr
 from fluidlite.expr.number import Number, number
 from fluidlite.expr.reductions import sum_to
-from fluidlite.expr.scalars import tensor_function
+from fluidlite.expr.scalars import function_of_scalar_rule
 from fluidlite.expr.tensor import Tensor, broadcast_to
 from fluidlite.program.opdef import Attr, OpDef, Slot
 from fluidlite.program.rules import ExpressionRule, ScalarRule
@@ -45,7 +45,7 @@ def definition(
 
     def of_tensors(inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Tensor]:
         dims = tuple(map(number, attrs["dims"]))
-        compute = tensor_function(elementwise)
+        compute = function_of_scalar_rule(elementwise)
         assert compute is not None
         return {slot: _fit_dims(x, dims) for slot, x in compute(inputs, attrs).items()}
 

@@ -93,7 +93,7 @@ _Instruction = tuple[Callable[..., Any], _Getter, Union[bool, None]]
 """A function or a comparison, the getter of its arguments, and the expected truth of a comparison, else None."""
 
 
-class Answers:
+class ConditionList:
     """Conditions with their expected truth."""
 
     def __init__(self, conditions: Sequence[tuple[Condition, bool]]) -> None:
@@ -102,7 +102,7 @@ class Answers:
         self._compiled: tuple[_EvaluationList, list[_Instruction]] | None = None
         """The list, and its instructions in order: one assignment, since other threads may read it."""
 
-    def first_other(self, values: Values, unknown: Callable[[int], bool]) -> int:
+    def first_mismatch(self, values: Values, unknown: Callable[[int], bool]) -> int:
         """The number of the first condition with another truth in a call, or -1.
 
         ``unknown``: called for a condition of unknown numbers; whether it counts as one with another truth.

@@ -9,7 +9,7 @@ from typing import Any, Protocol, overload
 
 from fluidlite.codegen.expr import Expr, are_scalars, node
 from fluidlite.expr.number import Number, Numeric
-from fluidlite.expr.tensor import Operand, Tensor, cast as cast_tensor, function, mapped, tensor
+from fluidlite.expr.tensor import Operand, Tensor, cast as cast_tensor, function, apply_scalar, tensor
 from fluidlite.expr.views import full
 
 
@@ -116,7 +116,7 @@ def where(condition: Tensor, x: Operand, y: Operand) -> Tensor: ...
 def where(condition: Expr, x: Operand, y: Operand) -> Expr: ...
 def where(condition: Any, x: Operand, y: Operand) -> Any:
     """``x`` where the condition holds, else ``y``."""
-    return node("where", condition, x, y) if are_scalars((condition, x, y)) else mapped("where", condition, x, y)
+    return node("where", condition, x, y) if are_scalars((condition, x, y)) else apply_scalar("where", condition, x, y)
 
 
 @overload

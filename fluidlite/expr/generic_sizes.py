@@ -34,7 +34,7 @@ def generic_sizes(names: Iterable[str], equal: Iterable[Condition]) -> dict[str,
     for a, b in pairs:
         for leaf, formula in ((a, b), (b, a)):
             if leaf.op == "size" and formula.op != "size":
-                value = generic(formula, {name: sizes[representative(name)] for name in leaves})
+                value = generic_value(formula, {name: sizes[representative(name)] for name in leaves})
                 if value is not None and leaf.value in sizes:
                     sizes[representative(leaf.value)] = value
                     break
@@ -58,17 +58,17 @@ def _factors(n: Number) -> list[Number]:
     return sorted((factor for arg in n.args for factor in _factors(arg)), key=lambda each: each.key)
 
 
-def generic(n: Number, sizes: Mapping[str, int]) -> int | None:
+def generic_value(n: Number, sizes: Mapping[str, int]) -> int | None:
     """The value of an integer at generic sizes; None if it depends on anything else."""
-    for part in parts_of(n):
+    for part in subexpressions(n):
         is_computable = part.value in sizes if part.op == "size" else part.op == "const" or bool(part.args)
         if not is_computable or part.op == "pow" or not part.whole:
             return None
     return int(n.evaluate(sizes))
 
 
-def parts_of(n: Number) -> Iterator[Number]:
+def subexpressions(n: Number) -> Iterator[Number]:
     """A number and all its subexpressions."""
     yield n
     for arg in n.args:
-        yield from parts_of(arg)
+        yield from subexpressions(arg)

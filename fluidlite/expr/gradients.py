@@ -12,9 +12,9 @@ from fluidlite.expr.calls import infer
 from fluidlite.expr.decompose import decompose
 from fluidlite.expr.derivative_rules import zeros_like
 from fluidlite.expr.derivatives import derivatives
-from fluidlite.expr.scalars import Function, tensor_function
+from fluidlite.expr.scalars import Function, function_of_scalar_rule
 from fluidlite.expr.step_derivatives import concat_parts, inverse_arrangement
-from fluidlite.expr.tensor import Tensor, broadcast_to, replaced, symbol, tensor, wide
+from fluidlite.expr.tensor import Tensor, broadcast_to, substituted, symbol, tensor, wide
 from fluidlite.expr.tracing import current, declared_results, inlined_calls
 from fluidlite.expr.views import reshape
 from fluidlite.program import derived
@@ -22,12 +22,12 @@ from fluidlite.program.derived import Derived
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Infer, OpDef, Slot
 from fluidlite.program.rules import ExpressionRule, GradRule
-from fluidlite.tensor.tensor_spec import Spec, all_agree, specs_of
+from fluidlite.tensor.tensor_spec import Spec, all_dims_compatible, specs_of
 
 
 def function_of(op: OpDef) -> Function | None:
     """The function of tensors of an operator, by slots; None if it has no expression."""
-    return op.expression.function if op.expression is not None else tensor_function(op)
+    return op.expression.function if op.expression is not None else function_of_scalar_rule(op)
 
 
 def gradient_of(
@@ -70,8 +70,8 @@ def gradient_of(
                 saved |= concat_parts(x, saved[x])
         sources = [x for slot in writes for x in distinct.get(slot, ()) if x.dtype in ALL_FLOATS]
         actual = {x: y for slot, row in distinct.items() for x, y in zip(row, inputs[slot], strict=True) if x is not y}
-        by = {**actual, **{x: replaced(saved_x, actual) for x, saved_x in saved.items()}}
-        with_saved = [replaced(x, by) if x is not None else None for x in derivatives(results, seeds, sources)]
+        by = {**actual, **{x: substituted(saved_x, actual) for x, saved_x in saved.items()}}
+        with_saved = [substituted(x, by) if x is not None else None for x in derivatives(results, seeds, sources)]
         parts = iter(with_saved)
         written: dict[str, tuple[Tensor, ...]] = {}
         for slot in writes:
@@ -133,7 +133,7 @@ def infer_by_forward(forward: Infer) -> Infer:
         for slot, outputs in forward(call).items():
             name = slot + GRAD
             for spec, grad in zip(specs_of(outputs), call.specs(name) if call.has(name) else (), strict=False):
-                if not all_agree(grad.dims, spec.dims):
+                if not all_dims_compatible(grad.dims, spec.dims):
                     call.fail(name, f"{list(spec.dims)}, the dims of {slot}")
                 if is_float(grad.dtype) and grad.dtype != dtype:
                     call.fail_dtype(name, f"{dtype}, the dtype of {bases[0]}", do="use layers.cast on one of the two")

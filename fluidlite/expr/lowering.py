@@ -9,9 +9,9 @@ from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.functions import logical_and, where
 from fluidlite.expr.indexing import add_at, checked, clamped, in_range, take
 from fluidlite.expr.number import Number
-from fluidlite.expr.reductions import of_nothing, reduce_sum
-from fluidlite.expr.step_order import order_of
-from fluidlite.expr.tensor import Tensor, broadcast_to, cast, ordered, tensor
+from fluidlite.expr.reductions import reduction_identity, reduce_sum
+from fluidlite.expr.step_order import order_table_kind
+from fluidlite.expr.tensor import Tensor, broadcast_to, cast, topological_order, tensor
 from fluidlite.expr.tracing import current
 from fluidlite.expr.views import concat, flip, full, iota, move_axis, pad, reshape, shift, slices, transpose, unsqueeze
 
@@ -29,7 +29,7 @@ def lowered(results: list[Tensor]) -> list[Tensor]:
         return candidate if result is None or result is candidate else expand(cast(result, candidate.dtype))
 
     def expand(x: Tensor) -> Tensor:
-        for each in ordered([x]):
+        for each in topological_order([x]):
             if each not in done:
                 done[each] = each  # its replacement may contain the tensor itself
                 done[each] = lower(each, done)
@@ -267,7 +267,7 @@ def _reduce(x: Tensor) -> Tensor | None:
         return full(x.dims, 0, x.dtype)
     if not axes:
         return source
-    return None if prod(dims_of(source)) else full(x.dims, of_nothing(kind, x.dtype), x.dtype)
+    return None if prod(dims_of(source)) else full(x.dims, reduction_identity(kind, x.dtype), x.dtype)
 
 
 def _contract(x: Tensor) -> Tensor | None:
@@ -341,7 +341,7 @@ def _arg(x: Tensor) -> Tensor | None:
 def _arrange(x: Tensor) -> Tensor:
     """To a take of rows by a constant table."""
     (source, offsets), (kind, inverse, reverse) = x.args, x.params
-    table = tensor("step_table", (offsets,), (order_of(kind, inverse), reverse, x.dims[0]), x.dims[:1], "int64")
+    table = tensor("step_table", (offsets,), (order_table_kind(kind, inverse), reverse, x.dims[0]), x.dims[:1], "int64")
     return take(source, table, 0)
 
 

@@ -85,7 +85,7 @@ def count(x: Tensor, axes: Axes = None) -> Number:
     return product(x.dims[axis] for axis in normal_axes(axes, x.rank))
 
 
-def of_nothing(kind: str, dtype: str) -> Any:
+def reduction_identity(kind: str, dtype: str) -> Any:
     """The identity of a reduction: its result for no elements."""
     if kind in ("max", "min"):
         if dtype in FLOATS:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.base.errors import ProgramError
-from fluidlite.codegen.domain import place
+from fluidlite.codegen.domain import aligned_dims
 from fluidlite.codegen.expr import Expr, trace as trace_scalars
 from fluidlite.expr.number import Number, apply, number
 from fluidlite.expr.reductions import sum_to
@@ -19,7 +19,7 @@ from fluidlite.program.rules import ScalarRule
 Function = Callable[[Mapping[str, Sequence[Tensor]], Mapping[str, Any]], Mapping[str, Any]]
 
 
-def tensor_function(op: OpDef, draws: bool = False) -> Function | None:
+def function_of_scalar_rule(op: OpDef, draws: bool = False) -> Function | None:
     """The function of tensors of an operator with a scalar rule; None if the rule is only for some calls, or if the
     operator draws random numbers and ``draws`` is false: a second trace of it would draw the same numbers.
     """
@@ -76,7 +76,7 @@ class _TraceOperands:
 
 def _aligned(x: Tensor, rank: int, axis: int) -> Tensor:
     """Reshape an operand to ``rank`` dims by Fluid's ``axis`` rule, with 1 where it broadcasts."""
-    dims = place(x.dims, rank, axis)  # type: ignore[arg-type]
+    dims = aligned_dims(x.dims, rank, axis)  # type: ignore[arg-type]
     if dims is None:
         raise ProgramError(f"an operand of dims {list(x.dims)} has no place among {rank} dims from axis {axis}")
     return x if len(dims) == x.rank else reshape(x, dims)

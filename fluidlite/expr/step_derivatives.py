@@ -23,7 +23,7 @@ from fluidlite.expr.steps import (
     states_before,
     symbol_of,
 )
-from fluidlite.expr.tensor import Tensor, ordered, refuse, replaced, symbol, tensor
+from fluidlite.expr.tensor import Tensor, topological_order, refuse, substituted, symbol, tensor
 from fluidlite.expr.views import slices
 
 
@@ -68,7 +68,7 @@ class _StepGradients:
 
     def shared_factors(self) -> tuple[int, ...]:
         """The numbers of the factors that are computed and that other derivatives read as well."""
-        read = set(ordered([x for x in self.operands if x is not None]))
+        read = set(topological_order([x for x in self.operands if x is not None]))
         return tuple(k for k, x in enumerate(self.factors) if x in read and x.op != "input" and x not in self.saved)
 
 
@@ -83,7 +83,7 @@ def _derive(
     gradients = derivatives(recomputed, weights, [*before, *inputs, *parameters], saved)
     states, operands = gradients[: len(before)], gradients[len(before) :]
     # the number of rows decides which tensors are views or vanish, but not the matmuls: so these are numbered
-    products = [x for x in ordered([x for x in states if x is not None]) if x.op == "contract"]
+    products = [x for x in topological_order([x for x in states if x is not None]) if x.op == "contract"]
     factors = [x.args[0] if x.params[2][0] in x.params[0] else x.args[1] for x in products]
     return _StepGradients(states, operands, factors, saved)
 
@@ -114,7 +114,7 @@ def step_back(
     actual_of = dict(zip(symbols, actual, strict=True))
 
     def put(x: Tensor) -> Tensor:
-        return replaced(replaced(x, derived.saved), actual_of)
+        return substituted(substituted(x, derived.saved), actual_of)
 
     grads = [zeros_like(x) if d is None else put(d) for x, d in zip(inputs[:first], derived.states, strict=True)]
     return grads, [put(derived.factors[k]) for k in keeps]
@@ -161,7 +161,7 @@ def adjoints(x: Tensor, gradients: Mapping[int, Tensor]) -> tuple[Tensor | None,
     later = [states_after(grad, state, offsets, backward) for grad, state in zip(scanned, states, strict=True)]
     replacements = derived.saved | {derived.factors[k]: x for k, x in zip(shared, factors, strict=True)}
     actual = dict(zip([*row_symbols, *parameter_symbols], [*reads, *later, *parameters], strict=True))
-    operand_grads = [None if d is None else replaced(replaced(d, replacements), actual) for d in derived.operands]
+    operand_grads = [None if d is None else substituted(substituted(d, replacements), actual) for d in derived.operands]
     state_grads = [states_at_start(grad, state, offsets, backward) for grad, state in zip(scanned, states, strict=True)]
     return (*state_grads, *operand_grads, *(() if offsets is None else (None,)))
 

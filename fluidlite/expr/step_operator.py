@@ -12,8 +12,8 @@ from typing import Any
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.expr.calls import infer, traced_of
 from fluidlite.expr.steps import Step
-from fluidlite.expr.tensor import Tensor, ordered, replaced
-from fluidlite.program.decompose import Build, Value
+from fluidlite.expr.tensor import Tensor, topological_order, substituted
+from fluidlite.program.decompose import Build, PartValue
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, OpDef, Slot
 from fluidlite.program.rules import ExpressionRule, StepsRule
@@ -83,11 +83,11 @@ class _Parts:
         if any(not _is_matmul(x) for x in products):
             return "a product of it is not one of two matrices"
         levels = _levels(results)
-        written: dict[Tensor, Value] = {}
+        written: dict[Tensor, PartValue] = {}
         for slot, symbols in traced.inputs.items():
             written |= {x: build.input(slot, i) for i, x in enumerate(symbols)}
         pending = [x for x in _materialized_tensors(results, products) if x not in written]
-        targets: dict[Tensor, Value] = {}
+        targets: dict[Tensor, PartValue] = {}
         for i, x in enumerate(results):
             targets.setdefault(x, build.output("O", i))
         for level in range(1 + max(levels.values())):
@@ -112,8 +112,8 @@ class _Parts:
         build: Build,
         group: Sequence[Tensor],
         results: Sequence[Tensor],
-        written: dict[Tensor, Value],
-        targets: Mapping[Tensor, Value],
+        written: dict[Tensor, PartValue],
+        targets: Mapping[Tensor, PartValue],
     ) -> None:
         """Write the operator that computes tensors from the operands and the products that are written already."""
         products = _products(results)
@@ -138,7 +138,7 @@ class _Parts:
             products = _products(results)
             materialized = list(_materialized_tensors(results, products))
             replacements = dict(zip(products, inputs.get("G", ()), strict=False))
-            return {"O": tuple(replaced(materialized[k], replacements) for k in numbers)}
+            return {"O": tuple(substituted(materialized[k], replacements) for k in numbers)}
 
         return OpDef(
             type="step_part",
@@ -152,7 +152,7 @@ class _Parts:
 
 def _products(results: Sequence[Tensor]) -> list[Tensor]:
     """The matmuls of a step, in order."""
-    return [x for x in ordered(results) if x.op == "contract"]
+    return [x for x in topological_order(results) if x.op == "contract"]
 
 
 def _materialized_tensors(results: Iterable[Tensor], products: Iterable[Tensor]) -> dict[Tensor, None]:
@@ -175,6 +175,6 @@ def _is_matmul(x: Tensor) -> bool:
 def _levels(results: Sequence[Tensor]) -> dict[Tensor, int]:
     """For each tensor the number of matmuls on the longest path to it."""
     levels: dict[Tensor, int] = {}
-    for x in ordered(results):
+    for x in topological_order(results):
         levels[x] = max((levels[arg] for arg in x.args), default=0) + (x.op == "contract")
     return levels

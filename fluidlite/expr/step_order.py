@@ -18,7 +18,7 @@ _tables: LRUCache[Array] = LRUCache(64, "tables of steps", 4 << 20)
 """All layers of a batch, and their derivatives, share tables."""
 
 
-def order_of(kind: str, inverse: bool) -> str:
+def order_table_kind(kind: str, inverse: bool) -> str:
     """The kind of the table that arranges rows, or sequences."""
     return {"rows": ("order", "rank"), "sequences": ("sequences", "ranks")}[kind][inverse]
 

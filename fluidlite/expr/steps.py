@@ -15,7 +15,7 @@ from typing import Any
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.indexing import take
 from fluidlite.expr.number import Number, Numeric, number
-from fluidlite.expr.tensor import Dims, Tensor, ordered, refuse, same_dims, symbol, tensor
+from fluidlite.expr.tensor import Dims, Tensor, topological_order, refuse, same_dims, symbol, tensor
 from fluidlite.expr.views import concat, full, slice_axis, transpose
 
 Tensors = Sequence[Tensor]
@@ -127,7 +127,7 @@ def make_steps(
     for x, state in zip(outs, states, strict=False):
         if x.dtype != state.dtype or x.dtype not in FLOATS or not same_dims(x.dims[1:], state.dims[1:]):
             refuse(f"a step makes the state {x} of {state}")
-    read = set(ordered(outs))
+    read = set(topological_order(outs))
     _need_rows(outs, symbols)
     step = replace(step, inputs=_unread(step.inputs, xs, read, 1), parameters=_unread(step.parameters, params, read, 0))
     reads = [x for x, symbol_ in zip(inputs, xs, strict=True) if symbol_ in read]
@@ -151,7 +151,7 @@ def results_of(x: Tensor) -> list[Tensor]:
 def _need_rows(results: Tensors, operands: Tensors) -> None:
     """Raise ProgramError where a step combines rows: the rows of one step are not the rows of all steps."""
     rows, row_wise = operands[0].dims[:1], set(operands)
-    for x in ordered(results):
+    for x in topological_order(results):
         if any(arg in row_wise for arg in x.args):
             if not same_dims(x.dims[:1], rows):
                 refuse(f"{x} joins rows; a step computes each of that row of states and inputs")
@@ -160,7 +160,7 @@ def _need_rows(results: Tensors, operands: Tensors) -> None:
 
 def _is_read_transposed(x: Tensor, results: Tensors) -> bool:
     """Whether only matmuls read a parameter, and all of them contract its last axis."""
-    readers = [(user, k) for user in ordered(results) for k, arg in enumerate(user.args) if arg is x]
+    readers = [(user, k) for user in topological_order(results) for k, arg in enumerate(user.args) if arg is x]
     return x.rank == 2 and all(
         user.op == "contract" and len(user.params[2]) == 2 and user.params[k][1] not in user.params[2]
         for user, k in readers

@@ -65,7 +65,7 @@ class Tensor(Overloads["Tensor", "Operand", "Tensor"]):
 
     def arithmetic(self, function: str, *operands: Operand) -> Tensor:
         """Apply a scalar primitive elementwise."""
-        return mapped(function, *operands)
+        return apply_scalar(function, *operands)
 
     compare = _compare = _arithmetic = arithmetic
 
@@ -205,7 +205,7 @@ def meet(dtypes: Sequence[str]) -> str:
     return max(("float32" if dtype in HALVES else dtype for dtype in dtypes), key=_ORDER.index)
 
 
-def mapped(op: str, *operands: Operand) -> Tensor:
+def apply_scalar(op: str, *operands: Operand) -> Tensor:
     """Apply a scalar primitive to tensors and numbers, which broadcast as in NumPy."""
     primitive = PRIMITIVES[op]
     tensors = [x for x in operands if isinstance(x, Tensor)]
@@ -287,11 +287,11 @@ def function(op: str, *operands: Operand) -> Any:
     if are_scalars(operands):
         return node(op, *operands)
     if any(isinstance(x, Tensor) for x in operands):
-        return mapped(op, *operands)
+        return apply_scalar(op, *operands)
     return apply(op, *(number(x) for x in operands))
 
 
-def ordered(results: Sequence[Tensor], ends: Container[Tensor] = ()) -> list[Tensor]:
+def topological_order(results: Sequence[Tensor], ends: Container[Tensor] = ()) -> list[Tensor]:
     """The tensors and their subexpressions in topological order, operands first; ``ends`` are not descended into."""
     order: list[Tensor] = []
     waiting: list[Tensor] = []
@@ -310,10 +310,10 @@ def ordered(results: Sequence[Tensor], ends: Container[Tensor] = ()) -> list[Ten
     return order
 
 
-def replaced(x: Tensor, by: Mapping[Tensor, Tensor]) -> Tensor:
+def substituted(x: Tensor, by: Mapping[Tensor, Tensor]) -> Tensor:
     """The tensor with subexpressions substituted."""
     done: dict[Tensor, Tensor] = dict(by)
-    for each in ordered([x]):
+    for each in topological_order([x]):
         if each not in done:
             args = tuple(done[arg] for arg in each.args)
             is_same = all(a is b for a, b in zip(args, each.args, strict=True))

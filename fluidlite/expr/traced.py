@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 
 from fluidlite.base import overloads
 from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, ProgramError, ShapeError
-from fluidlite.expr.formulas import Answers, Formulas
-from fluidlite.expr.generic_sizes import generic_sizes, parts_of
+from fluidlite.expr.formulas import ConditionList, Formulas
+from fluidlite.expr.generic_sizes import generic_sizes, subexpressions
 from fluidlite.expr.number import Number, attribute, size
-from fluidlite.expr.tensor import Tensor, ordered, symbol
+from fluidlite.expr.tensor import Tensor, topological_order, symbol
 from fluidlite.expr.tracing import Guard, Requirement, Tracing, tracing
 
 Operands = Mapping[str, Sequence[tuple[tuple[int, ...], str]]]
@@ -49,20 +49,20 @@ class Traced:
         guards = self.guards
         if not guards:
             return True
-        return self._guard_conditions.first_other(values, lambda k: guards[k].answer(values) != guards[k].truth) < 0
+        return self._guard_conditions.first_mismatch(values, lambda k: guards[k].answer(values) != guards[k].truth) < 0
 
     @cached_property
-    def _guard_conditions(self) -> Answers:
-        return Answers([(guard.condition, guard.truth) for guard in self.guards])
+    def _guard_conditions(self) -> ConditionList:
+        return ConditionList([(guard.condition, guard.truth) for guard in self.guards])
 
     def failed_requirement(self, values: Mapping[str, Any]) -> Requirement | None:
         """The first requirement that a call is known not to meet."""
-        at = self._required_conditions.first_other(values, lambda k: False) if self.requirements else -1
+        at = self._required_conditions.first_mismatch(values, lambda k: False) if self.requirements else -1
         return self.requirements[at] if at >= 0 else None
 
     @cached_property
-    def _required_conditions(self) -> Answers:
-        return Answers([(each.condition, True) for each in self.requirements])
+    def _required_conditions(self) -> ConditionList:
+        return ConditionList([(each.condition, True) for each in self.requirements])
 
     def completed_values(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """The leaves of a call; unknown sizes are taken from the numbers to which guards assume them to be equal.
@@ -100,13 +100,13 @@ class Traced:
         conditions += [requirement.condition for requirement in self.requirements]
         numbers = [d for row in self.inputs.values() for x in row for d in x.dims]
         numbers += [each for c in conditions for each in (c.a, c.b)]
-        leaves = dict.fromkeys(leaf.value for n in numbers for leaf in parts_of(n) if leaf.op == "size")
+        leaves = dict.fromkeys(leaf.value for n in numbers for leaf in subexpressions(n) if leaf.op == "size")
         return generic_sizes(leaves, [c for c in conditions if c.op == "equal"])
 
     @cached_property
     def every(self) -> tuple[Tensor, ...]:
         """The outputs and all their subexpressions, operands first."""
-        return tuple(ordered([x for row in self.outputs.values() for x in row]))
+        return tuple(topological_order([x for row in self.outputs.values() for x in row]))
 
     @cached_property
     def has_steps(self) -> bool:

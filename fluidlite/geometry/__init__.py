@@ -3,9 +3,9 @@
 from fluidlite.base.exports import export as _export
 from fluidlite.geometry.convolving import (
     Convolution as Convolution,
-    Line as Line,
+    CorrelationAxis as CorrelationAxis,
     convolutions_of as convolutions_of,
-    nothing_fused as nothing_fused,
+    fused_refusal as fused_refusal,
     unknown_dims as unknown_dims,
 )
 from fluidlite.geometry.pooling import PoolAxis as PoolAxis, pool_axes as pool_axes, pool_planes as pool_planes

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fluidlite.geometry.numbers import Number, numbers_of
+from fluidlite.geometry.numbers import OptionalInt, numbers_of
 
 if TYPE_CHECKING:
     from fluidlite.program.op_call import Call
 
-Window = tuple[Sequence[Number], Sequence[int], Sequence[int]]
+Window = tuple[Sequence[OptionalInt], Sequence[int], Sequence[int]]
 """Starts, sizes and steps; None and -1 stand for unknown ones."""
 
 
@@ -27,12 +27,12 @@ def slice_of_range(n: int, start: int, end: int, step: int) -> tuple[int, int]:
 def slice_window(call: Call) -> Window:
     """Return the box of Input that ``slice`` and ``strided_slice`` read; the definition has checked axes and counts."""
     dims, axes, flags = call.dims("Input"), call.attr("axes"), call.attr("infer_flags")
-    firsts: list[Number] = [0] * len(dims)
+    firsts: list[OptionalInt] = [0] * len(dims)
     sizes, steps = list(dims), [1] * len(dims)
-    unknown: tuple[Number, ...] = (None,) * len(axes)
+    unknown: tuple[OptionalInt, ...] = (None,) * len(axes)
     starts = numbers_of(call, "starts") or unknown
     ends = numbers_of(call, "ends") or unknown
-    strides: tuple[Number, ...] = (1,) * len(axes)
+    strides: tuple[OptionalInt, ...] = (1,) * len(axes)
     if "strides" in call.attrs:
         strides = numbers_of(call, "strides") or unknown
     dropped = {axis % len(dims) for axis in call.attr("decrease_axis")}

@@ -28,7 +28,7 @@ ACTIVATIONS = ("fuse_relu", "fuse_brelu", "fuse_activation")
 RELU_BEFORE = "fuse_relu_before_depthwise_conv"
 
 
-def nothing_fused(call: Call) -> str | None:
+def fused_refusal(call: Call) -> str | None:
     """Return why kernels without fused operators refuse a convolution; None if they accept it."""
     slots = [slot for slot in ("Bias", "ResidualData") if call.has(slot)]
     before = (RELU_BEFORE,) if call.op.type.startswith("depthwise") else ()
@@ -42,7 +42,7 @@ def unknown_dims(call: Call) -> bool:
 
 
 @dataclass(frozen=True)
-class Line:
+class CorrelationAxis:
     """One spatial dim of a correlation.
 
     For 0 <= o < ``count``, the output at ``first + step * o`` is the sum over 0 <= t < ``taps`` of the input at
@@ -134,15 +134,15 @@ class Convolution(NamedTuple):
     def windows_dims(self) -> Dims:
         return join_dims(self.images, self.groups * self.filters, self.counts, self.last)
 
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[CorrelationAxis, ...]:
         """The correlation that computes the windows."""
         kernel, strides, pads, dilations = self.shape
         return tuple(
-            Line(n, 0, 1, -pad[0], stride, dilation, taps, 0, 1)
+            CorrelationAxis(n, 0, 1, -pad[0], stride, dilation, taps, 0, 1)
             for n, taps, stride, pad, dilation in zip(self.counts, kernel, strides, pads, dilations, strict=True)
         )
 
-    def correlations(self) -> list[tuple[Line, ...]]:
+    def correlations(self) -> list[tuple[CorrelationAxis, ...]]:
         """The correlations that compute the windows, or the image; one without taps gives zeros."""
         if self.kind == "windows":
             return [self.lines()]
@@ -155,7 +155,7 @@ class Convolution(NamedTuple):
         return list(product(*map(_lines_to_image, self.sizes, kernel, strides, (p[0] for p in pads), dilations)))
 
 
-def _lines_to_image(size: int, kernel: int, stride: int, pad: int, dilation: int) -> list[Line]:
+def _lines_to_image(size: int, kernel: int, stride: int, pad: int, dilation: int) -> list[CorrelationAxis]:
     """Return the correlations from windows to an image along one dim: one for each index modulo the stride.
 
     Tap k of window (i + pad - k * dilation) / stride reads index i = first + stride * o if the quotient is an integer:
@@ -170,9 +170,9 @@ def _lines_to_image(size: int, kernel: int, stride: int, pad: int, dilation: int
         if fits:
             tap = fits[0]
             taps, start = (kernel - tap - 1) // tap_step + 1, (first + pad - tap * dilation) // stride
-            lines.append(Line(count, first, stride, start, 1, -(dilation // common), taps, tap, tap_step))
+            lines.append(CorrelationAxis(count, first, stride, start, 1, -(dilation // common), taps, tap, tap_step))
         else:
-            lines.append(Line(count, first, stride, 0, 1, 1, 0, 0, 1))
+            lines.append(CorrelationAxis(count, first, stride, 0, 1, 1, 0, 0, 1))
     return lines
 
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fluidlite.program.op_call import standing_for
+from fluidlite.program.op_call import slot_of_attribute
 from fluidlite.tensor.tensor_spec import MAX_VALUES
 
 if TYPE_CHECKING:
     from fluidlite.program.op_call import Call
 
-Number = int | None
+OptionalInt = int | None
 """None: unknown before the run."""
 
 
-def numbers_of(call: Call, attr: str) -> tuple[Number, ...] | None:
+def numbers_of(call: Call, attr: str) -> tuple[OptionalInt, ...] | None:
     """Return the numbers of an attribute, or of the tensors that replace it.
 
     None stands for an unknown number, and for all of them if even their count is unknown.
     """
-    name = standing_for(call, attr)
+    name = slot_of_attribute(call, attr)
     if name is None:
         value = call.attr(attr)
         return tuple(value) if isinstance(value, tuple) else (value,)
@@ -37,7 +37,7 @@ def numbers_of(call: Call, attr: str) -> tuple[Number, ...] | None:
     return None if spec.size < 0 else (None,) * spec.size
 
 
-def number_of(call: Call, attr: str) -> Number:
+def number_of(call: Call, attr: str) -> OptionalInt:
     """Return the number of an attribute, or of the tensor that replaces it; None if it is unknown."""
     numbers = numbers_of(call, attr)
     if numbers is None:

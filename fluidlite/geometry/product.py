@@ -13,7 +13,7 @@ from operator import mul
 from typing import TYPE_CHECKING
 
 from fluidlite.program.epilogue import product_call
-from fluidlite.program.op_call import Call, once
+from fluidlite.program.op_call import Call, cached_in_call
 from fluidlite.program.opdef import GRAD
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _steps(dims: Dims, batch: Dims) -> list[int]:
     return steps
 
 
-@once
+@cached_in_call
 def gemms_of(call: Call) -> tuple[Gemm, ...]:
     """Return the GEMMs of a ``matmul``, ``mul``, ``matmul_grad`` or ``mul_grad`` call: one per requested output.
 

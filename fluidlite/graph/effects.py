@@ -10,7 +10,7 @@ from typing import Any, Union
 import numpy as np
 
 from fluidlite.base.errors import ProgramError
-from fluidlite.compiler.ir.node import SEQUENTIAL, WRITE, Action, append
+from fluidlite.compiler.ir.node import SEQUENTIAL, WRITE, Action, append_operator
 from fluidlite.graph.value import Effect, Like, Value, as_value, create, emit, full, ints_of, one_program, value_like
 from fluidlite.program.variable import Variable
 
@@ -55,7 +55,7 @@ def assign(lvalue: Value, rvalue: Like) -> Effect:
     if value.shape != target.shape:
         value = broadcast(value, target.shape)
     effect = create(Effect, f"assign_{target.name}", target.block)
-    append(target.block, WRITE, [value.name], effect, {"state": target.name})
+    append_operator(target.block, WRITE, [value.name], effect, {"state": target.name})
     return effect
 
 
@@ -149,10 +149,10 @@ def sequential(ops: Sequence[Union[Value, Effect]]) -> Any:
     block = last.block.program.current_block()
     if isinstance(last, Action):
         effect = create(Effect, "sequential", block)
-        append(block, SEQUENTIAL, [part.name for part in parts], effect, {})
+        append_operator(block, SEQUENTIAL, [part.name for part in parts], effect, {})
         return effect
     value = create(Value, "sequential", block, last.spec)
-    append(block, SEQUENTIAL, [part.name for part in parts], value, {})
+    append_operator(block, SEQUENTIAL, [part.name for part in parts], value, {})
     return value
 
 

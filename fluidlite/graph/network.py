@@ -13,7 +13,7 @@ from fluidlite.graph.arithmetic import multiply, negative, safelog
 from fluidlite.graph.value import Like, Value, as_value, emit, ints_of, pair, value_like
 from fluidlite.program.operator import Operator
 from fluidlite.program.variable import Variable
-from fluidlite.tensor.tensor_spec import all_agree
+from fluidlite.tensor.tensor_spec import all_dims_compatible
 
 Size = Union[int, Sequence[int]]
 
@@ -230,7 +230,7 @@ def _logits(probabilities: Value, producer: Operator) -> Value:
 
 
 def _same_dims(what: str, y: Value, t: Value) -> None:
-    if not all_agree(y.shape, t.shape):
+    if not all_dims_compatible(y.shape, t.shape):
         raise ShapeError(f"{what}: y has dims {list(y.shape)}, t has {list(t.shape)}; they must be equal")
 
 

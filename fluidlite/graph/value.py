@@ -164,7 +164,7 @@ def as_value(variable: Variable) -> Value:
     return duplicate
 
 
-def need_held(item: Any, dtype: str) -> None:
+def check_representable(item: Any, dtype: str) -> None:
     """Raise DtypeError unless a dtype can represent a number, or all numbers of a list; floats are rounded."""
     try:
         values = np.asarray(item, np.float64 if is_float(dtype) else None)
@@ -190,7 +190,7 @@ def constant_value(array: np.ndarray[Any, Any], beside: Variable | None = None) 
 
 def full(number: float, dims: Sequence[int], dtype: str, beside: Variable | None = None) -> Value:
     """Return a value of some dims filled with a number; DtypeError if the dtype cannot represent it."""
-    need_held(number, dtype)
+    check_representable(number, dtype)
     attrs = {"shape": list(dims), "value": float(number), "dtype": dtype}
     if not is_float(dtype) and abs(number) > 2**53:  # not representable as a float attribute
         attrs["str_value"] = str(int(number))
@@ -211,7 +211,7 @@ def value_like(item: Like, dtype: str = "float32", beside: Variable | None = Non
         raise ProgramError(f"{type(item).__name__} {item!r} is no value; expected a value, a number or an array")
     if isinstance(item, np.ndarray):
         return constant_value(array, beside)
-    need_held(item, dtype)
+    check_representable(item, dtype)
     return constant_value(array.astype(NUMPY[dtype]), beside)
 
 

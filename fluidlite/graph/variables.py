@@ -10,7 +10,7 @@ import numpy as np
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import DtypeError, ProgramError
 from fluidlite.compiler.arguments import as_declared_array, holds
-from fluidlite.compiler.ir.order import needed
+from fluidlite.compiler.ir.order import dependency_names
 from fluidlite.graph.value import Value, as_array, constant_value, create, value_like
 from fluidlite.program.declare_variable import declared_dims
 from fluidlite.program.variable import Variable
@@ -80,7 +80,7 @@ def _persistent(shape: Sequence[int], initial: Initial, dtype: Any, prefix: str)
     if isinstance(initial, Variable) and initial.spec != spec:
         raise ProgramError(f"the initial value of {prefix!r} is {initial.spec!r}; it is {spec!r}")
     if isinstance(initial, Variable):
-        fed = [name for name in needed(initial) if initial.block.var(name).is_data]
+        fed = [name for name in dependency_names(initial) if initial.block.var(name).is_data]
         if fed:
             raise ProgramError(
                 f"the initial value of {prefix!r} needs placeholder {fed[0]!r}, which has no value before a call"

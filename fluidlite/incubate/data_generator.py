@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.arguments import whole
+from fluidlite.base.arguments import check_int
 from fluidlite.base.errors import LoaderError
 
 __all__ = ["DataGenerator", "MultiSlotDataGenerator", "MultiSlotStringDataGenerator"]
@@ -28,7 +28,7 @@ class DataGenerator:
 
     def set_batch(self, batch_size: int) -> None:
         """Set the number of samples in a call of ``generate_batch``."""
-        if whole("set_batch: batch_size", batch_size, LoaderError) < 1:
+        if check_int("set_batch: batch_size", batch_size, LoaderError) < 1:
             raise LoaderError(f"set_batch: batch_size is {batch_size}; expected an int of 1 or more")
         self.batch_size_ = batch_size
 

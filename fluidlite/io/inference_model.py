@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fluidlite.base.arguments import instance, listed
+from fluidlite.base.arguments import check_instance, check_list
 from fluidlite.base.errors import ProgramError, SavedModelError
 from fluidlite.io.commit import save_files
 from fluidlite.io.paths import PathText, folder_of, inside
@@ -83,9 +83,9 @@ def save_inference_model(
     """
     model_name = inside(model_filename or MODEL_FILE, "model_filename")
     place_of(executor)
-    program = instance("main_program", main_program, Program) if main_program is not None else default_main_program()
-    feeds = listed("feeded_var_names", feeded_var_names, "names", one=str)
-    targets = listed("target_vars", target_vars, "variables", one=Variable)
+    program = check_instance("main_program", main_program, Program) if main_program is not None else default_main_program()
+    feeds = check_list("feeded_var_names", feeded_var_names, "names", one=str)
+    targets = check_list("target_vars", target_vars, "variables", one=Variable)
     if not all(isinstance(name, str) for name in feeds):
         raise ProgramError(f"feeded_var_names is {feeded_var_names!r}; expected names of variables")
     no_target = not targets and export_for_deployment

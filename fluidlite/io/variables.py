@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.arguments import instance, listed
+from fluidlite.base.arguments import check_instance, check_list
 from fluidlite.base.errors import ProgramError, SavedModelError
 from fluidlite.io.commit import Writer, save_files
 from fluidlite.io.lod_tensor_file import is_lod_tensors, read_lod_tensors, write_lod_tensors
@@ -58,9 +58,9 @@ def selected_variables(
     main_program: Program | None, vars: Iterable[Variable | str] | None, predicate: Predicate | None
 ) -> list[Variable]:
     """Return variables of a program sorted by name, without duplicates: ``vars``, or those that match ``predicate``."""
-    program = instance("main_program", main_program, Program) if main_program is not None else default_main_program()
+    program = check_instance("main_program", main_program, Program) if main_program is not None else default_main_program()
     if vars is not None:
-        requested = listed("vars", vars, "a list of variables or names")
+        requested = check_list("vars", vars, "a list of variables or names")
         variables = [program.global_block().var(v) if isinstance(v, str) else v for v in requested]
         for variable in variables:
             if not isinstance(variable, Variable):

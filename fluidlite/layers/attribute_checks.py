@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fluidlite.base.arguments import as_number, as_truth, as_whole
+from fluidlite.base.arguments import as_number, as_truth, as_int
 from fluidlite.base.errors import AttributeValueError, ProgramError
 from fluidlite.layer_helper import refuse
 from fluidlite.program.opdef import Attr
@@ -37,7 +37,7 @@ def check_attribute(argument: str, value: Any, attr: Attr) -> Any:
 
 
 _CONVERTERS: dict[str, Callable[[Any], Any]] = {
-    "int": as_whole,
+    "int": as_int,
     "float": as_number,
     "bool": as_truth,
     "str": lambda value: value if isinstance(value, str) else None,

@@ -19,7 +19,7 @@ from fluidlite.layers.nn import softmax
 from fluidlite.layers.ops import layer
 from fluidlite.layers.shape import reshape, shape, unsqueeze
 from fluidlite.layers.slicing_padding import expand, slice
-from fluidlite.layers.structure import flat, map_leaves
+from fluidlite.layers.structure import flatten_structure, map_leaves
 from fluidlite.layers.tensor import assign, cast, fill_constant, fill_constant_batch_size_like
 from fluidlite.program.variable import Variable
 
@@ -107,9 +107,9 @@ class BeamSearchDecoder(Decoder):
         if inits is None:
             refuse("inits", inits, "the states of the cell", "give those of an encoder, or cell.get_initial_states(x)")
         states = map_leaves(lambda x: _to_beams(x, self.beam_size), inits)
-        reference, dims = flat(inits)[0], [-1, self.beam_size]
+        reference, dims = flatten_structure(inits)[0], [-1, self.beam_size]
         words = fill_constant_batch_size_like(reference, dims, "int64", self.start_token)
-        dtype = next((x.dtype for x in flat(inits) if x.dtype in FLOATS), "float32")
+        dtype = next((x.dtype for x in flatten_structure(inits) if x.dtype in FLOATS), "float32")
         zeros = fill_constant_batch_size_like(reference, dims, dtype, 0.0)
         first_beam_scores = np.full(self.beam_size, IMPOSSIBLE_LOG_PROB, dtype)
         first_beam_scores[0] = 0

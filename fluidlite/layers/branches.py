@@ -10,7 +10,7 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import LayerHelper, check_function, check_variable, refuse
 from fluidlite.layers import ops
 from fluidlite.layers.loops import check_condition
-from fluidlite.layers.structure import flat, pack, same_structure
+from fluidlite.layers.structure import flatten_structure, pack, same_structure
 from fluidlite.layers.sub_blocks import SubBlock, control_flow
 from fluidlite.layers.tensor import fill_constant
 from fluidlite.program.block import Block
@@ -149,12 +149,12 @@ def _merge_results(outer: Block, returned: Sequence[Any], blocks: Sequence[Block
     """Create the variables that both branches write."""
     if returned[0] is None and returned[1] is None:
         return None
-    if not same_structure(*returned) or any(leaf is None for leaf in (*flat(returned[0]), *flat(returned[1]))):
+    if not same_structure(*returned) or any(leaf is None for leaf in (*flatten_structure(returned[0]), *flatten_structure(returned[1]))):
         raise ProgramError(
             f"true_fn of cond returned {_structure_text(returned[0])}, false_fn {_structure_text(returned[1])}; "
             "expected the same structure"
         )
-    pairs = list(zip(flat(returned[0]), flat(returned[1]), strict=True))
+    pairs = list(zip(flatten_structure(returned[0]), flatten_structure(returned[1]), strict=True))
     results = [outer.create_temporary(prefix="cond") for _ in pairs]
     for result, pair in zip(results, pairs, strict=True):
         for side, value in zip(("true_fn", "false_fn"), pair, strict=True):
@@ -170,7 +170,7 @@ def _merge_results(outer: Block, returned: Sequence[Any], blocks: Sequence[Block
 
 
 def _structure_text(structure: Any) -> str:
-    leaves = flat(structure)
+    leaves = flatten_structure(structure)
     return f"{type(structure).__name__} of {len(leaves)}" if structure is not None else "None"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.initializer import Normal
 from fluidlite.layer_helper import check_ints, refuse
-from fluidlite.layers.declare import AddedBias, BodyArg, Names, Weight, alike, also, layer
+from fluidlite.layers.declare import AddedBias, BodyArg, Names, Weight, layer_like, also, layer
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
@@ -140,7 +140,7 @@ def conv2d(
     """
 
 
-@alike(conv2d, "conv3d", body=partial(_convolution, 3), data_format="NCDHW")
+@layer_like(conv2d, "conv3d", body=partial(_convolution, 3), data_format="NCDHW")
 def conv3d() -> None:
     """Return act(convolution of volumes with a filter + bias), [images, num_filters, depth, height, width].
 
@@ -190,7 +190,7 @@ def conv2d_transpose(
     """
 
 
-@alike(conv2d_transpose, "conv3d_transpose", body=partial(_transposed_convolution, 3), data_format="NCDHW")
+@layer_like(conv2d_transpose, "conv3d_transpose", body=partial(_transposed_convolution, 3), data_format="NCDHW")
 def conv3d_transpose() -> None:
     """Return act(transposed convolution of volumes + bias); as :func:`conv2d_transpose`, with a depth.
 

@@ -209,7 +209,7 @@ def layer(
     return declare
 
 
-def alike(
+def layer_like(
     source: Function, type: str, body: Callable[..., Any] | None = None, **defaults: Any
 ) -> Callable[[Callable[[], None]], Function]:
     """Make a layer of another operator, with the signature of a declared layer except for some defaults.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.arguments import whole_text
+from fluidlite.base.arguments import exact_int_text
 from fluidlite.layer_helper import LayerHelper, check_variable, check_variables
 from fluidlite.layers.attribute_checks import check_attribute
 from fluidlite.layers.declared import AddedBias, Bias, Further, VariableList, Weight
@@ -68,7 +68,7 @@ class LayerCall:
             self._arguments[name] = check_attribute(name, value, attr)
             if self._declaration.definition.attr(attr.name) is attr:
                 # the operator checks whether an integer would be rounded
-                self._attrs[attr.name] = value if whole_text(value) else self._arguments[name]
+                self._attrs[attr.name] = value if exact_int_text(value) else self._arguments[name]
 
     def _needs(self, argument: LayerArgument) -> bool:
         """Whether the operator needs the slot of an argument that may be None."""

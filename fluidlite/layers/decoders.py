@@ -14,7 +14,7 @@ from fluidlite.layers.nn import scale, softmax
 from fluidlite.layers.ops import layer
 from fluidlite.layers.shape import squeeze, transpose
 from fluidlite.layers.slicing_padding import pad
-from fluidlite.layers.structure import flat, map_leaves
+from fluidlite.layers.structure import flatten_structure, map_leaves
 from fluidlite.layers.tensor import cast, fill_constant, fill_constant_batch_size_like
 from fluidlite.program.variable import Variable
 
@@ -83,7 +83,7 @@ class TrainingHelper(DecodeHelper):
     """
 
     def __init__(self, inputs: Any, sequence_length: Variable, time_major: bool = False) -> None:
-        for each in flat(inputs):
+        for each in flatten_structure(inputs):
             if len(check_variable("inputs", each).shape) < 2:
                 refuse("inputs", each, "[batch, steps, ...], or [steps, batch, ...] with time_major=True")
         lengths = check_variable("sequence_length", sequence_length)

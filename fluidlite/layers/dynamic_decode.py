@@ -14,8 +14,8 @@ from fluidlite.layers.ops import layer
 from fluidlite.layers.reduce import reduce_all
 from fluidlite.layers.shape import squeeze, transpose, unsqueeze
 from fluidlite.layers.slicing_padding import multiplex, slice as cut
-from fluidlite.layers.structure import flat, map_leaves, pack, same_structure
-from fluidlite.layers.sub_blocks import outside
+from fluidlite.layers.structure import flatten_structure, map_leaves, pack, same_structure
+from fluidlite.layers.sub_blocks import in_outer_block
 from fluidlite.layers.tensor import (
     assign,
     cast,
@@ -82,17 +82,17 @@ def dynamic_decode(
             next_ended = layer("logical_or")(next_ended, ended)
             next_lengths = lengths + cast(layer("logical_not")(ended), "int64")
         if impute_finished and not decoder.tracks_own_finished:  # else ended sequences may have been reordered
-            pairs = zip(flat(loop_values[1]), flat(next_states), strict=True)
+            pairs = zip(flatten_structure(loop_values[1]), flatten_structure(next_states), strict=True)
             next_states = pack(next_states, [_keep_ended(old, new, ended) for old, new in pairs])
         buffers = map_leaves(lambda x: _write(helper.main_program, x, step, ended, limit if is_test else None), outputs)
         increment(step)
-        write([*flat(loop_values), ended, lengths], [*flat([next_inputs, next_states]), next_ended, next_lengths])
+        write([*flatten_structure(loop_values), ended, lengths], [*flatten_structure([next_inputs, next_states]), next_ended, next_lengths])
         holds = layer("logical_not")(reduce_all(ended))
         if limit is not None:
             holds = layer("logical_and")(holds, layer("less_equal")(step, fill_constant([1], "int64", limit)))
         assign(holds, output=condition)
-    joined = [_all_steps(buffer, step) for buffer in flat(buffers)]
-    joined = [x if x.dtype == of.dtype else cast(x, of.dtype) for x, of in zip(joined, flat(outputs), strict=True)]
+    joined = [_all_steps(buffer, step) for buffer in flatten_structure(buffers)]
+    joined = [x if x.dtype == of.dtype else cast(x, of.dtype) for x, of in zip(joined, flatten_structure(outputs), strict=True)]
     outputs, final_states = pack(outputs, joined), loop_values[1]
     with suppress(NotImplementedError):
         outputs, final_states = decoder.finalize(outputs, final_states, lengths)
@@ -119,7 +119,7 @@ def _check_structure(what: str, old: Any, new: Any) -> None:
     """Raise if a step returns another structure than it got, or other dtypes and ranks."""
     if not same_structure(old, new):
         raise ProgramError(f"decoder.step returned {what} of another structure than it was given; expected the same")
-    for old_leaf, new_leaf in zip(flat(old), flat(new), strict=True):
+    for old_leaf, new_leaf in zip(flatten_structure(old), flatten_structure(new), strict=True):
         check_variable(f"{what} that decoder.step returned", new_leaf)
         if old_leaf.dtype != new_leaf.dtype or len(old_leaf.shape) != len(new_leaf.shape):
             raise ShapeError(
@@ -142,7 +142,7 @@ def _write(program: Program, x: Any, step: Variable, like: Variable, limit: int 
     output = check_variable("outputs that decoder.step returned", x)
     dims = list(output.shape)
     if limit is None:
-        with outside(program.current_block().parent):
+        with in_outer_block(program.current_block().parent):
             array = create_array(output.dtype)
         array.stop_gradient = output.stop_gradient
         return array_write(output, step, array)
@@ -154,7 +154,7 @@ def _write(program: Program, x: Any, step: Variable, like: Variable, limit: int 
             error=ShapeError,
         )
     number = output.dtype if output.dtype != "bool" else "int64"
-    with outside(program.current_block().parent):
+    with in_outer_block(program.current_block().parent):
         buffer = fill_constant_batch_size_like(like, [limit + 1, -1, *dims[1:]], number, 0, output_dim_idx=1)
     row = unsqueeze(output if output.dtype == number else cast(output, number), [0])
     assign(scatter(buffer, step, row), output=buffer)

@@ -17,7 +17,7 @@ from fluidlite.layers.rank_table import (
     shrink_memory,
 )
 from fluidlite.layers.shape import transpose
-from fluidlite.layers.sub_blocks import SubBlock, outside
+from fluidlite.layers.sub_blocks import SubBlock, in_outer_block
 from fluidlite.layers.tensor import fill_constant, fill_constant_batch_size_like, increment
 from fluidlite.layers.tensor_array import array_read, array_write, create_array
 from fluidlite.program.block import Block
@@ -86,7 +86,7 @@ class DynamicRNN:
             def __enter__(self) -> Block:
                 rnn._parent = self.program.current_block()
                 block = super().__enter__()
-                with outside(rnn._parent):
+                with in_outer_block(rnn._parent):
                     rnn.step_idx = fill_constant([1], "int64", 0)
                     rnn.zero_idx = fill_constant([1], "int64", 0)
                 rnn.status = rnn.IN_RNN
@@ -150,7 +150,7 @@ class DynamicRNN:
         """
         step = self._inside("step_input")
         self._check_outside("x", x)
-        with outside(self._parent):
+        with in_outer_block(self._parent):
             if self.lod_rank_table is None:
                 self.lod_rank_table = lod_rank_table(x, level)
                 self.max_seq_len = max_sequence_len(self.lod_rank_table)
@@ -168,7 +168,7 @@ class DynamicRNN:
         """
         step, table = self._inside("static_input"), self._table("static_input")
         self._check_outside("x", x)
-        with outside(self._parent):
+        with in_outer_block(self._parent):
             ordered = reorder_lod_tensor_by_rank(x, table)
         return shrink_memory(ordered, step, table)
 
@@ -201,7 +201,7 @@ class DynamicRNN:
             refuse("init", init, "a Variable, or shape")
         if init is not None:
             self._check_outside("init", init)
-        with outside(self._parent):
+        with in_outer_block(self._parent):
             if init is None:
                 dims = [-1, *check_ints("shape", list(shape or ()))]
                 rows = transpose(table, [1, 0])  # one column for each sequence; the table's LoD has the levels above
@@ -227,7 +227,7 @@ class DynamicRNN:
         step = self._inside("output")
         for each in outputs:
             check_variable("outputs", each)
-            with outside(self._parent):
+            with in_outer_block(self._parent):
                 array = create_array(each.dtype)
             self.output_array.append(array_write(each, step, array))
 

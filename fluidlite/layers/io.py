@@ -59,7 +59,7 @@ def data(
 
 
 @public
-def _exact_data(name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_level: int = 0) -> Variable:
+def _fluid_data(name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_level: int = 0) -> Variable:
     """Declare a variable that is fed, ``fluid.data``: its dims are those of ``shape``, no batch dim is added.
 
     name: The key under which it is fed
@@ -69,7 +69,7 @@ def _exact_data(name: str, shape: Sequence[int | None], dtype: Any = "float32", 
     return data(name, shape, append_batch_size=False, dtype=dtype, lod_level=lod_level)
 
 
-_exact_data.__name__ = _exact_data.__qualname__ = "data"  # its public name
+_fluid_data.__name__ = _fluid_data.__qualname__ = "data"  # its public name
 
 
 def py_reader(

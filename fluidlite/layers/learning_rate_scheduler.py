@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import pi
 from typing import Any, ParamSpec
 
-from fluidlite.base.arguments import listed
+from fluidlite.base.arguments import check_list
 from fluidlite.base.dtypes import compute_dtype
 from fluidlite.layer_helper import check_bool, check_float, check_int, refuse
 from fluidlite.layers import ops
@@ -149,8 +149,8 @@ def piecewise_decay(boundaries: Sequence[float], values: Sequence[float]) -> Var
     values: One more than boundaries
     Returns: float32 [1]
     """
-    bounds = [check_float("boundaries", b) for b in listed("boundaries", boundaries, "a list of steps")]
-    rates = [check_float("values", v) for v in listed("values", values, "a list of rates")]
+    bounds = [check_float("boundaries", b) for b in check_list("boundaries", boundaries, "a list of steps")]
+    rates = [check_float("values", v) for v in check_list("values", values, "a list of rates")]
     if len(rates) != len(bounds) + 1:
         refuse("values", values, f"{len(bounds) + 1} numbers, one more than boundaries")
     if any(a >= b for a, b in pairwise(bounds)):

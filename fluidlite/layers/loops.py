@@ -8,7 +8,7 @@ from typing import Any
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.control_flow.sub_program import outer_writes
 from fluidlite.layer_helper import LayerHelper, check_function, check_int, check_variable, refuse
-from fluidlite.layers.structure import flat, pack
+from fluidlite.layers.structure import flatten_structure, pack
 from fluidlite.layers.sub_blocks import SubBlock, control_flow
 from fluidlite.layers.tensor import assign
 from fluidlite.program.block import Block
@@ -105,7 +105,7 @@ def while_loop(
     check_function("body", body)
     if not isinstance(loop_vars, (list, tuple)) or not loop_vars:
         refuse("loop_vars", loop_vars, "a list of one Variable or more")
-    initial = [check_variable("loop_vars", each) for each in flat(list(loop_vars))]
+    initial = [check_variable("loop_vars", each) for each in flatten_structure(list(loop_vars))]
     loop_variables = [_loop_variable(variable) for variable in initial]
     arguments = pack(list(loop_vars), loop_variables)
     initial_condition = check_condition("cond", cond(*arguments))
@@ -114,7 +114,7 @@ def while_loop(
     with loop.block():
         returned = body(*arguments)
         results = list(returned) if isinstance(returned, (list, tuple)) else [returned]
-        values = flat(results)
+        values = flatten_structure(results)
         if len(results) != len(loop_vars) or len(values) != len(loop_variables):
             raise ProgramError(
                 f"body of while_loop returned {len(results)} value(s), {len(values)} variables; "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from fluidlite.base.arguments import as_whole
+from fluidlite.base.arguments import as_int
 from fluidlite.layer_helper import (
     LayerHelper,
     check_int,
@@ -43,7 +43,7 @@ def fc(
     """
     helper = LayerHelper("fc", name=name, input=input, param_attr=param_attr, bias_attr=bias_attr, act=act)
     size = check_int("size", size, minimum=1)
-    if as_whole(num_flatten_dims) == -1:
+    if as_int(num_flatten_dims) == -1:
         num_flatten_dims = len(helper.multiple_input()[0].shape) - 1
     num_flatten_dims = check_int("num_flatten_dims", num_flatten_dims, minimum=1)
     dtype = helper.input_dtype()

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, overload
 
-from fluidlite.base.arguments import as_whole
+from fluidlite.base.arguments import as_int
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.layer_helper import refuse
 from fluidlite.layers.conv import _paddings, check_format, per_dim
-from fluidlite.layers.declare import BodyArg, Names, Returned, alike, also, layer
+from fluidlite.layers.declare import BodyArg, Names, Returned, layer_like, also, layer
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
@@ -31,7 +31,7 @@ _ADAPTIVE_NAMES: Names = {"pool_size": BodyArg("ksize"), "pool_type": _POOL_TYPE
 def _pool(spatial: int, **arguments: Any) -> Any:
     size, is_global, data_format = arguments["pool_size"], arguments["global_pooling"], arguments["data_format"]
     check_format(spatial, data_format)
-    if as_whole(size) == -1 and not is_global:
+    if as_int(size) == -1 and not is_global:
         do = "say pool_size, or global_pooling=True"
         refuse("pool_size", size, f"an int of 1 or more, or {spatial} of them", do, error=AttributeValueError)
     paddings, algorithm = _paddings(arguments["pool_padding"], spatial, data_format, "pool_padding")
@@ -87,7 +87,7 @@ def pool2d(
     """
 
 
-@alike(pool2d, "pool3d", body=partial(_pool, 3), data_format="NCDHW")
+@layer_like(pool2d, "pool3d", body=partial(_pool, 3), data_format="NCDHW")
 def pool3d() -> None:
     """Return the maximum, or the mean, of windows of each channel of a volume.
 
@@ -131,7 +131,7 @@ def adaptive_pool2d(
     """
 
 
-@alike(adaptive_pool2d, "max_pool3d_with_index", body=partial(_adaptive, 3))
+@layer_like(adaptive_pool2d, "max_pool3d_with_index", body=partial(_adaptive, 3))
 def adaptive_pool3d() -> None:
     """Return the maximum, or the mean, of a given number of windows of a volume.
 

@@ -8,7 +8,7 @@ from typing import Any
 from fluidlite import reader as readers
 from fluidlite.batch import batch as batches
 from fluidlite.layer_helper import check_int, refuse
-from fluidlite.loaders.record_reader import RecordReader, Records, joined, random_records, records_of_files
+from fluidlite.loaders.record_reader import RecordReader, Records, concatenated, random_records, records_of_files
 from fluidlite.program.program import default_main_program
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec, dims_problem
@@ -121,4 +121,4 @@ def batch(reader: RecordReader, batch_size: int) -> RecordReader:
 
 
 def _batch_records(records: Records, size: int) -> Records:
-    return readers.map_readers(joined, batches(records, size, drop_last=True))
+    return readers.map_readers(concatenated, batches(records, size, drop_last=True))

@@ -8,7 +8,7 @@ from fluidlite.layer_helper import check_variable, refuse
 from fluidlite.layers.declare import Bias, Names, VariableList, Weight, also, layer
 from fluidlite.layers.nn import fc
 from fluidlite.layers.tensor import concat
-from fluidlite.operators.cudnn_lstm import reserved, weight_size
+from fluidlite.operators.cudnn_lstm import reserve_count, weight_size
 from fluidlite.param_attr import ParamAttr
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
@@ -240,5 +240,5 @@ def lstm(
         refuse("input", input, "[steps, batch, width] with a known width")
     width, directions = input.shape[2], 2 if is_bidirec else 1
     weight = Weight([weight_size(width, hidden_size, num_layers, directions)], default_initializer, attr=ParamAttr())
-    reserve = VariableList("num_layers", reserved(num_layers, directions))
+    reserve = VariableList("num_layers", reserve_count(num_layers, directions))
     return also(W=weight, Reserve=reserve, input_size=width, fix_seed=seed > 0, seed=max(seed, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Union
 
-from fluidlite.layers.declare import alike, also, layer
+from fluidlite.layers.declare import layer_like, also, layer
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
@@ -36,7 +36,7 @@ def reduce_sum(input: Variable, dim: Dims = None, keep_dim: bool = False, name: 
     return also(dim=dim or [0], reduce_all=not dim)
 
 
-@alike(reduce_sum, "reduce_mean")
+@layer_like(reduce_sum, "reduce_mean")
 def reduce_mean() -> None:
     """Return the mean over dims of floating-point numbers; arguments as of ``reduce_sum``.
 
@@ -45,7 +45,7 @@ def reduce_mean() -> None:
     """
 
 
-@alike(reduce_sum, "reduce_max")
+@layer_like(reduce_sum, "reduce_max")
 def reduce_max() -> None:
     """Return the maximum over dims; arguments as of ``reduce_sum``.
 
@@ -54,7 +54,7 @@ def reduce_max() -> None:
     """
 
 
-@alike(reduce_sum, "reduce_min")
+@layer_like(reduce_sum, "reduce_min")
 def reduce_min() -> None:
     """Return the minimum over dims; arguments as of ``reduce_sum``.
 
@@ -63,7 +63,7 @@ def reduce_min() -> None:
     """
 
 
-@alike(reduce_sum, "reduce_prod")
+@layer_like(reduce_sum, "reduce_prod")
 def reduce_prod() -> None:
     """Return the product over dims; arguments as of ``reduce_sum``.
 
@@ -84,7 +84,7 @@ def reduce_all(input: Variable, dim: Dims = None, keep_dim: bool = False, name: 
     return also(dim=dim or [0], reduce_all=not dim)
 
 
-@alike(reduce_all, "reduce_any")
+@layer_like(reduce_all, "reduce_any")
 def reduce_any() -> None:
     """Return whether one truth value over dims is true; arguments as of ``reduce_sum``.
 

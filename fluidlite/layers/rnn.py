@@ -13,7 +13,7 @@ from fluidlite.layers.sequence_lod import sequence_mask
 from fluidlite.layers.shape import shape, split, squeeze, stack, transpose, unstack
 from fluidlite.layers.slicing_padding import reverse, slice
 from fluidlite.layers.static_rnn import StaticRNN
-from fluidlite.layers.structure import flat, map_leaves, pack
+from fluidlite.layers.structure import flatten_structure, map_leaves, pack
 from fluidlite.layers.tensor import cast, concat, fill_constant, fill_constant_batch_size_like
 from fluidlite.param_attr import ParamAttr
 from fluidlite.program.variable import Variable
@@ -237,8 +237,8 @@ def rnn(
     if -1 in counts:
         to_time_major: Callable[[Variable], Variable] = _swap_axes if axis else lambda x: x
         sequences = pack(inputs, [to_time_major(leaf) for leaf in leaves])
-        outputs, states = looped(cell, sequences, initial_states, sequence_length, is_reverse, **kwargs)
-        return map_leaves(to_time_major, outputs), map_leaves(lambda leaf: row(leaf, -1), states)
+        outputs, states = run_steps(cell, sequences, initial_states, sequence_length, is_reverse, **kwargs)
+        return map_leaves(to_time_major, outputs), map_leaves(lambda leaf: index_first_dim(leaf, -1), states)
     steps = counts.pop()
     parts = [unstack(leaf, axis=axis) for leaf in leaves]
     states, outputs = initial_states, []
@@ -260,14 +260,14 @@ def _step(cell: Cell, inputs: Any, states: Any, active: Variable | None, kwargs:
     return output, new_states if active is None else _keep_ended(states, new_states, active)
 
 
-def looped(
+def run_steps(
     cell: Cell, inputs: Any, states: Any, sequence_length: Variable | None, is_reverse: bool, **kwargs: Any
 ) -> tuple[Any, Any]:
     """Outputs and states of all steps of inputs [steps, batch, ...], whose number may be unknown before a run.
 
     Outputs are in the order of the steps, states in the order of computation.
     """
-    sequences = flat(inputs)
+    sequences = flatten_structure(inputs)
     if sequence_length is not None:
         sequences = [*sequences, _step_mask(sequences[0], sequence_length)]
     loop = StaticRNN()
@@ -277,11 +277,11 @@ def looped(
         active = step_inputs.pop() if sequence_length is not None else None
         before = [loop.memory(init=each) for each in _leaves(states)]
         output, new_states = _step(cell, pack(inputs, step_inputs), pack(states, before), active, kwargs)
-        after = flat(new_states)
+        after = flatten_structure(new_states)
         for old, each in zip(before, after, strict=True):
             loop.update_memory(old, each)
-        loop.output(*flat(output), *after)
-    results = flat(loop())
+        loop.output(*flatten_structure(output), *after)
+    results = flatten_structure(loop())
     count = len(results) - len(after)
     outs = [reverse(each, 0) for each in results[:count]] if is_reverse else results[:count]
     return pack(output, outs), pack(new_states, results[count:])
@@ -299,7 +299,7 @@ def _step_mask(x: Variable, sequence_length: Variable) -> Variable:
     return mask
 
 
-def row(x: Variable, at: int) -> Variable:
+def index_first_dim(x: Variable, at: int) -> Variable:
     """Index the first dim; -1: the last row."""
     end = at + 1 if at >= 0 else 10**9
     return squeeze(slice(x, axes=[0], starts=[at], ends=[end]), axes=[0])
@@ -334,13 +334,13 @@ def _activation(activation: Any, default: str) -> Callable[[Any], Variable]:
 def _parameter_attr(attr: Any, number: int, count: int, suffixes: tuple[str, ...]) -> Any:
     """The ParamAttr of one of several parameters."""
     if not isinstance(attr, list):
-        return renamed(attr, suffixes[number])
+        return with_name_suffix(attr, suffixes[number])
     if len(attr) != count:
         refuse("param_attr", attr, f"one ParamAttr, or {count}")
     return attr[number]
 
 
-def renamed(attr: Any, suffix: str) -> Any:
+def with_name_suffix(attr: Any, suffix: str) -> Any:
     """A ParamAttr with a suffix appended to its name, if it has one."""
     if not isinstance(attr, ParamAttr) or attr.name is None:
         return attr
@@ -353,7 +353,7 @@ def renamed(attr: Any, suffix: str) -> Any:
 
 
 def _leaves(structure: Any) -> list[Any]:
-    leaves = flat(structure)
+    leaves = flatten_structure(structure)
     if not leaves:
         refuse("inputs", structure, "one Variable or more")
     return leaves

@@ -34,7 +34,7 @@ def merge_rows(grad: Variable) -> Variable:
     return values.select(SelectedRowsOf(rows.name, selected.height, True))
 
 
-def dense(grad: Variable) -> Variable:
+def to_dense(grad: Variable) -> Variable:
     """Return SelectedRows as a dense tensor, 0 in other rows; a dense gradient unchanged."""
     if grad.selected is None:
         return grad
@@ -143,7 +143,7 @@ def _sums(layer: Layer, input: Variable | Sequence[Variable], out: Variable | No
         texts = ", ".join(f"{each.name!r} of {each.selected.height}" for each in terms if each.selected is not None)
         raise ProgramError(f"layers.sum: the inputs are rows of tensors of different heights: {texts}")
     if len(sparse_terms) < len(terms):
-        return layer([dense(each) for each in terms], *([] if out is None else [out]))
+        return layer([to_dense(each) for each in terms], *([] if out is None else [out]))
     if out is not None:
         raise ProgramError(
             f"layers.sums: all inputs are sparse rows (SelectedRows), and so is their sum; out is {out.name!r}"

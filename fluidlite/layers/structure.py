@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 
-def flat(structure: Any) -> list[Any]:
+def flatten_structure(structure: Any) -> list[Any]:
     """The leaves of a structure, in order; of a dict, in the order of its keys."""
     if isinstance(structure, (list, tuple)):
-        return [leaf for item in structure for leaf in flat(item)]
+        return [leaf for item in structure for leaf in flatten_structure(item)]
     if isinstance(structure, dict):
-        return [leaf for item in structure.values() for leaf in flat(item)]
+        return [leaf for item in structure.values() for leaf in flatten_structure(item)]
     return [structure]
 
 
@@ -42,4 +42,4 @@ def same_structure(a: Any, b: Any) -> bool:
 
 def map_leaves(function: Callable[[Any], Any], structure: Any) -> Any:
     """The structure with a function applied to each leaf."""
-    return pack(structure, [function(leaf) for leaf in flat(structure)])
+    return pack(structure, [function(leaf) for leaf in flatten_structure(structure)])

@@ -46,7 +46,7 @@ class SubBlock:
 
 
 @contextmanager
-def outside(block: Block | None) -> Iterator[None]:
+def in_outer_block(block: Block | None) -> Iterator[None]:
     """Let layers append to an enclosing block, before the operator that will run the current one."""
     assert block is not None
     program = block.program

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.arguments import whole_text
+from fluidlite.base.arguments import exact_int_text
 from fluidlite.initializer import Constant, Initializer, value_attrs
 from fluidlite.layer_helper import (
     LayerHelper,
@@ -137,7 +137,7 @@ def fill_constant(
     if isinstance(value, Variable):
         return also(ValueTensor=value)
     number = check_float("value", int(value) if isinstance(value, bool) and dtype == "bool" else value)
-    return also(value=number, str_value=whole_text(value) or None)
+    return also(value=number, str_value=exact_int_text(value) or None)
 
 
 @layer("fill_constant_batch_size_like", {"force_cpu": Unused("kernels are chosen by the place")}, stop_gradient=True)

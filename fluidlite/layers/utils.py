@@ -7,7 +7,7 @@ from typing import Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import check_function
-from fluidlite.layers.structure import flat, pack, same_structure
+from fluidlite.layers.structure import flatten_structure, pack, same_structure
 
 __all__ = ["assert_same_structure", "flatten", "is_sequence", "map_structure", "pack_sequence_as"]
 
@@ -19,12 +19,12 @@ def is_sequence(seq: Any) -> bool:
 
 def flatten(nest: Any) -> list[Any]:
     """The leaves of a structure, in order."""
-    return flat(nest)
+    return flatten_structure(nest)
 
 
 def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
     """A structure of the form of another, with new leaves."""
-    count = len(flat(structure))
+    count = len(flatten_structure(structure))
     if count != len(flat_sequence):
         raise ProgramError(f"the structure has {count} leaves, flat_sequence {len(flat_sequence)}; expected as many")
     return pack(structure, list(flat_sequence))
@@ -38,7 +38,7 @@ def map_structure(func: Callable[..., Any], *structure: Any) -> Any:
     first, *more = structure
     for other in more:
         assert_same_structure(first, other)
-    leaves = zip(*map(flat, structure), strict=True)
+    leaves = zip(*map(flatten_structure, structure), strict=True)
     return pack(first, [func(*each) for each in leaves])
 
 

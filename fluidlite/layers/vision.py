@@ -9,7 +9,7 @@ from typing import Any
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.layer_helper import check_int, check_variable, refuse
 from fluidlite.layers.conv import four_paddings, per_dim
-from fluidlite.layers.declare import BodyArg, Names, Weight, alike, also, layer
+from fluidlite.layers.declare import BodyArg, Names, Weight, layer_like, also, layer
 from fluidlite.layers.tensor import fill_constant
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
@@ -118,7 +118,7 @@ def resize_bilinear(
     """
 
 
-@alike(resize_bilinear, "linear_interp", body=partial(_resize, resample="LINEAR"), data_format="NCW")
+@layer_like(resize_bilinear, "linear_interp", body=partial(_resize, resample="LINEAR"), data_format="NCW")
 def resize_linear() -> None:
     """Return the lines in another length, each element from the two around its place: :func:`image_resize`.
 
@@ -127,7 +127,7 @@ def resize_linear() -> None:
     """
 
 
-@alike(resize_bilinear, "trilinear_interp", body=partial(_resize, resample="TRILINEAR"), data_format="NCDHW")
+@layer_like(resize_bilinear, "trilinear_interp", body=partial(_resize, resample="TRILINEAR"), data_format="NCDHW")
 def resize_trilinear() -> None:
     """Return the volumes in another size, each element from the eight around its place: :func:`image_resize`.
 

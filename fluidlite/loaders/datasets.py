@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, ClassVar, NoReturn, TypeAlias
 
 from fluidlite.base.absent import why_absent
-from fluidlite.base.arguments import listed, whole
+from fluidlite.base.arguments import check_list, check_int
 from fluidlite.base.errors import LoaderError
 from fluidlite.loaders.loader import BatchedLoader, EpochIterator
 from fluidlite.loaders.multi_slot import TextSlot, lines_of, sample_of
@@ -68,12 +68,12 @@ class DatasetBase:
 
     def set_filelist(self, filelist: Sequence[str]) -> None:
         """Set the files, which are read in this order."""
-        files = listed("set_filelist: filelist", filelist, "a list of paths", LoaderError)
+        files = check_list("set_filelist: filelist", filelist, "a list of paths", LoaderError)
         self._files = [str(name) for name in files]
 
     def set_use_var(self, var_list: Sequence[Variable]) -> None:
         """Set the variables of the slots: float32 or int64, with a LoD level if the count varies."""
-        variables = listed("set_use_var: var_list", var_list, "a list of variables", LoaderError)
+        variables = check_list("set_use_var: var_list", var_list, "a list of variables", LoaderError)
         self._slots = [TextSlot(variable) for variable in variables]
         self.use_vars = variables
 
@@ -208,7 +208,7 @@ class DatasetFactory:
 
 
 def _positive(method: str, value: Any) -> int:
-    number = whole(method, value, LoaderError)
+    number = check_int(method, value, LoaderError)
     if number < 1:
         raise LoaderError(f"{method}: {number}; expected an int of 1 or more")
     return number

@@ -15,7 +15,7 @@ from time import monotonic, perf_counter
 from typing import Any, NamedTuple, NoReturn
 from weakref import ref
 
-from fluidlite.base.collection import collecting
+from fluidlite.base.collection import is_collecting
 from fluidlite.base.errors import FluidError, LoaderError
 from fluidlite.base.fork import new_lock, new_rlock
 from fluidlite.base.log import logger
@@ -260,7 +260,7 @@ class EpochRun:
         During a garbage collection this thread may hold any lock, so it waits for nothing: the last worker that ends
         releases the buffers.
         """
-        if not collecting():
+        if not is_collecting():
             self.close()
         elif self._end_workers():
             for producer in self._producers:
@@ -287,7 +287,7 @@ class EpochRun:
         """Release the buffers and the source, after all workers have ended."""
         self._results.clear()
         try:
-            self._ring.close(wait=not collecting())
+            self._ring.close(wait=not is_collecting())
         except FluidError as exc:
             logger.debug("closing the buffers of a loader on %s: %s", self._ring.place, exc)
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fluidlite import unique_name
-from fluidlite.base.arguments import as_whole, listed, truth
+from fluidlite.base.arguments import as_int, check_list, check_bool
 from fluidlite.base.errors import EOFException, FeedError, LoaderError, ProgramError
 from fluidlite.loaders.batch import Batch
 from fluidlite.loaders.loader import BatchedLoader, EpochIterator
@@ -65,13 +65,13 @@ class GeneratorLoader:
         drop_last: bool = True,
         name: str | None = None,
     ) -> None:
-        variables = listed("feed_list", feed_list, "variables, one a field of a sample", LoaderError)
+        variables = check_list("feed_list", feed_list, "variables, one a field of a sample", LoaderError)
         for item in variables:
             if not isinstance(item, Variable):
                 raise LoaderError(f"feed_list holds {item!r:.60}; expected variables, such as those of layers.data")
         if not variables:
             raise LoaderError("feed_list is empty; expected variables, one a field of a sample")
-        batches = as_whole(capacity)
+        batches = as_int(capacity)
         if batches is None or batches < 1:
             raise LoaderError(f"capacity is {capacity!r}; expected an int of 1 or more")
         flags = {
@@ -81,7 +81,7 @@ class GeneratorLoader:
             "use_multiprocess": use_multiprocess,
             "drop_last": drop_last,
         }
-        options = {name: truth(name, value, LoaderError) for name, value in flags.items()}
+        options = {name: check_bool(name, value, LoaderError) for name, value in flags.items()}
         self.name = name or unique_name.generate("generator_loader")
         self.variables: list[Variable] = variables
         self.feed_names = [variable.name for variable in variables]
@@ -356,7 +356,7 @@ class DatasetLoader(GeneratorLoader):
 def _places(places: Any) -> list[Place] | None:
     if places is None:
         return None
-    items: list[PlaceLike] = listed("places", places, "a place, or a list of them", FeedError, one=(str, Place))
+    items: list[PlaceLike] = check_list("places", places, "a place, or a list of them", FeedError, one=(str, Place))
     if not items:
         raise LoaderError("places is empty; expected a place, or a list of them")
     return [devices.unit(place).place for place in items]

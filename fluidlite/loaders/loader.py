@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet, finalize
 
-from fluidlite.base.arguments import as_whole
+from fluidlite.base.arguments import as_int
 from fluidlite.base.errors import LoaderError
 from fluidlite.loaders.assembly import Field, fields_of
 from fluidlite.loaders.batch import Batch
@@ -69,7 +69,7 @@ class Loader:
 
     @epoch.setter
     def epoch(self, number: int) -> None:
-        index = as_whole(number)
+        index = as_int(number)
         if index is None or index < 0:
             raise LoaderError(f"epoch is {number!r}; expected an int of 0 or more")
         self._epoch, self._first, self._position = index, 0, None
@@ -93,7 +93,7 @@ class Loader:
         LoaderError
             The argument is no state of a loader.
         """
-        counts = [as_whole(state.get(name)) for name in ("epoch", "batches")] if isinstance(state, dict) else [None]
+        counts = [as_int(state.get(name)) for name in ("epoch", "batches")] if isinstance(state, dict) else [None]
         if any(number is None or number < 0 for number in counts):
             raise LoaderError(f"the state is {state!r:.80}; expected what a loader's state() gave")
         self.epoch = counts[0] or 0
@@ -154,7 +154,7 @@ class Loader:
         LoaderError
             The source yields whole batches; while iterating, a batch has fewer samples than members.
         """
-        if as_whole(ranks) is None or as_whole(rank) is None or not 0 <= rank < ranks:
+        if as_int(ranks) is None or as_int(rank) is None or not 0 <= rank < ranks:
             raise LoaderError(f"shard({rank!r}, {ranks!r}): expected a rank from 0 to ranks - 1")
         if self._settings.yields == "batches":
             raise LoaderError(

@@ -12,7 +12,7 @@ from fluidlite.loaders.fluid_loader import GeneratorLoader
 from fluidlite.loaders.record_file import Value, read_records
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.variable import Variable
-from fluidlite.tensor.lod import joined_lod
+from fluidlite.tensor.lod import concatenated_lod
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
 
@@ -90,7 +90,7 @@ def _check(record: list[Value], specs: Sequence[Spec], where: str) -> None:
             raise LoaderError(f"{where}: field {number} is {spec!r}; expected {declared!r}{do}")
 
 
-def joined(records: Sequence[list[Value]]) -> list[Value]:
+def concatenated(records: Sequence[list[Value]]) -> list[Value]:
     """Concatenate records along the first dims of their fields."""
     return [_joined(fields) for fields in zip(*records, strict=True)]
 
@@ -100,7 +100,7 @@ def _joined(fields: Sequence[Value]) -> Value:
     if any(array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:] for array in arrays):
         shapes = ", ".join(str(list(array.shape)) for array in arrays[:8])
         raise LoaderError(f"batch: records of {shapes} differ in more than their first dim")
-    return np.concatenate(arrays), joined_lod(lod for _, lod in fields)
+    return np.concatenate(arrays), concatenated_lod(lod for _, lod in fields)
 
 
 def random_records(low: float, high: float, specs: Sequence[Spec], seed: int | None) -> Records:

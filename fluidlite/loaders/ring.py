@@ -92,7 +92,7 @@ class Lease(Allocation):
         super().__init__(base.memory, base.live_block(), base.nbytes, context, base.offset, owned=False)
         self._base = base
         self.users = slot.readers = {context}
-        self.at_end = partial(ended.put, slot)
+        self.finalizer = partial(ended.put, slot)
         base.used_by(context)  # if the lease is the last reference, the pool waits for its users
 
     def used_by(self, context: Context) -> None:

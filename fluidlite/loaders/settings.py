@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fluidlite.base.arguments import as_whole
+from fluidlite.base.arguments import as_int
 from fluidlite.base.errors import LoaderError
 from fluidlite.loaders.assembly import Field
 from fluidlite.loaders.sources import Rows, Source, Transform
@@ -70,7 +70,7 @@ class Settings:
             raise LoaderError("transform takes a sample, but the source yields batches\n  Do: use batch_transform")
 
     def _check_order(self) -> None:
-        if as_whole(self.seed) is None or self.seed < 0:
+        if as_int(self.seed) is None or self.seed < 0:
             raise LoaderError(f"seed is {self.seed!r}; expected an int of 0 or more")
         if not isinstance(self.shuffle, bool):
             _at_least_one("shuffle", self.shuffle, "True, False, or the number of samples to draw from, 1 or more")
@@ -118,6 +118,6 @@ class Settings:
 
 
 def _at_least_one(name: str, value: Any, expected: str = "an int of 1 or more") -> None:
-    number = as_whole(value)
+    number = as_int(value)
     if number is None or number < 1:
         raise LoaderError(f"{name} is {value!r}; expected {expected}")

@@ -51,13 +51,13 @@ class Sharing(NamedTuple):
     readers: frozenset[Context]
 
 
-NOTHING: Callable[[], object] = int
+NO_FINALIZER: Callable[[], object] = int
 """The finalizer of an allocation that is not owned: it does nothing."""
 NO_CONTEXTS: frozenset[Context] = frozenset()
 _outside_lock = new_lock()
 
 
-class Outside:
+class Exports:
     """Exported arrays, which may write memory without raising its version.
 
     ``live``: one entry for each live array; an export without an end has one forever.
@@ -102,19 +102,19 @@ class Allocation:
 
     __slots__ = (
         "__weakref__",
-        "at_end",
+        "finalizer",
         "block",
         "context",
         "memory",
         "nbytes",
         "offset",
-        "outside",
+        "exports",
         "owned",
         "sharing",
         "users",
         "version",
     )
-    lasting = True
+    is_permanent = True
     """Whether it stays valid until it is freed; an arena's does not, so NumPy gets copies of it."""
     recyclable = True
     """Whether runs may reuse a tensor of it for later operators."""
@@ -131,9 +131,9 @@ class Allocation:
         self.users: set[Context] | None = None
         self.sharing: Sharing | None = None
         self.version = 0
-        self.outside: Outside | None = None
-        self.at_end: Callable[[], object]
-        self.at_end = partial(memory.dead.append, (block, nbytes, None, context)) if owned else NOTHING
+        self.exports: Exports | None = None
+        self.finalizer: Callable[[], object]
+        self.finalizer = partial(memory.freed_entries.append, (block, nbytes, None, context)) if owned else NO_FINALIZER
 
     def live_block(self) -> Block:
         """The block, or AllocationError if the allocation was freed."""
@@ -148,7 +148,7 @@ class Allocation:
     def span(self) -> Span:
         return Span(self.live_block().handle, self.offset, self.nbytes)
 
-    def kept_arrays(self, uid: int) -> tuple[dict[Any, Any], Any, int] | None:
+    def array_cache(self, uid: int) -> tuple[dict[Any, Any], Any, int] | None:
         """The cache of array objects of the whole allocation: a dict, the key in it, and its maximum length.
 
         Parameters
@@ -158,9 +158,9 @@ class Allocation:
         """
         return (self.live_block().views, uid, MAX_BLOCK_ARRAYS) if not self.offset else None
 
-    def kept_array(self, uid: int) -> Any:
+    def cached_array(self, uid: int) -> Any:
         """The cached array object of the whole allocation, or None."""
-        cached = self.kept_arrays(uid)
+        cached = self.array_cache(uid)
         return cached[0].get(cached[1]) if cached is not None else None
 
     def address(self) -> int:
@@ -172,21 +172,21 @@ class Allocation:
 
     place: Place = forwarded("memory.place", "")
 
-    def hand_out(self) -> Outside:
+    def export(self) -> Exports:
         """The record of exported arrays, created at its first use."""
         with _outside_lock:
-            if self.outside is None:
-                self.outside = Outside()
-            return self.outside
+            if self.exports is None:
+                self.exports = Exports()
+            return self.exports
 
-    def open_for_good(self) -> None:
+    def export_forever(self) -> None:
         """Record an export that may write it at any time from now on, without an end."""
-        self.hand_out().live.add(-1)
+        self.export().live.add(-1)
 
     @property
     def contents(self) -> object:
         """A key for the bytes: equal keys mean equal contents; None if exported arrays may write at any time."""
-        outside = self.outside
+        outside = self.exports
         if outside is None:
             return (self.version, None) if self.owned else None
         ended = outside.ended  # read it before live
@@ -195,7 +195,7 @@ class Allocation:
     @property
     def is_private(self) -> bool:
         """Whether only tensors of its own context can see it: no live array, no other context."""
-        return self.recyclable and self.users is None and (self.outside is None or not self.outside.live)
+        return self.recyclable and self.users is None and (self.exports is None or not self.exports.live)
 
     def used_by(self, context: Context) -> None:
         """Record that another context has work in flight on it; its block is reused only after that work."""
@@ -204,12 +204,12 @@ class Allocation:
                 self.users = set()
                 block = self.block
                 if self.owned and block is not None:
-                    self.at_end = partial(self.memory.dead.append, (block, self.nbytes, self.users, self.context))
+                    self.finalizer = partial(self.memory.freed_entries.append, (block, self.nbytes, self.users, self.context))
             elif context not in self.users:
                 self.users.difference_update([user for user in self.users if user.closed])
             self.users.add(context)
 
-    __del__ = property(attrgetter("at_end"))
+    __del__ = property(attrgetter("finalizer"))
 
     def __repr__(self) -> str:
         state = "freed" if self.block is None else "live"

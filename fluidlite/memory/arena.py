@@ -11,8 +11,8 @@ from fluidlite.base.errors import AllocationError, OutOfMemoryError
 from fluidlite.base.fork import new_lock
 from fluidlite.base.forwarded import forwarded
 from fluidlite.base.invalidation import cache_version
-from fluidlite.memory.allocation import NOTHING, Block
-from fluidlite.memory.bump import Bump, Piece
+from fluidlite.memory.allocation import NO_FINALIZER, Block
+from fluidlite.memory.bump import Bump, BumpAllocation
 from fluidlite.memory.place_memory import PlaceMemory
 from fluidlite.memory.strategies import NamedStrategy, RawMemory, Strategy, strategies
 from fluidlite.platform.context import Context
@@ -24,7 +24,7 @@ _open_lock = new_lock()
 _open = 0
 
 
-class ArenaPiece(Piece):
+class ArenaAllocation(BumpAllocation):
     """Memory of an :class:`Arena`, which owns the block.
 
     Attributes
@@ -49,23 +49,23 @@ class ArenaPiece(Piece):
         self.users = None
         self.sharing = None
         self.version = 0
-        self.outside = None
-        self.at_end = NOTHING
+        self.exports = None
+        self.finalizer = NO_FINALIZER
 
     @property
     def block(self) -> Block | None:  # type: ignore[override]  # a reset invalidates it without a callback
         """The arena's block; None once that was reset or closed."""
         return self._arena_block if self.generation == self.bump.generation else None
 
-    def part(self, at: int, nbytes: int) -> ArenaPiece:
+    def part(self, at: int, nbytes: int) -> ArenaAllocation:
         """A part of it that begins at a byte; it becomes stale together with this."""
-        return ArenaPiece(self.arena, self.generation, nbytes, self.context, self.offset + at)
+        return ArenaAllocation(self.arena, self.generation, nbytes, self.context, self.offset + at)
 
-    def kept_array(self, uid: int) -> Any:
+    def cached_array(self, uid: int) -> Any:
         """The cached array object at this offset, or None."""
         return self.arena.arrays.get((self.offset, uid))
 
-    def kept_arrays(self, uid: int) -> tuple[dict[Any, Any], Any, int] | None:
+    def array_cache(self, uid: int) -> tuple[dict[Any, Any], Any, int] | None:
         """The cache by offset and spec: allocations after a reset often repeat those before it."""
         self.live_block()
         return self.arena.arrays, (self.offset, uid), MAX_ARENA_ARRAYS
@@ -106,7 +106,7 @@ class Arena:
         """Cached array objects by offset and spec."""
         self._offset = self.allocation.offset
         self.bump = Bump(nbytes, memory.alignment)
-        if isinstance(self.allocation, Piece):  # the place itself uses an arena
+        if isinstance(self.allocation, BumpAllocation):  # the place itself uses an arena
             self.allocation.bump.holders.add(self)
 
     size: int = forwarded("bump.size", "Its bytes.")
@@ -119,7 +119,7 @@ class Arena:
         used, alignment = self.bump.used, self.bump.alignment
         return -(-used // alignment) * alignment + nbytes <= self.bump.size
 
-    def alloc(self, nbytes: int, context: Context | None = None, payload: int | None = None) -> ArenaPiece:
+    def alloc(self, nbytes: int, context: Context | None = None, payload: int | None = None) -> ArenaAllocation:
         """Allocate ``nbytes`` for the work of a context; default: the arena's own.
 
         ``payload``: the requested bytes of an allocation that holds several with padding; default: ``nbytes``.
@@ -139,7 +139,7 @@ class Arena:
                 f"arena on {self.place} is full: asked for {nbytes:,} bytes, used {self.used:,} of {self.size:,}"
                 "\n  Do: reset() it between steps, or make it larger"
             )
-        return ArenaPiece(self, generation, nbytes, context, self._offset + offset)
+        return ArenaAllocation(self, generation, nbytes, context, self._offset + offset)
 
     def reset(self) -> None:
         """Free everything at once; later uses of previous allocations raise.
@@ -202,7 +202,7 @@ def current_arena(memory: PlaceMemory) -> Arena | None:
     return None
 
 
-class StrategyPiece(Piece):
+class StrategyPiece(BumpAllocation):
     """Memory of a place with the arena strategy."""
 
     __slots__ = ()

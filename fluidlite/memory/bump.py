@@ -7,15 +7,15 @@ from contextlib import ExitStack
 from typing import Any
 
 from fluidlite.base.errors import AllocationError
-from fluidlite.base.fork import holds, new_lock
+from fluidlite.base.fork import is_held, new_lock
 from fluidlite.base.invalidation import cache_version
 from fluidlite.base.weak_objects import WeakObjects
-from fluidlite.memory.allocation import NOTHING, Allocation, Block
+from fluidlite.memory.allocation import NO_FINALIZER, Allocation, Block
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_context import Event
 
 
-class Piece(Allocation):
+class BumpAllocation(Allocation):
     """Memory of an arena. It is stale after a reset of the arena; using it then raises.
 
     Attributes
@@ -28,7 +28,7 @@ class Piece(Allocation):
     __slots__ = ("bump", "generation")
     bump: Bump
     generation: int
-    lasting = False
+    is_permanent = False
     recyclable = False
 
     @property
@@ -62,7 +62,7 @@ class Bump:
         self.payload = 0
         self.generation = 0
         self.holders: WeakObjects[Any] = WeakObjects()
-        self._pieces: WeakObjects[Piece] = WeakObjects()
+        self._pieces: WeakObjects[BumpAllocation] = WeakObjects()
         self._users: WeakObjects[Context] = WeakObjects()
         self._pending_events: list[tuple[Context, Event]] = []
         self._ordered: WeakObjects[Context] = WeakObjects()
@@ -95,11 +95,11 @@ class Bump:
             context.wait_for(event)
         return offset
 
-    def register(self, piece: Piece) -> None:
+    def register(self, piece: BumpAllocation) -> None:
         piece.bump, piece.generation = self, self.generation
         self._pieces.add(piece)
 
-    def reset(self, contexts: Iterable[Context] = ()) -> list[tuple[Piece, Block]]:
+    def reset(self, contexts: Iterable[Context] = ()) -> list[tuple[BumpAllocation, Block]]:
         """Invalidate all allocations, and return the live ones with their blocks; later uses of them raise.
 
         Runs of other threads end first.
@@ -109,7 +109,7 @@ class Bump:
         open_contexts = [context for context in contexts if not context.closed]
         while True:
             contexts_by_id = {id(context): context for context in (*open_contexts, *self.users())}
-            if any(holds(context.lock) for context in contexts_by_id.values()):
+            if any(is_held(context.lock) for context in contexts_by_id.values()):
                 raise AllocationError(
                     "an arena cannot be reset in the middle of a run, which uses it\n  Do: reset() between two runs"
                 )
@@ -132,7 +132,7 @@ class Bump:
                 users += bump.users()
         return users
 
-    def invalidate(self, locked: Mapping[int, Context] | None = None) -> list[tuple[Piece, Block]] | None:
+    def invalidate(self, locked: Mapping[int, Context] | None = None) -> list[tuple[BumpAllocation, Block]] | None:
         """Do the work of :meth:`reset`, while the caller holds the locks of ``locked`` contexts, by id.
 
         Default: of all that have allocations. None, without any change, if another context has allocated meanwhile.
@@ -145,11 +145,11 @@ class Bump:
             invalidated = [(piece, piece.block) for piece in self._pieces if piece.block is not None]
             for piece, _ in invalidated:
                 piece.block = None
-                piece.at_end = NOTHING
+                piece.finalizer = NO_FINALIZER
             self._pieces = WeakObjects()
             self.used = self.payload = 0
             self.generation += 1
         for holder in self.holders:
-            if isinstance(holder.allocation, Piece) and holder.allocation.stale:  # not allocations after the reset
+            if isinstance(holder.allocation, BumpAllocation) and holder.allocation.stale:  # not allocations after the reset
                 holder.release()
         return invalidated

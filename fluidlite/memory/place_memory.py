@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluidlite.base.errors import AllocationError, OutOfMemoryError
-from fluidlite.base.fork import keep_for_ever, new_rlock
+from fluidlite.base.fork import never_finalize, new_rlock
 from fluidlite.base.weak_objects import WeakObjects
-from fluidlite.memory.allocation import NOTHING, Allocation, Block, DeadEntry
-from fluidlite.memory.bump import Piece
+from fluidlite.memory.allocation import NO_FINALIZER, Allocation, Block, DeadEntry
+from fluidlite.memory.bump import BumpAllocation
 from fluidlite.memory.strategies import RawMemory, Strategy, default_strategy, strategies
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_registry import Unit
@@ -53,7 +53,7 @@ class PlaceMemory:
         self.strategy: Strategy = default_strategy(unit, context)
         self._allocation_type = self.strategy.allocation
         self.lock = new_rlock()
-        self.dead: deque[DeadEntry] = deque()
+        self.freed_entries: deque[DeadEntry] = deque()
         self.limit: int | None = None
         self.arena_source: Callable[[int], Any] | None = None
         """Allocates the arenas of compiled programs that other processes map."""
@@ -79,7 +79,7 @@ class PlaceMemory:
             if len(self._sizes) < MAX_CACHED_SIZES:
                 self._sizes[nbytes] = size
         with self.lock:
-            dead = self.dead
+            dead = self.freed_entries
             while dead:  # _settle, inlined for the common case
                 block, freed, users, owner = entry = dead.popleft()
                 free_list = block.free_list
@@ -174,7 +174,7 @@ class PlaceMemory:
         with self.lock:
             block = allocation.block
             if block is None:
-                if isinstance(allocation, Piece) and allocation.stale:
+                if isinstance(allocation, BumpAllocation) and allocation.stale:
                     allocation.live_block()  # raises
                 raise AllocationError(
                     f"double free: these {allocation.nbytes} bytes on {self.place} were freed before"
@@ -185,13 +185,13 @@ class PlaceMemory:
                     f"foreign free: {allocation!r} is borrowed or part of an arena; it is not yours to free"
                 )
             allocation.block = None
-            allocation.at_end()
-            allocation.at_end = NOTHING
+            allocation.finalizer()
+            allocation.finalizer = NO_FINALIZER
             self._drain()
 
     def _drain(self) -> None:
-        while self.dead:
-            self._settle(self.dead.popleft())
+        while self.freed_entries:
+            self._settle(self.freed_entries.popleft())
         self._poll_deferred()
 
     def _settle(self, entry: DeadEntry) -> None:
@@ -218,9 +218,9 @@ class PlaceMemory:
 
     def leave_to_parent(self) -> None:
         """In a forked child: never release memory of the parent's device."""
-        keep_for_ever(self)
-        keep_for_ever(self.dead)  # finalizers append to it
-        self.dead = deque()
+        never_finalize(self)
+        never_finalize(self.freed_entries)  # finalizers append to it
+        self.freed_entries = deque()
 
     def use_strategy(self, name: str, context: Context, options: dict[str, Any]) -> None:
         """Change the strategy, while nothing is allocated; on an error the current one stays."""

@@ -29,7 +29,7 @@ class Use(NamedTuple):
         """The last writer and the readers so far; at first the owning context is the writer."""
         return self.allocation.sharing or Sharing(self.allocation.context, NO_CONTEXTS)
 
-    def concerned(self) -> set[Context]:
+    def conflicting_contexts(self) -> set[Context]:
         """The conflicting contexts, whose work must come first; empty if it is the context's turn."""
         writer, readers = self.sharing()
         if self.writes:
@@ -38,7 +38,7 @@ class Use(NamedTuple):
 
     def take(self) -> None:
         """Take the turn; the caller holds the locks of all conflicting contexts and of its own."""
-        concerned = self.concerned()
+        concerned = self.conflicting_contexts()
         if not concerned:
             return
         context, allocation = self.context, self.allocation
@@ -63,7 +63,7 @@ class Use(NamedTuple):
         if self.allocation.sharing is None and self.allocation.context is self.context:
             self.allocation.sharing = Sharing(self.context, NO_CONTEXTS)
             return True
-        return not self.concerned()
+        return not self.conflicting_contexts()
 
 
 def hold(contexts: Collection[Context], uses: Callable[[], Iterable[Use]]) -> None:
@@ -80,7 +80,7 @@ def hold(contexts: Collection[Context], uses: Callable[[], Iterable[Use]]) -> No
         is_done = False
         try:
             requested = list(uses())
-            new_conflicts = {other for use in requested for other in use.concerned()} - own
+            new_conflicts = {other for use in requested for other in use.conflicting_contexts()} - own
             if new_conflicts <= conflicting:
                 for use in requested:
                     use.take()
@@ -126,7 +126,7 @@ class turn:
 
 
 @contextmanager
-def held(contexts: Collection[Context], uses: Callable[[], Iterable[Use]] = lambda: ()) -> Iterator[None]:
+def lock_contexts(contexts: Collection[Context], uses: Callable[[], Iterable[Use]] = lambda: ()) -> Iterator[None]:
     """Lock contexts and take the turn of all uses, as a run does; the contexts are activated in their libraries."""
     with ExitStack() as stack:
         stack.enter_context(turn(contexts, uses))

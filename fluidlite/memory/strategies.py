@@ -13,7 +13,7 @@ from fluidlite.memory.allocation import Allocation, Block
 from fluidlite.memory.bump import Bump
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_context import Event
-from fluidlite.platform.device_registry import Unit, returned
+from fluidlite.platform.device_registry import Unit, checked_result
 
 PATIENCE = 500e-6
 """Seconds that a context waits for the event of another one's queue, which may be idle already."""
@@ -53,7 +53,7 @@ class RawMemory:
                 del self._allocators[closed]
             index = self.unit.place.index
             created = self.unit.device.allocator(index)
-            allocator = returned(f"allocator({index})", created, "allocate", "release")
+            allocator = checked_result(f"allocator({index})", created, "allocate", "release")
             self._allocators[context if getattr(allocator, "pooled", False) else None] = allocator
         return allocator
 

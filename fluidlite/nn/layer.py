@@ -11,7 +11,7 @@ from fluidlite.base.errors import NetworkError, ProgramError
 from fluidlite.param_attr import ParamAttr
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import new_context
-from fluidlite.program.op_call import located
+from fluidlite.program.op_call import with_location
 from fluidlite.program.program import Program
 from fluidlite.program.variable import Parameter, Variable
 from fluidlite.tensor.tensor import Tensor
@@ -113,7 +113,7 @@ class Layer:
         try:
             output = self.build(x)
         except ProgramError as exc:
-            raise located(exc, what) from exc
+            raise with_location(exc, what) from exc
         if not isinstance(output, Variable) or output.block.program is not network.program:
             raise NetworkError(f"{what}: build returned {output!r:.80}; expected a Variable of the network's program")
         new = [variable for name, variable in block.vars.items() if name not in names_before]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite import layers, unique_name
-from fluidlite.base.arguments import listed
+from fluidlite.base.arguments import check_list
 from fluidlite.base.errors import NetworkError
 from fluidlite.distributed.groups import Group, member_seed, single, world
 from fluidlite.executor import Executor
@@ -117,7 +117,7 @@ class Network:
         self._names = unique_name.Generator()
         self._programs: Programs | None = None
         self._is_set_up = False
-        dims = listed("input_shape", input_shape, "the dims of a row, such as [1, 28, 28]", NetworkError)
+        dims = check_list("input_shape", input_shape, "the dims of a row, such as [1, 28, 28]", NetworkError)
         with set_up.building(self.program, Program(), self._names):
             self.input: Variable = layers.data(input_name, [-1, *dims], dtype=input_dtype)
         self.seeded(self.seed)

@@ -7,7 +7,7 @@ from typing import Any
 from fluidlite import graph as ng
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import NodeError
-from fluidlite.graph.value import Value, emit, need_held
+from fluidlite.graph.value import Value, emit, check_representable
 from fluidlite.nodes.node import Node, is_number
 from fluidlite.nodes.node_program import Kind
 from fluidlite.nodes.operator_node import OperatorNode, binary, operator_node
@@ -24,8 +24,8 @@ def _add(*terms: Value) -> Value:
 def _scale_value(x: Value, scale: float, bias: float) -> Value:
     if not is_float(x.dtype):
         return ng.add(ng.multiply(x, scale), bias)  # these keep integers exact
-    need_held(scale, x.dtype)
-    need_held(bias, x.dtype)
+    check_representable(scale, x.dtype)
+    check_representable(bias, x.dtype)
     return emit("scale", {"X": x}, {"scale": float(scale), "bias": float(bias)})
 
 

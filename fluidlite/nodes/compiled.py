@@ -20,7 +20,7 @@ from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import FluidError
 from fluidlite.base.fork import new_rlock
 from fluidlite.base.lru_cache import LRUCache
-from fluidlite.compiler.instrumentation import observed
+from fluidlite.compiler.instrumentation import is_observed
 from fluidlite.executor import Executor
 from fluidlite.nodes.compiled_run import CompiledRun
 from fluidlite.nodes.devices import Device, ValueType
@@ -244,7 +244,7 @@ _compiled: LRUCache[CompiledGraph] = LRUCache(MAX_COMPILED_GRAPHS, "compiled gra
 
 def compiled_run(graph: Graph, structure: GraphStructure, after: int) -> CompiledRun | NotCompiled:
     """A run for a graph whose structure was seen ``after`` times before, or why it runs node by node."""
-    if observed():
+    if is_observed():
         return OBSERVED
     entry = _entries.get(structure.key, _StructureRecord)
     entry.count += 1

@@ -228,7 +228,7 @@ class Graph:
             if not node._at.leaf:
                 node.reset_grad()
         value = sink.value()
-        start = filled_tensor(sink._dev, value._known(), float(coefficient))
+        start = filled_tensor(sink._dev, value._required_spec(), float(coefficient))
         contexts = self._contexts()
         with locked_queues(contexts, self._read_values):
             sink._add_grad(start)

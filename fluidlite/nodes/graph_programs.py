@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fluidlite.compiler.planning.placement import stream_of
+from fluidlite.compiler.planning.placement import random_stream
 from fluidlite.nodes.leaves import Weight
 from fluidlite.nodes.node import Node
 from fluidlite.nodes.operator_node import OperatorNode
@@ -112,7 +112,7 @@ class GraphPrograms:
             copy = block.append_op(op.type, inputs, outputs, {**op.attrs, **op.hints})
             copy.line = line
             if op.definition.random:
-                self.draws.append((at, stream_of(copy), stream_of(op)))
+                self.draws.append((at, random_stream(copy), random_stream(op)))
         return new_names
 
     def _metadata_variable(self, spec: Spec) -> str:

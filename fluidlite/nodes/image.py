@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.compiler.executable.command_buffer import recorded
-from fluidlite.compiler.kernel_runs import NO_RANDOM, prepare_step, relaid
+from fluidlite.compiler.executable.command_buffer import record_step
+from fluidlite.compiler.kernel_runs import NO_RANDOM, prepare_step, with_spec
 from fluidlite.compiler.sources.wording import stand_in
 from fluidlite.platform.context import Context
 from fluidlite.program.kernel_io import IO
@@ -86,7 +86,7 @@ class _Recording:
             operands: list[Tensor] = [registers[i] for i in step.ins]
             for spec, register, fetched, shares in step.outs:
                 if shares >= 0:
-                    tensor, roots[register] = relaid(operands[shares], spec), roots[step.ins[shares]]
+                    tensor, roots[register] = with_spec(operands[shares], spec), roots[step.ins[shares]]
                 else:  # a value is a result if it or a view of it is fetched
                     tensor, roots[register] = (
                         self._result(spec, fetched) if fetched != -1 else self._scratch_tensor(spec)
@@ -120,7 +120,7 @@ class _Recording:
             raise _NotLinkable
         _, space, prepared = launch.runs.get(context) or prepare_step(launch, context)
         workspace = self._scratch_tensor(space)[0] if space is not None else None
-        recording = recorded(
+        recording = record_step(
             launch, prepared, context, IO(launch.call, tensors, context, number, NO_RANDOM, workspace), False
         )
         if recording is None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fluidlite.memory.allocation import NOTHING, Allocation, Block
-from fluidlite.memory.arena import ArenaPiece
+from fluidlite.memory.allocation import NO_FINALIZER, Allocation, Block
+from fluidlite.memory.arena import ArenaAllocation
 
 
 class LentAllocation(Allocation):
@@ -26,16 +26,16 @@ class LentAllocation(Allocation):
         self.users = None
         self.sharing = None
         self.version = 0
-        self.outside = None
-        self.at_end = NOTHING
+        self.exports = None
+        self.finalizer = NO_FINALIZER
 
     @property
     def block(self) -> Block | None:  # type: ignore[override]  # an arena may reclaim it
         return self.parent.block
 
     @property
-    def lasting(self) -> bool:  # type: ignore[override]
-        return self.parent.lasting
+    def is_permanent(self) -> bool:  # type: ignore[override]
+        return self.parent.is_permanent
 
     def live_block(self) -> Block:
         return self.parent.live_block()
@@ -43,4 +43,4 @@ class LentAllocation(Allocation):
 
 def part_of(parent: Allocation, at: int, nbytes: int) -> Allocation:
     """A part of an allocation, valid as long as that is; on a preallocated device, an ordinary arena piece."""
-    return parent.part(at, nbytes) if isinstance(parent, ArenaPiece) else LentAllocation(parent, at, nbytes)
+    return parent.part(at, nbytes) if isinstance(parent, ArenaAllocation) else LentAllocation(parent, at, nbytes)

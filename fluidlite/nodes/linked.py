@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fluidlite.compiler.instrumentation import observed
+from fluidlite.compiler.instrumentation import is_observed
 from fluidlite.memory.allocation import Allocation
 from fluidlite.nodes.device_nodes import DeviceView
 from fluidlite.nodes.devices import Device
@@ -75,7 +75,7 @@ class LinkedGraph:
 
     def owns_values(self, nodes: Sequence[Node], context: Context) -> bool:
         """Whether the nodes' values are those computed here on this context, and the leaves are unchanged."""
-        if self._context is not context or observed():
+        if self._context is not context or is_observed():
             return False
         for allocation in self.memory:
             if allocation is not None and allocation.block is None:  # freed

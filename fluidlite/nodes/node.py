@@ -13,7 +13,7 @@ from fluidlite.nodes.precedence import common_device
 from fluidlite.nodes.tensor import Tensor
 from fluidlite.platform.context import Context
 from fluidlite.platform.place import PlaceLike
-from fluidlite.program.source_location import Line, in_package
+from fluidlite.program.source_location import SourceLine, in_package
 from fluidlite.tensor.tensor import Tensor as PlacedTensor
 from fluidlite.tensor.tensor_spec import Spec
 
@@ -120,7 +120,7 @@ class ValueStorage:
             raise NodeError(f"a node was given {type(tensor).__name__}; expected a Tensor")
         if isinstance(tensor, Tensor) and tensor.dev is self._dev:
             return tensor
-        copy = Tensor.on(self._dev, tensor._known())
+        copy = Tensor.on(self._dev, tensor._required_spec())
         copy.assign(tensor)
         return copy
 
@@ -129,7 +129,7 @@ class ValueStorage:
 
         if self._value is None:
             raise NodeError("a node has no value yet, so its gradient has no dims\n  Do: Graph(node).forward()")
-        return filled_tensor(self._dev, self._value._known(), 0.0)
+        return filled_tensor(self._dev, self._value._required_spec(), 0.0)
 
 
 class Node:
@@ -213,7 +213,7 @@ class Node:
         return self._has_grad
 
     @property
-    def line(self) -> Line:
+    def line(self) -> SourceLine:
         """The user's source line that made it."""
         return _line(self._location)
 
@@ -274,7 +274,7 @@ class Node:
         if not self._has_grad:
             return
         value = self._at._value
-        if value is not None and (tensor.spec is None or tensor.spec.with_(lod=()) != value._known().with_(lod=())):
+        if value is not None and (tensor.spec is None or tensor.spec.with_(lod=()) != value._required_spec().with_(lod=())):
             raise NodeError(f"{self}: a gradient {tensor.spec!r} was added; expected that of its value, {value.spec!r}")
         self._add_grad(self._at._on_device(tensor))
 
@@ -356,10 +356,10 @@ class Node:
         raise TypeError(f"{self} is no sequence")
 
 
-def _line(location: CodeLocation) -> Line:
+def _line(location: CodeLocation) -> SourceLine:
     code, at = location
     lines = (line for start, end, line in code.co_lines() if start <= at < end)
-    return Line(code.co_filename, next(lines, None) or code.co_firstlineno, "")
+    return SourceLine(code.co_filename, next(lines, None) or code.co_firstlineno, "")
 
 
 def _device_of(node: Node) -> Device:

@@ -17,7 +17,7 @@ from fluidlite.base.errors import GradientError
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.compiler.policy import policy
-from fluidlite.compiler.selection.choice_cache import generation
+from fluidlite.compiler.selection.choice_cache import registry_versions
 from fluidlite.graph.value import Value, create, emit
 from fluidlite.nodes.devices import ValueType
 from fluidlite.nodes.image import RoutineImage
@@ -249,7 +249,7 @@ def current_stamp() -> tuple[Any, ...]:
 def check_stamp() -> bool:
     """Clear all caches if a kernel, operator or device was registered, or a preference set; return whether."""
     global _stamp
-    stamp = generation(), policy()
+    stamp = registry_versions(), policy()
     if stamp == _stamp:
         return False
     _stamp = stamp

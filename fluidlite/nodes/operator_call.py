@@ -7,10 +7,10 @@ from typing import Any
 
 from fluidlite import unique_name
 from fluidlite.base.errors import NodeError
-from fluidlite.base.fork import holds
+from fluidlite.base.fork import is_held
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.compiler.policy import policy
-from fluidlite.compiler.selection.choice_cache import generation
+from fluidlite.compiler.selection.choice_cache import registry_versions
 from fluidlite.memory.sharing import turn
 from fluidlite.nodes.devices import Device
 from fluidlite.nodes.routine import Routine
@@ -60,10 +60,10 @@ def run_operator(
     place = dev.known_place()
     names: list[tuple[str, int]] = [(slot, len(tensors)) for slot, tensors in inputs.items()]
     operands = [tensor for tensors in inputs.values() for tensor in tensors]
-    specs = tuple(tensor._known() for tensor in operands)
+    specs = tuple(tensor._required_spec() for tensor in operands)
     canonical = tuple(sorted((attrs or {}).items()))
     canonical = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in canonical)
-    key = (type, tuple(names), specs, canonical, place, generation(), policy())
+    key = (type, tuple(names), specs, canonical, place, registry_versions(), policy())
     routine, slots = _routines.get(key, lambda: _routine(type, names, specs, dict(attrs or {}), dev))
     context = get_context(place)
     written = [tensor for tensors in (outputs or {}).values() for tensor in tensors]
@@ -135,13 +135,13 @@ def total(dev: Device, parts: Sequence[PlacedTensor]) -> Tensor:
     """The sum of tensors of equal dims; also inside a run that holds the lock of the context."""
     place = dev.known_place()
     context = get_context(place)
-    if not holds(context.lock):
+    if not is_held(context.lock):
         (tensor,) = run_operator("sum", {"X": parts}, None, dev)["Out"]
         return tensor
-    return sum_of(dev, parts[0]._known(), len(parts)).run(context, parts, (dev,))[0]
+    return sum_of(dev, parts[0]._required_spec(), len(parts)).run(context, parts, (dev,))[0]
 
 
 def sum_of(dev: Device, spec: Spec, count: int) -> Routine:
     """The routine that adds ``count`` tensors of equal metadata."""
-    key = spec, count, id(dev.known_place()), generation(), policy()
+    key = spec, count, id(dev.known_place()), registry_versions(), policy()
     return _sums.get(key, lambda: _routine("sum", [("X", count)], (spec,) * count, {}, dev)[0])

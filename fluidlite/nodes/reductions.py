@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Union
 
 from fluidlite import graph as ng
-from fluidlite.graph.value import Value, emit, need_held
+from fluidlite.graph.value import Value, emit, check_representable
 from fluidlite.nodes.node import Node, is_number
 from fluidlite.nodes.node_program import Kind
 from fluidlite.nodes.operator_node import OperatorNode, binary, operator_node, unary
@@ -23,7 +23,7 @@ def _condition(value: Value) -> Value:
 
 
 def _mask(x: Value, mask: Value, number: float) -> Value:
-    need_held(number, x.dtype)
+    check_representable(number, x.dtype)
     attrs = {"shape": list(x.shape), "value": number, "dtype": x.dtype}
     filled = emit("fill_constant", {}, attrs, fixed=True, beside=x)
     return ng.where(ng.broadcast(_condition(mask), x.shape), x, filled)

@@ -8,14 +8,14 @@ from typing import Any
 
 from fluidlite.codegen.lower import typed_of
 from fluidlite.compiler.frame import Frame
-from fluidlite.compiler.instrumentation import observed, observers
-from fluidlite.compiler.interpreter import go_on, run_steps
+from fluidlite.compiler.instrumentation import is_observed, observers
+from fluidlite.compiler.interpreter import plan_next_stage, run_steps
 from fluidlite.compiler.ir.graph import Graph
-from fluidlite.compiler.kernel_runs import NO_RANDOM, prepare_step, relaid, take_arrays
+from fluidlite.compiler.kernel_runs import NO_RANDOM, prepare_step, with_spec, take_arrays
 from fluidlite.compiler.planning.plan import Launch, Output, Plan
 from fluidlite.compiler.planning.planner import plan_graph
 from fluidlite.compiler.policy import Policy, policy
-from fluidlite.compiler.run_errors import fail, raise_late
+from fluidlite.compiler.run_errors import fail, raise_deferred_errors
 from fluidlite.nodes.devices import Device
 from fluidlite.nodes.fallback import warn_of_fallback
 from fluidlite.nodes.image import RoutineImage, image_of
@@ -105,7 +105,7 @@ class Routine:
             return False
         step = self.steps[0]
         call = step.launch.call
-        for slot, input_slot in step.launch.choice.may_lie_on(call).items():
+        for slot, input_slot in step.launch.choice.aliasable_slots(call).items():
             if call.has(slot) and call.has(input_slot) and step.launch.choice.inplace:
                 out, position = call.index[slot] - len(step.ins), call.index[input_slot]
                 spec, _, fetched, _ = step.outs[out]
@@ -118,7 +118,7 @@ class Routine:
             return None
         launches = []
         for step in self.plan.steps:
-            if not isinstance(step, Launch) or step.choice.place != self.place or step.blind or step.writes_state:
+            if not isinstance(step, Launch) or step.choice.place != self.place or step.layout_agnostic or step.writes_state:
                 return None
             if not all(out.spec.known and not out.state for out in step.outs):
                 return None
@@ -205,7 +205,7 @@ class Routine:
             if fed._strides is not None:  # kernels take contiguous memory
                 tensors = [contiguous(each) for each in tensors]
                 break
-        if self.steps is None or observed():
+        if self.steps is None or is_observed():
             return self._run_by_steps(context, tensors, devs, draw)
         registers: list[Any] = [*tensors, *self.spare]
         step: Any = None
@@ -220,14 +220,14 @@ class Routine:
                 for spec, register, fetched, shares in step.outs:
                     tensor: Any
                     if fetched < -1:
-                        tensor = Tensor.on(devs[-2 - fetched], spec) if shares < 0 else relaid(operands[shares], spec)
+                        tensor = Tensor.on(devs[-2 - fetched], spec) if shares < 0 else with_spec(operands[shares], spec)
                         if shares < 0:
                             tensor.allocate(context)
                     elif fetched < 0:
-                        tensor = PlacedTensor.of(spec, context.place) if shares < 0 else relaid(operands[shares], spec)
+                        tensor = PlacedTensor.of(spec, context.place) if shares < 0 else with_spec(operands[shares], spec)
                     elif shares >= 0:
                         tensor = Tensor.on(devs[fetched], spec)
-                        tensor.share_data_with(relaid(operands[shares], spec))
+                        tensor.share_data_with(with_spec(operands[shares], spec))
                     elif over is not None and not fetched:
                         tensor = over
                     else:
@@ -270,9 +270,9 @@ class Routine:
         frame.contexts[context.place] = context
         run_steps(frame, observers())
         while frame.plan.pending is not None:
-            go_on(frame, frame.plan.pending)
+            plan_next_stage(frame, frame.plan.pending)
             run_steps(frame, observers())
-        raise_late(frame, [each for each in frame.contexts.values() if each.suspect])
+        raise_deferred_errors(frame, [each for each in frame.contexts.values() if each.may_have_error])
         results = []
         for (key, fetch_place), spec, dev in zip(self._fetch_keys, self.specs, devs, strict=True):
             tensor = frame.values[key]
@@ -316,7 +316,7 @@ def _views_of(plan: Plan) -> dict[str, str]:
     """The values that are views of another value, with that value."""
     views: dict[str, str] = {}
     for step in plan.steps:
-        if isinstance(step, Launch) and step.call.op.view is not None and not step.blind:
+        if isinstance(step, Launch) and step.call.op.view is not None and not step.layout_agnostic:
             call, (slot, input_slot) = step.call, step.call.op.view
             source = step.ins[call.index[input_slot]]
             if source is not None:

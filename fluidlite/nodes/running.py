@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fluidlite.compiler.run_errors import LateError
+from fluidlite.compiler.run_errors import DeferredIndexError
 from fluidlite.memory import sharing
 from fluidlite.memory.sharing import Use
 from fluidlite.nodes.node import Node
@@ -30,12 +30,12 @@ def locked_queues(contexts: Sequence[Context], tensors: Callable[[], Iterable[Te
                 ):
                     yield Use(allocation, context, False)
 
-    with sharing.held(contexts, uses):
+    with sharing.lock_contexts(contexts, uses):
         try:
             yield
         except BaseException:
             for context in contexts:
-                context.forget_late()
+                context.drop_deferred_errors()
             raise
 
 
@@ -50,7 +50,7 @@ def run_single(node: Node, run: Callable[[Context, int], None], tensors: Sequenc
 def raise_deferred(contexts: Iterable[Context], nodes: Sequence[Node]) -> None:
     """Raise the deferred error of an index out of range, if kernels recorded one, with its node."""
     for context in contexts:
-        if not context.suspect or context.nothing_late():
+        if not context.may_have_error or context.has_no_deferred_error():
             continue
         status: Any = context.begin_status()
         context.wait()
@@ -58,6 +58,6 @@ def raise_deferred(contexts: Iterable[Context], nodes: Sequence[Node]) -> None:
         if error is not None:
             index, value, bound = error
             node = nodes[index] if index < len(nodes) else "a node"
-            raise LateError(
+            raise DeferredIndexError(
                 f"{node}: index {value} is out of range; expected 0 to {bound - 1}\n  Found on {context.place}"
             )

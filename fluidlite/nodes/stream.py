@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from ctypes import memmove
 
-from fluidlite.compiler.instrumentation import observed
+from fluidlite.compiler.instrumentation import is_observed
 from fluidlite.memory.arena import arenas_in_use
 from fluidlite.nodes.image import RoutineImage
 from fluidlite.nodes.node import Node
@@ -23,7 +23,7 @@ NodeImages = tuple[RoutineImage, "RoutineImage | None"]
 
 def can_link(nodes: Sequence[Node], context: Context) -> bool:
     """Whether graphs can be linked on a place now."""
-    if nodes[-1].leaf or observed() or arenas_in_use():
+    if nodes[-1].leaf or is_observed() or arenas_in_use():
         return False
     return getattr(context.language, "run_images", None) is not None
 

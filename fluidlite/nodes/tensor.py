@@ -107,12 +107,12 @@ class Tensor(PlacedTensor):
         if not dev.precedence:
             super().allocate(context)
             return
-        spec = self.spec or self._known()
+        spec = self.spec or self._required_spec()
         allocation = self.allocation = dev.allocation(spec.nbytes, context)  # if this raises, nothing changes
         self.place = dev.place
         self._byte_offset = 0
         self._strides = None
-        self._array = allocation.kept_array(spec.uid)
+        self._array = allocation.cached_array(spec.uid)
 
     def resize(self, dims: Sequence[int]) -> Tensor:
         """Set the dims; memory is allocated on the next write, and reused while it is large enough."""
@@ -168,7 +168,7 @@ class Tensor(PlacedTensor):
         if isinstance(other, PlacedTensor) and usable:
             super().assign(other)
         elif isinstance(other, PlacedTensor):  # its memory was freed, so its contents are not read
-            new_tensor = self._sibling(other._known(), self.dev.known_place())
+            new_tensor = self._sibling(other._required_spec(), self.dev.known_place())
             copy_into(new_tensor, other)
             self._replace(lambda: new_tensor)
         else:
@@ -203,7 +203,7 @@ class Tensor(PlacedTensor):
         """
         target = as_device(dev)
         context = target.context()
-        copy = Tensor.on(target, self._known())
+        copy = Tensor.on(target, self._required_spec())
         copy.allocate(context)
         transfer(self._with_data(), context, copy)
         return copy

@@ -130,7 +130,7 @@ class Updater:
         batch, weights of equal metadata are updated 1, 2, 4, ... at a time.
         """
         weight_states = {weight._at: self._state_of(weight) for weight in weights}
-        specs = {weight._at: weight.value()._known().with_(lod=()) for weight in weights}
+        specs = {weight._at: weight.value()._required_spec().with_(lod=()) for weight in weights}
         weights.sort(key=lambda weight: (str(specs[weight._at]), weight_states[weight._at].number))
         key = (place, tuple(specs[weight._at] for weight in weights))
         chunks = [weights]

@@ -7,7 +7,7 @@ from typing import Any
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL
 from fluidlite.expr.declare import operator
-from fluidlite.operators.inference import Inferred, like
+from fluidlite.operators.inference import Inferred, spec_like
 from fluidlite.operators.scalar_op import unary
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -63,7 +63,7 @@ def assign_like(x: e.Tensor, like: e.Tensor) -> e.Tensor:
 def _infer_cast(call: Call) -> Inferred:
     if call.attr("in_dtype") not in (None, call.dtype("X")):
         call.fail_attr("in_dtype", f"{call.dtype('X')}, the dtype of X")
-    return {"Out": like(call.spec("X"), dtype=call.attr("out_dtype"))}
+    return {"Out": spec_like(call.spec("X"), dtype=call.attr("out_dtype"))}
 
 
 def _grad_cast(maker: Any) -> None:

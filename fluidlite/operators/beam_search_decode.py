@@ -118,7 +118,7 @@ def _run(frame: Any, op: Any) -> None:
         numbers = [number for hypotheses in by_source for hypothesis in hypotheses for number in hypothesis[part]]
         out = Tensor().set(np.asarray(numbers, like.numpy().dtype).reshape(-1, 1))
         out.set_lod([upper, lower])
-        if frame.wants(slot):
+        if frame.output_count(slot):
             frame.write(slot, [out])
 
 

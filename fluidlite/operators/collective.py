@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from fluidlite.base.dtypes import ALL, ALL_FLOATS
-from fluidlite.operators.inference import Inferred, like
+from fluidlite.operators.inference import Inferred, spec_like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Aliasing, Differentiation, Execution, Inference
@@ -27,7 +27,7 @@ _MEMBERS = Attr("nranks", "int", 1, minimum=1, doc="members of the ring")
 
 
 def _infer_same(call: Call) -> Inferred:
-    return {"Out": [like(spec) for spec in call.specs("X")]}
+    return {"Out": [spec_like(spec) for spec in call.specs("X")]}
 
 
 def _infer_bucket(call: Call) -> Inferred:
@@ -75,7 +75,7 @@ def _infer_gather(call: Call) -> Inferred:
     x = call.spec("X")
     call.need(x.rank >= 1, "X", "a rank of 1 or more: the members' rows follow each other")
     rows = x.dims[0]
-    return {"Out": like(x, (rows * call.attr("nranks") if rows >= 0 else -1, *x.dims[1:]))}
+    return {"Out": spec_like(x, (rows * call.attr("nranks") if rows >= 0 else -1, *x.dims[1:]))}
 
 
 def _infer_scatter(call: Call) -> Inferred:
@@ -84,7 +84,7 @@ def _infer_scatter(call: Call) -> Inferred:
     call.need(x.rank >= 1, "X", "a rank of 1 or more: its rows are scattered")
     rows = x.dims[0]
     call.need(rows < 0 or rows % members == 0, "X", f"rows that {members} members can share equally")
-    return {"Out": like(x, (rows // members if rows >= 0 else -1, *x.dims[1:]))}
+    return {"Out": spec_like(x, (rows // members if rows >= 0 else -1, *x.dims[1:]))}
 
 
 def _grad_by(type: str) -> Any:
@@ -124,7 +124,7 @@ register_op(
 register_op(
     "c_broadcast",
     Differentiation(no_gradient={"X": "its gradient is not defined; broadcast parameters, which are no results"}),
-    Inference(lambda call: {"Out": like(call.spec("X"))}),
+    Inference(lambda call: {"Out": spec_like(call.spec("X"))}),
     Aliasing(may={"Out": "X"}),
     Execution(effect=True, memory="a copy of X on the host, where the ring has several members"),
     inputs=("X",),
@@ -138,7 +138,7 @@ register_op(
 register_op(
     "c_sync_calc_stream",
     Differentiation(no_gradient={"X": "it only orders work"}),
-    Inference(lambda call: {"Out": like(call.spec("X"))}),
+    Inference(lambda call: {"Out": spec_like(call.spec("X"))}),
     Aliasing(may={"Out": "X"}),
     Execution(effect=True),
     inputs=("X",),

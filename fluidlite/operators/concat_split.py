@@ -10,18 +10,18 @@ from fluidlite.base.dtypes import ALL
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_gradient
-from fluidlite.geometry.numbers import Number, number_of, numbers_of
+from fluidlite.geometry.numbers import OptionalInt, number_of, numbers_of
 from fluidlite.operators.inference import (
     Inferred,
-    agree,
-    like,
+    dims_compatible,
+    spec_like,
     normal_axis,
 )
 from fluidlite.operators.operands import same_dtypes
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Slot, as_tensor, as_tensors
 from fluidlite.program.operator_options import Differentiation, Inference
-from fluidlite.tensor.lod import joined_lod
+from fluidlite.tensor.lod import concatenated_lod
 from fluidlite.tensor.tensor_spec import Spec
 
 # concat and split --------------------------------------------------------------------------------------------------
@@ -45,14 +45,14 @@ def _infer_concat(call: Call) -> Inferred:
     call.need(len(levels) == 1, "X", "as many LoD levels in each, for axis 0", do="give all of them sequences, or none")
     out, lods = inferred["Out"], [spec.lod for spec in specs]
     assert isinstance(out, Spec)
-    lod = joined_lod(lods) if all(lods) else ()  # some LoDs are still unknown
+    lod = concatenated_lod(lods) if all(lods) else ()  # some LoDs are still unknown
     return {"Out": out.with_(lod=lod, lod_level=specs[0].lod_level)}
 
 
 def _infer_concat_grad(call: Call) -> Inferred:
     specs = call.specs("X")
     if call.has("AxisTensor") and _axis(call, specs[0].rank) is None:
-        return {"X@GRAD": [like(spec) for spec in specs]}
+        return {"X@GRAD": [spec_like(spec) for spec in specs]}
     return infer_gradient(GRAD)(call)
 
 
@@ -108,11 +108,11 @@ def _sections(call: Call, axis: int, extent: int) -> list[int]:
     requested, declared = numbers_of(call, "sections") or (), call.attr("sections")
     if any(n is not None and n < -1 for n in requested) or requested.count(-1) > 1:
         call.fail_attr("sections", "sizes of 0 or more, at most one of them -1")
-    sections: list[Number] = list(requested)
+    sections: list[OptionalInt] = list(requested)
     if None in sections:  # the attribute gives an estimate until the tensors' values are known
         hints = declared if len(declared) == len(requested) else (-1,) * len(requested)
         estimates = [max(hint, -1) if n is None else n for n, hint in zip(sections, hints, strict=True)]
-        if -1 in estimates or agree(sum(estimates), extent):
+        if -1 in estimates or dims_compatible(sum(estimates), extent):
             return estimates
         return [-1 if n is None else n for n in sections]  # the estimate contradicts the size of X
     sizes = [n for n in sections if n is not None]
@@ -120,7 +120,7 @@ def _sections(call: Call, axis: int, extent: int) -> list[int]:
         return sizes
     if -1 in sizes:
         sizes[sizes.index(-1)] = extent - sum(n for n in sizes if n >= 0)
-    if not agree(sum(sizes), extent) or min(sizes) < 0:
+    if not dims_compatible(sum(sizes), extent) or min(sizes) < 0:
         call.fail_attr("sections", f"sizes that sum to {extent}, dim {axis} of X ({call.shown('X')})")
     return sizes
 
@@ -145,7 +145,7 @@ def _infer_split(call: Call) -> Inferred:
 
     def part(n: int) -> Spec:
         dims = (*x.dims[:axis], n, *x.dims[axis + 1 :])
-        return like(x, dims) if axis else Spec.of(dims, x.dtype)
+        return spec_like(x, dims) if axis else Spec.of(dims, x.dtype)
 
     return {"Out": [part(n) for n in sections]}
 

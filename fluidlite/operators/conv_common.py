@@ -9,7 +9,7 @@ from typing import Any
 from fluidlite import expr as e
 from fluidlite.base.errors import GradientError
 from fluidlite.expr.declare import gradient
-from fluidlite.expr.scalars import tensor_function
+from fluidlite.expr.scalars import function_of_scalar_rule
 from fluidlite.geometry.convolving import ACTIVATIONS, EPILOGUE, RELU_BEFORE
 from fluidlite.operators.conv_windows import ConvWindows
 from fluidlite.operators.windows import PADDING_ALGORITHM, channels_to_end, data_format
@@ -108,7 +108,7 @@ def with_activations(y: e.Tensor, attrs: Mapping[str, Any]) -> e.Tensor:
 
 def _activation(type: str, x: e.Tensor, **attrs: Any) -> e.Tensor:
     op = ops.get(type)
-    function = tensor_function(op)
+    function = function_of_scalar_rule(op)
     assert function is not None
     result: e.Tensor = function({"X": (x,)}, {**{a.name: a.default for a in op.attrs}, **attrs})["Out"]
     return result

@@ -16,7 +16,7 @@ from fluidlite.operators.inference import Inferred, number_fits, size
 from fluidlite.operators.math.fill import fill_number
 from fluidlite.operators.scalar_op import Elementwise, unary
 from fluidlite.operators.sequence_rows import sequence_count
-from fluidlite.program.op_call import Call, standing_for
+from fluidlite.program.op_call import Call, slot_of_attribute
 from fluidlite.program.opdef import Attr, Slot, as_tensor, as_tensors
 from fluidlite.program.operator_options import Differentiation, Inference
 from fluidlite.program.registry import register_op
@@ -30,7 +30,7 @@ _DTYPE = Attr("dtype", "dtype", "float32", doc="dtype of Out")
 
 def shape_of(call: Call) -> tuple[int, ...]:
     """Return the dims that tensors or the attribute give; -1 where a tensor's value is unknown."""
-    dims, slot = numbers_of(call, "shape"), standing_for(call, "shape")
+    dims, slot = numbers_of(call, "shape"), slot_of_attribute(call, "shape")
     if dims is None or len(dims) > MAX_RANK:
         call.fail_attr("shape", f"a known number of dims, {MAX_RANK} at most")
     if slot is None and any(d is not None and d < 0 for d in dims):

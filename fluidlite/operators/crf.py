@@ -9,11 +9,11 @@ from __future__ import annotations
 from fluidlite.base.dtypes import FLOATS, INTS
 from fluidlite.operators.inference import (
     Inferred,
-    agree,
-    all_agree,
+    dims_compatible,
+    all_dims_compatible,
     grad_like,
     grad_outputs,
-    like,
+    spec_like,
     same_dtype,
 )
 from fluidlite.operators.ragged import need_lengths
@@ -43,17 +43,17 @@ def _check(call: Call) -> None:
         need_lod(call, "Emission")
     same_dtype(call, "Transition", "Emission")
     tags = emission.dims[-1]
-    if len(transition) != 2 or (tags >= 0 and not all_agree(transition, (tags + 2, tags))):
+    if len(transition) != 2 or (tags >= 0 and not all_dims_compatible(transition, (tags + 2, tags))):
         call.fail("Transition", f"[tags + 2, tags] for the {tags} tags of Emission")
     if call.has("Label"):
         label = call.dims("Label")
         if padded:
-            fits = len(label) in (2, 3) and all_agree(label[:2], emission.dims[:2])
-            fits = fits and all(agree(d, 1) for d in label[2:])
+            fits = len(label) in (2, 3) and all_dims_compatible(label[:2], emission.dims[:2])
+            fits = fits and all(dims_compatible(d, 1) for d in label[2:])
             call.need(fits, "Label", f"{[*emission.dims[:2], 1]}, a tag for each step of Emission")
             return
-        call.need(len(label) == 2 and agree(label[1], 1), "Label", "[steps, 1]")
-        if not agree(label[0], emission.dims[0]):
+        call.need(len(label) == 2 and dims_compatible(label[1], 1), "Label", "[steps, 1]")
+        if not dims_compatible(label[0], emission.dims[0]):
             call.fail("Label", f"{[emission.dims[0], 1]}, a tag for each step of Emission")
         lod = call.lod("Label")
         if lod and emission.lod and lod[-1] != emission.lod[-1]:
@@ -135,7 +135,7 @@ def _infer_decoding(call: Call) -> Inferred:
     emission = call.spec("Emission")
     if call.has("Length"):
         return {"ViterbiPath": Spec.of(emission.dims[:2], "int64")}
-    return {"ViterbiPath": like(emission, (emission.dims[0], 1), "int64")}
+    return {"ViterbiPath": spec_like(emission, (emission.dims[0], 1), "int64")}
 
 
 register_op(

@@ -9,15 +9,15 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.derivatives import derivatives
-from fluidlite.geometry.numbers import Number, numbers_of
+from fluidlite.geometry.numbers import OptionalInt, numbers_of
 from fluidlite.operators.inference import Inferred, grad_like
-from fluidlite.program.op_call import Call, standing_for
+from fluidlite.program.op_call import Call, slot_of_attribute
 from fluidlite.program.opdef import Attr, Slot, as_tensor, as_tensors
 from fluidlite.program.operator_options import Inference
 from fluidlite.tensor.tensor_spec import Dims, Spec
 
 
-def _numbers_per_dim(call: Call, attr: str) -> Sequence[Number]:
+def _numbers_per_dim(call: Call, attr: str) -> Sequence[OptionalInt]:
     """Return one number for each dim of X; None where it is unknown."""
     rank, numbers = call.spec("X").rank, numbers_of(call, attr)
     if numbers is None:
@@ -27,12 +27,12 @@ def _numbers_per_dim(call: Call, attr: str) -> Sequence[Number]:
     return numbers
 
 
-def _block_dims(call: Call, shape: Sequence[Number]) -> Dims:
+def _block_dims(call: Call, shape: Sequence[OptionalInt]) -> Dims:
     """Return the dims of the block; refuse one that is not within X."""
     offsets = _numbers_per_dim(call, "offsets")
 
     def refuse(i: int, at_least: int, expected: str) -> NoReturn:
-        if standing_for(call, "offsets"):
+        if slot_of_attribute(call, "offsets"):
             call.fail_attr("offsets", f"{expected} for dim {i}")
         call.fail("X", f"{at_least} elements or more in dim {i}, from {offsets[i]} on")
 
@@ -73,7 +73,7 @@ def _infer_crop(call: Call) -> Inferred:
         if call.has("Y"):
             call.fail("Y", f"rank {call.spec('X').rank}, as X")
         call.fail_attr("shape", f"{call.spec('X').rank} dims, as X ({call.shown('X')}) has")
-    requested: Sequence[Number] = [None if d < 0 else d for d in shape] if call.has("Y") else shape
+    requested: Sequence[OptionalInt] = [None if d < 0 else d for d in shape] if call.has("Y") else shape
     return {"Out": Spec.of(_block_dims(call, requested), call.dtype("X"))}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from fluidlite.base.dtypes import INTS
-from fluidlite.operators.inference import Inferred, all_agree
+from fluidlite.operators.inference import Inferred, all_dims_compatible
 from fluidlite.operators.ragged import need_lengths, need_scalar_rows
 from fluidlite.operators.sequence_rows import sequence_count, spec_with_lod
 from fluidlite.program.op_call import Call
@@ -32,7 +32,7 @@ def _infer(call: Call) -> Inferred:
     if not call.has("Values"):
         call.fail("Values", "Input itself, where it has LoD: its tokens say the LoD of Output")
     values = call.spec("Values")
-    call.need(all_agree(values.dims, x.dims) and values.dtype == x.dtype, "Values", "Input itself")
+    call.need(all_dims_compatible(values.dims, x.dims) and values.dtype == x.dtype, "Values", "Input itself")
     tokens = call.value("Values")
     dims = (sequence_count(x), 1)
     if tokens is None or not x.lod:

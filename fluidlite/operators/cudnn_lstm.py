@@ -69,7 +69,7 @@ _ORDER = (2, 0, 1, 3)
 """Positions of the candidate, input, forget and output gate in W."""
 
 
-def reserved(num_layers: int, directions: int) -> int:
+def reserve_count(num_layers: int, directions: int) -> int:
     """Number of tensors in Reserve."""
     return 3 * num_layers * directions + num_layers - 1
 

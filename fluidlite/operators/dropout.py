@@ -6,7 +6,7 @@ from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr import cast, uniform, where
-from fluidlite.operators.inference import Inferred, like, one_number
+from fluidlite.operators.inference import Inferred, spec_like, one_number
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -52,7 +52,7 @@ def _dropout_grad(mask: Any, dout: Any, *, dropout_prob: Any, is_test: bool, dro
 def _infer(call: Call) -> Inferred:
     x = call.spec("X")
     one_number(call, "Seed")
-    return {"Out": like(x), "Mask": like(x, dtype="uint8")}
+    return {"Out": spec_like(x), "Mask": spec_like(x, dtype="uint8")}
 
 
 scalar_op(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluidlite.base.dtypes import INTS
-from fluidlite.operators.inference import Inferred, agree, same_dtype
+from fluidlite.operators.inference import Inferred, dims_compatible, same_dtype
 from fluidlite.operators.ragged import need_lengths, need_scalar_rows, same_count
 from fluidlite.operators.sequence_rows import sequence_count
 from fluidlite.program.op_call import Call
@@ -22,7 +22,7 @@ def _infer(call: Call) -> Inferred:
         counts = []
         for slot in ("Hyps", "Refs"):
             spec = call.spec(slot)
-            is_padded = spec.rank in (2, 3) and all(agree(d, 1) for d in spec.dims[2:])
+            is_padded = spec.rank in (2, 3) and all(dims_compatible(d, 1) for d in spec.dims[2:])
             call.need(is_padded, slot, "[batch, longest]: padded sequences")
             need_lengths(call, f"{slot}Length", slot, spec.dims[0])
             counts.append(spec.dims[0])

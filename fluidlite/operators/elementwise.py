@@ -13,7 +13,7 @@ from fluidlite.base.dtypes import ALL_FLOATS, ALL_INTS, INTS
 from fluidlite.expr import floor, floordiv, maximum, minimum, mod, pow_, rem, where
 from fluidlite.expr.derivative_rules import exponent_slope, power_slope
 from fluidlite.operators.assign_cast import copy_back
-from fluidlite.operators.inference import Inferred, like, number_fits, one_number
+from fluidlite.operators.inference import Inferred, spec_like, number_fits, one_number
 from fluidlite.operators.scalar_op import SUM_MEMORY, Elementwise, binary, scalar_op, unary
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -150,7 +150,7 @@ def _infer_scale(call: Call) -> Inferred:
     one_number(call, "ScaleTensor", like="X")
     for name in ("bias",) if call.has("ScaleTensor") else ("scale", "bias"):
         number_fits(call, name, call.dtype("X"))
-    return {"Out": like(call.spec("X"))}
+    return {"Out": spec_like(call.spec("X"))}
 
 
 def _scale_grad(maker: Any) -> None:
@@ -162,7 +162,7 @@ def _scale_grad(maker: Any) -> None:
 
 def _infer_increment(call: Call) -> Inferred:
     number_fits(call, "step", call.dtype("X"))
-    return {"Out": like(call.spec("X"))}
+    return {"Out": spec_like(call.spec("X"))}
 
 
 unary(

@@ -7,7 +7,7 @@ from fluidlite.base.dtypes import ALL
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.geometry.numbers import numbers_of
-from fluidlite.operators.inference import Inferred, like, without_lod
+from fluidlite.operators.inference import Inferred, spec_like, without_lod
 from fluidlite.operators.operands import same_dtypes
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot, as_tensor, as_tensors
@@ -30,7 +30,7 @@ def _infer_expand(call: Call) -> Inferred:
     for d, n, hint in zip(x.dims, times, hints, strict=True):
         n = hint if n is None else n  # the attribute gives an estimate until the tensor's value is known
         dims.append(d * n if d >= 0 and n >= 1 else -1)
-    return {"Out": like(x, dims) if dims[:1] == list(x.dims[:1]) else Spec.of(dims, x.dtype)}
+    return {"Out": spec_like(x, dims) if dims[:1] == list(x.dims[:1]) else Spec.of(dims, x.dtype)}
 
 
 def _tiled(x: e.Tensor) -> e.Tensor:
@@ -98,7 +98,7 @@ def _infer_expand_as(call: Call) -> Inferred:
     for i, (d, n) in enumerate(zip(x.dims, target, strict=True)):
         if d >= 0 and n >= 0 and (n % d if d else n):
             call.fail("target_tensor", f"a multiple of {d} in dim {i}, for X is {call.shown('X')}")
-    return {"Out": like(x, target) if target[:1] == x.dims[:1] else Spec.of(target, x.dtype)}
+    return {"Out": spec_like(x, target) if target[:1] == x.dims[:1] else Spec.of(target, x.dtype)}
 
 
 @operator(

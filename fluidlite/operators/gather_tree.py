@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluidlite.base.dtypes import INTS
-from fluidlite.operators.inference import Inferred, all_agree, like, merged_dims, same_dtype
+from fluidlite.operators.inference import Inferred, all_dims_compatible, spec_like, merged_dims, same_dtype
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Slot
 from fluidlite.program.operator_options import Inference
@@ -14,9 +14,9 @@ def _infer(call: Call) -> Inferred:
     ids, parents = call.spec("Ids"), call.dims("Parents")
     call.need(ids.rank == 3, "Ids", "a rank of 3: steps, batch and beams")
     same_dtype(call, "Parents", "Ids")
-    if not all_agree(ids.dims, parents):
+    if not all_dims_compatible(ids.dims, parents):
         call.fail("Parents", f"{list(ids.dims)}, the dims of Ids")
-    return {"Out": like(ids, merged_dims(ids.dims, parents))}
+    return {"Out": spec_like(ids, merged_dims(ids.dims, parents))}
 
 
 register_op(

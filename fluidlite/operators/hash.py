@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluidlite.base.dtypes import INTS
-from fluidlite.operators.inference import Inferred, like
+from fluidlite.operators.inference import Inferred, spec_like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
 from fluidlite.program.operator_options import Execution, Inference
@@ -15,7 +15,7 @@ def _infer_hash(call: Call) -> Inferred:
     call.need(x.rank == 2, "X", "[rows, width]: each row is hashed")
     if x.dtype == "int32" and call.attr("mod_by") > 2**31:
         call.fail_attr("mod_by", "at most 2 ** 31: Out is int32, as X")
-    return {"Out": like(x, (x.dims[0], call.attr("num_hash"), 1))}
+    return {"Out": spec_like(x, (x.dims[0], call.attr("num_hash"), 1))}
 
 
 register_op(

@@ -8,7 +8,7 @@ from math import isfinite, prod
 from fluidlite.base.dtypes import integer_limits, is_float
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Infer, Slot
-from fluidlite.tensor.tensor_spec import Dims, Spec, agree as agree, all_agree as all_agree, specs_of
+from fluidlite.tensor.tensor_spec import Dims, Spec, dims_compatible as dims_compatible, all_dims_compatible as all_dims_compatible, specs_of
 
 Inferred = Mapping[str, "Spec | Sequence[Spec]"]
 
@@ -23,7 +23,7 @@ def merged_dims(a: Sequence[int], b: Sequence[int]) -> Dims:
     return tuple(y if x < 0 else x for x, y in zip(a, b, strict=True))
 
 
-def like(spec: Spec, dims: Sequence[int] | None = None, dtype: str | None = None) -> Spec:
+def spec_like(spec: Spec, dims: Sequence[int] | None = None, dtype: str | None = None) -> Spec:
     """Return a spec with the LoD of ``spec`` (Fluid's ShareLoD), and with its dims and dtype by default."""
     return Spec.of(
         spec.dims if dims is None else dims,
@@ -76,7 +76,7 @@ def grad_like(*names: str) -> Callable[[Call], Inferred]:
         for slot in call.ins:
             if slot.endswith(GRAD) and is_float(call.dtype(slot)):
                 same_dtype(call, slot, names[0])
-        return {name + GRAD: like(call.spec(name)) for name in names}
+        return {name + GRAD: spec_like(call.spec(name)) for name in names}
 
     return infer
 

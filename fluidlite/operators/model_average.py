@@ -6,7 +6,7 @@ from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr import cast, logical_and, minimum, mod, where
-from fluidlite.operators.inference import Inferred, all_agree, like, same_dtype
+from fluidlite.operators.inference import Inferred, all_dims_compatible, spec_like, same_dtype
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
@@ -27,7 +27,7 @@ _ALIAS = {slot.replace("in_", "out_", 1): slot for slot in (*_SUMS, *_NUMBERS)}
 def _infer_average(call: Call) -> Inferred:
     for slot in _SUMS:
         same_dtype(call, slot, "param")
-        if not all_agree(call.dims(slot), call.dims("param")):
+        if not all_dims_compatible(call.dims(slot), call.dims("param")):
             call.fail(slot, f"{list(call.dims('param'))}, the dims of param")
     for slot in _NUMBERS:
         if call.dtype(slot) != "int64":
@@ -35,7 +35,7 @@ def _infer_average(call: Call) -> Inferred:
         call.need(all(d in (1, -1) for d in call.dims(slot)), slot, "one number, [1]")
     if call.attr("min_average_window") > call.attr("max_average_window"):
         call.fail_attr("min_average_window", f"at most max_average_window = {call.attr('max_average_window')}")
-    return {out: like(call.spec(slot)) for out, slot in _ALIAS.items()}
+    return {out: spec_like(call.spec(slot)) for out, slot in _ALIAS.items()}
 
 
 def _average(
@@ -92,12 +92,12 @@ _LOOKAHEAD = {"FastOut": "Fast", "SlowOut": "Slow"}
 
 def _infer_lookahead(call: Call) -> Inferred:
     same_dtype(call, "Slow", "Fast")
-    if not all_agree(call.dims("Slow"), call.dims("Fast")):
+    if not all_dims_compatible(call.dims("Slow"), call.dims("Fast")):
         call.fail("Slow", f"{list(call.dims('Fast'))}, the dims of Fast")
     if call.dtype("Step") not in ("int32", "int64"):
         call.fail_dtype("Step", ("int32", "int64"))
     call.need(all(d in (1, -1) for d in call.dims("Step")), "Step", "one number, [1]")
-    return {out: like(call.spec(slot)) for out, slot in _LOOKAHEAD.items()}
+    return {out: spec_like(call.spec(slot)) for out, slot in _LOOKAHEAD.items()}
 
 
 def _lookahead(fast: Any, slow: Any, step: Any, *, alpha: float, k: int) -> Any:

@@ -7,7 +7,7 @@ import math
 from fluidlite import expr as e
 from fluidlite.base.dtypes import FLOATS, INTS
 from fluidlite.expr.declare import operator
-from fluidlite.operators.inference import Inferred, agree
+from fluidlite.operators.inference import Inferred, dims_compatible
 from fluidlite.operators.operands import column
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -30,7 +30,7 @@ def _infer_sample(call: Call) -> Inferred:
     if custom:
         classes = call.attr("num_total_classes")
         dims = call.dims("Probs")
-        call.need(len(dims) == 1 and agree(dims[0], classes), "Probs", f"[{classes}], a probability for each class")
+        call.need(len(dims) == 1 and dims_compatible(dims[0], classes), "Probs", f"[{classes}], a probability for each class")
     return {"Out": Spec.of((call.dims("Like")[0], call.attr("num")), "int64")}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS, compute_dtype
-from fluidlite.operators.inference import Inferred, all_agree, like, same_dtype
+from fluidlite.operators.inference import Inferred, all_dims_compatible, spec_like, same_dtype
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, OpDef, Slot
@@ -61,11 +61,11 @@ def update_infer(outputs: Mapping[str, str], check: Callable[[Call], None] | Non
                 same_dtype(call, slot, "Param")
             if slot in SCALARS:
                 call.need(all(d in (1, -1) for d in call.dims(slot)), slot, "one number, [1]")
-            elif not all_agree(call.dims(slot), call.dims("Param")):
+            elif not all_dims_compatible(call.dims(slot), call.dims("Param")):
                 call.fail(slot, f"{list(call.dims('Param'))}, the dims of Param")
         for output, slot in outputs.items():
             if call.has(output) and not call.has(slot):
                 call.fail(slot, f"the variable that {output} updates")
-        return {output: like(call.spec(slot)) for output, slot in outputs.items() if call.has(slot)}
+        return {output: spec_like(call.spec(slot)) for output, slot in outputs.items() if call.has(slot)}
 
     return infer

@@ -10,7 +10,7 @@ from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_gradient
 from fluidlite.geometry.numbers import numbers_of
-from fluidlite.operators.inference import Inferred, grad_like, like, number_fits
+from fluidlite.operators.inference import Inferred, grad_like, spec_like, number_fits
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Infer, Slot, as_tensor
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -96,7 +96,7 @@ def _infer_pad2d(call: Call) -> Inferred:
         number_fits(call, "pad_value", call.dtype("X"))
         first = 2 if call.attr("data_format") == "NCHW" else 1
         dims = [-1 if i in (first, first + 1) else d for i, d in enumerate(call.dims("X"))]
-        return {"Out": like(call.spec("X"), dims)}
+        return {"Out": spec_like(call.spec("X"), dims)}
     return _infer_pad("X")(call)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, ALL_FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.operators.inference import Inferred, like
+from fluidlite.operators.inference import Inferred, spec_like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -127,7 +127,7 @@ def _infer_shift(slot: str, target: str) -> Callable[[Call], Inferred]:
             call.fail_attr("seg_num", expected)
         if not 0 < call.attr("shift_ratio") < 0.5:
             call.fail_attr("shift_ratio", "a number between 0 and 0.5")
-        return {target: like(call.spec(slot))}
+        return {target: spec_like(call.spec(slot))}
 
     return infer
 

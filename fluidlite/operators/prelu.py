@@ -8,31 +8,31 @@ from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr import where
-from fluidlite.operators.inference import Inferred, agree, like, same_dtype, size
+from fluidlite.operators.inference import Inferred, dims_compatible, spec_like, same_dtype, size
 from fluidlite.operators.scalar_op import SUM_MEMORY, Elementwise, scalar_op
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
 from fluidlite.program.operator_options import Aliasing, Differentiation, Inference
-from fluidlite.program.rules import Operands
+from fluidlite.program.rules import ElementwiseOperands
 
 
 def _infer(call: Call) -> Inferred:
     x, alpha, mode = call.dims("X"), call.dims("Alpha"), call.attr("mode")
     same_dtype(call, "Alpha", "X")
-    if mode == "all" and not agree(size(alpha), 1):
+    if mode == "all" and not dims_compatible(size(alpha), 1):
         call.fail("Alpha", "one element, since mode is 'all'")
     if mode == "channel":
         call.need(len(x) >= 2, "X", "[rows, channels, ...], since mode is 'channel'")
-        if not agree(size(alpha), x[1]):
+        if not dims_compatible(size(alpha), x[1]):
             call.fail("Alpha", f"{x[1]} elements, one for each channel of X ({call.shown('X')})")
     if mode == "element":
         call.need(len(x) >= 1, "X", "rank 1 or more, since mode is 'element'")
-        if not (agree(size(alpha), size(x)) or agree(size(alpha), size(x[1:]))):
+        if not (dims_compatible(size(alpha), size(x)) or dims_compatible(size(alpha), size(x[1:]))):
             call.fail("Alpha", f"an element for each of X ({call.shown('X')}), or for each of one of its rows")
-    return {"Out": like(call.spec("X"))}
+    return {"Out": spec_like(call.spec("X"))}
 
 
-def _broadcast_dims(operands: Operands) -> Mapping[str, tuple[Any, ...]]:
+def _broadcast_dims(operands: ElementwiseOperands) -> Mapping[str, tuple[Any, ...]]:
     """Dims of Alpha that broadcast with X; Fluid only checks its number of elements."""
     mode, x = operands.attr("mode"), operands.dims("X")
     if mode == "all":

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from fluidlite.operators.inference import Inferred, like
+from fluidlite.operators.inference import Inferred, spec_like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
@@ -20,12 +20,12 @@ _print_counts: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
 
 
 def _infer(call: Call) -> Inferred:
-    return {"Out": like(call.spec("In"))}
+    return {"Out": spec_like(call.spec("In"))}
 
 
 def _run(frame: Any, op: Any) -> None:
     (tensor,) = frame.read("In")
-    if frame.wants("Out"):
+    if frame.output_count("Out"):
         frame.write("Out", [tensor])
     attr, counts = op.attrs, _print_counts.setdefault(frame.program, {})
     if attr["print_phase"] not in ("BOTH", "FORWARD" if attr["is_forward"] else "BACKWARD"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluidlite.base.dtypes import INTS
-from fluidlite.operators.inference import agree
+from fluidlite.operators.inference import dims_compatible
 from fluidlite.operators.sequence_rows import need_lod
 from fluidlite.program.op_call import Call
 from fluidlite.tensor.tensor_spec import Spec
@@ -19,7 +19,7 @@ def need_lengths(call: Call, slot: str, sequences_slot: str, batch: int) -> None
 def need_each(call: Call, slot: str, count: int, description: str) -> None:
     """Refuse an input that is not [count] or [count, 1]; ``description`` names its contents."""
     dims = call.dims(slot)
-    fits = len(dims) in (1, 2) and agree(dims[0], count) and all(agree(d, 1) for d in dims[1:])
+    fits = len(dims) in (1, 2) and dims_compatible(dims[0], count) and all(dims_compatible(d, 1) for d in dims[1:])
     call.need(fits, slot, f"[{count}] or [{count}, 1]: {description}")
 
 
@@ -33,12 +33,12 @@ def need_one_level(call: Call, slot: str) -> Spec:
 def need_scalar_rows(call: Call, slot: str) -> Spec:
     """The metadata of an input with one level of LoD and one number in each row."""
     spec = need_one_level(call, slot)
-    call.need(spec.rank in (1, 2) and all(agree(d, 1) for d in spec.dims[1:]), slot, "a number a row, as [rows, 1]")
+    call.need(spec.rank in (1, 2) and all(dims_compatible(d, 1) for d in spec.dims[1:]), slot, "a number a row, as [rows, 1]")
     return spec
 
 
 def same_count(call: Call, slot: str, count: int, other: str, expected: int) -> int:
     """The common number of sequences of two inputs; raises ShapeError if they differ."""
-    if not agree(count, expected):
+    if not dims_compatible(count, expected):
         call.fail(slot, f"{expected} sequences, as many as {other} has")
     return expected if count < 0 else count

@@ -12,7 +12,7 @@ from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.codegen.philox import CENTRAL
 from fluidlite.expr import cast, erf, floor, gaussian, log, mod, uniform
 from fluidlite.operators.creation import LIKE_ATTRS, SHAPE, infer_like, infer_shape
-from fluidlite.operators.inference import Inferred, like, number_fits, size
+from fluidlite.operators.inference import Inferred, spec_like, number_fits, size
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, OpDef, Slot
@@ -239,7 +239,7 @@ def _infer_sampling_id(call: Call) -> Inferred:
     call.need(x.rank == 2 and x.dims[1] != 0, "X", "[rows, classes]: a distribution a row")
     if not call.attr("min") < call.attr("max"):
         call.fail_attr("min", f"less than max, which is {call.attr('max')}")
-    return {"Out": like(x, x.dims[:1], "int64")}
+    return {"Out": spec_like(x, x.dims[:1], "int64")}
 
 
 register_op(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fluidlite import expr as e
-from fluidlite.operators.inference import all_agree, same_dtype
+from fluidlite.operators.inference import all_dims_compatible, same_dtype
 from fluidlite.operators.sequence_rows import sequence_count
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
@@ -45,7 +45,7 @@ def need_dims(call: Call, slot: str, dims: tuple[int, ...], meaning: str) -> Non
     if not call.has(slot):
         return
     same_dtype(call, slot, "Input")
-    if not all_agree(call.dims(slot), dims):
+    if not all_dims_compatible(call.dims(slot), dims):
         call.fail(slot, f"{list(dims)}, {meaning}")
 
 

@@ -9,7 +9,7 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import operator
-from fluidlite.operators.inference import Inferred, like
+from fluidlite.operators.inference import Inferred, spec_like
 from fluidlite.operators.operands import same_dtypes
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -139,7 +139,7 @@ _reduction(
 def _infer_sum(call: Call) -> Inferred:
     """As in Fluid, Out has the LoD of the first tensor."""
     (out,) = specs_of(infer(call)["Out"])
-    return {"Out": like(call.spec("X"), out.dims)}
+    return {"Out": spec_like(call.spec("X"), out.dims)}
 
 
 def _grad_sum(maker: Any) -> None:

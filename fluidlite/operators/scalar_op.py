@@ -27,7 +27,7 @@ from fluidlite.program.operator_options import (
     Registration,
 )
 from fluidlite.program.registry import declared_at, register_op
-from fluidlite.program.rules import GradRule, Operands, ScalarRule
+from fluidlite.program.rules import GradRule, ElementwiseOperands, ScalarRule
 from fluidlite.tensor.tensor_spec import Spec
 
 Function = Callable[..., Any]
@@ -57,7 +57,7 @@ class Elementwise:
     grad_attrs: Iterable[Attr] | None = None
     differentiable: tuple[str, ...] | None = None
     broadcasts: bool = False
-    placed: Callable[[Operands], Mapping[str, tuple[Any, ...]]] | None = None
+    placed: Callable[[ElementwiseOperands], Mapping[str, tuple[Any, ...]]] | None = None
 
 
 def scalar_op(
@@ -211,7 +211,7 @@ def _register_grad(
     rule: GradRule,
     function: Function,
     attrs: tuple[Attr, ...],
-    placed: Callable[[Operands], Mapping[str, tuple[Any, ...]]] | None,
+    placed: Callable[[ElementwiseOperands], Mapping[str, tuple[Any, ...]]] | None,
     memory: str,
 ) -> None:
     names = {name.rstrip("_") for name in parameters(function)[0]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import operator
-from fluidlite.operators.inference import Inferred, like, same_dtype
+from fluidlite.operators.inference import Inferred, spec_like, same_dtype
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Aliasing, Differentiation, Inference
@@ -137,7 +137,7 @@ def _infer_set_rows(call: Call) -> Inferred:
     agree = len(values) == x.rank and all(a == b or -1 in (a, b) for a, b in zip(values, value_dims, strict=True))
     call.need(agree, "Values", f"{list(value_dims)}: a row of X for each of Rows")
     same_dtype(call, "Values", "X")
-    return {"Out": like(x)}
+    return {"Out": spec_like(x)}
 
 
 register_op(

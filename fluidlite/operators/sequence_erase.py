@@ -7,7 +7,7 @@ from itertools import accumulate
 from fluidlite import expr as e
 from fluidlite.base.dtypes import INTS
 from fluidlite.expr.declare import operator
-from fluidlite.operators.inference import Inferred, all_agree
+from fluidlite.operators.inference import Inferred, all_dims_compatible
 from fluidlite.operators.ragged import need_scalar_rows
 from fluidlite.operators.sequence_rows import spec_with_lod
 from fluidlite.program.op_call import Call
@@ -18,7 +18,7 @@ from fluidlite.program.operator_options import Inference
 def _infer_erase(call: Call) -> Inferred:
     x = need_scalar_rows(call, "X")
     values = call.spec("Values")
-    call.need(all_agree(values.dims, x.dims) and values.dtype == x.dtype, "Values", "X itself")
+    call.need(all_dims_compatible(values.dims, x.dims) and values.dtype == x.dtype, "Values", "X itself")
     numbers = call.value("Values")
     if numbers is None or not x.lod:
         return {"Out": spec_with_lod((-1, *x.dims[1:]), x, (), 1)}

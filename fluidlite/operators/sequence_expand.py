@@ -8,7 +8,7 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
-from fluidlite.operators.inference import Inferred, agree
+from fluidlite.operators.inference import Inferred, dims_compatible
 from fluidlite.operators.ragged import need_one_level
 from fluidlite.operators.sequence_rows import like_x, need_lod, rows_of, sequence_count, spec_with_lod
 from fluidlite.program.op_call import Call
@@ -87,7 +87,7 @@ def _infer_expand_as(call: Call) -> Inferred:
     if not y.lod:
         return {"Out": spec_with_lod((-1, *x.dims[1:]), x, (), 1)}
     count = len(y.lod[0]) - 1
-    call.need(agree(x.dims[0], count), "X", f"{count} rows: Y has as many sequences")
+    call.need(dims_compatible(x.dims[0], count), "X", f"{count} rows: Y has as many sequences")
     return {"Out": spec_with_lod((y.lod[0][-1], *x.dims[1:]), x, y.lod, 1)}
 
 

@@ -8,7 +8,7 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
-from fluidlite.operators.inference import Inferred, agree, all_agree
+from fluidlite.operators.inference import Inferred, dims_compatible, all_dims_compatible
 from fluidlite.operators.ragged import need_each, need_one_level, need_scalar_rows
 from fluidlite.operators.sequence_rows import (
     SegmentRows,
@@ -33,7 +33,7 @@ def _infer_concat(call: Call) -> Inferred:
     first = specs[0]
     for spec in specs:
         call.need(spec.lod_level == 1, "X", "one level of LoD in each")
-        call.need(all_agree(spec.dims[1:], first.dims[1:]), "X", "rows of the same dims in each")
+        call.need(all_dims_compatible(spec.dims[1:], first.dims[1:]), "X", "rows of the same dims in each")
         if spec.dtype != first.dtype:
             call.fail_dtype("X", "of one dtype in each")
         if spec.lod and first.lod and len(spec.lod[0]) != len(first.lod[0]):
@@ -149,7 +149,7 @@ def _infer_scatter(call: Call) -> Inferred:
         call.fail_dtype("Updates", f"{x.dtype}, the dtype of X")
     if ids.lod and updates.lod and ids.lod != updates.lod:
         call.fail("Updates", f"the LoD of Ids, {ids.lod}")
-    call.need(agree(x.dims[0], sequence_count(ids)), "X", f"{sequence_count(ids)} rows: Ids has as many sequences")
+    call.need(dims_compatible(x.dims[0], sequence_count(ids)), "X", f"{sequence_count(ids)} rows: Ids has as many sequences")
     return {"Out": Spec.of(x.dims, x.dtype, lod=x.lod, lod_level=x.lod_level)}
 
 

@@ -10,7 +10,7 @@ from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.geometry.numbers import number_of
-from fluidlite.operators.inference import Inferred, agree
+from fluidlite.operators.inference import Inferred, dims_compatible
 from fluidlite.operators.sequence_rows import SegmentRows, need_lod, need_sequences, rows_of, spec_with_lod, starts_of
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot, as_tensor
@@ -90,8 +90,8 @@ def sequence_pad_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
 def _infer_unpad(call: Call) -> Inferred:
     x, length = call.spec("X"), call.dims("Length")
     call.need(x.rank >= 2, "X", "[sequences, steps, ...]")
-    call.need(len(length) in (1, 2) and all(agree(d, 1) for d in length[1:]), "Length", "[sequences]")
-    call.need(agree(length[0], x.dims[0]), "Length", f"{x.dims[0]} numbers: X has as many sequences")
+    call.need(len(length) in (1, 2) and all(dims_compatible(d, 1) for d in length[1:]), "Length", "[sequences]")
+    call.need(dims_compatible(length[0], x.dims[0]), "Length", f"{x.dims[0]} numbers: X has as many sequences")
     lengths = call.value("Length")
     if lengths is None:
         return {"Out": spec_with_lod((-1, *x.dims[2:]), x, (), 1)}

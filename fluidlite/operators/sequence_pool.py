@@ -7,7 +7,7 @@ from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
-from fluidlite.operators.inference import Inferred, all_agree
+from fluidlite.operators.inference import Inferred, all_dims_compatible
 from fluidlite.operators.sequence_rows import like_x, need_lod, need_sequences, per_row, row_per_sequence, rows_of
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -115,7 +115,7 @@ def sequence_softmax(x: e.Tensor) -> e.Tensor:
 
 
 def _infer_softmax_grad(call: Call) -> Inferred:
-    call.need(all_agree(call.dims("Out"), call.dims("X")), "Out", f"{list(call.dims('X'))}, the dims of X")
+    call.need(all_dims_compatible(call.dims("Out"), call.dims("X")), "Out", f"{list(call.dims('X'))}, the dims of X")
     return infer_by_forward(like_x)(call)
 
 

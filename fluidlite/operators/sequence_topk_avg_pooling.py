@@ -7,7 +7,7 @@ from itertools import pairwise
 from fluidlite import expr as e
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.declare import gradient
-from fluidlite.operators.inference import Inferred, agree
+from fluidlite.operators.inference import Inferred, dims_compatible
 from fluidlite.operators.ragged import need_one_level, same_count
 from fluidlite.operators.sequence_rows import sequence_count
 from fluidlite.program.op_call import Call
@@ -19,7 +19,7 @@ from fluidlite.tensor.tensor_spec import Spec
 
 def _infer(call: Call) -> Inferred:
     x, row, column = (need_one_level(call, slot) for slot in ("X", "ROW", "COLUMN"))
-    call.need(x.rank in (1, 2) and all(agree(d, 1) for d in x.dims[1:]), "X", "a number a row, as [numbers, 1]")
+    call.need(x.rank in (1, 2) and all(dims_compatible(d, 1) for d in x.dims[1:]), "X", "a number a row, as [numbers, 1]")
     call.need(row.rank >= 1, "ROW", "rows of one dim or more")
     topks, channels = call.attr("topks"), call.attr("channel_num")
     if not topks or list(topks) != sorted(set(topks)) or topks[0] < 1:

@@ -16,9 +16,9 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.geometry.numbers import Number, numbers_of
-from fluidlite.operators.inference import Inferred, all_agree, like, size
-from fluidlite.program.op_call import Call, standing_for
+from fluidlite.geometry.numbers import OptionalInt, numbers_of
+from fluidlite.operators.inference import Inferred, all_dims_compatible, spec_like, size
+from fluidlite.program.op_call import Call, slot_of_attribute
 from fluidlite.program.opdef import Attr, Slot, as_tensor, as_tensors
 from fluidlite.program.operator_options import Aliasing, Inference
 from fluidlite.tensor.tensor_spec import Dims, Spec
@@ -28,7 +28,7 @@ _X_SHAPE = Slot("XShape", intermediate=True, dispensable=True, content="dims (0,
 
 def _infer_from_x_shape(call: Call) -> Inferred:
     """X@GRAD has the dims of X that XShape holds."""
-    return {"X@GRAD": like(call.spec("XShape"), call.dims("XShape")[1:])}
+    return {"X@GRAD": spec_like(call.spec("XShape"), call.dims("XShape")[1:])}
 
 
 def register_pair(
@@ -57,7 +57,7 @@ def register_pair(
 
     def infer_pair(call: Call) -> Inferred:
         x, specs = call.spec("X"), {"Out": out(call)}
-        return {**specs, "XShape": like(x, (0, *x.dims))} if call.op.output("XShape") else specs
+        return {**specs, "XShape": spec_like(x, (0, *x.dims))} if call.op.output("XShape") else specs
 
     def from_x(x: e.Tensor, dout: e.Tensor, **values: Any) -> e.Tensor:
         return back(dout, x.dims, **values)
@@ -91,13 +91,13 @@ def with_other_dims(x: e.Tensor) -> e.Tensor:
 
 def with_dims(x: Spec, dims: Sequence[int]) -> Spec:
     """Return X's spec with other dims; it keeps the LoD if the number of rows is, or may be, the same."""
-    return like(x, dims) if all_agree(dims[:1], x.dims[:1]) and dims else Spec.of(dims, x.dtype)
+    return spec_like(x, dims) if all_dims_compatible(dims[:1], x.dims[:1]) and dims else Spec.of(dims, x.dtype)
 
 
 # reshape -----------------------------------------------------------------------------------------------------------
 
 
-def reshape_dims(call: Call, x: Dims, shape: Sequence[Number]) -> Dims:
+def reshape_dims(call: Call, x: Dims, shape: Sequence[OptionalInt]) -> Dims:
     """Return the dims that ``shape`` gives X."""
     for i, d in enumerate(shape):
         if d == 0 and i >= len(x):
@@ -132,7 +132,7 @@ def _reshape_dims(call: Call) -> Dims:
     a tensor -1 and 0 in the attribute mean unknown, as in Fluid's programs.
     """
     x, declared = call.dims("X"), call.attr("shape")
-    requested, slot = numbers_of(call, "shape"), standing_for(call, "shape")
+    requested, slot = numbers_of(call, "shape"), slot_of_attribute(call, "shape")
     if slot is None or not declared:
         if requested is None:
             call.fail("Shape", "known dims, [rank of Out]", do="give shape too, with -1 for what Shape says")

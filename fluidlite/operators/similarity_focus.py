@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluidlite.base.dtypes import FLOATS
-from fluidlite.operators.inference import Inferred, like
+from fluidlite.operators.inference import Inferred, spec_like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -17,7 +17,7 @@ def _infer(call: Call) -> Inferred:
     if not indexes or not all(i >= 0 and (size < 0 or i < size) for i in indexes):
         bound = f"less than {size}, the size of dim {axis} of X" if size >= 0 else "0 or more"
         call.fail_attr("indexes", f"one index or more, each {bound}")
-    return {"Out": like(x)}
+    return {"Out": spec_like(x)}
 
 
 register_op(

@@ -11,7 +11,7 @@ from fluidlite.expr.declare import operator
 from fluidlite.expr.number import number as as_number
 from fluidlite.geometry.boxes import slice_window
 from fluidlite.geometry.numbers import numbers_of
-from fluidlite.operators.inference import Inferred, agree, like, normal_axis
+from fluidlite.operators.inference import Inferred, dims_compatible, spec_like, normal_axis
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, as_tensor, as_tensors
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -64,12 +64,12 @@ def _infer_slice(call: Call) -> Inferred:
         if strided and dims[axis] == 0 and x.dims[axis] > 0:
             call.fail_attr("ends", f"bounds with an element of dim {axis} between them; Input is {call.shown('Input')}")
     for axis in dropped_axes:
-        if not agree(dims[axis], 1):
+        if not dims_compatible(dims[axis], 1):
             call.fail_attr("decrease_axis", f"dims of 1; dim {axis} has {dims[axis]} after the cut")
     out_dims = [d for i, d in enumerate(dims) if i not in dropped_axes]
     if 0 in sliced_axes or 0 in dropped_axes:
         return {"Out": Spec.of(out_dims or (1,), x.dtype)}
-    return {"Out": like(x, out_dims)}
+    return {"Out": spec_like(x, out_dims)}
 
 
 Numbers = Sequence[e.Number | int]

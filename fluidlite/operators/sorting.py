@@ -8,7 +8,7 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, ALL_INTS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.geometry.numbers import number_of
-from fluidlite.operators.inference import Inferred, like, normal_axis
+from fluidlite.operators.inference import Inferred, spec_like, normal_axis
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, as_tensor
 from fluidlite.program.operator_options import Execution, Inference
@@ -28,7 +28,7 @@ def _infer_argsort(call: Call) -> Inferred:
     x = call.spec("X")
     call.need(x.rank >= 1, "X", "rank 1 or more")
     normal_axis(call, "axis", call.attr("axis"), x.rank)
-    return {"Out": like(x), "Indices": like(x, dtype="int64")}
+    return {"Out": spec_like(x), "Indices": spec_like(x, dtype="int64")}
 
 
 _argsort = register_op(
@@ -69,7 +69,7 @@ def _infer_top_k(call: Call) -> Inferred:
     if 0 <= x.dims[-1] < k:
         call.fail("X", f"at least k = {k} columns")
     dims = (*x.dims[:-1], k)
-    return {"Out": like(x, dims), "Indices": like(x, dims, "int64")}
+    return {"Out": spec_like(x, dims), "Indices": spec_like(x, dims, "int64")}
 
 
 _top_k = register_op(

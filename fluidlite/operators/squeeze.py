@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fluidlite import expr as e
 from fluidlite.geometry.numbers import numbers_of
-from fluidlite.operators.inference import agree, normal_axis, size
+from fluidlite.operators.inference import dims_compatible, normal_axis, size
 from fluidlite.operators.shape import register_pair, with_dims, with_other_dims
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, as_tensor, as_tensors
@@ -16,7 +16,7 @@ from fluidlite.tensor.tensor_spec import Spec
 def _infer_squeeze(call: Call) -> Spec:
     x, axes = call.spec("X"), {normal_axis(call, "axes", axis, call.spec("X").rank) for axis in call.attr("axes")}
     for axis in axes:
-        if not agree(x.dims[axis], 1):
+        if not dims_compatible(x.dims[axis], 1):
             call.fail_attr("axes", f"dims of 1; X is {call.shown('X')}")
     if not call.attr("axes"):
         axes = {i for i, d in enumerate(x.dims) if d == 1}

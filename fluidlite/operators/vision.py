@@ -11,7 +11,7 @@ from fluidlite.base.dtypes import ALL_FLOATS, FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.geometry.unfolding import image_runs
-from fluidlite.operators.inference import Inferred, agree
+from fluidlite.operators.inference import Inferred, dims_compatible
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
@@ -37,7 +37,7 @@ def _infer_unfold(call: Call) -> Inferred:
     call.need(x.rank == 4, "X", "[images, channels, height, width]")
     if call.has("Y"):
         y = call.dims("Y")
-        call.need(len(y) == 2 and agree(y[0], x.dims[0]) and agree(y[1], 2), "Y", f"{[x.dims[0], 2]}, sizes of X")
+        call.need(len(y) == 2 and dims_compatible(y[0], x.dims[0]) and dims_compatible(y[1], 2), "Y", f"{[x.dims[0], 2]}, sizes of X")
     call.need(x.dims[0] <= _MAX_SEQUENCES, "X", f"at most {_MAX_SEQUENCES:,} images: each is a sequence of Out")
     runs = image_runs(call)
     columns = -1 if x.dims[1] < 0 else x.dims[1] * prod(call.attr("kernels"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluidlite.base.dtypes import FLOATS, INTS
-from fluidlite.operators.inference import Inferred, agree, grad_like, grad_outputs
+from fluidlite.operators.inference import Inferred, dims_compatible, grad_like, grad_outputs
 from fluidlite.operators.ragged import need_lengths, need_one_level, need_scalar_rows, same_count
 from fluidlite.operators.sequence_rows import sequence_count
 from fluidlite.program.op_call import Call
@@ -47,7 +47,7 @@ def _infer_grad(call: Call) -> Inferred:
     if call.has("LogitsLength"):
         need_lengths(call, "LogitsLength", "Logits", call.dims("Logits")[1])
     loss = call.dims("Loss@GRAD")
-    call.need(len(loss) == 2 and agree(loss[1], 1), "Loss@GRAD", "[sequences, 1]")
+    call.need(len(loss) == 2 and dims_compatible(loss[1], 1), "Loss@GRAD", "[sequences, 1]")
     return grad_like("Logits")(call)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fluidlite.base.dtypes import ALL, ALL_FLOATS, FLOATS, INTS
 from fluidlite.expr import where
-from fluidlite.operators.inference import Inferred, all_agree, like, merged_dims, same_dtype
+from fluidlite.operators.inference import Inferred, all_dims_compatible, spec_like, merged_dims, same_dtype
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
@@ -17,10 +17,10 @@ from fluidlite.tensor.tensor_spec import Spec
 
 def _infer_where(call: Call) -> Inferred:
     condition, x = call.dims("Condition"), call.spec("X")
-    call.need(all_agree(condition, x.dims), "Condition", f"the dims of X, {list(x.dims)}")
-    call.need(all_agree(call.dims("Y"), x.dims), "Y", f"the dims of X, {list(x.dims)}")
+    call.need(all_dims_compatible(condition, x.dims), "Condition", f"the dims of X, {list(x.dims)}")
+    call.need(all_dims_compatible(call.dims("Y"), x.dims), "Y", f"the dims of X, {list(x.dims)}")
     same_dtype(call, "Y", "X")
-    return {"Out": like(x, merged_dims(merged_dims(x.dims, call.dims("Y")), condition))}
+    return {"Out": spec_like(x, merged_dims(merged_dims(x.dims, call.dims("Y")), condition))}
 
 
 scalar_op(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fluidlite.geometry.windows import channels_last
-from fluidlite.program.layout_rewrite import Relaid
+from fluidlite.program.layout_rewrite import LayoutRewrite
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
 from fluidlite.tensor.layout import NDHWC, NHWC, Layout
@@ -36,15 +36,15 @@ def data_format(spatial: int) -> Attr:
     )
 
 
-def channels_to_end(*slots: str, name: str = "data_format") -> Callable[[Call, Layout], Relaid | None]:
+def channels_to_end(*slots: str, name: str = "data_format") -> Callable[[Call, Layout], LayoutRewrite | None]:
     """Return the layout rule of an operator on images in those slots: a channels-last layout sets its attribute."""
 
-    def rule(call: Call, layout: Layout) -> Relaid | None:
+    def rule(call: Call, layout: Layout) -> LayoutRewrite | None:
         if layout not in (NHWC, NDHWC) or channels_last(call, name):
             return None
         attr = call.op.attr(name)
         is_choice = attr is None or attr.choices is None or layout.name in attr.choices
         attrs = {**call.attrs, name: layout.name if is_choice else NHWC.name}
-        return Relaid(call.op, attrs, frozenset(slot for slot in slots if call.has(slot)))
+        return LayoutRewrite(call.op, attrs, frozenset(slot for slot in slots if call.has(slot)))
 
     return rule

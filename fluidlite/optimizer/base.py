@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fluidlite import unique_name
-from fluidlite.base.arguments import listed
+from fluidlite.base.arguments import check_list
 from fluidlite.base.dtypes import compute_dtype
 from fluidlite.base.errors import ProgramError
 from fluidlite.clip import BaseGradientClipAttr, append_error_clip_ops, append_gradient_clip_ops
 from fluidlite.initializer import Constant
 from fluidlite.layer_helper import LayerHelper, check_float, refuse
 from fluidlite.layers import tensor
-from fluidlite.layers.selected_rows import dense, merge_rows
+from fluidlite.layers.selected_rows import to_dense, merge_rows
 from fluidlite.optimizer.argument_order import either_order
 from fluidlite.program.backward import append_backward
 from fluidlite.program.block import Block
@@ -75,7 +75,7 @@ class Optimizer:
             refuse("name", name, "a text, or None")
         self._name = name
         if parameter_list is not None:
-            parameter_list = listed("parameter_list", parameter_list, "parameters or their names")
+            parameter_list = check_list("parameter_list", parameter_list, "parameters or their names")
         self._parameter_list = parameter_list
         self._grad_clip = grad_clip
         self._learning_rates: dict[int, Variable] = {}
@@ -209,7 +209,7 @@ class Optimizer:
     ) -> list[Operator]:
         """Append clipping, weight decay and updates; return the updating operators."""
         expected = "a list of (parameter, gradient)"
-        params_grads = listed("params_grads", params_grads, expected)
+        params_grads = check_list("params_grads", params_grads, expected)
         for pair in params_grads:
             if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], Parameter):
                 refuse("params_grads", params_grads, expected)
@@ -233,7 +233,7 @@ class Optimizer:
                 if grad is not None and grad.selected is not None and self._updates_rows(param):
                     self._append_rows_update(block, param, grad)
                 elif grad is not None:
-                    self._append_optimize_op(block, (param, dense(grad)))
+                    self._append_optimize_op(block, (param, to_dense(grad)))
             self._finish_update(block, decayed)
         return block.ops[start:]
 

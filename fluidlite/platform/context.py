@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.errors import DeviceError, OutOfRangeError
-from fluidlite.base.fork import is_new_child, keep_for_ever, new_rlock
+from fluidlite.base.fork import is_new_child, never_finalize, new_rlock
 from fluidlite.base.invalidation import cache_version
 from fluidlite.base.lru_cache import CacheInfo, LRUCache
 from fluidlite.platform.device_memory import Span
@@ -90,11 +90,11 @@ class Context(GuardedQueue):
         return self.array.wrap(self.status_span(), (4,), "int64", None)
 
     @property
-    def suspect(self) -> bool:
+    def may_have_error(self) -> bool:
         """Whether a kernel that can record a deferred error was launched since the status word was last read."""
         return self._suspect
 
-    def nothing_late(self) -> bool:
+    def has_no_deferred_error(self) -> bool:
         """Whether the host can read, without a copy or a wait, that no deferred error was recorded."""
         if not self._suspect or not self.unit.info.host or self.array is None or not self.array.eager:
             return not self._suspect
@@ -128,7 +128,7 @@ class Context(GuardedQueue):
             self.raw.copy_in(self._status, memoryview(bytes(_STATUS_BYTES)))
         return int(host[0]) - 1, int(host[1]), int(host[2])
 
-    def forget_late(self) -> None:
+    def drop_deferred_errors(self) -> None:
         """Clear the status word without reading it, after a run that failed with another error."""
         if not self._suspect or self._status is None or self.unit.lost is not None:
             return
@@ -172,7 +172,7 @@ class Context(GuardedQueue):
         """
         if is_new_child():  # its thread does not exist, and its work is incomplete
             self.closed = True
-            keep_for_ever(self)
+            never_finalize(self)
             return
         is_locked = self.lock.acquire(timeout=_PATIENCE_SECONDS)  # others hold it only if a run hangs
         try:
@@ -181,7 +181,7 @@ class Context(GuardedQueue):
             if self.unit.inherited:
                 self.closed = True
                 cache_version.invalidate()
-                keep_for_ever(self)
+                never_finalize(self)
                 return
             try:
                 if self.unit.lost is None:

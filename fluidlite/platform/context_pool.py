@@ -11,13 +11,13 @@ from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 
 from fluidlite.base.errors import DeviceError, PlaceError
-from fluidlite.base.fork import hold_at_fork, new_rlock
+from fluidlite.base.fork import acquire_at_fork, new_rlock
 from fluidlite.base.log import logger
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_context import ContextBase
 from fluidlite.platform.device_memory import Span
-from fluidlite.platform.device_registry import Unit, devices, returned
+from fluidlite.platform.device_registry import Unit, devices, checked_result
 from fluidlite.platform.place import Place, PlaceLike
 
 _local = threading.local()
@@ -87,7 +87,7 @@ def new_context(place: PlaceLike, queue: int | None = None) -> Context:
             queue = next(_queues.setdefault(unit.place, itertools.count())) % queues
         index = unit.place.index
         try:
-            raw = returned(
+            raw = checked_result(
                 f"context({index}, {queue})", unit.device.context(index, queue), "copy_in", "copy_out", "wait"
             )
             context = Context(unit, raw)
@@ -108,7 +108,7 @@ def _check_round_trip(unit: Unit, context: Context) -> None:
     back = bytearray(size)
     index = unit.place.index
     with context.guarded("checking its copies"):
-        allocator = returned(f"allocator({index})", unit.device.allocator(index), "allocate", "release")
+        allocator = checked_result(f"allocator({index})", unit.device.allocator(index), "allocate", "release")
         handle = allocator.allocate(size)
         with context.raw.activate():
             pass
@@ -130,7 +130,7 @@ def open_contexts() -> list[Context]:
     return [context for context in _all if not context.closed]
 
 
-hold_at_fork(lambda: [context.lock for context in open_contexts() if context.unit.info.fork_safe])
+acquire_at_fork(lambda: [context.lock for context in open_contexts() if context.unit.info.fork_safe])
 # So a fork waits for the runs of other threads: a library that they call (BLAS) may hold locks of its own. Devices that
 # are lost in the child do not matter.
 

@@ -20,7 +20,7 @@ from fluidlite.base.errors import (
     PlaceError,
     RegistryError,
 )
-from fluidlite.base.fork import first_in_child, keep_for_ever, new_rlock
+from fluidlite.base.fork import first_in_child, never_finalize, new_rlock
 from fluidlite.base.invalidation import cache_version
 from fluidlite.base.plugin_callback import ensure_loaded
 from fluidlite.platform.device import DeviceBase, DeviceInfo
@@ -42,10 +42,10 @@ class Unit:
         _check_info(info)
         self.array: Any = device.array(place.index)
         if self.array is not None:
-            returned(f"array({place.index})", self.array, "xp", "wrap")
+            checked_result(f"array({place.index})", self.array, "xp", "wrap")
         self.language: Any = device.language(place.index)
         if self.language is not None:
-            returned(f"language({place.index})", self.language, "keywords", "types", "compile", "launch")
+            checked_result(f"language({place.index})", self.language, "keywords", "types", "compile", "launch")
             _check_language(self.language)
         words = getattr(self.language, "types", ())
         self.lacks: Mapping[str, frozenset[str]] = {
@@ -81,7 +81,7 @@ class Unit:
             f"this process is a fork of process {self._process}, which has used it"
             '\n  Do: start the process with multiprocessing\'s "spawn" method, or use the place in the child only'
         )
-        keep_for_ever(self)
+        never_finalize(self)
 
     def capabilities(self) -> tuple[str, ...]:
         """Names of the device's capabilities, in the order in which generic kernels are tried."""
@@ -116,7 +116,7 @@ _KEYWORDS = ("kernel", "function", "buffer", "constant", "each", "restrict", "pr
 _TYPES = ("int32", "int64", "uint8", "uint32", "uint64", "float32")
 
 
-def returned(what: str, thing: Any, *names: str) -> Any:
+def checked_result(what: str, thing: Any, *names: str) -> Any:
     """Check and return the result of a plugin's function.
 
     Raises DeviceError if it lacks an attribute of ``names``: a return is missing, or it is of the wrong class.

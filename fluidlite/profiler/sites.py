@@ -10,7 +10,7 @@ from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.compiler.planning.plan import Launch, Move, Step
 from fluidlite.platform.context import Context
-from fluidlite.program.operator import EMPTY, MADE_OF
+from fluidlite.program.operator import EMPTY, FUSED_OPERATORS
 
 OPERATOR, CONTROL, TRANSFER, CHECK, STORE = "operator", "control flow", "transfer", "error check", "store"
 """Kinds of sites."""
@@ -58,7 +58,7 @@ def site_of(owner: Step, item: Any, frame: Frame) -> Site:
         return Site(STORE, "store of state", "", place, context, nbytes, line)
     specs = [*owner.in_specs, *(out.spec for out in owner.outs)]
     nbytes = sum(max(spec.nbytes, 0) for spec in specs)
-    made_of = tuple(owner.op.hints.get(MADE_OF, ()))
+    made_of = tuple(owner.op.hints.get(FUSED_OPERATORS, ()))
     kernel = "a view" if owner.skip else f"{owner.choice.how}: {owner.choice.text}"
     return Site(OPERATOR, owner.call.op.type, kernel, place, context, nbytes, line, made_of, output)
 

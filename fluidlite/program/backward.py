@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fluidlite.base.arguments import listed, name_of
+from fluidlite.base.arguments import check_list, name_of
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import GradientError
 from fluidlite.program.block import Block
 from fluidlite.program.derived import gradient_rule, whole_rule
-from fluidlite.program.edit import closed, sub_blocks
+from fluidlite.program.edit import has_declared_io, sub_blocks
 from fluidlite.program.gradient_maker import GradMaker, name_outputs
 from fluidlite.program.gradient_parts import Callback, GradientParts
 from fluidlite.program.gradient_paths import (
@@ -32,7 +32,7 @@ from fluidlite.program.rules import GradRule
 from fluidlite.program.undo import undone_on_error
 from fluidlite.program.variable import Parameter, Variable
 from fluidlite.program.variable_metadata import copy_operator
-from fluidlite.tensor.tensor_spec import all_agree
+from fluidlite.tensor.tensor_spec import all_dims_compatible
 
 
 class Backward(GradientParts):
@@ -69,7 +69,7 @@ class Backward(GradientParts):
                 continue
             if self.by_rows and look_up_by_rows(self, op):
                 continue
-            if sub_blocks(op) and not closed(op):
+            if sub_blocks(op) and not has_declared_io(op):
                 raise GradientError(f"{op} runs a sub-block; its gradient is not defined")
             read = [
                 (slot, name)
@@ -92,7 +92,7 @@ class Backward(GradientParts):
                 self._by_rule(op, rule)
             else:
                 maker = GradMaker(self, op)
-                with op.definition.blamed(f"{op}: its gradient rule", GradientError):
+                with op.definition.attribute_errors(f"{op}: its gradient rule", GradientError):
                     rule(maker)
                 refuse_missing(op, into, maker.asked)
                 self._refuse_outputs(op, read, maker.asked)
@@ -180,7 +180,7 @@ class Backward(GradientParts):
 
 
 def _names(items: Iterable[Variable | str] | None) -> set[str]:
-    variables = listed("no_grad_set", items if items is not None else (), "variables or names")
+    variables = check_list("no_grad_set", items if items is not None else (), "variables or names")
     names = [name_of(item) for item in variables]
     if None in names:
         raise GradientError(f"no_grad_set is {items!r:.80}; expected variables or names")
@@ -278,13 +278,13 @@ def append_backward(
     if parameter_list is not None:
         variables = [
             program.global_block().own(p, "parameter_list of append_backward")
-            for p in listed(
+            for p in check_list(
                 "parameter_list of append_backward", parameter_list, "parameters or their names", GradientError
             )
         ]
     else:
         variables = [p for p in program.all_parameters() if p.trainable and not p.stop_gradient]
-    for callback in listed("callbacks of append_backward", callbacks or (), "functions", GradientError):
+    for callback in check_list("callbacks of append_backward", callbacks or (), "functions", GradientError):
         if not callable(callback):
             raise GradientError(f"callbacks of append_backward holds {callback!r:.60}; expected functions")
     blocked = _names(no_grad_set) | blocked_variables(block)
@@ -306,7 +306,7 @@ def append_backward(
 def _variables(argument: str, value: Any, *kinds: type) -> list[Any]:
     """Return one variable or several as a list, or raise GradientError."""
     what = f"{argument} of fluid.gradients"
-    items = listed(what, value, "a Variable, or a list of them", GradientError, one=Variable)
+    items = check_list(what, value, "a Variable, or a list of them", GradientError, one=Variable)
     for item in items:
         if not isinstance(item, kinds or (Variable,)):
             raise GradientError(f"{what} holds {item!r:.80}; expected a Variable")
@@ -372,7 +372,7 @@ def gradients(
                 writer = block.append_op("scale", {"X": zeros}, {"Out": gradient}, {"scale": 1.0, "bias": 1.0})
             elif target.is_array and gradient.is_array:
                 pass  # elements are compared when they are read
-            elif not all_agree(gradient.shape, target.shape):
+            elif not all_dims_compatible(gradient.shape, target.shape):
                 raise GradientError(
                     f"the gradient of {target.name!r} {list(target.shape)} has dims {list(gradient.shape)}"
                 )

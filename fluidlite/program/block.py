@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fluidlite import unique_name
-from fluidlite.base.arguments import did_you_mean, name_of, whole
+from fluidlite.base.arguments import did_you_mean, name_of, check_int
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.contents import Operators
 from fluidlite.program.declare_variable import declare_parameter, declare_variable
@@ -18,7 +18,7 @@ from fluidlite.program.opdef import OpDef
 from fluidlite.program.operator import Operator
 from fluidlite.program.operator_arguments import check_attrs, check_own, check_slots
 from fluidlite.program.registry import ops
-from fluidlite.program.source_location import Line, source_location
+from fluidlite.program.source_location import SourceLine, source_location
 from fluidlite.program.variable import Parameter, Variable
 from fluidlite.tensor.var_type import VarType
 
@@ -235,7 +235,7 @@ class Block(FluidBlock):
         attrs: Mapping[str, Any] | None = None,
     ) -> Operator:
         """Insert an operator before the ``index``-th."""
-        return self._insert(whole("the index of an operator", index), type, inputs, outputs, attrs)
+        return self._insert(check_int("the index of an operator", index), type, inputs, outputs, attrs)
 
     def prepend_op(
         self,
@@ -258,7 +258,7 @@ class Block(FluidBlock):
         outputs: Mapping[str, Any] | None,
         attrs: Mapping[str, Any] | None,
         role: str | None = None,
-        line: Line | None = None,
+        line: SourceLine | None = None,
     ) -> Operator:
         line = line or source_location()
         definition: OpDef = ops.get(type)
@@ -290,7 +290,7 @@ class Block(FluidBlock):
         ProgramError
             There is none.
         """
-        at, count = whole("the index of an operator", index), len(self.ops)
+        at, count = check_int("the index of an operator", index), len(self.ops)
         if not -count <= at < count:
             raise ProgramError(f"block {self.idx} has no operator {at}; it has {count}")
         del self.ops[at]

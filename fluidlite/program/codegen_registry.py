@@ -11,7 +11,7 @@ from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
 
 
-class Generator(Protocol):
+class CodeGenerator(Protocol):
     """Generates kernels of scalar expressions for one capability."""
 
     def refuse(self, call: Call, unit: Any) -> str | None:
@@ -22,7 +22,7 @@ class Generator(Protocol):
         """Return the kernel of a call."""
         ...
 
-    def may_lie_on(self, call: Call) -> Mapping[str, str]:
+    def aliasable_slots(self, call: Call) -> Mapping[str, str]:
         """Return the output slots that may alias an input slot: each element is read before it is overwritten."""
         ...
 
@@ -48,14 +48,14 @@ elementwise: Callable[[Call], bool] = _never
 has_steps: Callable[[Call], bool] = _never
 """Whether the expression of a call runs another one step by step; ``fluidlite.expr`` sets it."""
 
-parts_first: Callable[[Call], bool] = _never
+prefers_decomposition: Callable[[Call], bool] = _never
 """Whether the expression of a call is decomposed into operators, if it can be, rather than generated as loops;
 ``fluidlite.render`` sets it."""
 
 prepare_steps: Callable[[Call, Any, Any], Prepared] = _unable  # type: ignore[assignment]
 """Prepares an operator that runs another one step by step, from the choices for one step; the compiler sets it."""
 
-generators: dict[str, Generator] = {}
+generators: dict[str, CodeGenerator] = {}
 """Generators by capability, set by ``fluidlite.codegen``, in order of preference: kernel language, then array."""
 
 

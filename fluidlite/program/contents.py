@@ -9,7 +9,7 @@ from operator import attrgetter
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, get_args
 
-from fluidlite.base.arguments import listed, truth
+from fluidlite.base.arguments import check_list, check_bool
 from fluidlite.base.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def tracked(name: str, kinds: type | UnionType = object) -> Any:
 
     def write(self: Any, value: Any) -> None:
         if kinds is bool and value.__class__ is not bool:
-            value = truth(f"{name} of variable {self.name!r}", value)
+            value = check_bool(f"{name} of variable {self.name!r}", value)
         if not isinstance(value, kinds):
             raise ProgramError(f"{name} of variable {self.name!r} is {value!r:.60}; expected {_kind_names(kinds)}")
         values = self.__dict__
@@ -108,7 +108,7 @@ def _kind_names(kinds: type | UnionType) -> str:
 
 def _operators(block: Block, what: str, operators: Any) -> list[Operator]:
     """Return the operators that a user puts into a block's list; raise ProgramError for anything else."""
-    items = listed(what, operators, "operators")
+    items = check_list(what, operators, "operators")
     for op in items:
         if not isinstance(op, Operators.kind):
             raise ProgramError(

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.arguments import whole
+from fluidlite.base.arguments import check_int
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.program.source_location import source_location
 from fluidlite.program.variable import Parameter, Variable
@@ -50,7 +50,7 @@ def declare_variable(
         name = block.new_name("_generated_var")
     elif not isinstance(name, str):
         raise ProgramError(f"the name of a variable is {name!r:.80}; expected a text")
-    levels = whole(f"lod_level of variable {name!r}", lod_level) if lod_level is not None else 0
+    levels = check_int(f"lod_level of variable {name!r}", lod_level) if lod_level is not None else 0
     spec = None
     if shape is not None or dtype is not None:
         dims = declared_dims(name, shape) if shape is not None else ()

@@ -22,7 +22,7 @@ _decomposing_calls: ContextVar[tuple[Call, ...]] = ContextVar("decomposing_calls
 
 
 @contextmanager
-def taken_apart(call: Call) -> Iterator[None]:
+def decomposing(call: Call) -> Iterator[None]:
     """Mark a call as being decomposed inside the ``with`` block, so that its parts do not contain it."""
     token = _decomposing_calls.set((*_decomposing_calls.get(), call))
     try:
@@ -32,7 +32,7 @@ def taken_apart(call: Call) -> Iterator[None]:
 
 
 @dataclass(eq=False)
-class Value:
+class PartValue:
     """A value inside a decomposition: ``("in" | "out" | "tmp", slot, index)``, and its metadata once inferred."""
 
     role: str
@@ -47,34 +47,34 @@ class Value:
         return self.spec.dims
 
 
-key_of: Callable[[Value], tuple[str, str, int]] = attrgetter("role", "slot", "index")
+value_key: Callable[[PartValue], tuple[str, str, int]] = attrgetter("role", "slot", "index")
 """Returns the key that identifies a value of a decomposition."""
 
 
 @dataclass(frozen=True)
-class Part:
+class DecompositionPart:
     call: Call
-    ins: tuple[Value, ...]
-    outs: tuple[Value, ...]
+    ins: tuple[PartValue, ...]
+    outs: tuple[PartValue, ...]
 
 
 class Build:
     def __init__(self, call: Call) -> None:
         self.call = call
-        self.parts: list[Part] = []
+        self.parts: list[DecompositionPart] = []
         self._temps = 0
 
-    def input(self, slot: str, i: int = 0) -> Value:
+    def input(self, slot: str, i: int = 0) -> PartValue:
         """Return the ``i``-th input of a slot."""
-        return Value("in", slot, i, self.call.spec(slot, i))
+        return PartValue("in", slot, i, self.call.spec(slot, i))
 
-    def output(self, slot: str, i: int = 0) -> Value:
+    def output(self, slot: str, i: int = 0) -> PartValue:
         """Return the ``i``-th output of a slot, for a part to write."""
-        return Value("out", slot, i)
+        return PartValue("out", slot, i)
 
-    def temp(self) -> Value:
+    def temp(self) -> PartValue:
         self._temps += 1
-        return Value("tmp", "", self._temps - 1)
+        return PartValue("tmp", "", self._temps - 1)
 
     def __call__(
         self,
@@ -104,7 +104,7 @@ class Build:
             for value, spec in zip(outs[slot], specs, strict=True):
                 value.spec = spec
         self.parts.append(
-            Part(
+            DecompositionPart(
                 call,
                 tuple(value for slot in call.ins for value in ins[slot]),
                 tuple(value for slot in call.outs for value in outs[slot]),
@@ -152,19 +152,19 @@ def _facts(call: Call) -> Any:
     return call.op.type, input_types, repr(sorted(call.attrs.items()))
 
 
-def _values(value: Any) -> list[Value]:
+def _values(value: Any) -> list[PartValue]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def decompose(call: Call) -> list[Part] | str:
+def decompose(call: Call) -> list[DecompositionPart] | str:
     """Return the parts of a call, or the reason why it cannot be decomposed."""
     assert call.op.decompose is not None
     build = Build(call)
-    with taken_apart(call), call.op.blamed(f"the decomposition of {call.op.type}", ProgramError):
+    with decomposing(call), call.op.attribute_errors(f"the decomposition of {call.op.type}", ProgramError):
         reason = call.op.decompose(call, build)
     if isinstance(reason, str):
         return reason
-    written = {key_of(value) for part in build.parts for value in part.outs}
+    written = {value_key(value) for part in build.parts for value in part.outs}
     for slot, specs in call.outs.items():
         for i in range(len(specs)):
             if ("out", slot, i) not in written:
@@ -172,17 +172,17 @@ def decompose(call: Call) -> list[Part] | str:
     return build.parts
 
 
-def spliced(outer: Part, inner: tuple[Part, ...], number: int) -> list[Part]:
+def inlined_parts(outer: DecompositionPart, inner: tuple[DecompositionPart, ...], number: int) -> list[DecompositionPart]:
     """Return the parts of a part's decomposition, with the outer part's values as their inputs and outputs."""
-    values_by_key: dict[tuple[str, str, int], Value] = {}
+    values_by_key: dict[tuple[str, str, int], PartValue] = {}
     for role, slots, values in (("in", outer.call.ins, outer.ins), ("out", outer.call.outs, outer.outs)):
         names = [(slot, i) for slot, specs in slots.items() for i in range(len(specs))]
         values_by_key.update({(role, slot, i): value for (slot, i), value in zip(names, values, strict=True)})
 
-    def outer_value(value: Value) -> Value:
-        key = key_of(value)
+    def outer_value(value: PartValue) -> PartValue:
+        key = value_key(value)
         if key not in values_by_key:
-            values_by_key[key] = Value("tmp", f"{number}.{value.slot}", value.index, value.spec)
+            values_by_key[key] = PartValue("tmp", f"{number}.{value.slot}", value.index, value.spec)
         return values_by_key[key]
 
-    return [Part(p.call, tuple(map(outer_value, p.ins)), tuple(map(outer_value, p.outs))) for p in inner]
+    return [DecompositionPart(p.call, tuple(map(outer_value, p.ins)), tuple(map(outer_value, p.outs))) for p in inner]

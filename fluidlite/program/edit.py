@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 
-from fluidlite.base.arguments import listed
+from fluidlite.base.arguments import check_list
 from fluidlite.base.reached import reached
 from fluidlite.program.block import Block
 from fluidlite.program.operator import Operator
@@ -63,21 +63,21 @@ def _trains(op: Operator) -> bool:
     return op.role in TRAINING_ROLES or (bool(inner_ops) and all(map(_trains, inner_ops)))
 
 
-def closed(op: Operator) -> bool:
+def has_declared_io(op: Operator) -> bool:
     """Whether an operator declares all values that its sub-blocks read and write, with their names there."""
     return op.definition.attr(INSIDE) is not None
 
 
-def acts(op: Operator) -> bool:
+def has_effects(op: Operator) -> bool:
     """Whether an operator has effects besides its outputs: callbacks, prints, communication."""
     definition = op.definition
-    if not closed(op):
+    if not has_declared_io(op):
         return definition.effect or (definition.run is not None and not definition.pure)
     blocks = op.block.program.blocks
-    return definition.effect or any(acts(inner) for index in sub_blocks(op) for inner in blocks[index].ops)
+    return definition.effect or any(has_effects(inner) for index in sub_blocks(op) for inner in blocks[index].ops)
 
 
-def bring_blocks(source: Program, target: Program) -> None:
+def copy_sub_blocks(source: Program, target: Program) -> None:
     """Copy the sub-blocks that a program's operators run, under their indices; other blocks stay empty."""
     needed = _needed_blocks(source, target.global_block().ops)
     if not needed:
@@ -116,7 +116,7 @@ def _drop_unused(program: Program, keep: set[str]) -> None:
 def prune(program: Program, targets: Sequence[Variable | str], feeds: Sequence[Variable | str] = ()) -> Program:
     """Copy a program with only the operators that the targets need; see :meth:`Program.prune`."""
     block, argument = program.global_block(), "targets of Program.prune"
-    target_list = listed(argument, targets, "variables or names", one=(str, Variable))
+    target_list = check_list(argument, targets, "variables or names", one=(str, Variable))
     names = [block.own(target, argument).name for target in target_list]
     feed_names = {f if isinstance(f, str) else f.name for f in feeds}
     new = copy_program(program)

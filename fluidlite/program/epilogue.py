@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fluidlite.program.op_call import PLACEHOLDER, Call, once
+from fluidlite.program.op_call import PLACEHOLDER, Call, cached_in_call
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor_spec import specs_of
 
-THEN = "then."
+ELEMENTWISE_PREFIX = "then."
 """Prefix of the names of the epilogue's attributes."""
 
 
@@ -34,10 +34,10 @@ class Epilogue:
 
     def then_attrs(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of the epilogue."""
-        return {attr.name: attrs[THEN + attr.name] for attr in self.then.attrs}
+        return {attr.name: attrs[ELEMENTWISE_PREFIX + attr.name] for attr in self.then.attrs}
 
 
-@once
+@cached_in_call
 def product_call(call: Call) -> Call:
     """Return the call of the product, without the epilogue."""
     rule = call.op.epilogue
@@ -49,7 +49,7 @@ def product_call(call: Call) -> Call:
     return product.with_outs({rule.out: specs_of(results)})
 
 
-@once
+@cached_in_call
 def then_call(call: Call) -> Call:
     """Return the call of the epilogue."""
     rule = call.op.epilogue

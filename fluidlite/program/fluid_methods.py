@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.arguments import whole
+from fluidlite.base.arguments import check_int
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.roles import ROLES, role_number
 
@@ -31,7 +31,7 @@ class FluidProgram:
 
     @op_role.setter
     def op_role(self: Any, role: int) -> None:
-        number = whole("op_role", role) & ~256  # the bit of a loss
+        number = check_int("op_role", role) & ~256  # the bit of a loss
         if number not in ROLES:
             raise ProgramError(f"op_role is {role!r}; expected one of OpRole's {', '.join(map(str, ROLES))}")
         self.role = ROLES[number]

@@ -66,7 +66,7 @@ class GradMaker:
         gradient = self._finished[self.operator.output(slot)[i]]
         return None if gradient == EMPTY else gradient
 
-    def wants(self, slot: str, i: int = 0) -> bool:
+    def output_count(self, slot: str, i: int = 0) -> bool:
         """Whether the gradient of a forward input is needed."""
         return self.operator.input(slot)[i] in self.origins(slot)
 

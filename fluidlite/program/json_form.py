@@ -18,7 +18,7 @@ from fluidlite.program.operator_arguments import check_attrs, check_slots
 from fluidlite.program.program import FORMAT_VERSION, TRAINING_ROLES, Program
 from fluidlite.program.registry import ops
 from fluidlite.program.saved_options import option_of, option_record
-from fluidlite.program.source_location import Line
+from fluidlite.program.source_location import SourceLine
 from fluidlite.program.variable import Parameter, Variable
 from fluidlite.program.variable_metadata import SelectedRowsOf
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, dims_problem
@@ -297,7 +297,7 @@ def _read_operators(block: Block, item: dict[str, Any], count: int) -> None:
         line_fields = record.get("line", list, ["?", 0, ""], required=False)
         if len(line_fields) != 3 or not isinstance(line_fields[1], int):
             raise SavedModelError(f"not a program: the line of operator {number} is {line_fields!r:.60}")
-        line = Line(os.path.basename(str(line_fields[0])), line_fields[1], str(line_fields[2]))
+        line = SourceLine(os.path.basename(str(line_fields[0])), line_fields[1], str(line_fields[2]))
         attrs, _ = check_attrs(definition, record.get("attrs", dict), line)
         for attr in definition.attrs:
             index = attrs[attr.name] if attr.type == "block" else None

@@ -102,7 +102,7 @@ class Kernel:
         return kind in self.places or kind.startswith(self._prefixes)
 
     @property
-    def whose(self) -> str:
+    def description(self) -> str:
         """The text that names the kernel in errors: operator, file and line, library, and plugin."""
         plugin = f", plugin {self.plugin!r}" if self.plugin else ""
         return f"the kernel for {self.op!r} at {self.origin} (library {self.library!r}{plugin})"
@@ -138,7 +138,7 @@ class Kernel:
             If its function returns neither ``run(context, io)`` nor :class:`Prepared`.
         """
         if not self.plain:
-            return as_prepared(self.function(call, context), call, self.whose)
+            return as_prepared(self.function(call, context), call, self.description)
         from fluidlite.program.compute_form import plain_run
 
         return Prepared(plain_run(self.function, call))
@@ -159,7 +159,7 @@ class KernelRegistry:
         self._libraries: dict[str, Library] = {"plain": Library("plain", ("*",), 0, "the framework's own kernels")}
         self._lock = new_rlock()
 
-    def choose_anew(self) -> None:
+    def invalidate_choices(self) -> None:
         """Invalidate all kernel choices: kernels have changed, or state that some ``supports`` reads has."""
         with self._lock:
             self.generation += 1
@@ -187,13 +187,13 @@ class KernelRegistry:
                 registered.remove(other)
             # the hidden kernel stays behind the override: for other places and dtypes, and for the override's removal
             registered.insert(0 if kernel.override else len(registered), kernel)
-            self.choose_anew()
+            self.invalidate_choices()
 
     def remove(self, kernel: Kernel) -> None:
         with self._lock:
             if kernel in self._kernels.get(kernel.op, ()):
                 self._kernels[kernel.op].remove(kernel)
-                self.choose_anew()
+                self.invalidate_choices()
 
     def add_library(self, library: Library) -> None:
         with self._lock:
@@ -204,12 +204,12 @@ class KernelRegistry:
                     f"library {library.name!r} is registered twice: by {by}\n  Do: give one of them another name"
                 )
             self._libraries[library.name] = library
-            self.choose_anew()
+            self.invalidate_choices()
 
     def remove_library(self, library: Library) -> None:
         with self._lock:
             self._libraries.pop(library.name, None)
-            self.choose_anew()
+            self.invalidate_choices()
 
     def library(self, name: str) -> Library:
         """Return the library of that name; an undeclared one has rank 0."""
@@ -223,7 +223,7 @@ class KernelRegistry:
         """Whether the function of that module and name is already registered."""
         return any(kernel.identity == identity for kernels in self._kernels.values() for kernel in kernels)
 
-    def in_layouts(self, op: str) -> bool:
+    def has_layouts(self, op: str) -> bool:
         """Whether a kernel of an operator declares layouts."""
         return any([kernel.layouts for kernel in self._kernels.get(op, ())])
 
@@ -324,7 +324,7 @@ def register_kernel(
             kernels.add(kernel)
         elif plugin in plugin_modules.loaded:
             warnings.warn(
-                f"{kernel.whose} is left out: it is in a module of plugin {plugin!r}, whose hooks did not register it"
+                f"{kernel.description} is left out: it is in a module of plugin {plugin!r}, whose hooks did not register it"
                 "\n  Do: hand it over in register_kernels(register), or register it in a function or script",
                 PluginWarning,
                 stacklevel=2,

@@ -17,7 +17,7 @@ LAYOUT = "op_layout"
 """Hint of an operator: the name of the layout in which it shall compute, if it can."""
 
 
-class Relaid(NamedTuple):
+class LayoutRewrite(NamedTuple):
     """An operator and its attributes for tensors in a layout.
 
     ``slots``: inputs and outputs that have the layout; others are plain.
@@ -28,10 +28,10 @@ class Relaid(NamedTuple):
     slots: frozenset[str]
 
 
-Rule = Callable[[Call, Layout], "Relaid | None"]
+Rule = Callable[[Call, Layout], "LayoutRewrite | None"]
 
 
-def relaid_call(call: Call, layout: Layout) -> tuple[Call, frozenset[str]] | None:
+def call_in_layout(call: Call, layout: Layout) -> tuple[Call, frozenset[str]] | None:
     """Return a call on tensors in a layout, and the slots that have it; None if the definition has no such form.
 
     The dims of those slots are permuted to memory order, so a kernel sees plain tensors.
@@ -54,7 +54,7 @@ def relaid_call(call: Call, layout: Layout) -> tuple[Call, frozenset[str]] | Non
     return Call(rewritten.op, ins, outs, rewritten.attrs, call.place, call.training), rewritten.slots
 
 
-def _elementwise(call: Call, layout: Layout) -> Relaid | None:
+def _elementwise(call: Call, layout: Layout) -> LayoutRewrite | None:
     """Rewrite an elementwise operator: on equal dims, or with scalars and vectors along one axis.
 
     Operators with random numbers are left alone: these are numbered by element, in plain order.
@@ -80,4 +80,4 @@ def _elementwise(call: Call, layout: Layout) -> Relaid | None:
     if vectors:
         axis = attrs.get("axis", -1)
         attrs["axis"] = order.index(len(order) - 1 if axis == -1 else axis)
-    return Relaid(op, attrs, frozenset(slots)) if slots else None
+    return LayoutRewrite(op, attrs, frozenset(slots)) if slots else None

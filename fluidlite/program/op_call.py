@@ -203,7 +203,7 @@ class Call:
 
     def fail_attr(self, name: str, expected: str, do: str = "") -> NoReturn:
         """Raise AttributeValueError: the attribute does not fit the inputs; ShapeError if a tensor replaces it."""
-        slot = standing_for(self, name)
+        slot = slot_of_attribute(self, name)
         if slot is not None:
             values = [spec.value for spec in self.specs(slot)]
             numbers = [n for value in values for n in value or ()]
@@ -244,13 +244,13 @@ class Call:
         return f"{self.op.type}({ins})"
 
 
-def standing_for(call: Call, name: str) -> str | None:
+def slot_of_attribute(call: Call, name: str) -> str | None:
     """Return the input slot whose numbers replace an attribute; None if the attribute's own value is used."""
     attr = call.op.attr(name)
     return next((slot.name for slot in attr.tensors if call.has(slot.name)), None) if attr is not None else None
 
 
-def once(function: Callable[[Call], Result]) -> Callable[[Call], Result]:
+def cached_in_call(function: Callable[[Call], Result]) -> Callable[[Call], Result]:
     """Cache a function's result in the call: choosing and preparing a kernel both need it."""
 
     @wraps(function)
@@ -264,12 +264,12 @@ def once(function: Callable[[Call], Result]) -> Callable[[Call], Result]:
     return cached
 
 
-def once_of_operands(function: Callable[[Call], Result]) -> Callable[[Call], Result]:
+def cached_by_operands(function: Callable[[Call], Result]) -> Callable[[Call], Result]:
     """Cache a function's result in the call and in calls with the same operands and attributes.
 
     Calls with other outputs or on other places share it, unless the operator's expression infers its outputs otherwise.
     """
-    cached = once(function)
+    cached = cached_in_call(function)
     _operand_functions.add(cached)
     return cached
 
@@ -286,6 +286,6 @@ def _minus_zeros(attrs: Mapping[str, Any]) -> tuple[Any, ...]:
     return positions
 
 
-def located(error: ProgramError, what: str) -> ProgramError:
+def with_location(error: ProgramError, what: str) -> ProgramError:
     """Return the error with the operator and the user's line prepended to its message."""
     return type(error)(f"{what}: {error}")

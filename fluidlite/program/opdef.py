@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fluidlite.base.arguments import as_whole
+from fluidlite.base.arguments import as_int
 from fluidlite.base.dtypes import FLOATS, INTS, is_float
 from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, RegistryError
 
 if TYPE_CHECKING:
     from fluidlite.program.epilogue import Epilogue
-    from fluidlite.program.layout_rewrite import Relaid
+    from fluidlite.program.layout_rewrite import LayoutRewrite
     from fluidlite.program.op_call import Call
     from fluidlite.program.rules import ExpressionRule, GradRule, ScalarRule, StepsRule
     from fluidlite.tensor.layout import Layout
@@ -147,7 +147,7 @@ class Attr:
     def check(self, value: Any) -> Any:
         """Return ``value`` in canonical, hashable form, or raise AttributeValueError."""
         if self.optional and (
-            value is None or (self.type == "dtype" and as_whole(value) == -1)
+            value is None or (self.type == "dtype" and as_int(value) == -1)
         ):  # -1: Fluid's value for none
             return None
         if self.type == "dtype":
@@ -255,7 +255,7 @@ class OpDef:
     constant: Constant | None = None
     run: Callable[..., None] | None = None
     epilogue: Epilogue | None = None
-    in_layout: Callable[[Call, Layout], Relaid | None] | None = None
+    in_layout: Callable[[Call, Layout], LayoutRewrite | None] | None = None
     marker: bool = False
     dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stop_gradient: Mapping[str, str] = field(default_factory=dict)
@@ -284,7 +284,7 @@ class OpDef:
         """The names of inputs and outputs."""
         self.unread = frozenset([slot.name for slot in slots if slot.metadata_only or slot.value])
         """Slots whose bytes no kernel reads."""
-        self.not_computed = self.unread.union([slot.name for slot in slots if slot.on_host])
+        self.non_kernel_slots = self.unread.union([slot.name for slot in slots if slot.on_host])
         """Slots that are no operands of a kernel on the device."""
         self.off_device = frozenset([slot.name for slot in slots if slot.value or slot.on_host])
         """Slots whose numbers the host reads, writes, or has as metadata."""
@@ -325,7 +325,7 @@ class OpDef:
         return None
 
     @contextmanager
-    def blamed(self, what: str, error: Callable[[str], FluidError]) -> Iterator[None]:
+    def attribute_errors(self, what: str, error: Callable[[str], FluidError]) -> Iterator[None]:
         """Turn exceptions of a function of the declaration into ``error``, except fluidlite's own errors."""
         try:
             yield

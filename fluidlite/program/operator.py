@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.arguments import did_you_mean, name_of, whole_text
+from fluidlite.base.arguments import did_you_mean, name_of, exact_int_text
 from fluidlite.base.dtypes import INTS
 from fluidlite.base.errors import AttributeValueError, ProgramError
 from fluidlite.program.contents import RENAME, REPLACE, SET_ATTR, Attributes, Operators, Slots, read_only, slots
 from fluidlite.program.desc import OpDesc
 from fluidlite.program.inference import check_inputs, inferred
-from fluidlite.program.op_call import PLACEHOLDER, Call, located
+from fluidlite.program.op_call import PLACEHOLDER, Call, with_location
 from fluidlite.program.opdef import GRAD, OpDef
 from fluidlite.program.registry import HINTS
 from fluidlite.program.roles import role_number
-from fluidlite.program.source_location import Line
-from fluidlite.tensor.tensor_spec import Spec, either
+from fluidlite.program.source_location import SourceLine
+from fluidlite.tensor.tensor_spec import Spec, merged_dims
 from fluidlite.tensor.var_type import AttrType
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ EMPTY = "@EMPTY@"
 
 _EXACT_INTEGERS = 2**53
 """Bound below which a float represents every integer exactly."""
-MADE_OF = "made_of"
+FUSED_OPERATORS = "made_of"
 """Hint of a fused operator: the types and lines of its operators."""
 NOT_FUSED = "not_fused"
 """Hint of an operator: why it is not fused with adjacent operators, one text for each."""
-CHECKS = "checks"
+INDEX_CHECKER = "checks"
 """Hint of a fused operator: the text by which errors name its operator that checks indices."""
 NOT_EXPANDED = "not_expanded"
 """Hint of an operator that passes did not decompose, so that its parts are not fused: the reason."""
@@ -88,7 +88,7 @@ class Operator:
         hints: Mapping[str, Any],
         id: int,
         role: str,
-        line: Line,
+        line: SourceLine,
         namescope: str = "",
     ) -> None:
         self.block = block
@@ -137,7 +137,7 @@ class Operator:
     def _check_rounded(self, values: Mapping[str, Any]) -> None:
         """Raise AttributeValueError if a float attribute rounds an integer and an output is of an integer dtype."""
         for name, value in self.attrs.items():
-            if value.__class__ is float and abs(value) >= _EXACT_INTEGERS and whole_text(values.get(name)):
+            if value.__class__ is float and abs(value) >= _EXACT_INTEGERS and exact_int_text(values.get(name)):
                 for output in self.output_arg_names:
                     spec = self.block.var(output).spec
                     if spec is not None and spec.dtype in INTS:
@@ -262,7 +262,7 @@ class Operator:
             try:
                 checked = attr.check(value)
             except ProgramError as exc:
-                raise located(exc, str(self)) from None
+                raise with_location(exc, str(self)) from None
             old_attrs, self._attrs = self._attrs, Attributes({**self.attrs, name: checked})
             try:
                 self.infer()
@@ -325,7 +325,7 @@ class Operator:
             check_inputs(call)
             results = inferred(call)
         except ProgramError as exc:
-            raise located(exc, str(self)) from None
+            raise with_location(exc, str(self)) from None
         for slot, names in self.outputs.items():
             specs = results.get(slot)
             if specs is None:
@@ -340,7 +340,7 @@ class Operator:
         old_spec = variable.spec
         if variable.block is not self.block and old_spec is not None and old_spec.rank == spec.rank:
             # a sub-block may run repeatedly: dims that it changes become unknown
-            spec = spec.with_(dims=either(old_spec.dims, spec.dims))
+            spec = spec.with_(dims=merged_dims(old_spec.dims, spec.dims))
         variable.declare(spec)
 
 

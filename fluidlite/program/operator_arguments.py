@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.arguments import mapped, name_of
+from fluidlite.base.arguments import check_mapping, name_of
 from fluidlite.base.errors import AttributeValueError, ProgramError
-from fluidlite.program.op_call import located
+from fluidlite.program.op_call import with_location
 from fluidlite.program.opdef import OpDef, Slot
 from fluidlite.program.operator import EMPTY, no_attribute
 from fluidlite.program.registry import HINTS
-from fluidlite.program.renamed_attributes import renamed
-from fluidlite.program.source_location import Line
+from fluidlite.program.renamed_attributes import current_attributes
+from fluidlite.program.source_location import SourceLine
 
 if TYPE_CHECKING:
     from fluidlite.program.block import Block
 
 
 def check_slots(
-    definition: OpDef, values: Mapping[str, Any] | None, side: str, line: Line, block: Block
+    definition: OpDef, values: Mapping[str, Any] | None, side: str, line: SourceLine, block: Block
 ) -> dict[str, list[str]]:
     """Convert the user's slots to names of variables, or raise ProgramError."""
     slots = definition.inputs if side == "input" else definition.outputs
     slots_by_name = {slot.name: slot for slot in slots}
     what = f"operator {definition.type} ({line})"
     clean: dict[str, list[str]] = {}
-    values = mapped(f"{what}: {side}s", values or {}, "a mapping of slots to variables")
+    values = check_mapping(f"{what}: {side}s", values or {}, "a mapping of slots to variables")
     for name in values:
         if name not in slots_by_name:
             raise ProgramError(f"{what} has no {side} slot {name!r}; it has {', '.join(slots_by_name) or 'none'}")
@@ -88,13 +88,13 @@ def check_own(own: Any, item: Any, what: str, block: Block) -> None:
 
 
 def check_attrs(
-    definition: OpDef, values: Mapping[str, Any] | None, line: Line
+    definition: OpDef, values: Mapping[str, Any] | None, line: SourceLine
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the canonical attributes of the definition, and the hints; or raise AttributeValueError."""
     what = f"operator {definition.type} ({line})"
     if values is not None and not isinstance(values, Mapping):
         raise ProgramError(f"{what}: attrs is {type(values).__name__}; expected a mapping of names to values")
-    values = renamed(definition.type, dict(values or {}))
+    values = current_attributes(definition.type, dict(values or {}))
     clean: dict[str, Any] = {}
     for attr in definition.attrs:
         value = values.pop(attr.name, None)
@@ -106,7 +106,7 @@ def check_attrs(
         try:
             clean[attr.name] = attr.check(value)
         except ProgramError as exc:
-            raise located(exc, what) from None
+            raise with_location(exc, what) from None
     hints = {name: value for name, value in values.items() if name in HINTS}
     unknown = [name for name in values if name not in HINTS]
     if unknown:

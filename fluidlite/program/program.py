@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fluidlite.base.arguments import truth, whole
+from fluidlite.base.arguments import check_bool, check_int
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.block import Block
 from fluidlite.program.desc import ProgramDesc
@@ -67,7 +67,7 @@ class Program(FluidProgram):
 
     @random_seed.setter
     def random_seed(self, seed: int) -> None:
-        self._random_seed = whole("random_seed", seed)
+        self._random_seed = check_int("random_seed", seed)
         self.touch()
 
     @property
@@ -81,7 +81,7 @@ class Program(FluidProgram):
 
     def block(self, index: int) -> Block:
         """Return the block of that index."""
-        index = whole("the index of a block", index)
+        index = check_int("the index of a block", index)
         if not 0 <= index < len(self.blocks):
             raise ProgramError(f"the program has no block {index}; it has {len(self.blocks)}")
         return self.blocks[index]
@@ -140,7 +140,7 @@ class Program(FluidProgram):
         """
         from fluidlite.program.edit import copy_program
 
-        return copy_program(self, truth("for_test of Program.clone", for_test))
+        return copy_program(self, check_bool("for_test of Program.clone", for_test))
 
     def prune(self, targets: Sequence[Variable | str], feeds: Sequence[Variable | str] = ()) -> Program:
         """Copy the program with only the operators that the targets need; variables in ``feeds`` are inputs."""

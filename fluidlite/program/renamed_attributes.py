@@ -8,7 +8,7 @@ _RENAMED = {("hard_shrink", "lambda"): "threshold", ("softshrink", "threshold"):
 _DUPLICATES_OF_INPUTS = {("ftrl", "learning_rate"): "LearningRate"}
 
 
-def renamed(type: str, attrs: dict[str, Any]) -> dict[str, Any]:
+def current_attributes(type: str, attrs: dict[str, Any]) -> dict[str, Any]:
     """Return the attributes of an operator under current names, without those that duplicate an input."""
     current_attrs = {}
     for name, value in attrs.items():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fluidlite.program.opdef import OpDef
 
 
-class Operands(Protocol):
+class ElementwiseOperands(Protocol):
     """The operands of an elementwise operator: their dims, and the attributes."""
 
     def dims(self, slot: str) -> tuple[Any, ...]:
@@ -46,7 +46,7 @@ class ScalarRule:
     function: Callable[..., Any]
     outputs: tuple[str, ...]
     supports: Callable[[Call], str | None] | None = None
-    placed: Callable[[Operands], Mapping[str, tuple[Any, ...]]] | None = None
+    placed: Callable[[ElementwiseOperands], Mapping[str, tuple[Any, ...]]] | None = None
     code: Callable[[Call], Any] | None = None
     domain: Callable[[Call], Any] | None = None
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
-from fluidlite.base.arguments import text, whole
+from fluidlite.base.arguments import text, check_int
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.fork import new_lock
 from fluidlite.base.invalidation import cache_version
@@ -37,7 +37,7 @@ class ScopeVariable:
     def hold(self, tensor: Tensor) -> Tensor:
         """Store the result of a run in the variable's tensor object, and return that object."""
         if isinstance(tensor, TensorArray) and not isinstance(self.tensor, TensorArray):
-            self.tensor = TensorArray(tensor._known().dtype, tensor.place)
+            self.tensor = TensorArray(tensor._required_spec().dtype, tensor.place)
         return self.tensor.share_data_with(tensor)
 
     def get_lod_tensor_array(self) -> TensorArray:
@@ -73,7 +73,7 @@ class ScopeVariable:
 
     def set_int(self, value: int) -> None:
         """Store an int besides the tensor; programs do not read it."""
-        self.number = whole(f"the number of scope variable {self.name!r}", value)
+        self.number = check_int(f"the number of scope variable {self.name!r}", value)
 
     def get_int(self) -> int:
         """Return the int that :meth:`set_int` stored."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fluidlite.base.arguments import whole
+from fluidlite.base.arguments import check_int
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import OutOfRangeError, ProgramError
 from fluidlite.platform.device_registry import devices
@@ -60,7 +60,7 @@ class SelectedRows:
 
     def set_rows(self, rows: Iterable[int]) -> None:
         """Set the row numbers of the values."""
-        numbers = [whole("a row of SelectedRows", row) for row in rows]
+        numbers = [check_int("a row of SelectedRows", row) for row in rows]
         if any(not 0 <= number < 1 << 63 for number in numbers):
             raise ProgramError(f"the rows of SelectedRows are {numbers!r:.80}; expected numbers of 0 or more")
         self._holder.tensor.set(np.array(numbers, np.int64), self._values.place or devices.host())
@@ -71,7 +71,7 @@ class SelectedRows:
 
     def set_height(self, height: int) -> None:
         """Set the number of rows of the tensor."""
-        self._holder.number = whole("the height of SelectedRows", height, least=0)
+        self._holder.number = check_int("the height of SelectedRows", height, least=0)
 
     def get_tensor(self) -> Tensor:
         """Return the values, [count, width]; the next run reads new values if they are set."""

@@ -17,7 +17,7 @@ _CONTEXT_METHODS = ("__enter__", "__exit__")
 """They enter a context that a method returned; that method names the API instead."""
 
 
-class Line(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of the user's program, and the API function called there (``layers.fc``, ``layers.IfElse``)."""
 
     file: str
@@ -29,7 +29,7 @@ class Line(NamedTuple):
         return f"{location}, {self.api}" if self.api else location
 
 
-NOWHERE = Line("?", 0, "")
+NOWHERE = SourceLine("?", 0, "")
 
 
 def in_package(file: str) -> bool:
@@ -37,7 +37,7 @@ def in_package(file: str) -> bool:
     return file.startswith(PACKAGE_FOLDER) and not file.startswith(_USER_FOLDERS)
 
 
-def source_location() -> Line:
+def source_location() -> SourceLine:
     """Return the line of the innermost stack frame outside of the package and of plugins' modules."""
     frame: FrameType | None = sys._getframe(1)
     api_frame: FrameType | None = None
@@ -47,7 +47,7 @@ def source_location() -> Line:
         # contextlib runs the library's context managers, and is no user code
         if file != contextlib.__file__:
             if not in_package(file) and plugin_modules.owner(frame.f_globals.get("__name__") or "__main__") is None:
-                return Line(file, frame.f_lineno, _api(api_frame) if api_frame is not None else "")
+                return SourceLine(file, frame.f_lineno, _api(api_frame) if api_frame is not None else "")
             name = code.co_name
             if not name.startswith(("_", "<")) or (_is_method(code) and name not in _CONTEXT_METHODS):
                 api_frame = frame

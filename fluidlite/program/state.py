@@ -31,7 +31,7 @@ def state_of(scope: Scope, names: Iterable[str]) -> dict[str, tuple[Spec, Place]
     return specs_and_places
 
 
-def written_together(scope: Scope, state: Mapping[str, bool]) -> bool:
+def share_written_memory(scope: Scope, state: Mapping[str, bool]) -> bool:
     """Whether variables of a scope share an allocation that is written; ``state``: whether each variable is written."""
     writes_of: dict[int, bool] = {}
     for name, writes in state.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.arguments import able
+from fluidlite.base.arguments import check_method
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import FluidError, ProgramError, ShapeError
 from fluidlite.base.overloads import BinaryOverloads
@@ -161,7 +161,7 @@ class Variable(VariableMetadata, BinaryOverloads[Any, Any, Any]):
     def set_error_clip(self, error_clip: Any) -> None:
         """Clip this variable's gradient during backward (Fluid's ``ErrorClipByValue``)."""
         clips = "a clip.ErrorClipByValue"
-        self.error_clip = able(f"error_clip of variable {self.name!r}", error_clip, "append_clip_op", clips)
+        self.error_clip = check_method(f"error_clip of variable {self.name!r}", error_clip, "append_clip_op", clips)
 
     _set_error_clip = set_error_clip  # its name since Fluid 1.3
 
@@ -209,8 +209,8 @@ class Parameter(Variable):
         self.trainable = options.pop("trainable", True)
         self.optimize_attr = options.pop("optimize_attr", None) or {"learning_rate": 1.0}
         regularizer, clip = options.pop("regularizer", None), options.pop("gradient_clip_attr", None)
-        self.regularizer = able(f"{what} regularizer", regularizer, "__call__", "one of fluid.regularizer's")
-        self.gradient_clip_attr = able(f"{what} gradient_clip_attr", clip, "create_operators", clips)
+        self.regularizer = check_method(f"{what} regularizer", regularizer, "__call__", "one of fluid.regularizer's")
+        self.gradient_clip_attr = check_method(f"{what} gradient_clip_attr", clip, "create_operators", clips)
         self.error_clip = options.pop("error_clip", None)
         self.do_model_average = options.pop("do_model_average", None)
         self.stop_gradient = options.pop("stop_gradient", False) or not self.trainable

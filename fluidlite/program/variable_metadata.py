@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from fluidlite.base.arguments import truth
+from fluidlite.base.arguments import check_bool
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.contents import tracked
 from fluidlite.program.desc import VariableDesc
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fluidlite.program.block import Block
     from fluidlite.program.scope import Scope
     from fluidlite.program.selected_rows import SelectedRows
-    from fluidlite.program.source_location import Line
+    from fluidlite.program.source_location import SourceLine
     from fluidlite.tensor.tensor import Tensor
 
 
@@ -46,7 +46,7 @@ class VariableMetadata:
     stop_gradient: bool = tracked("stop_gradient", bool)
     is_data: bool = tracked("is_data", bool)
     type: str = tracked("type", str)
-    line: Line | None = None
+    line: SourceLine | None = None
     declared: Spec | None = None
     selected: SelectedRowsOf | None = None
 
@@ -123,7 +123,7 @@ class VariableMetadata:
 
     @persistable.setter
     def persistable(self, on: bool) -> None:
-        self._persistable = on if on.__class__ is bool else truth(f"persistable of variable {self.name!r}", on)
+        self._persistable = on if on.__class__ is bool else check_bool(f"persistable of variable {self.name!r}", on)
         if self.selected is not None:
             rows = self.block.find_var(self.selected.rows)
             if rows is not None:

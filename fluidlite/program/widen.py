@@ -10,7 +10,7 @@ from typing import Any
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import FluidError
-from fluidlite.program.decompose import Build, Part, Value
+from fluidlite.program.decompose import Build, DecompositionPart, PartValue
 from fluidlite.program.op_call import Call
 
 WIDER = {
@@ -33,15 +33,15 @@ def widenable(call: Call) -> bool:
     return not any(attr.type == "dtype" and call.attrs.get(attr.name) is not None for attr in op.attrs)
 
 
-def widen(call: Call, wide: str) -> list[Part] | None:
+def widen(call: Call, wide: str) -> list[DecompositionPart] | None:
     """Return the parts of a call with casts of all operands of its kernel dtype; None if the definition forbids it."""
     narrow = call.key_dtype
     build = Build(call)
 
-    def cast(value: Value, out: Value | None, dtype: str) -> Any:
+    def cast(value: PartValue, out: PartValue | None, dtype: str) -> Any:
         return build("cast", {"X": value}, {"Out": out}, {"out_dtype": dtype})
 
-    inputs: dict[str, list[Value]] = {}
+    inputs: dict[str, list[PartValue]] = {}
     for slot, specs in call.ins.items():
         declared = call.op.input(slot)
         if any(spec.dtype == narrow for spec in specs) and wide not in call.op.dtypes.get(slot, (wide,)):
@@ -74,7 +74,7 @@ def widen(call: Call, wide: str) -> list[Part] | None:
     return build.parts
 
 
-def cast_bytes(parts: tuple[Part, ...]) -> int:
+def cast_bytes(parts: tuple[DecompositionPart, ...]) -> int:
     """Return the bytes that the casts of a widened call read and write; -1 if dims are unknown."""
     specs = [value.spec for part in parts if part.call.op.type == "cast" for value in (*part.ins, *part.outs)]
     if any(spec is None or not spec.known for spec in specs):

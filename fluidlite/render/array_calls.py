@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from fluidlite.expr.indexing import in_range
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
-from fluidlite.expr.step_order import order_of
+from fluidlite.expr.step_order import order_table_kind
 from fluidlite.expr.tensor import Tensor
 from fluidlite.render.array_text import ArrayText
 from fluidlite.render.readers import (
@@ -179,7 +179,7 @@ class ArrayCalls(ArrayText):
 
     def _arrange(self, x: Tensor) -> str:
         kind, inverse, reverse = x.params
-        table = self._table(order_of(kind, inverse), reverse, x.args[1])
+        table = self._table(order_table_kind(kind, inverse), reverse, x.args[1])
         return f"H.take(xp, {self.value(x.args[0])}, {table}, None, 0)"
 
     def _indices(self, x: Tensor) -> str:

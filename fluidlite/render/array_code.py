@@ -10,7 +10,7 @@ from textwrap import dedent, indent
 from typing import Any
 
 from fluidlite.base.errors import ProgramError
-from fluidlite.codegen.typed import number as typed_number
+from fluidlite.codegen.typed import converted_number as typed_number
 from fluidlite.expr.number import Number
 
 

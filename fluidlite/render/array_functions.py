@@ -144,7 +144,7 @@ MAX_CACHED_ELEMENTS = 1 << 12
 """Elements of the arrays computed of sizes alone that calls of equal sizes share."""
 
 
-def lacking(xp: Any, dtypes: Sequence[str]) -> list[str]:
+def missing_names(xp: Any, dtypes: Sequence[str]) -> list[str]:
     """The required functions and dtypes that a namespace lacks, including the dtypes of its device."""
     required = dict.fromkeys([*REQUIRED, *REQUIRED_DTYPES, *(dtype for dtype in dtypes if dtype not in HALVES)])
     return [name for name in required if getattr(xp, name, None) is None]

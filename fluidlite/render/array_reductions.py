@@ -11,7 +11,7 @@ import numpy as np
 from fluidlite.codegen import sums
 from fluidlite.codegen.functions import dtype_object
 from fluidlite.codegen.sums import pairwise_sum
-from fluidlite.expr.reductions import of_nothing
+from fluidlite.expr.reductions import reduction_identity
 from fluidlite.expr.step_order import table_values
 from fluidlite.render.array_moves import MAX_SHORT_AXIS, concat, full, iota, zeros
 from fluidlite.render.memory import strided, writable
@@ -29,7 +29,7 @@ def reduce(xp: Any, kind: str, x: Any, axes: Sequence[int], dtype: str) -> Any:
         return xp.prod(x, axis=reduced, dtype=dtype_object(xp, dtype), keepdims=True)
     if not prod(x.shape):
         dims = tuple(1 if axis in reduced else size for axis, size in enumerate(x.shape))
-        return full(xp, dims, of_nothing(kind, dtype), dtype, x)
+        return full(xp, dims, reduction_identity(kind, dtype), dtype, x)
     if type(x) is not np.ndarray or x.size < MIN_BUFFERED_ELEMENTS:
         return getattr(xp, kind)(x, axis=reduced, keepdims=True)
     before = np.setbufsize(BUFFER_ELEMENTS)  # NumPy reduces a row by parts of this size, and a run sets a small one

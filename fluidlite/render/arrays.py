@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from fluidlite.expr.number import number as as_number
-from fluidlite.expr.tensor import Tensor, ordered
+from fluidlite.expr.tensor import Tensor, topological_order
 from fluidlite.expr.traced import Traced
 from fluidlite.render.array_calls import ARRAY_CALLS, ArrayCalls
 from fluidlite.render.array_code import ArrayCode, array_names
@@ -144,7 +144,7 @@ def array_code(
         for i, x in enumerate(tensors)
     ]
     requested.sort(key=lambda output: output[0] in shared)  # outputs that alias operands are written last
-    order = ordered([x for _, _, x in requested])
+    order = topological_order([x for _, _, x in requested])
     users: dict[Tensor, list[Tensor | None]] = {}
     for _, _, x in requested:
         users.setdefault(x, []).append(None)

@@ -11,11 +11,11 @@ import numpy as np
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.codegen import functions
-from fluidlite.codegen.lower import unsuitable
+from fluidlite.codegen.lower import operand_refusal
 from fluidlite.expr.calls import has_steps, leaves, traced_of
 from fluidlite.expr.traced import Traced
 from fluidlite.program import codegen_registry as generated
-from fluidlite.program.codegen_registry import Generator, generators
+from fluidlite.program.codegen_registry import CodeGenerator, generators
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
 from fluidlite.render import array_functions
@@ -26,7 +26,7 @@ from fluidlite.render.arrays import array_code
 class ArrayKernels:
     """The generator of kernels by array calls; another generator handles scalar expressions."""
 
-    def __init__(self, scalars: Generator) -> None:
+    def __init__(self, scalars: CodeGenerator) -> None:
         self.scalars = scalars
         self.codes: WeakKeyDictionary[Traced, dict[tuple[bool, str], tuple[ArrayCode, Callable[..., Any]]]]
         self.codes = WeakKeyDictionary()
@@ -44,7 +44,7 @@ class ArrayKernels:
                 return "its steps are operators of their own"
         except ProgramError as exc:  # operands that it reads as values are not known yet
             return str(exc)
-        return unsuitable(call, unit.array_dtypes)
+        return operand_refusal(call, unit.array_dtypes)
 
     def _code(self, call: Call, context: Any) -> tuple[ArrayCode, Callable[..., Any]]:
         slots, host = _computed_slots(call), _on_host(context)
@@ -56,9 +56,9 @@ class ArrayKernels:
             codes[key] = code, code.function()
         return codes[key]
 
-    def may_lie_on(self, call: Call) -> Mapping[str, str]:
+    def aliasable_slots(self, call: Call) -> Mapping[str, str]:
         """By output slot, the input slot that it may alias; array calls may write a part before they read all."""
-        return {} if call.of_tensors else self.scalars.may_lie_on(call)
+        return {} if call.of_tensors else self.scalars.aliasable_slots(call)
 
     def prepare(self, call: Call, context: Any) -> Prepared:
         """Return the prepared kernel of a call."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _element(self: Tensor, index: int) -> Any:
-    size = self._known().size
+    size = self._required_spec().size
     if not 0 <= index < size:
         raise TensorError(f"the tensor has no element {index}; it has {size}")
     return np.asarray(self.numpy()).reshape(-1)[index]

@@ -72,7 +72,7 @@ def lengths_of(lod: Lod) -> list[list[int]]:
     return [[b - a for a, b in pairwise(level)] for level in lod]
 
 
-def joined_lod(lods: Iterable[Lod]) -> Lod:
+def concatenated_lod(lods: Iterable[Lod]) -> Lod:
     """The offsets of the concatenation of sequences with these LoDs; all have the same number of levels."""
     levels = zip(*map(lengths_of, lods), strict=True)
     return tuple((0, *accumulate(chain.from_iterable(lengths))) for lengths in levels)

@@ -10,7 +10,7 @@ import numpy as np
 from fluidlite.base.dtypes import ITEMSIZE, NUMPY
 from fluidlite.base.errors import TensorError
 from fluidlite.memory.allocation import Allocation
-from fluidlite.memory.arena import Arena, ArenaPiece
+from fluidlite.memory.arena import Arena, ArenaAllocation
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
@@ -84,7 +84,7 @@ class Tensor(TensorLod, TensorElements):
         if old_lod and old_lod[-1][-1] == array.shape[0]:  # as in Fluid: LoD that still covers the rows stays
             spec = spec.with_(lod=old_lod)
         has_memory = self.allocation is not None and self.allocation.block is not None
-        fits = has_memory and self.place == where and self._known().with_(lod=()) == spec.with_(lod=())
+        fits = has_memory and self.place == where and self._required_spec().with_(lod=()) == spec.with_(lod=())
         if fits:
             self.spec = spec
             write_host(self, array)
@@ -121,10 +121,10 @@ class Tensor(TensorLod, TensorElements):
 
         if not isinstance(other, Tensor):
             return self.set(other, self.place)
-        spec = other._known()
+        spec = other._required_spec()
         where = self.place or other.place
         assert where is not None
-        if self.allocation is None or self.place != where or self._known() != spec or self._strides is not None:
+        if self.allocation is None or self.place != where or self._required_spec() != spec or self._strides is not None:
             if self._strides is not None and self.spec is not None and self.spec.dims == spec.dims:
                 self[...] = other
                 return self
@@ -137,7 +137,7 @@ class Tensor(TensorLod, TensorElements):
 
     def __getitem__(self, key: Any) -> Tensor:
         """A view that shares this tensor's memory: ints, slices and ``...`` (NumPy's basic indexing)."""
-        spec = self._known()
+        spec = self._required_spec()
         size = ITEMSIZE[spec.dtype]
         byte_strides = tuple(s * size for s in self.strides)
         shadow = np.lib.stride_tricks.as_strided(np.empty(1, NUMPY[spec.dtype]), spec.dims, byte_strides)
@@ -154,7 +154,7 @@ class Tensor(TensorLod, TensorElements):
         view = Tensor()
         view.spec = Spec.of(part.shape, spec.dtype)
         view.place = self.place
-        view.allocation = self._held()
+        view.allocation = self._required_allocation()
         start = part.__array_interface__["data"][0] - shadow.__array_interface__["data"][0] if part.size else 0
         view._byte_offset = self._byte_offset + start
         strides = tuple(s // size for s in part.strides)
@@ -185,7 +185,7 @@ class Tensor(TensorLod, TensorElements):
     def share_data_with(self, other: Tensor) -> Tensor:
         """Become a view of the same memory, dims and LoD as another tensor."""
         before = self.version
-        self.spec, self.place, self.allocation = other._known(), other.place, other._held()
+        self.spec, self.place, self.allocation = other._required_spec(), other.place, other._required_allocation()
         self._byte_offset, self._strides, self._array = other._byte_offset, other._strides, other._array
         self._rise_from(before)
         return self
@@ -195,9 +195,9 @@ class Tensor(TensorLod, TensorElements):
         from fluidlite.tensor.transfer import transfer
 
         if isinstance(place, Arena):
-            if isinstance(self.allocation, ArenaPiece) and self.allocation.arena is place:
+            if isinstance(self.allocation, ArenaAllocation) and self.allocation.arena is place:
                 return self
-            context, spec = get_context(place.place), self._known()
+            context, spec = get_context(place.place), self._required_spec()
             return transfer(self, context, Tensor.of(spec, place.place, place.alloc(spec.nbytes, context)))
         where = Place.parse(place)
         return self if where == self.place else transfer(self, get_context(where))

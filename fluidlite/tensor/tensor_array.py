@@ -9,7 +9,7 @@ from fluidlite.base.errors import DtypeError, OutOfRangeError, ShapeError, Tenso
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.place import Place
 from fluidlite.tensor.tensor import Tensor
-from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, either
+from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, merged_dims
 
 MAX_ELEMENTS = 1 << 24
 """Limit of an index: a larger one is refused as a mistake, since all elements before it would be allocated."""
@@ -37,7 +37,7 @@ def joined_spec(array: Spec, element: Spec) -> Spec:
             f"X is {element!r}; expected rank {array.rank}, that of the elements that the array holds "
             f"({list(array.dims)})"
         )
-    dims = either(array.dims, element.dims) if array.dims else element.dims
+    dims = merged_dims(array.dims, element.dims) if array.dims else element.dims
     return array_spec(array.dtype, dims, max(array.lod_level, element.lod_level))
 
 
@@ -105,7 +105,7 @@ class TensorArray(Tensor):
             raise OutOfRangeError(f"index {index} of the array; expected 0 to {MAX_ELEMENTS - 1}")
         array = self.copy()
         if tensor is not None:
-            array.spec = joined_spec(self._known(), tensor._known())
+            array.spec = joined_spec(self._required_spec(), tensor._required_spec())
         if index < self._length or len(self._items) != self._length:  # other arrays share the list
             array._items = self._items[: self._length]
         if index < self._length:
@@ -118,7 +118,7 @@ class TensorArray(Tensor):
 
     def copy(self) -> TensorArray:
         """An array of the same elements."""
-        array = TensorArray(self._known().dtype, self.place)
+        array = TensorArray(self._required_spec().dtype, self.place)
         array.spec, array._items, array._length = self.spec, self._items, self._length
         return array
 

@@ -39,7 +39,7 @@ class TensorMemory:
         self._byte_offset = 0
         self._strides: tuple[int, ...] | None = None
 
-    def _known(self) -> Spec:
+    def _required_spec(self) -> Spec:
         if self.spec is None:
             raise TensorError("the tensor has no dims yet; call resize(dims), or set(array, place)")
         return self.spec
@@ -47,17 +47,17 @@ class TensorMemory:
     @property
     def dims(self) -> Dims:
         """Logical dims; () is a scalar."""
-        return self._known().dims
+        return self._required_spec().dims
 
     @property
     def dtype(self) -> str:
         """Text of the data type."""
-        return self._known().dtype
+        return self._required_spec().dtype
 
     @property
     def layout(self) -> Layout:
         """The physical layout."""
-        return self._known().layout
+        return self._required_spec().layout
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ class TensorMemory:
         version_before = self.version
         if dims is not None:
             self.resize(dims)
-        spec = self._known()
+        spec = self._required_spec()
         where = Place.parse(place)
         requested = spec.with_(dtype=dtype_of(dtype)) if dtype is not None else spec
         allocation = self.allocation
@@ -147,7 +147,7 @@ class TensorMemory:
 
     def allocate(self, context: Context) -> None:
         """Allocate memory for the current dims and dtype on the context's place."""
-        spec = self.spec or self._known()
+        spec = self.spec or self._required_spec()
         memory = context.memory
         if memory is None:
             memory = memory_of(context.place, context)
@@ -167,7 +167,7 @@ class TensorMemory:
         """Whether it has memory."""
         return self.allocation is not None
 
-    def _held(self) -> Allocation:
+    def _required_allocation(self) -> Allocation:
         if self.allocation is None:
             raise TensorError("the tensor has no data yet; call mutable_data(place, dtype), or set(array, place)")
         return self.allocation
@@ -184,18 +184,18 @@ class TensorMemory:
         LayoutError
             If the layout is opaque.
         """
-        allocation = self._held()
+        allocation = self._required_allocation()
         assert self.place is not None
         unit = devices.unit(self.place)
-        if unit.array is None or self._known().dtype in unit.lacks["array"]:
+        if unit.array is None or self._required_spec().dtype in unit.lacks["array"]:
             allocation.live_block()
-            allocation.open_for_good()
+            allocation.export_forever()
             return self.span()
         return self.array()
 
     def array(self) -> Any:
         """The native array of a place that has the array capability; see :meth:`data`."""
-        self._held().open_for_good()
+        self._required_allocation().export_forever()
         return self.native()
 
     def native(self) -> Any:
@@ -204,11 +204,11 @@ class TensorMemory:
         if array is not None and self.allocation.block is not None:  # type: ignore[union-attr]  # an array has memory
             return array
         array = None
-        allocation, spec = self.allocation or self._held(), self.spec or self._known()
+        allocation, spec = self.allocation or self._required_allocation(), self.spec or self._required_spec()
         if spec.layout.opaque:
             raise LayoutError(f"the tensor has the opaque layout {spec.layout.name!r}; numpy() reorders it first")
         is_plain = self._strides is None and not self._byte_offset and spec.layout is PLAIN
-        array_cache = allocation.kept_arrays(spec.uid) if is_plain else None
+        array_cache = allocation.array_cache(spec.uid) if is_plain else None
         if array_cache is not None:
             array = array_cache[0].get(array_cache[1])
         if array is None:
@@ -230,7 +230,7 @@ class TensorMemory:
 
     def span(self) -> Span:
         """The bytes as a range of the raw handle (of a strided view: from its first to its last element)."""
-        allocation, spec = self.allocation or self._held(), self.spec or self._known()
+        allocation, spec = self.allocation or self._required_allocation(), self.spec or self._required_spec()
         handle = allocation.live_block().handle
         nbytes = spec.nbytes
         if self._strides is not None and spec.size:
@@ -240,7 +240,7 @@ class TensorMemory:
 
     def address(self) -> int:
         """The address of the first element, on places whose allocator has addresses."""
-        return (self.allocation or self._held()).address() + self._byte_offset
+        return (self.allocation or self._required_allocation()).address() + self._byte_offset
 
 
 def _mutable_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:

@@ -203,16 +203,16 @@ def specs_of(specs: Spec | Sequence[Spec]) -> tuple[Spec, ...]:
     return (specs,) if isinstance(specs, Spec) else tuple(specs)
 
 
-def agree(a: int, b: int) -> bool:
+def dims_compatible(a: int, b: int) -> bool:
     """Whether two dims may be equal."""
     return a == b or a < 0 or b < 0
 
 
-def all_agree(a: Sequence[int], b: Sequence[int]) -> bool:
+def all_dims_compatible(a: Sequence[int], b: Sequence[int]) -> bool:
     """Whether two lists of dims may be equal."""
-    return len(a) == len(b) and all(map(agree, a, b))
+    return len(a) == len(b) and all(map(dims_compatible, a, b))
 
 
-def either(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+def merged_dims(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     """Merge two lists of dims of the same length: -1 where they differ."""
     return tuple(x if x == y else -1 for x, y in zip(a, b, strict=True))

@@ -51,17 +51,17 @@ def uses(context: Context, read: Tensor | None = None, written: Tensor | None = 
             yield Use(tensor.allocation, context, writes)
 
 
-def in_turn(tensor: Tensor | None, context: Context, writes: bool = False) -> bool:
+def can_use_without_waiting(tensor: Tensor | None, context: Context, writes: bool = False) -> bool:
     """Whether a context may read a tensor, or write it, without waiting for another context."""
     allocation = tensor.allocation if tensor is not None else None
     if allocation is None or (allocation.sharing is None and allocation.context is context):
         return True
-    return not Use(allocation, context, writes).concerned()
+    return not Use(allocation, context, writes).conflicting_contexts()
 
 
-def ready(tensor: Tensor, context: Context) -> None:
+def order_after_writes(tensor: Tensor, context: Context) -> None:
     """Order later work of ``context`` after the writes of the tensor, and later writes of it after that work."""
-    if not in_turn(tensor, context):
+    if not can_use_without_waiting(tensor, context):
         with turn((context,), lambda: uses(context, tensor)):
             pass
 
@@ -82,9 +82,9 @@ def transfer(source: Tensor, context: Context, into: Tensor | None = None) -> Te
     place = source.place
     assert source.spec is not None and place is not None
     owner = context if place == context.place else get_context(place)
-    if in_turn(source, owner) and in_turn(into, context, True):  # the fast path, for the copies of a run
+    if can_use_without_waiting(source, owner) and can_use_without_waiting(into, context, True):  # the fast path, for the copies of a run
         with owner.lock, context.lock:
-            if in_turn(source, owner) and in_turn(into, context, True):
+            if can_use_without_waiting(source, owner) and can_use_without_waiting(into, context, True):
                 return _transfer(source, owner, context, into)
     with turn({owner, context}, lambda: (*uses(owner, source), *uses(context, None, into))):
         return _transfer(source, owner, context, into)
@@ -170,7 +170,7 @@ class _Keeper:
 
     def __init__(self, view: np.ndarray[Any, Any], allocation: Allocation) -> None:
         self.allocation = allocation
-        self._outside = allocation.hand_out()
+        self._outside = allocation.export()
         self._outside.live.add(id(self))
         self.__array_interface__ = view.__array_interface__
 
@@ -184,7 +184,7 @@ def begin_read(source: Tensor, context: Context) -> np.ndarray[Any, Any]:
     assert spec is not None
     if source._strides is not None:
         return read_host(source, copied=True)
-    ready(source, context)
+    order_after_writes(source, context)
     out = np.empty(spec.dims, NUMPY[spec.dtype])
     if spec.nbytes:
         context.copy_out(bytes_of(out), source.span())
@@ -200,9 +200,9 @@ def read_host(source: Tensor, copied: bool = False) -> np.ndarray[Any, Any]:
     allocation = source.allocation
     allocation.live_block()
     if is_host(context):
-        ready(source, context)
+        order_after_writes(source, context)
         view = source.native()
-        if copied or not allocation.lasting or not spec.size:
+        if copied or not allocation.is_permanent or not spec.size:
             view = np.array(view)
             return view if view.dtype == NUMPY[spec.dtype] else view.view(NUMPY[spec.dtype])
         array = np.asarray(_Keeper(view, allocation))
@@ -278,7 +278,7 @@ def from_dlpack(source: Any, place: PlaceLike | None = None) -> Tensor:
     spec = Spec.of(tuple(array.shape), str(array.dtype).rpartition(".")[2])
     tensor = adopt(array, spec, get_context(unit.place))
     if tensor is not None and tensor.allocation is not None:
-        tensor.allocation.open_for_good()  # the other library may write it at any time
+        tensor.allocation.export_forever()  # the other library may write it at any time
     if tensor is None and unit.info.host:
         tensor = Tensor().set(np.asarray(array), unit.place)
     elif tensor is None:

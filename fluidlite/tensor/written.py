@@ -24,7 +24,7 @@ class Written:
     def __bool__(self) -> bool:
         return bool(self._begins)
 
-    def apart(self, feed: Tensor) -> Tensor:
+    def without_alias(self, feed: Tensor) -> Tensor:
         """Return the fed tensor, or a copy if it shares memory with the written tensors."""
         if not self._begins or feed.allocation is None or feed.place is None:
             return feed

@@ -10,12 +10,12 @@ from typing import Any, Union
 import numpy as np
 
 from fluidlite import graph as ng, nodes
-from fluidlite.base.arguments import listed, mapped, number, whole
+from fluidlite.base.arguments import check_list, check_mapping, number, check_int
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import FallbackWarning, GradientError
 from fluidlite.compiler.ir.node import Node
 from fluidlite.conformance.cases import Array
-from fluidlite.conformance.reference import UNIT, drawn_weights
+from fluidlite.conformance.reference import EPSILON, random_weights
 from fluidlite.executor import Executor
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.program.backward import gradients
@@ -80,7 +80,7 @@ def gradient_report(
     mode: str,
 ) -> GradientReport:
     where = Place.parse(place)
-    if elements is not None and whole("elements of check_gradient", elements, GradientError) < 1:
+    if elements is not None and check_int("elements of check_gradient", elements, GradientError) < 1:
         raise GradientError(f"elements of check_gradient is {elements}; expected 1 or more, or None for all")
     if rtol is not None:
         rtol = number("rtol of check_gradient", rtol, GradientError)
@@ -88,7 +88,7 @@ def gradient_report(
     if callable(subject) and not isinstance(subject, Variable):
         with program_guard(Program(), Program()):
             arrays = [
-                np.asarray(array) for array in listed("inputs of check_gradient", inputs or (), "arrays", GradientError)
+                np.asarray(array) for array in check_list("inputs of check_gradient", inputs or (), "arrays", GradientError)
             ]
             values = [ng.placeholder(array.shape, array.dtype) for array in arrays]
             target = subject(*values)
@@ -116,7 +116,7 @@ def gradient_report(
 def _named(feed: Mapping[Any, Any], block: Any) -> dict[str, Array]:
     """Copies of fed arrays by name, in the declared dtypes."""
     arrays = {}
-    for key, value in mapped("feed of check_gradient", feed, "a mapping of variables to arrays", GradientError).items():
+    for key, value in check_mapping("feed of check_gradient", feed, "a mapping of variables to arrays", GradientError).items():
         variable = block.own(key, "feed of check_gradient")
         arrays[variable.name] = np.array(value, dtype=NUMPY[variable.dtype])
     return arrays
@@ -179,7 +179,7 @@ def _wrt_variables(
     if wrt is not None:
         selected = [
             block.own(item, "wrt of check_gradient")
-            for item in listed("wrt of check_gradient", wrt, "variables or names", GradientError)
+            for item in check_list("wrt of check_gradient", wrt, "variables or names", GradientError)
         ]
         for variable in selected:
             if variable.name not in fed and variable.name not in state:
@@ -205,10 +205,10 @@ def _wrt_variables(
 def _compare(job: Job, limits: Mapping[str, float], elements: int | None) -> Iterator[InputGradient]:
     (value,) = job.run([job.target])
     rng = np.random.default_rng(7)
-    weights = np.ones(value.shape) if value.size == 1 else drawn_weights(rng, value.shape)
+    weights = np.ones(value.shape) if value.size == 1 else random_weights(rng, value.shape)
     grad_names = [name for name in job.gradients if name is not None]
     grads = dict(zip(grad_names, job.run(grad_names, weights.astype(value.dtype)), strict=True))
-    noise = float(np.sum(np.abs(weights * value.astype(np.float64)))) * UNIT[str(value.dtype)]
+    noise = float(np.sum(np.abs(weights * value.astype(np.float64)))) * EPSILON[str(value.dtype)]
     for name, gradient in zip(job.names, job.gradients, strict=True):
         array = job.value(name)
         exact = grads[gradient].astype(np.float64) if gradient is not None else np.zeros(array.shape)

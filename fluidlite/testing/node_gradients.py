@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.arguments import listed
+from fluidlite.base.arguments import check_list
 from fluidlite.base.errors import GradientError
 from fluidlite.conformance.cases import Array
 from fluidlite.nodes import FixedData, Graph, Node, OperatorNode, Sum
@@ -25,7 +25,7 @@ class NodeJob:
         differentiable = {id(leaf._at): leaf for leaf in graph.nodes if leaf.leaf and leaf.has_grad()}
         leaves = list(differentiable.values())
         if wrt is not None:
-            leaves = listed("wrt of check_gradient", wrt, "leaves of the node", GradientError)
+            leaves = check_list("wrt of check_gradient", wrt, "leaves of the node", GradientError)
             for leaf in leaves:
                 if not isinstance(leaf, Node) or id(leaf._at) not in differentiable:
                     raise GradientError(

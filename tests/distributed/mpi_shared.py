@@ -35,17 +35,17 @@ def reductions(place: str) -> None:
                     made = shared.heap.allocate(part.nbytes) if place == "there" else np.empty(part.nbytes, np.uint8)
                     made.view(dtype)[...] = part
                     arrays.append(made.view(dtype))
-                group.reduce_now(arrays, reduction)
+                group.reduce_in_place(arrays, reduction)
                 np.testing.assert_array_equal(np.concatenate(arrays), wanted, f"{reduction} of {total} {dtype}")
     random = np.random.default_rng(rank).normal(size=100_003)  # rounded in the order of ranks: equal to the bit
     every = [np.random.default_rng(member).normal(size=100_003) for member in range(size)]
-    group.reduce_now([random], "sum")
+    group.reduce_in_place([random], "sum")
     wanted = every[0].copy()
     for other in every[1:]:
         wanted += other
     np.testing.assert_array_equal(random, wanted)
     pieces = [np.full(20, rank + 1.0) for _ in range(5000)]  # more than a header says where they lie
-    group.reduce_now(pieces, "sum")
+    group.reduce_in_place(pieces, "sum")
     assert all((piece == sum(range(1, size + 1))).all() for piece in pieces)
 
 
@@ -61,7 +61,7 @@ def forked() -> None:
         os._exit(0 if same and bool((array == 2).all()) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert (array == 1).all()
-    group.reduce_now([array.view("int64")], "max")
+    group.reduce_in_place([array.view("int64")], "max")
     assert (array == 1).all()
 
 
@@ -91,7 +91,7 @@ def main(how: str) -> None:
     group = world()
     if how == "other":
         try:
-            group.reduce_now([np.zeros(3 + group.rank, np.float32)], "sum")
+            group.reduce_in_place([np.zeros(3 + group.rank, np.float32)], "sum")
         except CollectiveError as exc:
             if group.rank == 0:
                 print(exc, flush=True)

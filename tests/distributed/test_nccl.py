@@ -129,7 +129,7 @@ def run(
     if sync:
         block.append_op("c_sync_comm_stream", {"X": outs}, {"Out": outs})
     executor = fluid.Executor(KIND)
-    ring_group(0).devices_apart = apart
+    ring_group(0).has_own_devices = apart
     found = executor.run(program, dict(zip(names, given, strict=True)), outs)
     libraries = {line.choice.library for line in executor.explain_last().plan.lines}
     assert libraries == {"nccl-of-host" if apart else "mpi"}
@@ -206,11 +206,11 @@ def test_members_learn_whether_their_devices_are_apart(
     def work(rank: int, group: Any) -> bool:
         where = places[rank]
         share_devices(group, devices.unit(f"{KIND}:{where}" if where != "cpu" else where))
-        return bool(group.devices_apart)
+        return bool(group.has_own_devices)
 
     assert together(len(places), work) == [apart] * len(places)
     share_devices(single(), devices.unit("cpu"))
-    assert not single().devices_apart
+    assert not single().has_own_devices
 
 
 def test_another_group_has_its_kernels_chosen_anew(cupy: Any, together: Callable[..., list[Any]]) -> None:
@@ -234,14 +234,14 @@ def test_another_group_has_its_kernels_chosen_anew(cupy: Any, together: Callable
 
 def test_a_plan_for_another_group_is_refused(cupy: Any, together: Callable[..., list[Any]]) -> None:
     def work(rank: int, group: Any) -> None:
-        group.devices_apart = True
+        group.has_own_devices = True
         program = fluid.Program()
         block = program.global_block()
         block.create_var("x", shape=(3,), dtype="float32", is_data=True)
         block.append_op("c_allreduce_sum", {"X": "x"}, {"Out": block.create_var("out")}, {"use_calc_stream": True})
         executor = fluid.Executor(KIND)
         executor.run(program, {"x": numbers(rank, (3,))}, ["out"])
-        group.devices_apart = False
+        group.has_own_devices = False
         with pytest.raises(CollectiveError, match="no GPUs of their own"):
             executor.run(program, {"x": numbers(rank, (3,))}, ["out"])
 

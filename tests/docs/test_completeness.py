@@ -14,7 +14,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import hookspecs, plugin
 from fluidlite.cli.op_docs import families
-from fluidlite.compiler.policy import HOWS
+from fluidlite.compiler.policy import KERNEL_KINDS
 from fluidlite.program.registry import ops
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -42,7 +42,7 @@ def test_names_of_the_plugin_api(name: str) -> None:
     assert f"`{name}`" in text("plugins.md"), f"fluidlite.plugin.{name} is not described in docs/plugins.md"
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", KERNEL_KINDS)
 def test_ways_to_a_kernel(how: str) -> None:
     assert f"**{how}**" in text("kernels.md")
 

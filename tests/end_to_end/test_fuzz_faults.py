@@ -177,7 +177,7 @@ def test_a_wrong_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wrong_domain(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operand that Fluid's axis places is placed at the end."""
-    usual = domain.place
+    usual = domain.aligned_dims
 
     def place(dims: Any, rank: int, axis: int) -> Any:
         found = usual(dims, rank, axis)

@@ -11,7 +11,7 @@ import pytest
 from forks import Forks
 
 import fluidlite as fluid
-from fluidlite.base.fork import holds, new_lock, new_rlock
+from fluidlite.base.fork import is_held, new_lock, new_rlock
 from fluidlite.platform.device_registry import devices
 
 ROOT = Path(fluid.__file__).parent
@@ -234,7 +234,7 @@ def test_a_fork_waits_for_what_others_do_under_a_lock(ends: bool, monkeypatch: p
         taken = [one.acquire(blocking=False) for one in (lock, mine)]
         os._exit(0 if all(taken) and (steps[0] == 300 or not ends) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert not holds(lock) and not holds(mine)
+    assert not is_held(lock) and not is_held(mine)
     assert thread.is_alive() != ends or steps[0] == 300
     end.set()
     thread.join()

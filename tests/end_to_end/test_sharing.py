@@ -274,7 +274,7 @@ def test_the_tests_see_a_context_that_waits_for_the_owner_alone(monkeypatch: pyt
 @pytest.mark.opencl
 def test_the_tests_see_a_turn_that_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without turns the queues of one device run past each other: the test above finds it."""
-    monkeypatch.setattr(Use, "concerned", lambda self: set())
+    monkeypatch.setattr(Use, "conflicting_contexts", lambda self: set())
     monkeypatch.setitem(globals(), "HELD", 60.0)
     with pytest.raises(AssertionError):
         test_who_trains_a_moved_variable_waits_for_who_trained_it_last("by its user", "compiled")

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.base.collection import paused
+from fluidlite.base.collection import gc_paused
 from fluidlite.loaders import BatchedLoader, epoch
 from fluidlite.loaders.ring import copy_queue
 
@@ -252,7 +252,7 @@ def test_no_python_runs_when_memory_ends(place: str) -> None:
     }
     held["used elsewhere"].used_by(copy_queue(fluid.Place.parse(place)))
     calls: list[str] = []
-    with paused():  # others, as Hypothesis, have code of Python called at each collection
+    with gc_paused():  # others, as Hypothesis, have code of Python called at each collection
         for name in list(held):
             sys.setprofile(lambda frame, event, _, name=name: calls.append(name) if event == "call" else None)
             del held[name]

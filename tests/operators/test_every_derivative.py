@@ -16,7 +16,7 @@ from derivative_cases import OPERATORS, chosen
 
 import fluidlite as fluid
 from fluidlite.base.dtypes import dtype_name, is_float
-from fluidlite.conformance.op_harness import OneOperator
+from fluidlite.conformance.op_harness import OperatorProgram
 from fluidlite.conformance.reference import Oracle
 from fluidlite.errors import GradientError
 from fluidlite.program.opdef import GRAD, OpDef
@@ -92,9 +92,9 @@ class Composition:
         )
         return total + sum(float(np.sum(v * self.oracle.inputs[s][i] ** 2)) for (s, i), v in self.side.items())
 
-    def program(self) -> tuple[OneOperator, dict[tuple[str, int], Any], list[Any], list[Any]]:
+    def program(self) -> tuple[OperatorProgram, dict[tuple[str, int], Any], list[Any], list[Any]]:
         """The program, its u by slot, the targets, and the gradients that they start with."""
-        one = OneOperator(fluid.Program())
+        one = OperatorProgram(fluid.Program())
         block = one.program.global_block()
         op, inputs, us, targets, starts = self.case.op, {}, {}, [], []
         updated = set(op.must_alias.values())

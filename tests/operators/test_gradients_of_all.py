@@ -8,7 +8,7 @@ from operator_checks import CASES
 
 import fluidlite as fluid
 from fluidlite import layers
-from fluidlite.conformance.op_harness import build, run, start_gradients
+from fluidlite.conformance.op_harness import build, run, feed_output_gradients
 from fluidlite.conformance.reference import Oracle
 from fluidlite.program.backward import gradients
 from fluidlite.program.derived import whole_rule
@@ -31,7 +31,7 @@ def test_it_is_what_the_declared_one_is(op: str) -> None:
     assert rule is not None
     oracle = Oracle(case)
     one = build(case, oracle.counts())
-    targets, starts = start_gradients(one, oracle.weights)
+    targets, starts = feed_output_gradients(one, oracle.weights)
     wanted = [variable for slot in case.sample.grads for variable in one.inputs[slot]]
     declared = gradients(targets, wanted, starts)
     start_of = {target.name: start for target, start in zip(targets, starts, strict=True)}

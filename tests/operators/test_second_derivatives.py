@@ -22,7 +22,7 @@ from unoptimised import EVERY, unoptimised
 import fluidlite as fluid
 from fluidlite import layers
 from fluidlite.base.dtypes import dtype_name, is_float
-from fluidlite.conformance.op_harness import OneOperator
+from fluidlite.conformance.op_harness import OperatorProgram
 from fluidlite.conformance.reference import Oracle
 from fluidlite.errors import GradientError
 from fluidlite.program.derived import gradient_rule
@@ -52,7 +52,7 @@ class Second:
     """
 
     def __init__(self, case: Case, seed: int) -> None:
-        self.one, self.at = OneOperator(fluid.Program()), []
+        self.one, self.at = OperatorProgram(fluid.Program()), []
         self.rng = np.random.default_rng(seed)
         block, op = self.one.program.global_block(), case.op
         inputs: dict[str, list[Any]] = {}

@@ -10,7 +10,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.expr.calls import traced_of
-from fluidlite.expr.tensor import ordered
+from fluidlite.expr.tensor import topological_order
 from fluidlite.program.op_call import Call
 from fluidlite.program.registry import ops
 from fluidlite.tensor.tensor_spec import Spec
@@ -183,6 +183,6 @@ def test_the_expression_does_not_grow(layer: str) -> None:
                 "Out": (Spec.of((len(rows), *ins["X"][0].dims[2 if layer == "unpad" else 1 :]), ins["X"][0].dtype),)
             }
             call = Call(op, ins, outs, {"tokens": (1, 3)} if layer == "erase" else {})
-            sizes.append((len(ordered(traced_of(call).outputs["Out"])), traced_of(call)))
+            sizes.append((len(topological_order(traced_of(call).outputs["Out"])), traced_of(call)))
     assert sizes[0][0] == sizes[1][0] < 60
     assert sizes[0][1] is sizes[1][1]

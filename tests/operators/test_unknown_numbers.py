@@ -6,7 +6,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.compiler.policy import Policy
-from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.conformance.cases import Case, cases_of
 from fluidlite.conformance.samples import reference_of
 from fluidlite.program.op_call import Call
@@ -43,7 +43,7 @@ def test_numbers_that_only_the_run_knows(type: str) -> None:
             continue
         for exclude in ((), ("native", "generated", "generic")):
             try:
-                choose(call, CPU, Policy(exclude=exclude))
+                select_kernel(call, CPU, Policy(exclude=exclude))
             except fluid.FluidError as exc:  # there may be no way before they are known; it says why
                 assert type in str(exc) and ("is not known" in str(exc) or exclude)
 

@@ -22,7 +22,7 @@ from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.planning.planner import plan_graph
 from fluidlite.compiler.policy import policy
 from fluidlite.platform.context_pool import get_context
-from fluidlite.program.op_call import Call, once
+from fluidlite.program.op_call import Call, cached_in_call
 from fluidlite.program.registry import ops
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.transformers import Transformer, codegen_choices, make_transformer
@@ -208,7 +208,7 @@ def test_what_is_no_entry_of_the_disk_cache_is_as_good_as_none(odd: str, tmp_pat
 
 @llvm
 def test_the_disk_cache_tells_of_itself(tmp_path: Path) -> None:
-    from fluidlite.base.disk_cache import MOST_BYTES, DiskCache
+    from fluidlite.base.disk_cache import MAX_BYTES, DiskCache
     from fluidlite.devices.cpu.language import LLVMLanguage
 
     source = """void told(char* x_bytes, const long x_offset, const long items) {
@@ -220,7 +220,7 @@ def test_the_disk_cache_tells_of_itself(tmp_path: Path) -> None:
         language = LLVMLanguage(DiskCache(tmp_path))
         assert language.compile(None, source, "told", ("buffer", "int64", "int64")).address
         info = language.cache_info()["kernels on disk"]
-        assert (info.entries, info.hits, info.misses, info.most_bytes) == (1, turn, 1 - turn, MOST_BYTES)
+        assert (info.entries, info.hits, info.misses, info.most_bytes) == (1, turn, 1 - turn, MAX_BYTES)
         assert info.nbytes is not None and 100 < info.nbytes < 100000
         assert (info.seconds > 0) == (turn == 0)
     (file,) = tmp_path.glob("*.bin")
@@ -289,7 +289,7 @@ def test_a_call_is_asked_once() -> None:
     call = Call(definition, {"X": (spec,)}, {"Out": (spec,)}, {}, get_context("cpu").place)
     asked = []
 
-    @once
+    @cached_in_call
     def find(given: Call) -> str | None:
         asked.append(given)
         return None

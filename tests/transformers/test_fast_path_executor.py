@@ -297,9 +297,9 @@ def everywhere() -> Iterator[list[str]]:
     def observer(observation: observe.Observation) -> None:
         seen.append(observation.op.type)
 
-    observe.everywhere(observer, True)
+    observe.set_process_observer(observer, True)
     yield seen
-    observe.everywhere(observer, False)
+    observe.set_process_observer(observer, False)
 
 
 def test_observers_of_all_threads_see_it(case: Case, everywhere: list[str], taken: list[bool]) -> None:

@@ -10,7 +10,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import layers
 from fluidlite.testing.fuzz.blocks import append_all
-from fluidlite.testing.fuzz.recipe import Step
+from fluidlite.testing.fuzz.recipe import OperatorStep
 
 
 @pytest.mark.parametrize("epilogue", [False, True])
@@ -190,38 +190,38 @@ def test_state_that_is_read_and_written_anew_beside_a_sum_is_read_first(place: s
 
 
 COLUMNS_THAT_ROWS_ARE_NOT = [
-    Step(
+    OperatorStep(
         "strided_slice",
         {"Input": ("x4",), "StartsTensorList": ("x5",), "StridesTensorList": ("x6",)},
         {"Out": ("v7",)},
         {"axes": [1], "ends": [5], "infer_flags": [-1]},
         "",
     ),
-    Step("cast", {"X": ("v7",)}, {"Out": ("v8",)}, {"in_dtype": "float32", "out_dtype": "float64"}, ""),
-    Step("expand", {"X": ("v8",)}, {"Out": ("v9",)}, {"expand_times": [1, 102]}, "array 3 #0"),
-    Step("reshape", {"X": ("v9",)}, {"Out": ("v10",)}, {"shape": [-1, 3, 4, 17]}, "array 3 #0"),
-    Step("reshape", {"X": ("v13",)}, {"Out": ("v14",)}, {"shape": [1, 5]}, "array 3 #0"),
-    Step("cast", {"X": ("v10",)}, {"Out": ("v19",)}, {"in_dtype": "float64", "out_dtype": "float32"}, ""),
-    Step("reshape", {"X": ("v19",)}, {"Out": ("v20",)}, {"shape": [-1, 204]}, ""),
-    Step("slice", {"Input": ("v20",)}, {"Out": ("v21",)}, {"axes": [1], "starts": [0], "ends": [3]}, ""),
-    Step("expand", {"X": ("v14",)}, {"Out": ("v31",)}, {"expand_times": [1, 5]}, ""),
-    Step("reshape", {"X": ("v31",)}, {"Out": ("v32",)}, {"shape": [1, 5, 1, 5]}, ""),
-    Step("sigmoid", {"X": ("v32",)}, {"Out": ("v33",)}, {}, ""),
-    Step("cast", {"X": ("v21",)}, {"Out": ("v36",)}, {"in_dtype": "float32", "out_dtype": "float64"}, ""),
-    Step("slice", {"Input": ("v36",)}, {"Out": ("v37",)}, {"axes": [1], "starts": [0], "ends": [1]}, ""),
-    Step("reshape", {"X": ("v37",)}, {"Out": ("v38",)}, {"shape": [-1]}, ""),
-    Step("clip", {"X": ("v38",)}, {"Out": ("v39",)}, {"min": 0.2739233672618866, "max": 0.2739233672618866}, ""),
-    Step("reshape", {"X": ("v33",)}, {"Out": ("v41",)}, {"shape": [1, 25]}, ""),
-    Step("slice", {"Input": ("v41",)}, {"Out": ("v42",)}, {"axes": [1], "starts": [0], "ends": [7]}, "array 1 #2"),
-    Step("sin", {"X": ("v42",)}, {"Out": ("v43",)}, {}, "array 1 #2"),
-    Step(
+    OperatorStep("cast", {"X": ("v7",)}, {"Out": ("v8",)}, {"in_dtype": "float32", "out_dtype": "float64"}, ""),
+    OperatorStep("expand", {"X": ("v8",)}, {"Out": ("v9",)}, {"expand_times": [1, 102]}, "array 3 #0"),
+    OperatorStep("reshape", {"X": ("v9",)}, {"Out": ("v10",)}, {"shape": [-1, 3, 4, 17]}, "array 3 #0"),
+    OperatorStep("reshape", {"X": ("v13",)}, {"Out": ("v14",)}, {"shape": [1, 5]}, "array 3 #0"),
+    OperatorStep("cast", {"X": ("v10",)}, {"Out": ("v19",)}, {"in_dtype": "float64", "out_dtype": "float32"}, ""),
+    OperatorStep("reshape", {"X": ("v19",)}, {"Out": ("v20",)}, {"shape": [-1, 204]}, ""),
+    OperatorStep("slice", {"Input": ("v20",)}, {"Out": ("v21",)}, {"axes": [1], "starts": [0], "ends": [3]}, ""),
+    OperatorStep("expand", {"X": ("v14",)}, {"Out": ("v31",)}, {"expand_times": [1, 5]}, ""),
+    OperatorStep("reshape", {"X": ("v31",)}, {"Out": ("v32",)}, {"shape": [1, 5, 1, 5]}, ""),
+    OperatorStep("sigmoid", {"X": ("v32",)}, {"Out": ("v33",)}, {}, ""),
+    OperatorStep("cast", {"X": ("v21",)}, {"Out": ("v36",)}, {"in_dtype": "float32", "out_dtype": "float64"}, ""),
+    OperatorStep("slice", {"Input": ("v36",)}, {"Out": ("v37",)}, {"axes": [1], "starts": [0], "ends": [1]}, ""),
+    OperatorStep("reshape", {"X": ("v37",)}, {"Out": ("v38",)}, {"shape": [-1]}, ""),
+    OperatorStep("clip", {"X": ("v38",)}, {"Out": ("v39",)}, {"min": 0.2739233672618866, "max": 0.2739233672618866}, ""),
+    OperatorStep("reshape", {"X": ("v33",)}, {"Out": ("v41",)}, {"shape": [1, 25]}, ""),
+    OperatorStep("slice", {"Input": ("v41",)}, {"Out": ("v42",)}, {"axes": [1], "starts": [0], "ends": [7]}, "array 1 #2"),
+    OperatorStep("sin", {"X": ("v42",)}, {"Out": ("v43",)}, {}, "array 1 #2"),
+    OperatorStep(
         "scale",
         {"X": ("v43",)},
         {"Out": ("v44",)},
         {"scale": 0.8693411171436309, "bias": -0.07071679830551147},
         "array 1 #2",
     ),
-    Step(
+    OperatorStep(
         "squared_l2_distance",
         {"X": ("v44",), "Y": ("x45",)},
         {"sub_result": ("v46",), "Out": ("v47",)},

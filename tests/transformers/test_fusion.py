@@ -14,7 +14,7 @@ import fluidlite.graph as ng
 from fluidlite import layers, plugin_loader
 from fluidlite.compiler.passes import FuseEpilogues
 from fluidlite.platform.context_pool import get_context
-from fluidlite.program.operator import MADE_OF
+from fluidlite.program.operator import FUSED_OPERATORS
 from fluidlite.program.registry import ops
 from fluidlite.transformers import (
     CommonSubexpressions,
@@ -548,7 +548,7 @@ def test_memory_may_be_shared(transformer: Transformer) -> None:
     product = x @ x
     computation = transformer.computation(ng.tanh(product * x + product), x)
     computation(np.eye(64, dtype="float32"))
-    (one,) = [op for op in computation.transformed.operators if MADE_OF in op.hints]
+    (one,) = [op for op in computation.transformed.operators if FUSED_OPERATORS in op.hints]
     shared = one.definition.may_alias["Out0"]
     assert [value.name for value in one.inputs[shared]] == [product.name]
 

@@ -11,7 +11,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import layers as L
 from fluidlite.compiler.executable import launch_templates, step_kernels
-from fluidlite.compiler.executable.command_buffer import Recorder, Unrecordable, noted
+from fluidlite.compiler.executable.command_buffer import Recorder, Unrecordable, record_launches
 from fluidlite.platform.context_pool import get_context
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.op_call import Call
@@ -162,7 +162,7 @@ def test_launches_of_forms_are_those_of_kernels(monkeypatch: pytest.MonkeyPatch)
             lie.append(spots[step_kernels.SPACE].after(each.space[0]))
             space = lie[-1].tensor(Spec.of((each.space[1],), "uint8"))
         given = IO(each.call, tensors, context, io.op_id, io.random, space)
-        recorder = noted(each.choice, each.kernel, context, given) if stay else None
+        recorder = record_launches(each.choice, each.kernel, context, given) if stay else None
         assert (each.template is not None) == (recorder is not None)
         if recorder is not None:
             said = each.template.at(lie)

@@ -87,7 +87,7 @@ class CContext:
 
     capability = "language"
     array = None
-    suspect = False
+    may_have_error = False
     available = shutil.which("gcc") is not None
     _folder = Path(tempfile.mkdtemp(prefix="fluidlite-codegen-"))
 
@@ -136,7 +136,7 @@ class DeviceContext:
 
     capability = "language"
     array = None
-    suspect = False
+    may_have_error = False
 
     def __init__(self, place: str) -> None:
         from fluidlite.platform.context_pool import get_context

@@ -15,7 +15,7 @@ from fluidlite.cli.kernel_matrix import sample_calls
 from fluidlite.cli.main import main
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.kernel_candidates import candidates
-from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.registry import ops
@@ -31,7 +31,7 @@ def test_one_candidate_is_taken_and_the_others_say_why_not(place: Place) -> None
         if op.run is not None or op.marker:
             continue
         for call in [calls[0] for calls in sample_calls(op).values()]:
-            found, chosen = candidates(call, place, allow), choose(call, place, allow)
+            found, chosen = candidates(call, place, allow), select_kernel(call, place, allow)
             taken = [each for each in found if each.taken]
             elsewhere = chosen.how in ("fallback", "pinned")
             assert len(taken) == (0 if elsewhere else 1), (call, chosen, found)

@@ -15,8 +15,8 @@ import pytest
 from fluidlite import plugin_loader
 from fluidlite.base.errors import FluidError
 from fluidlite.cli.main import main
-from fluidlite.conformance import Certificate, Outcome, certify, load_plugin_modules, page, workers
-from fluidlite.conformance.certificate import FAILED, KNOWN, PASSED, in_words
+from fluidlite.conformance import Certificate, CheckOutcome, certify, load_plugin_modules, page, workers
+from fluidlite.conformance.certificate import FAILED, KNOWN, PASSED, describe_selection
 from fluidlite.testing import checks
 
 BAD = '''
@@ -225,7 +225,7 @@ def test_a_process_that_does_not_start_is_an_error(tmp_path: Path, bad: str) -> 
 
 
 def test_texts_are_escaped_and_loosened_tolerances_shown() -> None:
-    outcome = Outcome("relu[a:float32]", FAILED, 0.1, "Error: <b>&", "<i>", (("relu", "native", "<lib>"),))
+    outcome = CheckOutcome("relu[a:float32]", FAILED, 0.1, "Error: <b>&", "<i>", (("relu", "native", "<lib>"),))
     device = {
         "kind": "x", "name": "<script>", "memory": None, "alignment": 64, "queues": 1, "capabilities": ["memory"],
         "dtypes": ["float32"], "lacks": [], "host": False,
@@ -242,5 +242,5 @@ def test_texts_are_escaped_and_loosened_tolerances_shown() -> None:
 
 
 def test_ways_in_words() -> None:
-    assert in_words(Counter()) == ""
-    assert in_words(Counter({("native", "lib"): 7, ("fallback", ""): 2})) == "native lib (fallback: 2 of 9)"
+    assert describe_selection(Counter()) == ""
+    assert describe_selection(Counter({("native", "lib"): 7, ("fallback", ""): 2})) == "native lib (fallback: 2 of 9)"

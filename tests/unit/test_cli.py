@@ -16,7 +16,7 @@ from fluidlite import io, plugin_loader
 from fluidlite.cli.kernel_matrix import kernel_matrix, totals
 from fluidlite.cli.main import main
 from fluidlite.cli.reports import in_bytes, places_report
-from fluidlite.compiler.policy import HOWS
+from fluidlite.compiler.policy import KERNEL_KINDS
 from fluidlite.executor import Executor
 from fluidlite.platform.place import Place
 from fluidlite.plugin import Execution
@@ -163,7 +163,7 @@ def test_the_matrix_covers_every_operator() -> None:
     place = Place("cpu")
     unknown = [row.op for row in rows if row.cells[place].how in ("?", "none")]
     assert unknown == []
-    assert set(totals(rows, place)) <= {*HOWS, "control"}
+    assert set(totals(rows, place)) <= {*KERNEL_KINDS, "control"}
     assert totals(rows, place).get("fallback", 0) == 0
 
 

@@ -286,7 +286,7 @@ def test_sizes_and_attributes_are_arguments() -> None:
     for rows in (30, 40):
         execute(context, product_grad(), {"X": rand(rows, 5), "Y": rand(5), "Out@GRAD": rand(rows, 5)})
     assert len(context.compiled) == 3
-    context.suspect = True
+    context.may_have_error = True
     for rows in (3, 4):
         arrays = {slot: rand(rows, 7) for slot in ("Param", "Grad", "Velocity")}
         execute(context, MOMENTUM, {**arrays, "LearningRate": rand(1)}, {"mu": 0.1})
@@ -297,7 +297,7 @@ def test_sizes_and_attributes_are_arguments() -> None:
 def test_status_word_stops_an_update() -> None:
     context = CContext()
     inputs = {s: rand(9, seed=k) for k, s in enumerate(("Param", "Grad", "Velocity"))} | {"LearningRate": rand(1)}
-    context.suspect = True
+    context.may_have_error = True
     context.status[0] = 5
     got = execute(context, MOMENTUM, inputs, {"mu": 0.5})
     np.testing.assert_array_equal(got["ParamOut"], inputs["Param"])

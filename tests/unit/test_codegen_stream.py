@@ -153,7 +153,7 @@ def test_what_loops_may_write_over(context: Any) -> None:
     inputs = {slot: np.ones((64, 64), "f4") for slot in "XY"}
     language = generators["language"]
     call = call_of(loops_of({"Out": "X"}), inputs, {}).at(context.place)
-    assert language.may_lie_on(call) == {"Out": "X"}
+    assert language.aliasable_slots(call) == {"Out": "X"}
 
     def turned(given: Any, attrs: Any) -> Any:
         return {"Out": expr.transpose(given["X"][0], (1, 0)) + given["Y"][0]}
@@ -165,4 +165,4 @@ def test_what_loops_may_write_over(context: Any) -> None:
     for function, expected in ((turned, {}), (summed, {})):
         op = OpDef("tested_over", (Slot("X"), Slot("Y")), (Slot("Out"),), (), lambda call: {"Out": call.spec("X")},
                    expression=ExpressionRule(function), may_alias={"Out": "X"})  # fmt: skip
-        assert language.may_lie_on(call_of(op, inputs, {}).at(context.place)) == expected
+        assert language.aliasable_slots(call_of(op, inputs, {}).at(context.place)) == expected

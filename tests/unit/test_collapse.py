@@ -13,7 +13,7 @@ import pytest
 from fluidlite.expr import reductions, views
 from fluidlite.expr.indexing import take
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
-from fluidlite.expr.tensor import Tensor, cast, mapped
+from fluidlite.expr.tensor import Tensor, cast, apply_scalar
 from fluidlite.expr.traced import Traced, trace, values_of
 from fluidlite.expr.windows import window
 from fluidlite.render.loops.collapse import MATCHES, collapsed
@@ -57,7 +57,7 @@ def norm(x: Tensor, scale: Tensor, shape: Shape = ROW) -> Tensor:
 @pytest.mark.parametrize(
     ("function", "dims", "left"),
     [
-        (lambda x, y: mapped("tanh", x) + y, [(2, 3, 4, 5)] * 2, [1, 1, 1]),
+        (lambda x, y: apply_scalar("tanh", x) + y, [(2, 3, 4, 5)] * 2, [1, 1, 1]),
         (norm, [(2, 3, 4, 5), (3,)], [3, 1, 3]),
         (lambda x, y: norm(x, y, COLUMN), [(2, 3, 4, 5), (5,)], [2, 1, 2]),
         (lambda x: reductions.reduce_sum(x, [0, 1]), [(2, 3, 4, 5)], [2, 1]),

@@ -11,18 +11,18 @@ import weakref
 import pytest
 
 import fluidlite as fluid
-from fluidlite.base.collection import collecting, paused
+from fluidlite.base.collection import is_collecting, gc_paused
 from fluidlite.compiler.passes.pass_list import PassList
 
 
 def test_it_waits_within_and_goes_on_behind() -> None:
-    with paused():
+    with gc_paused():
         assert not gc.isenabled()
-        with paused():
+        with gc_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
-    with pytest.raises(KeyError), paused():
+    with pytest.raises(KeyError), gc_paused():
         raise KeyError
     assert gc.isenabled()
 
@@ -30,7 +30,7 @@ def test_it_waits_within_and_goes_on_behind() -> None:
 def test_who_turned_it_off_finds_it_off() -> None:
     gc.disable()
     try:
-        with paused():
+        with gc_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
     finally:
@@ -47,11 +47,11 @@ class Knot:
 def test_it_is_known_that_garbage_is_collected() -> None:
     seen: list[bool] = []
     knot = Knot()
-    noted = weakref.ref(knot, lambda _: seen.append(collecting()))
+    noted = weakref.ref(knot, lambda _: seen.append(is_collecting()))
     del knot
-    assert not collecting()
+    assert not is_collecting()
     gc.collect()
-    assert noted() is None and seen == [True] and not collecting()
+    assert noted() is None and seen == [True] and not is_collecting()
 
 
 def test_an_interrupt_during_a_collection_is_not_lost() -> None:
@@ -82,7 +82,7 @@ except KeyboardInterrupt:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_child_that_is_forked_meanwhile_has_it() -> None:
-    with paused():
+    with gc_paused():
         child = os.fork()
         if not child:
             os._exit(not gc.isenabled())

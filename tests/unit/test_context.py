@@ -207,15 +207,15 @@ def test_a_source_is_compiled_once_a_context(device: FakeDevice) -> None:
 
 def test_the_status_word_is_read_and_cleared(device: FakeDevice) -> None:
     context = new_context(device.kind)
-    assert not context.suspect
+    assert not context.may_have_error
     assert context.begin_status() is None
     handle, offset = context.status_args()
-    assert context.suspect
+    assert context.may_have_error
     device.live[handle][offset : offset + 32].view(np.int64)[:] = [8, 99, 10, 0]
     word = context.begin_status()
     context.wait()
     assert context.end_status(word) == (7, 99, 10)
-    assert not context.suspect
+    assert not context.may_have_error
     assert device.live[handle][offset : offset + 32].view(np.int64).tolist() == [0, 0, 0, 0]
     context.status_args()
     word = context.begin_status()

@@ -22,7 +22,7 @@ from fluidlite.layers.declare import (
     Unused,
     VariableList,
     Weight,
-    alike,
+    layer_like,
     also,
     layer,
 )
@@ -63,7 +63,7 @@ def test_a_layer_like_another_has_its_signature_and_defaults_of_its_own() -> Non
     def first(x: Variable, slope: float = 0.5, name: str | None = None) -> Variable:
         """Return x, or a part of it."""
 
-    @alike(first, "leaky_relu", slope=0.25)
+    @layer_like(first, "leaky_relu", slope=0.25)
     def second() -> None:
         """Return x, or another part of it."""
 

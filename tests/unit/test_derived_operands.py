@@ -9,7 +9,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import expr as e
 from fluidlite.expr.gradients import function_of, gradient_of
-from fluidlite.expr.tensor import Tensor, replaced, symbol
+from fluidlite.expr.tensor import Tensor, substituted, symbol
 from fluidlite.expr.tracing import tracing
 from fluidlite.program.registry import ops
 
@@ -39,4 +39,4 @@ def test_each_operand_has_its_own_derivative(type: str, name: str) -> None:
         together = derived({"X": (x,), "Y": (made,), **given, **seeds}, attrs)
         for slot in writes:
             (wanted,), (found,) = apart[slot + "@S"], together[slot + "@S"]
-            assert found is replaced(wanted, {y: made})
+            assert found is substituted(wanted, {y: made})

@@ -15,7 +15,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import FeedError
-from fluidlite.compiler.policy import HOWS
+from fluidlite.compiler.policy import KERNEL_KINDS
 from fluidlite.program.kernel_registry import kernels
 from fluidlite.tensor.tensor_spec import Spec
 
@@ -84,7 +84,7 @@ def test_data_is_plain(program: Any) -> None:
     rows = json.loads(json.dumps(report.data()))
     assert [row["op"] for row in rows] == ["scale", "relu", "mean"]
     for row in rows:
-        assert row["how"] in HOWS
+        assert row["how"] in KERNEL_KINDS
         assert row["place"] == "cpu:0"
         assert row["line"].startswith("test_explain.py:")
         assert row["kernel"]

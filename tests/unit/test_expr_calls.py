@@ -18,11 +18,11 @@ from fluidlite.base.errors import OutOfRangeError, ProgramError
 from fluidlite.codegen import functions
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.compiler.policy import Policy
-from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.expr.declare import operator as declare
 from fluidlite.expr.derivative_rules import RULES
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
-from fluidlite.expr.tensor import ordered, tensor
+from fluidlite.expr.tensor import topological_order, tensor
 from fluidlite.expr.traced import trace, values_of
 from fluidlite.platform.device_registry import devices
 from fluidlite.plugin import Aliasing
@@ -126,7 +126,7 @@ def test_what_computes_has_no_half_types_as_operands(op: str) -> None:
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
 def test_the_index_of_a_maximum_is_found_in_float32(kind: str, dtype: str) -> None:
     made = trace(lambda g, n: {"Out": getattr(e, kind)(g["X"][0], 1)}, {"X": [((3, 4), dtype)]})
-    (arg,) = (x for x in ordered(made.outputs["Out"]) if x.op == "arg")
+    (arg,) = (x for x in topological_order(made.outputs["Out"]) if x.op == "arg")
     assert arg.args[0].dtype == "float32"
 
 
@@ -163,22 +163,22 @@ def test_a_kernel_language_comes_before_array_calls() -> None:
     """Loops compute an expression without a kernel, unless the user asks for arrays."""
     for place in fluid.places():
         unit, call = devices.unit(place), _affine(4096, place)
-        found = choose(call, place, Policy())
+        found = select_kernel(call, place, Policy())
         if unit.language is not None:
             assert (found.how, found.capability) == ("generated", "language")
         if unit.array is not None:
             policy = Policy(codegen=((place.kind, "array"),))
-            arrays = choose(_affine(8, place), place, policy)
+            arrays = select_kernel(_affine(8, place), place, policy)
             assert (arrays.how, arrays.capability) == ("generated", "array")
-            large = choose(call, place, policy)
+            large = select_kernel(call, place, policy)
             if unit.array.out and unit.array.eager:
                 assert (large.how, large.capability) == ("generated", "array"), "it is computed in blocks"
             else:
                 assert large.how == "decomposed", "its elementwise part is computed in blocks"
                 assert all(part.capability in ("array", "memory") for part in large.part_choices)
         if unit.array is not None and getattr(unit.language, "least", 0):
-            assert choose(_affine(1, place), place, Policy()).capability == "array", "it starts sooner"
-            assert choose(_affine(1, place), place, Policy(repeated=True)).capability == "language"
+            assert select_kernel(_affine(1, place), place, Policy()).capability == "array", "it starts sooner"
+            assert select_kernel(_affine(1, place), place, Policy(repeated=True)).capability == "language"
 
 
 def test_a_sum_of_an_elementwise_part_is_one_operator() -> None:

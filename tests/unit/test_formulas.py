@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fluidlite.expr.formulas import Answers, Formulas
+from fluidlite.expr.formulas import ConditionList, Formulas
 from fluidlite.expr.number import FUNCTIONS, Condition, Number, apply, attribute, longest_of, number, offsets_leaf, size
 
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
@@ -71,7 +71,7 @@ def test_answers_are_evaluations(seed: int) -> None:
     rng = np.random.default_rng(seed)
     kinds = [COMPARISONS[k] for k in rng.integers(len(COMPARISONS), size=5)]
     asked = [(Condition(kind, _random(rng, 2), _random(rng, 2)), bool(rng.random() < 0.5)) for kind in kinds]
-    answers = Answers(asked)
+    answers = ConditionList(asked)
     for _ in range(16):
         values = _values(rng)
         truths = [_evaluated(condition, values) for condition, _ in asked]
@@ -83,7 +83,7 @@ def test_answers_are_evaluations(seed: int) -> None:
                 for truth, (_, answer) in zip(truths, asked, strict=True)
             ]
             wanted = other.index(True) if True in other else -1
-            assert answers.first_other(values, [lambda k: False, lambda k: True][unknown]) == wanted
+            assert answers.first_mismatch(values, [lambda k: False, lambda k: True][unknown]) == wanted
 
 
 def test_all_functions_are_applied() -> None:
@@ -102,12 +102,12 @@ def test_a_number_in_common_is_computed_once(monkeypatch: pytest.MonkeyPatch) ->
     shared = apply("abs", size("a"))
     conditions = [Condition("less", apply(op, shared, size("b")), number(9)) for op in ("add", "sub", "mul")]
     answers, formulas = (
-        Answers([(each, True) for each in conditions]),
+        ConditionList([(each, True) for each in conditions]),
         Formulas([shared, apply("add", shared, size("b"))]),
     )
     for a in (3, 4):  # a list from the second time on
         seen.clear()
-        assert answers.first_other({"a": a, "b": 2}, lambda k: True) == -1 and formulas({"a": a, "b": 2}) == [a, a + 2]
+        assert answers.first_mismatch({"a": a, "b": 2}, lambda k: True) == -1 and formulas({"a": a, "b": 2}) == [a, a + 2]
     assert seen == [4, 4]
 
 
@@ -123,8 +123,8 @@ def test_threads_may_ask_at_once() -> None:
     try:
         with ThreadPoolExecutor(4) as pool:
             for _ in range(60):
-                answers, formulas = Answers(asked), Formulas(numbers)
-                assert {*pool.map(answers.first_other, [values] * 8, [lambda k: True] * 8)} == {other}
+                answers, formulas = ConditionList(asked), Formulas(numbers)
+                assert {*pool.map(answers.first_mismatch, [values] * 8, [lambda k: True] * 8)} == {other}
                 assert all(found == wanted for found in pool.map(formulas, [values] * 8))
     finally:
         sys.setswitchinterval(interval)

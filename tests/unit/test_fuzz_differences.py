@@ -12,13 +12,13 @@ from fluidlite.expr import derivative_rules
 from fluidlite.program.registry import ops
 from fluidlite.testing.fuzz.differences import derivative, second_derivative
 from fluidlite.testing.fuzz.error_bounds import NoReference
-from fluidlite.testing.fuzz.recipe import Recipe, Step
+from fluidlite.testing.fuzz.recipe import Recipe, OperatorStep
 from fluidlite.testing.fuzz.run import check
 
 V, S = np.array([2.0], "float32"), np.array([5.0], "float32")
-READ = Step("square", {"X": ["s"]}, {"Out": ["y"]}, {})
-WRITE = Step("scale", {"X": ["v"]}, {"Out": ["s"]}, {"scale": 3.0})
-LATER = Step("square", {"X": ["s"]}, {"Out": ["z"]}, {})
+READ = OperatorStep("square", {"X": ["s"]}, {"Out": ["y"]}, {})
+WRITE = OperatorStep("scale", {"X": ["v"]}, {"Out": ["s"]}, {"scale": 3.0})
+LATER = OperatorStep("square", {"X": ["s"]}, {"Out": ["z"]}, {})
 
 
 @pytest.mark.parametrize("fed", [False, True])
@@ -26,7 +26,7 @@ LATER = Step("square", {"X": ["s"]}, {"Out": ["z"]}, {})
     ("steps", "targets"), [((READ, WRITE), ("y",)), ((WRITE, LATER), ("z",)), ((READ, WRITE, LATER), ("y", "z"))]
 )
 def test_of_a_name_written_anew_the_last_value_that_counts(
-    steps: tuple[Step, ...], targets: tuple[str, ...], fed: bool
+    steps: tuple[OperatorStep, ...], targets: tuple[str, ...], fed: bool
 ) -> None:
     """State is read, or overwritten first, or both; the product's gradient and the differences are of one value."""
     feed = {"v": V, **({"s": S + 1} if fed else {})}
@@ -59,8 +59,8 @@ def test_what_moves_and_is_given_as_data_has_no_difference() -> None:
     slots = {"Input": ["v"], "Weight": ["w"], "Label": ["label"], "Samples": ["at"], "CustomDistProbs": ["p"]}
     attrs = {"num_total_classes": 4, "sampler": "custom_dist"}
     steps = (
-        Step("scale", {"X": ["chances"]}, {"Out": ["p"]}, {"scale": 1.0}),
-        Step("nce", slots, {"Cost": ["cost"]}, attrs),
+        OperatorStep("scale", {"X": ["chances"]}, {"Out": ["p"]}, {"scale": 1.0}),
+        OperatorStep("nce", slots, {"Cost": ["cost"]}, attrs),
     )
     recipe = Recipe(steps, (given,), {}, ("cost",), targets=("cost",), wrt=("v", "chances"))
     with pytest.raises(NoReference, match="nce: no derivative flows through an input"):
@@ -72,8 +72,8 @@ def test_what_moves_and_is_given_as_data_has_no_difference() -> None:
 def test_equal_maxima_have_no_difference() -> None:
     """Each has the whole derivative, as Fluid's have, so that the sum of them is not the slope."""
     steps = (
-        Step("expand", {"X": ["v"]}, {"Out": ["y"]}, {"expand_times": [3]}),
-        Step("reduce_max", {"X": ["y"]}, {"Out": ["z"]}, {"dim": [0]}),
+        OperatorStep("expand", {"X": ["v"]}, {"Out": ["y"]}, {"expand_times": [3]}),
+        OperatorStep("reduce_max", {"X": ["y"]}, {"Out": ["z"]}, {"dim": [0]}),
     )
     recipe = Recipe(steps, ({"v": V},), {}, ("z",), targets=("z",), wrt=("v",))
     with pytest.raises(NoReference, match="reduce_max: equal extremes"):
@@ -84,7 +84,7 @@ def test_equal_maxima_have_no_difference() -> None:
 def test_elements_at_one_place_have_no_difference(places: list[int]) -> None:
     """Of unpool both have its gradient, as Fluid's have; elements at places of their own are compared."""
     attrs = {"ksize": [2, 2], "strides": [2, 2], "unpooling_type": "max"}
-    step = Step("unpool", {"X": ["x"], "Indices": ["i"]}, {"Out": ["y"]}, attrs)
+    step = OperatorStep("unpool", {"X": ["x"], "Indices": ["i"]}, {"Out": ["y"]}, attrs)
     feed = {"x": np.array([[[[1.0, 2.0]]]]), "i": np.array([[[places]]])}
     recipe = Recipe((step,), (feed,), {}, ("y",), targets=("y",), wrt=("x",))
     if places[0] == places[1]:
@@ -97,8 +97,8 @@ def test_elements_at_one_place_have_no_difference(places: list[int]) -> None:
 def test_second_derivatives_are_mixed_differences() -> None:
     """Of v v s: the gradients are 2 v s and v v, and their sum has the derivatives 2 s + 2 v and 2 v."""
     steps = (
-        Step("elementwise_mul", {"X": ["v"], "Y": ["v"]}, {"Out": ["y"]}, {}),
-        Step("elementwise_mul", {"X": ["y"], "Y": ["s"]}, {"Out": ["z"]}, {}),
+        OperatorStep("elementwise_mul", {"X": ["v"], "Y": ["v"]}, {"Out": ["y"]}, {}),
+        OperatorStep("elementwise_mul", {"X": ["y"], "Y": ["s"]}, {"Out": ["z"]}, {}),
     )
     recipe = Recipe(steps, ({"v": V, "s": S},), {}, ("z",), targets=("z",), wrt=("v", "s"), order=2)
     for name, exact in (("v", 2 * S + 2 * V), ("s", 2 * V)):
@@ -115,9 +115,9 @@ def test_second_derivatives_are_mixed_differences() -> None:
 def test_second_derivatives_of_a_computed_value_are_not_compared() -> None:
     """The gradient of tanh reads its output, so that it has a derivative by that alone."""
     steps = (
-        Step("elementwise_add", {"X": ["v"], "Y": ["s"]}, {"Out": ["t"]}, {}),
-        Step("tanh", {"X": ["t"]}, {"Out": ["s"]}, {}),
-        Step("elementwise_mul", {"X": ["v"], "Y": ["s"]}, {"Out": ["z"]}, {}),
+        OperatorStep("elementwise_add", {"X": ["v"], "Y": ["s"]}, {"Out": ["t"]}, {}),
+        OperatorStep("tanh", {"X": ["t"]}, {"Out": ["s"]}, {}),
+        OperatorStep("elementwise_mul", {"X": ["v"], "Y": ["s"]}, {"Out": ["z"]}, {}),
     )
     recipe = Recipe(
         steps, ({"v": V},), {"s": S}, ("z",), targets=("z",), wrt=("v", "s"), order=2, differences=True
@@ -129,7 +129,7 @@ def test_second_derivatives_of_a_computed_value_are_not_compared() -> None:
 
 def test_a_wrong_second_derivative_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = Recipe(
-        (Step("tanh", {"X": ["v"]}, {"Out": ["z"]}, {}),), ({"v": V},), {}, ("z",), targets=("z",), wrt=("v",),
+        (OperatorStep("tanh", {"X": ["v"]}, {"Out": ["z"]}, {}),), ({"v": V},), {}, ("z",), targets=("z",), wrt=("v",),
         order=2, differences=True,
     )  # fmt: skip
     monkeypatch.setattr(ops.get("tanh_grad"), "derived", {})

@@ -23,7 +23,7 @@ from fluidlite.testing.fuzz.error_bounds import NoReference
 from fluidlite.testing.fuzz.generate import generate
 from fluidlite.testing.fuzz.outcome import Finding
 from fluidlite.testing.fuzz.printing import python
-from fluidlite.testing.fuzz.recipe import Recipe, Step, build
+from fluidlite.testing.fuzz.recipe import Recipe, OperatorStep, build
 from fluidlite.testing.fuzz.reference import Evaluator, exactly
 from fluidlite.testing.fuzz.run import check
 
@@ -55,7 +55,7 @@ def test_nothing_is_known_of_a_path_whose_score_is_nearly_that_of_another() -> N
     values = {"x": np.ones((1, 3, 3)), "moves": np.array(moves)}
     given = {name: exactly(array.astype("float32")) for name, array in values.items()}
     given["length"] = exactly(np.array([[3]]))
-    step = Step(
+    step = OperatorStep(
         "crf_decoding",
         {"Emission": ("x",), "Transition": ("moves",), "Length": ("length",)},
         {"ViterbiPath": ("path",)},
@@ -66,7 +66,7 @@ def test_nothing_is_known_of_a_path_whose_score_is_nearly_that_of_another() -> N
 
 
 def test_a_reference_with_another_number_of_parts_is_refused() -> None:
-    step = Step("unbind", {"X": ("x",)}, {"Out": ("a", "b")}, {})
+    step = OperatorStep("unbind", {"X": ("x",)}, {"Out": ("a", "b")}, {})
     evaluator = Evaluator({"x": exactly(np.zeros((3, 2), "float32"))}, {})
     with pytest.raises(NoReference, match="3 values for the 2 variables of Out"):
         evaluator.outputs(step, {})
@@ -90,20 +90,20 @@ def test_what_would_be_too_large_is_left_out_before_its_reference_is_called() ->
 
 
 def test_an_index_that_no_shard_has_is_refused() -> None:
-    step = Step("shard_index", {"X": ("x",)}, {"Out": ("a",)}, {"index_num": 6, "nshards": 2, "shard_id": 0})
+    step = OperatorStep("shard_index", {"X": ("x",)}, {"Out": ("a",)}, {"index_num": 6, "nshards": 2, "shard_id": 0})
     with pytest.raises(NoReference, match="no shard"):
         Evaluator({"x": exactly(np.asarray([[5], [6]]))}, {}).outputs(step, {})
 
 
 def test_a_stride_of_nothing_is_refused() -> None:
     """The sizes in Y over 0 were numbers of rows without end."""
-    step = Step("im2sequence", {"X": ("x",), "Y": ("y",)}, {"Out": ("a",)}, {"kernels": [1, 1], "out_stride": [0, 1]})
+    step = OperatorStep("im2sequence", {"X": ("x",), "Y": ("y",)}, {"Out": ("a",)}, {"kernels": [1, 1], "out_stride": [0, 1]})
     values = {"x": exactly(np.zeros((2, 1, 4, 5))), "y": exactly(np.asarray([[4.0, 5.0]] * 2))}
     with pytest.raises(NoReference, match="Y are larger"):
         Evaluator(values, {}).outputs(step, {})
 
 
-def overwritten(*steps: Step) -> Recipe:
+def overwritten(*steps: OperatorStep) -> Recipe:
     """State ``s`` and what is fed as ``x``; the gradient of ``s`` is wanted."""
     run = {"x": np.asarray([2.0, -0.5])}
     return Recipe(steps, (run,), {"s": np.asarray([0.4, 1.5])}, ("y",), targets=("y",), wrt=("s",), differences=True)
@@ -111,10 +111,10 @@ def overwritten(*steps: Step) -> Recipe:
 
 def test_the_derivative_of_a_name_is_that_of_the_value_which_it_got_last() -> None:
     """Unless its own value is what it is made of."""
-    product_ = Step("elementwise_mul", {"X": ("x",), "Y": ("s",)}, {"Out": ("y",)})
+    product_ = OperatorStep("elementwise_mul", {"X": ("x",), "Y": ("s",)}, {"Out": ("y",)})
     for first in (
-        Step("assign", {"X": ("x",)}, {"Out": ("s",)}),
-        Step("scale", {"X": ("s",)}, {"Out": ("s",)}, {"scale": 3.0}),
+        OperatorStep("assign", {"X": ("x",)}, {"Out": ("s",)}),
+        OperatorStep("scale", {"X": ("s",)}, {"Out": ("s",)}, {"scale": 3.0}),
     ):
         outcome = check(overwritten(first, product_), CPU)
         assert not outcome.findings and outcome.differences == 1
@@ -124,11 +124,11 @@ def test_the_derivative_of_a_name_is_that_of_the_value_which_it_got_last() -> No
 def test_gradients_of_half_types_are_held_against_differences(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A right one passes, and a wrong one is found."""
     x = np.asarray([1.2]).astype(NUMPY[dtype])
-    steps = Step("tanh", {"X": ("x",)}, {"Out": ("v",)}), Step("square", {"X": ("v",)}, {"Out": ("y",)})
+    steps = OperatorStep("tanh", {"X": ("x",)}, {"Out": ("v",)}), OperatorStep("square", {"X": ("v",)}, {"Out": ("y",)})
     recipe = Recipe(steps, ({"x": x},), fetches=("y",), targets=("y",), wrt=("x",), differences=True)
     outcome = check(recipe, CPU)
     assert not outcome.findings and outcome.differences == 1
-    wrong = Step("tanh", {"X": ("x",)}, {"Out": ("v",)}), Step("abs", {"X": ("v",)}, {"Out": ("y",)})
+    wrong = OperatorStep("tanh", {"X": ("x",)}, {"Out": ("v",)}), OperatorStep("abs", {"X": ("v",)}, {"Out": ("y",)})
     threefold = {"abs": lambda inputs, attrs: {"Out": 3 * inputs["X"]}}
     monkeypatch.setattr(
         "fluidlite.testing.fuzz.call.reference_of", lambda type: threefold.get(type, reference_of(type))
@@ -159,9 +159,9 @@ def test_a_gradient_of_nothing_but_rounding_is_not_compared() -> None:
         [0.08724997937679291, 0.8701448440551758, 0.6317071318626404, -0.9945229887962341],
     ]
     steps = (
-        Step("scale", {"X": ("s",)}, {"Out": ("s",)}, {"scale": 0.5}),
-        Step("logsumexp", {"X": ("x",)}, {"Out": ("v",)}, {"dim": [0], "keep_dim": True}),
-        Step("softmax", {"X": ("v",)}, {"Out": ("y",)}, {"axis": -1}),
+        OperatorStep("scale", {"X": ("s",)}, {"Out": ("s",)}, {"scale": 0.5}),
+        OperatorStep("logsumexp", {"X": ("x",)}, {"Out": ("v",)}, {"dim": [0], "keep_dim": True}),
+        OperatorStep("softmax", {"X": ("v",)}, {"Out": ("y",)}, {"axis": -1}),
     )
     feed, state = {"x": np.asarray(3 * rows)}, {"s": np.ones((1, 4))}
     outcome = check(Recipe(steps, (feed,), state, targets=("y",), wrt=("x",)), CPU)
@@ -176,9 +176,9 @@ def test_which_of_equal_elements_is_chosen_is_not_known(pairs: int, seed: int) -
     block = fluid.Program().global_block()
     table = np.array([0.5, 0.1] * pairs + [-3.0], "float32")
     steps = [
-        Step("tanh", {"X": ["x"]}, {"Out": ["y"]}, {}),
-        Step("arg_max", {"X": ["y"]}, {"Out": ["z"]}, {"axis": -1}),
-        Step("arg_min", {"X": ["y"]}, {"Out": ["least"]}, {"axis": -1}),
+        OperatorStep("tanh", {"X": ["x"]}, {"Out": ["y"]}, {}),
+        OperatorStep("arg_max", {"X": ["y"]}, {"Out": ["z"]}, {"axis": -1}),
+        OperatorStep("arg_min", {"X": ["y"]}, {"Out": ["least"]}, {"axis": -1}),
     ]
     block.create_var("x", table.shape, "float32", is_data=True)
     evaluator = Evaluator({"x": exactly(table)}, {}, seed)
@@ -195,7 +195,7 @@ def test_which_of_equal_elements_is_chosen_is_not_known(pairs: int, seed: int) -
 def test_the_difference_at_a_kink_is_not_compared(equal: bool) -> None:
     """Of equal numbers top_k takes the first one; how they are moved apart decides on the derivative."""
     x = np.asarray([[0.5, *([0.5] * 6 if equal else [0.4] * 6)]])
-    steps = (Step("top_k", {"X": ("x",)}, {"Out": ("v",), "Indices": ("i",)}, {"k": 1}),)
+    steps = (OperatorStep("top_k", {"X": ("x",)}, {"Out": ("v",), "Indices": ("i",)}, {"k": 1}),)
     outcome = check(Recipe(steps, ({"x": x},), targets=("v",), wrt=("x",), differences=True), CPU)
     assert not outcome.findings
     assert outcome.differences == (0 if equal else 1)
@@ -204,7 +204,7 @@ def test_the_difference_at_a_kink_is_not_compared(equal: bool) -> None:
 def test_kinks_are_seen_at_curves_too() -> None:
     """Forward and backward derivatives differ by 2 at 0; a curve alone has one derivative."""
     for type, sides in (("abs", 2.0), ("square", 0.0)):
-        steps = (Step(type, {"X": ("x",)}, {"Out": ("v",)}), Step("exp", {"X": ("v",)}, {"Out": ("y",)}))
+        steps = (OperatorStep(type, {"X": ("x",)}, {"Out": ("v",)}), OperatorStep("exp", {"X": ("v",)}, {"Out": ("y",)}))
         recipe = Recipe(steps, ({"x": np.zeros(1)},), targets=("y",), wrt=("x",), differences=True)
         _, unsure = derivative(recipe, "x", np.ones(1), 1e-4)
         assert unsure == pytest.approx(sides, abs=1e-6)
@@ -213,8 +213,8 @@ def test_kinks_are_seen_at_curves_too() -> None:
 def test_an_index_that_one_mode_finds_late_is_refused_by_both() -> None:
     """Behind a write of state a compiled chain records it, and the interpreter's array kernel raises at once."""
     steps = (
-        Step("tanh", {"X": ("s",)}, {"Out": ("s",)}),
-        Step(
+        OperatorStep("tanh", {"X": ("s",)}, {"Out": ("s",)}),
+        OperatorStep(
             "auc",
             {"Predict": ("p",), "Label": ("l",), "StatPos": ("c",), "StatNeg": ("c",)},
             {"AUC": ("a",), "StatPosOut": ("pos",), "StatNegOut": ("neg",)},
@@ -233,7 +233,7 @@ def test_the_rounding_of_a_mean_counts_where_no_movement_of_x_does(dims: tuple[i
     x = np.asarray([999.02, 998.78, 1001.15, 998.75]).reshape(dims)
     outputs = {"Y": ("y",), "SavedMean": ("m",), "SavedVariance": ("v",)}
     step, other = (
-        Step("instance_norm", {"X": ("x",), "Scale": ("one",), "Bias": ("one",)}, outputs, {"epsilon": epsilon})
+        OperatorStep("instance_norm", {"X": ("x",), "Scale": ("one",), "Bias": ("one",)}, outputs, {"epsilon": epsilon})
         for epsilon in (8.517398407649353e-06, 8.6e-06)
     )
     feed = {"x": x, "one": np.ones(1)}
@@ -248,9 +248,9 @@ def test_blocks_around_steps_change_nothing_and_their_faults_are_found(monkeypat
     """The steps of a program in a branch, a loop and a loop with arrays: values and gradients are those without."""
     x = np.linspace(0.2, 1.0, 6, dtype=np.float32).reshape(2, 3)
     plain = (
-        Step("tanh", {"X": ("x",)}, {"Out": ("a",)}), Step("square", {"X": ("a",)}, {"Out": ("b",)}),
-        Step("elementwise_mul", {"X": ("b",), "Y": ("x",)}, {"Out": ("c",)}),
-        Step("exp", {"X": ("c",)}, {"Out": ("d",)}),
+        OperatorStep("tanh", {"X": ("x",)}, {"Out": ("a",)}), OperatorStep("square", {"X": ("a",)}, {"Out": ("b",)}),
+        OperatorStep("elementwise_mul", {"X": ("b",), "Y": ("x",)}, {"Out": ("c",)}),
+        OperatorStep("exp", {"X": ("c",)}, {"Out": ("d",)}),
     )  # fmt: skip
 
     def recipe(kind: str) -> Recipe:

@@ -11,7 +11,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import layers
 from fluidlite.expr.calls import infer
-from fluidlite.expr.generic_sizes import generic, generic_sizes
+from fluidlite.expr.generic_sizes import generic_value, generic_sizes
 from fluidlite.expr.number import Condition, Number, apply, number, size
 from fluidlite.platform.context_pool import get_context
 from fluidlite.program.op_call import Call
@@ -50,12 +50,12 @@ def test_of_equal_products_of_as_many_sizes_each_is_the_one_at_its_place() -> No
 
 def test_usual_divisors_divide() -> None:
     found = generic_sizes(NAMES, [])
-    assert generic(A // 64 * 64, found) == found["a"]
+    assert generic_value(A // 64 * 64, found) == found["a"]
 
 
 @pytest.mark.parametrize("n", [size("else"), apply("pow", A, B), Number("attr", (), "a", False), A * size("else")])
 def test_what_is_computed_of_anything_else_is_not_known(n: Number) -> None:
-    assert generic(n, generic_sizes(NAMES, [])) is None
+    assert generic_value(n, generic_sizes(NAMES, [])) is None
 
 
 def test_sizes_that_are_equal_by_chance_are_not_alike_and_nothing_is_noted() -> None:

@@ -50,8 +50,8 @@ def test_policies_invalidate() -> None:
 
 
 def test_observers_invalidate() -> None:
-    assert invalidates(lambda: observe.everywhere(observer, True))
-    assert invalidates(lambda: observe.everywhere(observer, False))
+    assert invalidates(lambda: observe.set_process_observer(observer, True))
+    assert invalidates(lambda: observe.set_process_observer(observer, False))
     before = cache_version.current
     with observe.observing(observer):
         assert cache_version.current is not before

@@ -10,7 +10,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import KernelNotFoundError, RegistryError
-from fluidlite.operators.inference import like
+from fluidlite.operators.inference import spec_like
 from fluidlite.plugin import Execution, Inference, KernelOptions
 from fluidlite.program.kernel_registry import Library, kernels, register_kernel
 from fluidlite.program.registry import ops, register_op
@@ -26,7 +26,7 @@ def channels_last() -> Iterator[None]:
     fluid.places()
     op = register_op(
         "test_centre",
-        Inference(lambda call: {"Out": like(call.spec("X"))}),
+        Inference(lambda call: {"Out": spec_like(call.spec("X"))}),
         Execution(host_only="its kernel is NumPy's"),
         inputs=("X",),
         outputs=("Out",),

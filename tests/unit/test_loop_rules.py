@@ -328,7 +328,7 @@ def test_products_that_sum_nothing_are_loops() -> None:
         dims = (2, 3, 8, 8) if interpolation.startswith("bi") else (2, 3, 8, 8, 8)
         given = {"X": (dims, "float32"), "Out@GRAD": ((*dims[:2], *(2 * d for d in dims[2:])), "float32")}
         attrs = {"interp_method": interpolation.removesuffix("_interp_grad"), "scale": 2.0}
-        assert not kernels.parts_first(call_of(interpolation, given, attrs, "X@GRAD"))
+        assert not kernels.prefers_decomposition(call_of(interpolation, given, attrs, "X@GRAD"))
 
 
 def test_what_is_too_deep_for_loops_is_computed_by_parts() -> None:

@@ -13,10 +13,10 @@ import fluidlite as fluid
 from fluidlite import expr as e
 from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.policy import Policy
-from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.expr.constants import MAX_TABLE_SIZE
 from fluidlite.expr.declare import operator as declare
-from fluidlite.program.decompose import Part, decompose as parts_of
+from fluidlite.program.decompose import DecompositionPart, decompose as parts_of
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.operator_arguments import check_attrs
@@ -58,7 +58,7 @@ def call_of(
 def types(call: Call) -> list[str]:
     parts = parts_of(call)
     assert not isinstance(parts, str), parts
-    assert all(isinstance(part, Part) for part in parts)
+    assert all(isinstance(part, DecompositionPart) for part in parts)
     return [part.call.op.type for part in parts]
 
 
@@ -170,7 +170,7 @@ def test_operators_that_call_each_other_come_to_an_end(made: Declare) -> None:
     made("test.three", calling("test.one"), inputs=("X",))
     call = call_of("test.one", {"X": (3, 3)}, {"Out": (3, 3)})
     assert types(call) == ["test.two"]
-    chosen = choose(call, fluid.Place.parse(LLVM), Policy("error"))
+    chosen = select_kernel(call, fluid.Place.parse(LLVM), Policy("error"))
     assert (chosen.how, chosen.capability, chosen.parts) == ("generated", "language", ())
     x = np.zeros((3, 3), "float32")
     for type in ("test.one", "test.two"):

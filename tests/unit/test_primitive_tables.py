@@ -39,7 +39,7 @@ from fluidlite.render import (
     gathered,
 )
 from fluidlite.render.array_calls import ARRAY_CALLS
-from fluidlite.render.array_functions import OPTIONAL, REQUIRED, REQUIRED_DTYPES, lacking
+from fluidlite.render.array_functions import OPTIONAL, REQUIRED, REQUIRED_DTYPES, missing_names
 
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64")
 LEAVES = {"input", "number", "iota", "offsets", "step_table"}
@@ -119,13 +119,13 @@ def test_nothing_is_required_that_is_not_called() -> None:
 
 
 def test_what_is_lacking_is_named() -> None:
-    assert lacking(np, DTYPES) == []
-    assert lacking(array_api_strict, DTYPES) == []
-    assert lacking(least(), (*DTYPES, "float16", "bfloat16")) == []
+    assert missing_names(np, DTYPES) == []
+    assert missing_names(array_api_strict, DTYPES) == []
+    assert missing_names(least(), (*DTYPES, "float16", "bfloat16")) == []
     xp = least()
     del xp.take, xp.float64, xp.uint8
-    assert lacking(xp, REQUIRED_DTYPES) == ["take", "uint8"]
-    assert lacking(xp, DTYPES) == ["take", "uint8", "float64"]
+    assert missing_names(xp, REQUIRED_DTYPES) == ["take", "uint8"]
+    assert missing_names(xp, DTYPES) == ["take", "uint8", "float64"]
 
 
 LEAN = """

@@ -184,7 +184,7 @@ def _run(form: CallSignature) -> list[str]:
     work = _actions(form)
     lines += work if form.native else ["with activate():", *[f"    {line}" for line in work]]
     if not form.native or MARKING in form.actions:
-        lines += ["at = -1", "if context.suspect:", "    watch.raise_late()"]
+        lines += ["at = -1", "if context.may_have_error:", "    watch.raise_late()"]
     return lines + _results(form)
 
 

@@ -30,7 +30,7 @@ class Recorder:
     def __init__(self, context: Context, suspect: bool) -> None:
         self.place = context.place
         self.language = context.language
-        self.suspect = suspect
+        self.may_have_error = suspect
         self.marks = False
         """Whether a kernel may set the status word."""
         self.launches: list[tuple[Any, int, Sequence[Any], int | None]] = []
@@ -93,17 +93,17 @@ class Launches:
         self.chain.run()
 
 
-def noted(choice: Choice, prepared: Prepared, context: Context, io: IO, suspect: bool = False) -> Recorder | None:
+def record_launches(choice: Choice, prepared: Prepared, context: Context, io: IO, suspect: bool = False) -> Recorder | None:
     """Record the launches of a kernel on the operands of ``io``; return None if the kernel may do more than launch.
 
     ``suspect``: an earlier kernel may have set the status word; predicated kernels then read it first.
     """
     language = context.language
     record = prepared.record if getattr(language, "native", None) is not None else None
-    if getattr(language, "chain", None) is None or not (record is not None or choice.of_language):
+    if getattr(language, "chain", None) is None or not (record is not None or choice.is_kernel_language):
         return None
     recorder: Any = Recorder(context, suspect)
-    previous = context.suspect
+    previous = context.may_have_error
     try:
         if record is not None:
             return recorder if record(recorder, io) else None
@@ -114,9 +114,9 @@ def noted(choice: Choice, prepared: Prepared, context: Context, io: IO, suspect:
         context._suspect = previous
 
 
-def recorded(step: Launch, prepared: Prepared, context: Context, io: IO, suspect: bool) -> Launches | None:
+def record_step(step: Launch, prepared: Prepared, context: Context, io: IO, suspect: bool) -> Launches | None:
     """Return the launches of a step, or None if they may differ from call to call."""
-    recorder = noted(step.choice, prepared, context, io, suspect) if step.random is None else None
+    recorder = record_launches(step.choice, prepared, context, io, suspect) if step.random is None else None
     return Launches(context, recorder.launches, recorder.marks, recorder.calls) if recorder is not None else None
 
 

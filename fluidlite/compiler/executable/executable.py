@@ -12,10 +12,10 @@ from fluidlite.base.invalidation import cache_version
 from fluidlite.compiler.executable.command_buffer import Action
 from fluidlite.compiler.executable.linked_plan import NO_SCOPE, LinkedPlan, refusal
 from fluidlite.compiler.instrumentation import observers, timed_run, timer
-from fluidlite.compiler.interpreter import begin_read, go_on, run_steps
+from fluidlite.compiler.interpreter import begin_read, plan_next_stage, run_steps
 from fluidlite.compiler.planning.plan import Plan
-from fluidlite.compiler.run_errors import fail, raise_late
-from fluidlite.memory.sharing import held
+from fluidlite.compiler.run_errors import fail, raise_deferred_errors
+from fluidlite.memory.sharing import lock_contexts
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.place import Place
@@ -44,7 +44,7 @@ class Executable(LinkedPlan):
     """A linked plan that can be called. It runs in stages if shapes depend on values of tensors."""
 
     @property
-    def following(self) -> Executable | None:
+    def next_stage(self) -> Executable | None:
         """The stage that last ran after this one, if it is linked."""
         return next(reversed(self._next.values()), None)
 
@@ -62,9 +62,9 @@ class Executable(LinkedPlan):
             place, allocation = tensor.place, tensor.allocation
             assert place is not None and allocation is not None
             if allocation.sharing is not None or allocation.context is not contexts.get(place):
-                transfer.ready(tensor, contexts.get(place) or get_context(place))
+                transfer.order_after_writes(tensor, contexts.get(place) or get_context(place))
         if len(self.contexts) > 1:
-            with held(self.contexts):
+            with lock_contexts(self.contexts):
                 if self.busy:
                     return None
                 if self._can_run(scope):
@@ -77,7 +77,7 @@ class Executable(LinkedPlan):
                 if self._can_run(scope):
                     return self._call(feeds, scope, latest)
         while True:
-            with held(self.contexts, lambda: self._uses_of_state(scope)):
+            with lock_contexts(self.contexts, lambda: self._uses_of_state(scope)):
                 if self.busy or not self.ensure_linked(scope):
                     return None
                 if self._can_run(scope):
@@ -99,7 +99,7 @@ class Executable(LinkedPlan):
                 return self._feed_and_fetch(feeds, stages_run)
         except BaseException:
             for context in self.contexts:
-                context.forget_late()
+                context.drop_deferred_errors()
             raise
         finally:
             self.end(stages_run)
@@ -113,7 +113,7 @@ class Executable(LinkedPlan):
         for name, array in self._copies:
             array[...] = feeds[name].native()
         for name, key in self._dynamic_feeds:
-            frame.values[key] = self.written.apart(feeds[name])
+            frame.values[key] = self.written.without_alias(feeds[name])
         last = self._stages(stages_run)
         return self._fetch(last), frame.plan
 
@@ -139,7 +139,7 @@ class Executable(LinkedPlan):
             stage.act()
             if frame.plan.pending is None:
                 return stage
-            go_on(frame, frame.plan.pending)
+            plan_next_stage(frame, frame.plan.pending)
             next_stage = stage._next_stage(frame.plan)
             if next_stage is None:
                 break
@@ -147,7 +147,7 @@ class Executable(LinkedPlan):
             frame.values.update(stage.fixed)
         run_steps(frame, observers())
         while frame.plan.pending is not None:
-            go_on(frame, frame.plan.pending)
+            plan_next_stage(frame, frame.plan.pending)
             run_steps(frame, observers())
         return None
 
@@ -200,7 +200,7 @@ class Executable(LinkedPlan):
                     fetched.append((view, tensor.spec or spec))
                     continue
                 live_range = last.live_ranges.of.get(key) if last is not None else None
-                donated = live_range is not None and live_range.handed_over
+                donated = live_range is not None and live_range.is_donated
                 array = tensor.numpy() if donated else np.array(tensor.native())
                 if array.nbytes:
                     context.counts.copy_out += 1
@@ -209,7 +209,7 @@ class Executable(LinkedPlan):
                 continue
             fetched.append((transfer.begin_read(tensor, context), tensor.spec or spec))
             read_contexts[context.place] = context
-        fallible = [context for context in self.contexts if context.suspect]
+        fallible = [context for context in self.contexts if context.may_have_error]
         if fallible or read_contexts:
-            raise_late(frame, fallible, wait_for=read_contexts)
+            raise_deferred_errors(frame, fallible, wait_for=read_contexts)
         return fetched

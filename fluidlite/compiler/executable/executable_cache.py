@@ -8,9 +8,9 @@ from time import perf_counter
 from typing import Any
 from weakref import proxy, ref
 
-from fluidlite.base.collection import paused
+from fluidlite.base.collection import gc_paused
 from fluidlite.base.errors import ProgramError
-from fluidlite.base.fork import first_in_child, holds, keep_for_ever, new_lock
+from fluidlite.base.fork import first_in_child, is_held, never_finalize, new_lock
 from fluidlite.base.lru_cache import CacheInfo, count_cache, total
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.compiler.body_executors import MakeExecutor
@@ -26,7 +26,7 @@ from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor,
 from fluidlite.compiler.planning.plan import Plan
 from fluidlite.memory import memory_of
 from fluidlite.memory.arena import Arena, arenas_in_use, current_arena
-from fluidlite.memory.sharing import held
+from fluidlite.memory.sharing import lock_contexts
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.program.scope import Scope
@@ -189,7 +189,7 @@ class ExecutableCache:
 
     def _make_fast_path(self, executable: Executable, scope: Scope, signature: Signature) -> None:
         """Make the fast path of an executable, unless another thread took its memory or evicted it meanwhile."""
-        with held(executable.contexts):
+        with lock_contexts(executable.contexts):
             if not executable.can_use_state(scope) or not executable.valid(scope):
                 return
             executable.attempt = executable.attached
@@ -210,7 +210,7 @@ class ExecutableCache:
         executable = None
         if refusal(plan, scope) is None:
             began = perf_counter()
-            with paused():
+            with gc_paused():
                 executable = Executable(
                     plan, feeds, proxy(self), self._make_tensor, timed=key[4]
                 )  # no reference cycle: memory is freed at once
@@ -312,12 +312,12 @@ class ExecutableCache:
         self._keys.clear()
         for key, executable in list(self._executables.items()):
             if executable is not None and any(context.unit.inherited for context in executable.contexts):
-                keep_for_ever(executable)
-            elif executable is not None and not any(holds(context.lock) for context in executable.contexts):
+                never_finalize(executable)
+            elif executable is not None and not any(is_held(context.lock) for context in executable.contexts):
                 executable.detach()
             del self._executables[key]
         for (context, *_), storage in self._storages.items():
-            if not holds(context.lock) and not context.unit.inherited:
+            if not is_held(context.lock) and not context.unit.inherited:
                 storage.busy = False
                 storage.release()
 

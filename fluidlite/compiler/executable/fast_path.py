@@ -29,8 +29,8 @@ from fluidlite.compiler.executable.linked_plan import arenas_of
 from fluidlite.compiler.instrumentation import observers, timer
 from fluidlite.compiler.planning.plan import Control
 from fluidlite.compiler.policy import policy
-from fluidlite.compiler.run_errors import fail, raise_late
-from fluidlite.compiler.selection.choice_cache import generation
+from fluidlite.compiler.run_errors import fail, raise_deferred_errors
+from fluidlite.compiler.selection.choice_cache import registry_versions
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.program.program import Program
@@ -51,12 +51,12 @@ class FastPathGuards:
         self.executable = executable
         (self._context,) = executable.contexts
         self._scope = ref(scope)
-        self._settings = generation(), policy()
+        self._settings = registry_versions(), policy()
 
     def unchanged(self) -> bool:
         """Whether registries, policy, observers, timer, arenas, context and state are those that it was made for."""
         now, executable, scope = cache_version.current, self.executable, self._scope()
-        if scope is None or self._settings != (generation(), policy()) or observers():
+        if scope is None or self._settings != (registry_versions(), policy()) or observers():
             return False
         if executable.timed is not (timer() is not None):
             return False
@@ -76,11 +76,11 @@ class FastPathGuards:
 
     def raise_late(self) -> None:
         """Raise a deferred error that kernels have recorded, if any."""
-        raise_late(self.executable.frame, [self._context])
+        raise_deferred_errors(self.executable.frame, [self._context])
 
     def fail(self, error: BaseException, at: int) -> None:
         """Drop deferred errors of a failed run; raise the error with the operator of action ``at``, if it is one."""
-        self._context.forget_late()
+        self._context.drop_deferred_errors()
         if at >= 0 and isinstance(error, Exception):
             fail(error, self.executable.owners[at], self.executable.frame)
 
@@ -197,7 +197,7 @@ def host_array(tensor: Tensor, spec: Spec, context: Context) -> Any:
     allocation = tensor.allocation
     if tensor.spec is not spec or not tensor.contiguous or allocation is None or allocation.block is None:
         return None
-    if allocation.context is not context or allocation.sharing is not None or not allocation.lasting:
+    if allocation.context is not context or allocation.sharing is not None or not allocation.is_permanent:
         return None
     return tensor.native()
 
@@ -206,7 +206,7 @@ def _names_of_run(executable: Executable, scope: Scope, latest: Latest) -> dict[
     (context,) = executable.contexts
     return {
         "act": executable.act,
-        "apart": executable.written.apart,
+        "apart": executable.written.without_alias,
         "acquire_queue": context.lock.acquire,
         "activate": context.raw.activate,
         "borrow": borrow,
@@ -244,7 +244,7 @@ def _result_kind(executable: Executable, key: str, copy: bool) -> str:
     if key in executable.fixed:
         return "" if not executable.fixed[key].contiguous else COPIED if copy else VIEWED
     live_range = executable.live_ranges.of.get(key)
-    return OWNED if live_range is not None and live_range.handed_over else ""
+    return OWNED if live_range is not None and live_range.is_donated else ""
 
 
 def _kind(action: Any) -> str:

@@ -81,7 +81,7 @@ def launch_groups(executable: Executable) -> LaunchGroups:
         groups.append(LaunchGroup(names, len(action.launches), getattr(action.chain, "how", "one call")))
     if executable.plan.pending is not None:
         rest = LaunchGroup(("later stages",), 0, "interpreted: it depends on values of this run")
-        groups += launch_groups(executable.following) if executable.following is not None else [rest]
+        groups += launch_groups(executable.next_stage) if executable.next_stage is not None else [rest]
     return LaunchGroups(groups)
 
 
@@ -104,7 +104,7 @@ def _reason_unbatched(step: Step, executable: Executable) -> str:
     if step.random is not None:
         return "unbatched: its random numbers change at each call"
     keys = [*step.ins, *(out.key for out in step.outs)]
-    dynamic_keys = [key for key in keys if key in executable.live_ranges.of and executable.live_ranges.of[key].loose]
+    dynamic_keys = [key for key in keys if key in executable.live_ranges.of and executable.live_ranges.of[key].is_dynamic]
     if dynamic_keys:
         return f"unbatched: {dynamic_keys[0]!r} has a dynamic address"
     language = executable.frame.contexts[step.choice.place].language

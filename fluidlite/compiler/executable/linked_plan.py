@@ -22,8 +22,8 @@ from fluidlite.compiler.planning.plan import Launch, Move, Plan, Step
 from fluidlite.compiler.run_errors import fail, step_text
 from fluidlite.memory import memory_of
 from fluidlite.memory.arena import Arena, arenas_in_use, current_arena
-from fluidlite.memory.bump import Piece
-from fluidlite.memory.sharing import Use, held
+from fluidlite.memory.bump import BumpAllocation
+from fluidlite.memory.sharing import Use, lock_contexts
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.place import Place
@@ -105,7 +105,7 @@ class LinkedPlan:
         self.attempt = 0
         self.prepared: dict[int, Prepared] = {}
         self.fed = {name: tensor.place for name, tensor in feeds.items() if tensor.place is not None}
-        with held(self.contexts):
+        with lock_contexts(self.contexts):
             self.live_ranges = LiveRanges(plan, self._prepare(), self.fed, dynamic_keys, storages.copy)
         self.memory = MemoryPlan(plan, self.live_ranges)
         self.buffers = {place: storages.of(self.frame.contexts[place], self.stage) for place in self.memory.arenas}
@@ -120,7 +120,7 @@ class LinkedPlan:
         self._turn_version: object = None
         """The cache version at which no other user of the memory of its state was pending."""
         self._uses: list[Use] = []
-        self._touched = plan.touched
+        self._touched = plan.state_uses
         self._changed: list[Tensor] = []
         self.written = Written(())
         self.actions: list[Action] = []
@@ -143,7 +143,7 @@ class LinkedPlan:
 
     def dynamic_keys(self) -> dict[str, bool]:
         """Return for each value whether its address is dynamic; a later stage reads the values."""
-        return {key: live_range.loose for key, live_range in self.live_ranges.of.items()}
+        return {key: live_range.is_dynamic for key, live_range in self.live_ranges.of.items()}
 
     def ensure_linked(self, scope: Scope) -> bool:
         """Link it again unless it is valid; return False if the interpreter has to run it.
@@ -179,14 +179,14 @@ class LinkedPlan:
     @property
     def has_dynamic_memory(self) -> bool:
         """Whether some value has a dynamic address."""
-        return any([live_range.loose for live_range in self.live_ranges.of.values()])
+        return any([live_range.is_dynamic for live_range in self.live_ranges.of.values()])
 
     @property
     def uses_arena(self) -> bool:
         """Whether some of its memory is part of an arena, which its owner may reset."""
         allocations = [storage.allocation for storage in self.buffers.values()]
         allocations += [tensor.allocation for tensor in self.binding.tensors.values()]
-        return any([isinstance(each, Piece) for each in allocations])
+        return any([isinstance(each, BumpAllocation) for each in allocations])
 
     busy: bool = forwarded("main_storage.busy", "Whether a run is in progress; True if an operator calls back.")
 

@@ -7,16 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fluidlite.base.errors import DeviceError
-from fluidlite.compiler.executable.command_buffer import Action, merge_launches, recorded
+from fluidlite.compiler.executable.command_buffer import Action, merge_launches, record_step
 from fluidlite.compiler.executable.packed_state import PackedState
 from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.interpreter import run_control, run_move
 from fluidlite.compiler.kernel_checks import CheckKernels, kernel_check
-from fluidlite.compiler.kernel_runs import NO_RANDOM, random_words, relaid, run_kernel, take_arrays
+from fluidlite.compiler.kernel_runs import NO_RANDOM, random_words, with_spec, run_kernel, take_arrays
 from fluidlite.compiler.memory.live_ranges import LiveRange
 from fluidlite.compiler.memory.storage import DeviceBufferStorage
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Output, Step
-from fluidlite.compiler.run_errors import before_state, fail
+from fluidlite.compiler.run_errors import raise_before_state_write, fail
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_memory import Span
 from fluidlite.program.kernel_io import IO
@@ -39,8 +39,8 @@ class ErrorGuard:
 
     def __call__(self) -> None:
         for context in self._contexts:
-            if context.suspect:
-                before_state(self._frame, self._guarded)
+            if context.may_have_error:
+                raise_before_state_write(self._frame, self._guarded)
 
 
 class StateStore:
@@ -73,11 +73,11 @@ class Linker:
         self.actions: list[Action] = []
         self.owners: list[Step] = []
         self.fixed: dict[str, Tensor] = {**linked.earlier, **state}
-        self._packed = PackedState({name: tensor for name, tensor in state.items() if name not in plan.own_writes})
+        self._packed = PackedState({name: tensor for name, tensor in state.items() if name not in plan.state_writes})
         for name in linked.fed:
             key = plan.feed_keys[name]
             live_range = self.live_ranges.of[key]
-            if not live_range.loose:
+            if not live_range.is_dynamic:
                 self.fixed[key] = self._tensor(live_range, plan.feeds[name])
         for index, step in enumerate(plan.steps):
             before = len(self.actions)
@@ -113,7 +113,7 @@ class Linker:
 
     def _is_dynamic(self, key: str | None) -> bool:
         live_range = self.live_ranges.of.get(key) if key is not None else None
-        return live_range is not None and live_range.loose
+        return live_range is not None and live_range.is_dynamic
 
     # One method for each kind of step
 
@@ -168,13 +168,13 @@ class Linker:
             return self._tensor(live_range, out.spec)
         if out.state:
             tensor = self.state[out.key]
-            return tensor if tensor.spec is out.spec or out.shares < 0 else relaid(tensor, out.spec)
+            return tensor if tensor.spec is out.spec or out.shares < 0 else with_spec(tensor, out.spec)
         live_range = self.live_ranges.of[out.key]
-        if live_range.loose:
+        if live_range.is_dynamic:
             return None
         if live_range.kind == "earlier":  # written in place, in memory of an earlier stage
             tensor = self.fixed[live_range.keys[0]]
-            return tensor if tensor.spec is out.spec else relaid(tensor, out.spec)
+            return tensor if tensor.spec is out.spec else with_spec(tensor, out.spec)
         return self._tensor(live_range, out.spec)
 
     def _bind(
@@ -192,11 +192,11 @@ class Linker:
                 tensors.append(Tensor.of(spec, context.place))
             else:
                 value = self.fixed[key]
-                tensors.append(relaid(value, spec) if step.blind else value)
+                tensors.append(with_spec(value, spec) if step.layout_agnostic else value)
         outputs = targets
-        if step.blind:
+        if step.layout_agnostic:
             specs = [spec for group in step.call.outs.values() for spec in group]
-            outputs = [relaid(target, spec) for target, spec in zip(targets, specs, strict=True)]
+            outputs = [with_spec(target, spec) for target, spec in zip(targets, specs, strict=True)]
         io = IO(step.call, [*tensors, *outputs], context, step.op_index, NO_RANDOM, workspace, packed)
         if step.random is not None:
             random, frame = step.random, self.frame
@@ -210,7 +210,7 @@ class Linker:
                     take_arrays(result, outputs, context)
 
             return draw
-        action: Action | None = recorded(step, prepared, context, io, context.place in self._fallible)
+        action: Action | None = record_step(step, prepared, context, io, context.place in self._fallible)
         if action is None and prepared.bind is not None:
             action = prepared.bind(context, io)
         if action is None:
@@ -229,12 +229,12 @@ class Linker:
         packed: Mapping[str, Span] | None,
     ) -> Action:
         """Bind a launch with dynamic addresses; it holds no reference to tensors of the caller after a run."""
-        frame, count, blind, random = self.frame, len(step.ins), step.blind, step.random
+        frame, count, blind, random = self.frame, len(step.ins), step.layout_agnostic, step.random
         outs = [spec for group in step.call.outs.values() for spec in group] if blind else [o.spec for o in step.outs]
         specs = [*step.in_specs, *outs]
         statics = [self.fixed.get(key) if key is not None else None for key in step.ins] + [*targets]
         empties = {i: Tensor.of(specs[i], context.place) for i, x in enumerate(statics) if x is None}
-        operands = [empties[i] if x is None else relaid(x, specs[i]) if blind else x for i, x in enumerate(statics)]
+        operands = [empties[i] if x is None else with_spec(x, specs[i]) if blind else x for i, x in enumerate(statics)]
         dynamic_ins = [(i, key) for i, key in enumerate(step.ins) if key is not None and statics[i] is None]
         dynamic_outs = [(i, out) for i, out in enumerate(step.outs, count) if statics[i] is None]
         io = IO(step.call, [*operands], context, step.op_index, NO_RANDOM, workspace, packed)
@@ -245,13 +245,13 @@ class Linker:
         def action() -> None:
             values = frame.values
             for i, key in dynamic_ins:
-                tensors[i] = relaid(values[key], specs[i]) if blind else values[key]
+                tensors[i] = with_spec(values[key], specs[i]) if blind else values[key]
             for i, out in dynamic_outs:
                 if out.shares < 0:
                     tensors[i] = Tensor.of(specs[i], context.place)
                 else:
                     shared = tensors[out.shares]
-                    tensors[i] = shared if shared.spec is specs[i] and not blind else relaid(shared, specs[i])
+                    tensors[i] = shared if shared.spec is specs[i] and not blind else with_spec(shared, specs[i])
             try:
                 if run is not None:
                     if random is not None:

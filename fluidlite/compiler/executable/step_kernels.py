@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from fluidlite.compiler.executable.command_buffer import Action, Launches, merge_launches, noted
+from fluidlite.compiler.executable.command_buffer import Action, Launches, merge_launches, record_launches
 from fluidlite.compiler.executable.launch_templates import LaunchTemplate, Spot, launch_template
-from fluidlite.compiler.kernel_runs import prepared, run_kernel
+from fluidlite.compiler.kernel_runs import prepare_kernel, run_kernel
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.step_choices import step_calls
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_memory import aligned
 from fluidlite.program import codegen_registry as generated
-from fluidlite.program.decompose import Part, Value, key_of
+from fluidlite.program.decompose import DecompositionPart, PartValue, value_key
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
@@ -46,7 +46,7 @@ class StepLaunch:
     def template(self) -> LaunchTemplate | None:
         """The template of its launches, without the addresses of operands."""
         specs = [spec for _, spec, _ in self.operands]
-        note = partial(noted, self.choice, self.kernel, self.context)
+        note = partial(record_launches, self.choice, self.kernel, self.context)
         return launch_template(self.call, specs, self.space[1] if self.space is not None else 0, note, self.context)
 
 
@@ -195,20 +195,20 @@ def _prepare_step(call: Call, choice: Choice, context: Context) -> OneStep:
     }
     if not parts:
         ins, outs = (
-            tuple(Value(*key, spec) for key, spec in specs.items() if key[0] == role) for role in ("in", "out")
+            tuple(PartValue(*key, spec) for key, spec in specs.items() if key[0] == role) for role in ("in", "out")
         )
-        parts, choices = (Part(call, ins, outs),), (choice,)
+        parts, choices = (DecompositionPart(call, ins, outs),), (choice,)
     between: dict[Key, tuple[Spec, int]] = {}
     launches, allocator = [], _WorkspaceAllocator()
     for part, part_choice in zip(parts, choices, strict=True):
-        kernel = prepared(part_choice, part.call, context)
+        kernel = prepare_kernel(part_choice, part.call, context)
         for value in part.outs:
-            if value.role == "tmp" and key_of(value) not in between:
+            if value.role == "tmp" and value_key(value) not in between:
                 assert value.spec is not None
-                specs[key_of(value)] = value.spec
-                between[key_of(value)] = value.spec, allocator.allocate(value.spec.nbytes)
+                specs[value_key(value)] = value.spec
+                between[value_key(value)] = value.spec, allocator.allocate(value.spec.nbytes)
         space = (allocator.allocate(kernel.workspace), kernel.workspace) if kernel.workspace else None
-        reads, writes = tuple(map(key_of, part.ins)), tuple(map(key_of, part.outs))
+        reads, writes = tuple(map(value_key, part.ins)), tuple(map(value_key, part.outs))
         operands = tuple((key, specs[key], between[key][1] if key in between else None) for key in (*reads, *writes))
         launches.append(StepLaunch(context, part.call, part_choice, kernel, reads, writes, operands, space))
     return OneStep(call, choice, tuple(launches), between, allocator.end)

@@ -18,15 +18,15 @@ from fluidlite.base.fork import new_lock
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.domain import Domain, domain_of
 from fluidlite.codegen.expr import parameters
-from fluidlite.codegen.fused_code import NUMBER, OUTSIDE, Number, PartCode, Source, merge
+from fluidlite.codegen.fused_code import NUMBER, OUTSIDE, FusedConstant, PartCode, PartSource, merge
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import Typed
-from fluidlite.expr.called import meaning
+from fluidlite.expr.called import inlined_outputs
 from fluidlite.expr.tensor import Tensor, cast
 from fluidlite.expr.views import full
 from fluidlite.program.inference import check_inputs
-from fluidlite.program.layout_rewrite import Relaid, relaid_call
-from fluidlite.program.op_call import PLACEHOLDER, Call, once
+from fluidlite.program.layout_rewrite import LayoutRewrite, call_in_layout
+from fluidlite.program.op_call import PLACEHOLDER, Call, cached_in_call
 from fluidlite.program.opdef import Attr, OpDef, Slot
 from fluidlite.program.registry import ops
 from fluidlite.program.rules import ExpressionRule, ScalarRule
@@ -51,11 +51,11 @@ class FusedPart(NamedTuple):
 
     op: OpDef
     attrs: tuple[tuple[str, Any], ...]
-    sources: tuple[tuple[str, Source], ...]
+    sources: tuple[tuple[str, PartSource], ...]
     outs: tuple[str, ...]
     dtypes: tuple[str, ...] = ()
 
-    def operands(self, values: Mapping[Source, Value]) -> dict[str, tuple[Value, ...]]:
+    def operands(self, values: Mapping[PartSource, Value]) -> dict[str, tuple[Value, ...]]:
         """Its operands by slot; the sources of a slot with several operands are named ``X[0]``, ``X[1]``, ..."""
         operands: dict[str, tuple[Value, ...]] = {}
         for name, source in self.sources:
@@ -76,8 +76,8 @@ class FusedStructure:
 
     parts: tuple[FusedPart, ...]
     reads: tuple[bool, ...]
-    numbers: tuple[Number, ...]
-    outputs: tuple[Source, ...]
+    numbers: tuple[FusedConstant, ...]
+    outputs: tuple[PartSource, ...]
     must_alias: tuple[tuple[str, str], ...] = ()
     may_alias: tuple[tuple[str, str], ...] = ()
 
@@ -125,7 +125,7 @@ class _PartCalls(NamedTuple):
     """The calls of the parts of a fused call, and the specs of all values."""
 
     calls: tuple[Call, ...]
-    specs: Mapping[Source, Spec]
+    specs: Mapping[PartSource, Spec]
 
 
 class _FusedOp:
@@ -175,9 +175,9 @@ class _FusedOp:
         return self.part_calls_cache.get(key, lambda: self._infer_parts(call))
 
     def _infer_parts(self, call: Call) -> _PartCalls:
-        specs = {Source(OUTSIDE, slot): each[0] for slot, each in call.ins.items()}
+        specs = {PartSource(OUTSIDE, slot): each[0] for slot, each in call.ins.items()}
         for k, constant in enumerate(self.structure.numbers):
-            specs[Source(NUMBER, str(k))] = Spec.of(constant.dims, constant.dtype)
+            specs[PartSource(NUMBER, str(k))] = Spec.of(constant.dims, constant.dtype)
         calls = []
         for index, part in enumerate(self.structure.parts):
             ins = part.operands(specs)
@@ -192,7 +192,7 @@ class _FusedOp:
             for slot in part.outs:
                 output_specs = results[slot]
                 outs[slot] = specs_of(output_specs)
-                specs[Source(index, slot)] = outs[slot][0]
+                specs[PartSource(index, slot)] = outs[slot][0]
             calls.append(Call(part.op, ins, outs, part_call.attrs, None, call.training))
         return _PartCalls(tuple(calls), specs)
 
@@ -205,10 +205,10 @@ class _FusedOp:
 
         Raises ProgramError if a part has no expression.
         """
-        values = {Source(OUTSIDE, slot): tensors[0] for slot, tensors in inputs.items() if tensors}
+        values = {PartSource(OUTSIDE, slot): tensors[0] for slot, tensors in inputs.items() if tensors}
         for k, constant in enumerate(self.structure.numbers):
             value = attrs[f"number.{k}"] if constant.value is None else constant.value
-            values[Source(NUMBER, str(k))] = full(constant.dims, value, constant.dtype)
+            values[PartSource(NUMBER, str(k))] = full(constant.dims, value, constant.dtype)
         for index, part in enumerate(self.structure.parts):
             operands, nested = part.operands(values), _fused_ops.get(part.op)
             attributes = self._attrs(index, attrs)
@@ -218,9 +218,9 @@ class _FusedOp:
                 op = ops.find(part.op.type) or part.op
                 if part.op.input("X[0]") is not None:  # an elementwise form has one slot for each operand
                     operands = {"X": tuple(x for tensors in operands.values() for x in tensors)}
-                outputs = meaning(op, operands, attributes, draws=True)
+                outputs = inlined_outputs(op, operands, attributes, draws=True)
             dtypes = part.dtypes or tuple(outputs[slot].dtype for slot in part.outs)
-            values |= {Source(index, s): cast(outputs[s], d) for s, d in zip(part.outs, dtypes, strict=True)}
+            values |= {PartSource(index, s): cast(outputs[s], d) for s, d in zip(part.outs, dtypes, strict=True)}
         return {slot: values[source] for slot, source in self.outs.items()}
 
     # Functions of the definition
@@ -257,9 +257,9 @@ class _FusedOp:
 
     def domain_of_parts(self, call: Call) -> Domain | str:
         """The index domain of a call, or why one kernel cannot compute its parts."""
-        positions: dict[Source, Dims] = {}
+        positions: dict[PartSource, Dims] = {}
         dims: Dims | None = None
-        summed_axes: dict[Source, tuple[int, ...]] = {}
+        summed_axes: dict[PartSource, tuple[int, ...]] = {}
         for index, (each, part) in enumerate(zip(self.part_calls(call).calls, self.structure.parts, strict=True)):
             rule = each.op.scalar
             reason = rule.refuse(each) if rule is not None else None
@@ -274,10 +274,10 @@ class _FusedOp:
             if summed_axes and any(source in summed_axes for _, source in part.sources):
                 return f"{part.op.type} reads a sum of elements"
             for slot, axes in domain.sums.items():
-                summed_axes[Source(index, slot)] = axes
+                summed_axes[PartSource(index, slot)] = axes
             dims = domain.dims
             operands = [(source, domain.placed[slot]) for slot, source in part.sources if slot in domain.placed]
-            operands += [(Source(index, slot), domain.placed[slot]) for slot in part.outs]
+            operands += [(PartSource(index, slot), domain.placed[slot]) for slot in part.outs]
             for source, position in operands:
                 if source.part != NUMBER and positions.setdefault(source, position) != position:
                     return f"{part.op.type} reads a value along other axes than another operator"
@@ -289,16 +289,16 @@ class _FusedOp:
         sums = {slot: summed_axes[each] for slot, each in self.outs.items() if each in summed_axes}
         return Domain(dims, placed, sums)
 
-    def in_layout(self, call: Call, layout: Layout) -> Relaid | None:
+    def in_layout(self, call: Call, layout: Layout) -> LayoutRewrite | None:
         """The operator on tensors in a layout; None unless all parts have a form there and agree on values' layouts."""
         parts: list[FusedPart] = []
-        has_layout: dict[Source, bool] = {}
+        has_layout: dict[PartSource, bool] = {}
         for each, part in zip(self.part_calls(call).calls, self.structure.parts, strict=True):
-            rewrite = relaid_call(each, layout)
+            rewrite = call_in_layout(each, layout)
             if rewrite is None or (rewrite[0].op is not part.op and part.op not in _fused_ops):
                 return None
             part_call, slots = rewrite
-            operands = [*part.sources, *((slot, Source(len(parts), slot)) for slot in part.outs)]
+            operands = [*part.sources, *((slot, PartSource(len(parts), slot)) for slot in part.outs)]
             if any(has_layout.setdefault(source, slot in slots) != (slot in slots) for slot, source in operands):
                 return None
             attrs = tuple((name, value if value is RUNTIME else part_call.attrs[name]) for name, value in part.attrs)
@@ -309,14 +309,14 @@ class _FusedOp:
             for each in self.structure.numbers
         )
         definition = fused_op(replace(self.structure, parts=tuple(parts), numbers=numbers))
-        layout_slots = {s for s in self.slots if has_layout.get(Source(OUTSIDE, s))}
+        layout_slots = {s for s in self.slots if has_layout.get(PartSource(OUTSIDE, s))}
         layout_slots |= {slot for slot, source in self.outs.items() if has_layout[source]}
-        return Relaid(definition, call.attrs, frozenset(slot for slot in layout_slots if call.has(slot)))
+        return LayoutRewrite(definition, call.attrs, frozenset(slot for slot in layout_slots if call.has(slot)))
 
     def decompose(self, call: Call, build: Any) -> None:
         """Build the decomposition: the operators of the group."""
         names = {source: slot for slot, source in self.outs.items() if call.has(slot)}
-        values: dict[Source, Any] = {Source(OUTSIDE, slot): build.input(slot) for slot in self.slots}
+        values: dict[PartSource, Any] = {PartSource(OUTSIDE, slot): build.input(slot) for slot in self.slots}
         for index, part in enumerate(self.structure.parts):
             for _, source in part.sources:
                 if source.part == NUMBER and source not in values:
@@ -330,9 +330,9 @@ class _FusedOp:
                     )
             outputs = {}
             for slot in part.outs:
-                name = names.get(Source(index, slot))
+                name = names.get(PartSource(index, slot))
                 outputs[slot] = build.output(name) if name is not None else build.temp()
-                values[Source(index, slot)] = outputs[slot]
+                values[PartSource(index, slot)] = outputs[slot]
             inputs: dict[str, list[Any]] = {}
             for slot, source in part.sources:
                 inputs.setdefault(slot.partition("[")[0], []).append(values[source])
@@ -340,7 +340,7 @@ class _FusedOp:
             build(registered or part.op, inputs, outputs, self._attrs(index, call.attrs))
 
 
-@once
+@cached_in_call
 def _domain_of_parts(call: Call) -> Domain | str:
     """The index domain of a fused call, or why one kernel cannot compute it; cached with the call."""
     return _fused_ops[call.op].domain_of_parts(call)

@@ -21,7 +21,7 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.block import Block
 from fluidlite.program.contents import Slots
-from fluidlite.program.edit import closed, sub_blocks
+from fluidlite.program.edit import has_declared_io, sub_blocks
 from fluidlite.program.op_call import PLACEHOLDER, Call
 from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.operator_arguments import check_attrs
@@ -90,7 +90,7 @@ class Graph:
     def closed(self) -> bool:
         """Whether operators list all that their sub-blocks read and write: passes may rewrite the graph."""
         control = [op.operator for op in self.ops if op.definition.run is not None]
-        return not any(sub_blocks(op) and not closed(op) for op in control)
+        return not any(sub_blocks(op) and not has_declared_io(op) for op in control)
 
     @property
     def operators(self) -> list[GraphOp]:
@@ -317,7 +317,7 @@ def fingerprint(graph: Graph) -> Fingerprint:
 
 def _read_inside(source: Operator) -> set[str]:
     """Names of the outer block that the sub-blocks of an operator read, unless the operator lists them."""
-    if closed(source):
+    if has_declared_io(source):
         return set()
     blocks = [source.block.program.blocks[index] for index in sub_blocks(source)]
     return {name for block in blocks for inner in block.ops for name in inner.input_arg_names if name not in block.vars}

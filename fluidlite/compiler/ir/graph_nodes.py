@@ -13,11 +13,11 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.base.forwarded import forwarded
 from fluidlite.platform.place import Place
 from fluidlite.program.contents import Attributes, Slots
-from fluidlite.program.edit import acts
+from fluidlite.program.edit import has_effects
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef, Slot
 from fluidlite.program.operator import EMPTY, Operator
-from fluidlite.program.source_location import Line
+from fluidlite.program.source_location import SourceLine
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
 
@@ -119,7 +119,7 @@ class GraphOp:
 
     hints: dict[str, Any] = forwarded("operator.hints", "Hint attributes.")
     role: str = forwarded("operator.role", '``"forward"``, ``"backward"``, ``"optimize"`` or ``"lr_sched"``.')
-    line: Line = forwarded("operator.line", "The user's line.")
+    line: SourceLine = forwarded("operator.line", "The user's line.")
     namescope: str = forwarded("operator.namescope", "Fluid's ``name_scope``.")
 
     @property
@@ -177,7 +177,7 @@ class GraphOp:
             for value in values:
                 if value is not None and value.state is not None:
                     return True
-        return self.definition.may_act and acts(self.operator)
+        return self.definition.may_act and has_effects(self.operator)
 
     def call(self, place: Place | None = None) -> Call:
         """Its call on a place, with the declared specs of its values."""

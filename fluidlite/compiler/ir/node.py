@@ -130,7 +130,7 @@ def may_be_argument(variable: Variable) -> bool:
     return bool(getattr(variable, "is_input", variable.is_data or variable.persistable))
 
 
-def append(block: Block, definition: OpDef, inputs: list[str], out: Variable, attrs: dict[str, Any]) -> Operator:
+def append_operator(block: Block, definition: OpDef, inputs: list[str], out: Variable, attrs: dict[str, Any]) -> Operator:
     """Append one of the two operators above."""
     program = block.program
     op = Operator(

@@ -41,7 +41,7 @@ def _names(op: Operator, own: Iterable[str], of: Callable[[Operator], list[str]]
     return names
 
 
-def needed(value: Variable) -> set[str]:
+def dependency_names(value: Variable) -> set[str]:
     """Names from which a value is computed, its own included."""
     block = value.block
     order = OperatorOrder(block, [value], frozenset())

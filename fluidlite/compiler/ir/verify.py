@@ -13,9 +13,9 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.base.reached import reached
 from fluidlite.compiler.ir.graph_nodes import WRITE
 from fluidlite.program.inference import check_inputs
-from fluidlite.program.op_call import PLACEHOLDER, Call, located
+from fluidlite.program.op_call import PLACEHOLDER, Call, with_location
 from fluidlite.program.source_location import NOWHERE
-from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, all_agree, specs_of
+from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, all_dims_compatible, specs_of
 
 if TYPE_CHECKING:
     from fluidlite.compiler.ir.graph import Graph
@@ -49,7 +49,7 @@ def is_compatible(first: Spec, second: Spec) -> bool:
     """
     if first.kind == second.kind == TENSOR_ARRAY:
         return first.dtype == second.dtype
-    dims = first.dims == second.dims or all_agree(first.dims, second.dims)
+    dims = first.dims == second.dims or all_dims_compatible(first.dims, second.dims)
     return dims and first.dtype == second.dtype and first.kind == second.kind
 
 
@@ -93,7 +93,7 @@ def check_operator(op: GraphOp) -> None:
             try:
                 attr.check(value)
             except ProgramError as exc:
-                raise located(exc, located_text(op)) from None
+                raise with_location(exc, located_text(op)) from None
 
 
 class Verifier:
@@ -215,7 +215,7 @@ class Verifier:
         try:
             specs_by_slot = inferred_specs(op)
         except ProgramError as exc:
-            raise located(exc, located_text(op)) from exc
+            raise with_location(exc, located_text(op)) from exc
         except Exception as exc:
             raise ProgramError(f"{located_text(op)}: its inference failed: {type(exc).__name__}: {exc}") from exc
         for slot, specs in (specs_by_slot or {}).items():

@@ -26,8 +26,8 @@ class LiveRange:
     "workspace", or "earlier" (of an earlier stage).
     ``start``, ``end``: indices of steps; -1 is before the first, the number of steps is after the last.
     ``written``: the steps that write it in place.
-    ``loose``: it has a dynamic address: it is allocated at each call, outside the arena.
-    ``handed_over``: it is donated: the caller receives the memory as the result.
+    ``is_dynamic``: it is allocated at each call, outside the arena.
+    ``is_donated``: the caller receives the memory as the result.
     """
 
     keys: list[str]
@@ -37,8 +37,8 @@ class LiveRange:
     end: int
     kind: str = "value"
     written: list[int] = field(default_factory=list)
-    loose: bool = False
-    handed_over: bool = False
+    is_dynamic: bool = False
+    is_donated: bool = False
 
 
 class LiveRanges:
@@ -73,7 +73,7 @@ class LiveRanges:
         self._end = len(plan.steps)
         self._all: list[LiveRange] = []
         for key, is_dynamic in earlier.items():
-            self.of[key] = LiveRange([key], plan.place, 0, -1, self._last_use(key, -1), "earlier", loose=is_dynamic)
+            self.of[key] = LiveRange([key], plan.place, 0, -1, self._last_use(key, -1), "earlier", is_dynamic=is_dynamic)
         for name, place in fed.items():
             self._begin(plan.feed_keys[name], plan.feeds[name], place, -1).kind = "feed"
         for index, step in enumerate(plan.steps):
@@ -87,7 +87,7 @@ class LiveRanges:
             self._donate_results()
         self._set_feed_addresses(fed)
         self._merge_views()
-        self.planned = [live_range for live_range in self._all if not live_range.loose]
+        self.planned = [live_range for live_range in self._all if not live_range.is_dynamic]
 
     # Steps
 
@@ -99,8 +99,8 @@ class LiveRanges:
         live_range = LiveRange([key], place, max(spec.nbytes, 0), index, self._last_use(key, index))
         previous = self.of.get(key)
         if previous is not None:  # written twice by parts of a decomposition: one key, two buffers
-            previous.loose = live_range.loose = True
-        live_range.loose = live_range.loose or not spec.known
+            previous.is_dynamic = live_range.is_dynamic = True
+        live_range.is_dynamic = live_range.is_dynamic or not spec.known
         self.of[key] = live_range
         self._all.append(live_range)
         return live_range
@@ -110,7 +110,7 @@ class LiveRanges:
         for position, out in enumerate(step.outs):
             if out.state:
                 self.state.add(out.key)
-                if out.shares < 0 and (out.key in step.ins or step.blind):
+                if out.shares < 0 and (out.key in step.ins or step.layout_agnostic):
                     live_range = LiveRange([out.key], place, out.spec.nbytes, index, index, "state")
                     self.copied[index, position] = live_range
                     self._all.append(live_range)
@@ -125,7 +125,7 @@ class LiveRanges:
     def _share(self, key: str, source: str | None, spec: Spec, place: Place, index: int) -> None:
         live_range = self.of.get(source) if source is not None else None
         if live_range is None:  # aliases state
-            self._begin(key, spec, place, index).loose = True
+            self._begin(key, spec, place, index).is_dynamic = True
             return
         live_range.end = max(live_range.end, self._last_use(key, index))
         live_range.written.append(index)
@@ -145,13 +145,13 @@ class LiveRanges:
             for key in keys:
                 live_range = self.of.get(key)
                 if live_range is not None:
-                    live_range.loose = True
+                    live_range.is_dynamic = True
         for outs in step.outs.values():
             for out in outs:
                 if out.state:
                     self.state.add(out.key)
                 else:
-                    self._begin(out.key, out.spec, self.plan.place, index).loose = True
+                    self._begin(out.key, out.spec, self.plan.place, index).is_dynamic = True
 
     # Passes over all live ranges
 
@@ -164,11 +164,11 @@ class LiveRanges:
                 live_range is None
                 or live_range.nbytes < MIN_DONATED_BYTES
                 or live_range.kind != "value"
-                or live_range.loose
+                or live_range.is_dynamic
             ):
                 continue
             if len(live_range.keys) == 1 and fetched.count(key) == 1 and devices.unit(live_range.place).info.host:
-                live_range.loose = live_range.handed_over = True
+                live_range.is_dynamic = live_range.is_donated = True
 
     def _set_feed_addresses(self, fed: Iterable[str]) -> None:
         """Give small host feeds that kernels read a static address; all others are dynamic."""
@@ -177,12 +177,12 @@ class LiveRanges:
             key = self.plan.feed_keys[name]
             live_range = self.of[key]
             small = live_range.nbytes <= MAX_COPIED_FEED_BYTES and devices.unit(live_range.place).info.host
-            live_range.loose = live_range.loose or not small or key not in read
+            live_range.is_dynamic = live_range.is_dynamic or not small or key not in read
 
     def _merge_views(self) -> None:
         """Make outputs of reshaping operators views of their inputs, if no step writes to either while both live."""
         for index, step in enumerate(self.plan.steps):
-            if not isinstance(step, Launch) or step.blind or step.skip or not step.choice.inplace:
+            if not isinstance(step, Launch) or step.layout_agnostic or step.skip or not step.choice.inplace:
                 continue
             view = step.call.op.view
             if view is None or not all(step.call.has(slot) for slot in view):
@@ -201,7 +201,7 @@ class LiveRanges:
                 self.views.add(index)
 
     def _can_merge_view(self, source: LiveRange, result: LiveRange, index: int) -> bool:
-        if source.loose or result.loose or source.kind != "value" or source.place != result.place:
+        if source.is_dynamic or result.is_dynamic or source.kind != "value" or source.place != result.place:
             return False
         if self.plan.pending is not None and self._end in (source.end, result.end):
             return False  # a later stage may write to either

@@ -12,7 +12,7 @@ from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.memory import memory_of
 from fluidlite.memory.allocation import Allocation
 from fluidlite.memory.arena import Arena
-from fluidlite.memory.bump import Piece
+from fluidlite.memory.bump import BumpAllocation
 from fluidlite.platform.context import Context
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
@@ -79,7 +79,7 @@ class DeviceBufferStorage:
             if trims:
                 memory.trim()
             self.allocation = memory.alloc_arena(nbytes, self.context)
-        if isinstance(self.allocation, Piece):
+        if isinstance(self.allocation, BumpAllocation):
             self.allocation.bump.holders.add(self)
         self.nbytes = nbytes
 

@@ -153,7 +153,7 @@ def _evaluated(op: GraphOp, arrays: Mapping[int, Array], preferences: Policy) ->
             fetches.append(name)
     block.ops.append(source._near(block, source.definition, inputs, outputs, op.attrs, {}))
     try:
-        feed_specs = {name: (tensor._known(), host) for name, tensor in feeds.items()}
+        feed_specs = {name: (tensor._required_spec(), host) for name, tensor in feeds.items()}
         plan = plan_graph(Graph(program, fetches).finished(), host, feed_specs, {}, preferences, inplace=False)
         computed = [array for array, _ in run_plan(plan, feeds, Scope())[0]]
     except FluidError:

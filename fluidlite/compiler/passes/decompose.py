@@ -10,9 +10,9 @@ from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.ir.verify import inferred_specs
 from fluidlite.compiler.passes.base import GraphPass
-from fluidlite.compiler.selection.kernel_selection import choose, fusible_choice
+from fluidlite.compiler.selection.kernel_selection import select_kernel, fusible_choice
 from fluidlite.platform.device_registry import devices
-from fluidlite.program.decompose import Part, decompose, key_of
+from fluidlite.program.decompose import DecompositionPart, decompose, value_key
 from fluidlite.program.operator import NOT_EXPANDED
 
 
@@ -69,13 +69,13 @@ def _refusal(op: GraphOp) -> str | None:
     return None
 
 
-def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
+def _parts(graph: Graph, op: GraphOp) -> list[DecompositionPart] | str | None:
     """The parts of the decomposition, or why the operator is not replaced; None if its place has a kernel."""
     unit = devices.unit(op.hints.get("op_device") or graph.place)
     place = unit.place
     call = op.call(place)
     try:
-        choice = choose(call, place, graph.policy)
+        choice = select_kernel(call, place, graph.policy)
         if choice.how == "generated" and choice.capability == "language":
             choice = fusible_choice(call, unit, graph.policy) or choice
         if choice.how != "decomposed" or choice.place != place:
@@ -90,7 +90,7 @@ def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
     return "a part of it draws random numbers" if any(part.call.op.random for part in parts) else parts
 
 
-def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
+def _expand(graph: Graph, op: GraphOp, parts: list[DecompositionPart]) -> None:
     values_by_key: dict[tuple[str, str, int], GraphValue] = {
         ("in", slot, i): value for slot, values in op.inputs.items() for i, value in enumerate(values)
     }
@@ -103,14 +103,14 @@ def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
     expanded: list[GraphOp] = []
     for part in parts:
         values = iter(part.ins)
-        inputs = {slot: [values_by_key[key_of(next(values))] for _ in specs] for slot, specs in part.call.ins.items()}
+        inputs = {slot: [values_by_key[value_key(next(values))] for _ in specs] for slot, specs in part.call.ins.items()}
         part_op = GraphOp.derived_from(op.operator, part.call.op, inputs, part.call.attrs, op.hints)
         part_op.outputs = {slot: [None] * len(specs) for slot, specs in part.call.outs.items()}
         declared, outs = inferred_specs(part_op), iter(part.outs)  # with -1 for unknown dims
         assert declared is not None
         for slot, holders in part_op.outputs.items():
             for number, spec in enumerate(declared[slot][: len(holders)]):
-                key = key_of(next(outs))
+                key = value_key(next(outs))
                 value = results.get(key)
                 if value is None:
                     value = GraphValue(unique_name.generate(f"{op.type}.part"), spec, part_op, None)

@@ -7,23 +7,23 @@ from typing import NamedTuple
 
 from fluidlite.base.errors import FluidError
 from fluidlite.codegen.elementwise_form import elementwise_form_of
-from fluidlite.codegen.epilogue import ACCUMULATE, product_with, unfit
-from fluidlite.codegen.fused_code import OUTSIDE, Source
+from fluidlite.codegen.epilogue import ACCUMULATE, product_with, epilogue_mismatch
+from fluidlite.codegen.fused_code import OUTSIDE, PartSource
 from fluidlite.compiler.ir.fused import FusedPart, FusedStructure, fused_op
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims
 from fluidlite.compiler.passes.fused_group import lines_of, original_operators
-from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.compiler.selection.refusals import capability_refusal, device_veto, kernel_refusal
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.program.contents import Attributes
-from fluidlite.program.epilogue import THEN, product_call, then_call
+from fluidlite.program.epilogue import ELEMENTWISE_PREFIX, product_call, then_call
 from fluidlite.program.kernel_registry import Kernel, kernels
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
-from fluidlite.program.operator import MADE_OF
+from fluidlite.program.operator import FUSED_OPERATORS
 from fluidlite.program.registry import ops
 
 
@@ -72,9 +72,9 @@ def _epilogue_of(op: GraphOp) -> _Epilogue | None:
     (slot,) = op.inputs
     if len(form.inputs) != len(op.args) or form.input(f"{slot}[0]") is None:
         return None
-    sources = tuple((f"{slot}[{k}]", Source(OUTSIDE, f"X{k}")) for k in range(len(op.args)))
+    sources = tuple((f"{slot}[{k}]", PartSource(OUTSIDE, f"X{k}")) for k in range(len(op.args)))
     part = FusedPart(form, tuple((attr.name, op.attrs[attr.name]) for attr in form.attrs), sources, tuple(outputs))
-    stored = tuple(Source(0, each) for each in outputs)
+    stored = tuple(PartSource(0, each) for each in outputs)
     definition = fused_op(FusedStructure((part,), (True,) * len(op.args), (), stored))
     results = {f"Out{k}": value for k, value in enumerate(outputs.values())}
     return _Epilogue(definition, {f"X{k}": value for k, value in enumerate(op.args)}, results, {})
@@ -151,7 +151,7 @@ class _EpilogueFusion:
             must,
             self._alias_pairs(epilogue, inputs, outputs, must, operands),
         )
-        all_attrs = {**self.op.attrs, **{THEN + name: value for name, value in attrs.items()}}
+        all_attrs = {**self.op.attrs, **{ELEMENTWISE_PREFIX + name: value for name, value in attrs.items()}}
         all_attrs = {attr.name: all_attrs[attr.name] for attr in definition.attrs}
         product = self.dims.slot_specs(self.op.inputs)
         if product is None:
@@ -203,9 +203,9 @@ class _EpilogueFusion:
         """The kernel of the plain product, if it supports the fused call; else None."""
         place = self.unit.place
         try:
-            if unfit(call) is not None:
+            if epilogue_mismatch(call) is not None:
                 return None
-            plain = choose(self.op.call(place), place, self.graph.policy)
+            plain = select_kernel(self.op.call(place), place, self.graph.policy)
         except FluidError:  # wrong dims, or no kernel here: the planner raises the error
             return None
         kernel = plain.kernel
@@ -223,7 +223,7 @@ class _EpilogueFusion:
         first = ops[0].operator
         first.line, first.id, first.role = lines_of(both), reader.operator.id, reader.operator.role
         device = {name: value for name, value in both[1].hints.items() if name == "op_device"}
-        first._hints = Attributes({**first.hints, **device, MADE_OF: original_operators(both)})
+        first._hints = Attributes({**first.hints, **device, FUSED_OPERATORS: original_operators(both)})
         self.graph.exchange((self.op, reader), ops)
 
     # Momentum

@@ -18,16 +18,16 @@ from fluidlite.compiler.passes.fuse_dims import GenericDims, typical_dims
 from fluidlite.compiler.passes.fused_group import Member, can_be_fused
 from fluidlite.compiler.passes.fusion import MAX_NUMBERS, MAX_VARIABLES, Fusion
 from fluidlite.compiler.policy import Policy
-from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.compiler.selection.refusals import disuse_reason
-from fluidlite.expr.attributes import Refused
+from fluidlite.expr.attributes import RefusedCall
 from fluidlite.expr.calls import checks_indices
 from fluidlite.platform.device_registry import Unit, devices
-from fluidlite.program.layout_rewrite import LAYOUT, relaid_call
+from fluidlite.program.layout_rewrite import LAYOUT, call_in_layout
 from fluidlite.program.op_call import Call
 from fluidlite.program.operator import Operator
 from fluidlite.render.loops.cost import Estimate, estimate
-from fluidlite.render.loops.kernels import dims_fit
+from fluidlite.render.loops.kernels import has_inferred_dims
 from fluidlite.tensor.layout import layout_named
 
 MAX_OPERATORS = 16
@@ -193,9 +193,9 @@ def _member_of(op: GraphOp, call: Call, policy: Policy) -> LoopMember | None:
         if not _is_generated_as_loops(call, layout, devices.unit(call.place), policy):
             return None
         elementwise = not call.of_tensors and not domain_of(call).sums
-        fits_by_slot = dims_fit(call) if _has_own_expression(call) else {}
+        fits_by_slot = has_inferred_dims(call) if _has_own_expression(call) else {}
         checks = checks_indices(call)
-    except (FluidError, Refused):  # it cannot run here, or not at these sizes: the planner raises the error
+    except (FluidError, RefusedCall):  # it cannot run here, or not at these sizes: the planner raises the error
         return None
     other_dims = frozenset(id(values[0]) for slot, values in op.outputs.items() if not fits_by_slot.get(slot, True))
     return LoopMember(op, call.op, call, device, layout, checks, other_dims, elementwise)
@@ -209,8 +209,8 @@ def _has_own_expression(call: Call) -> bool:
 
 def _is_generated_as_loops(call: Call, layout: str | None, unit: Unit, policy: Policy) -> bool:
     """Whether the place would generate a kernel in its kernel language for the call, on tensors in a layout."""
-    in_layout = relaid_call(call, layout_named(layout)) if layout is not None else None
-    choice = choose(in_layout[0] if in_layout is not None else call, unit.place, policy)
+    in_layout = call_in_layout(call, layout_named(layout)) if layout is not None else None
+    choice = select_kernel(in_layout[0] if in_layout is not None else call, unit.place, policy)
     return choice.how == "generated" and choice.capability == "language" and choice.place == unit.place
 
 
@@ -231,5 +231,5 @@ def _estimate(call: Call) -> Estimate | None:
     assert call.place is not None
     try:
         return estimate(call, devices.unit(call.place))
-    except (FluidError, Refused):  # a part has no expression for these tensors
+    except (FluidError, RefusedCall):  # a part has no expression for these tensors
         return None

@@ -8,17 +8,17 @@ from functools import cached_property
 from typing import Any
 
 from fluidlite.base.dtypes import is_float
-from fluidlite.codegen.fused_code import NUMBER, OUTSIDE, Number, Source
+from fluidlite.codegen.fused_code import NUMBER, OUTSIDE, FusedConstant, PartSource
 from fluidlite.compiler.ir.fused import RUNTIME, FusedPart, FusedStructure, fused_op, runtime_attrs
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.fuse_dims import GenericDims
 from fluidlite.compiler.passes.groups import Groups
-from fluidlite.compiler.planning.placement import DRAWS, own_seed
+from fluidlite.compiler.planning.placement import RANDOM_HINT, own_seed
 from fluidlite.program.layout_rewrite import LAYOUT
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
-from fluidlite.program.operator import CHECKS, EMPTY, MADE_OF, NOT_FUSED, Operator
-from fluidlite.program.source_location import Line
+from fluidlite.program.operator import INDEX_CHECKER, EMPTY, FUSED_OPERATORS, NOT_FUSED, Operator
+from fluidlite.program.source_location import SourceLine
 
 
 @dataclass(eq=False)
@@ -99,10 +99,10 @@ class FusedGroup:
         self.inputs: list[GraphValue] = []
         self.reads: list[bool] = []
         self.slots: dict[tuple[int, Hashable], int] = {}
-        self.numbers: list[Number] = []
+        self.numbers: list[FusedConstant] = []
         self.number_slots: dict[int, int] = {}
         self.attrs: dict[str, Any] = {}
-        self.makers: dict[int, Source] = {}
+        self.makers: dict[int, PartSource] = {}
         for member in members:
             for slot, value in member.inputs.items():
                 placed = member.placed_at(slot)
@@ -110,7 +110,7 @@ class FusedGroup:
                     self._input_index(value, placed)
         parts = tuple(map(self._part, range(len(members)), members))
         stored = [
-            (Source(i, slot), value)
+            (PartSource(i, slot), value)
             for i, member in enumerate(members)
             for slot, value in member.outputs.items()
             if groups.is_live_out(value, self.indices)
@@ -143,18 +143,18 @@ class FusedGroup:
         last = sources[-1]
         definition = fused_op(self.structure)
         hints = {name: value for name, value in last.hints.items() if name in ("op_device", LAYOUT)}
-        hints[MADE_OF] = original_operators(sources)
+        hints[FUSED_OPERATORS] = original_operators(sources)
         reasons = tuple(text for source in sources for text in source.hints.get(NOT_FUSED, ()))
         if reasons:
             hints[NOT_FUSED] = reasons
         if checks is not None:
-            hints[CHECKS] = checks.hints.get(CHECKS, str(checks))
+            hints[INDEX_CHECKER] = checks.hints.get(INDEX_CHECKER, str(checks))
         for source in sources:
-            if DRAWS in source.hints:
-                hints[DRAWS] = source.hints[DRAWS]
+            if RANDOM_HINT in source.hints:
+                hints[RANDOM_HINT] = source.hints[RANDOM_HINT]
             elif source.definition.draws(source.attrs):
                 name = next((n for n in source.output_arg_names if n != EMPTY), source.type)
-                hints[DRAWS] = own_seed(source.attrs), name
+                hints[RANDOM_HINT] = own_seed(source.attrs), name
         attrs = {attr.name: self.attrs[attr.name] for attr in definition.attrs}
         inputs = {f"X{k}": [value] for k, value in enumerate(self.inputs)}
         fused = GraphOp.derived_from(last, definition, inputs, attrs, hints)
@@ -181,12 +181,12 @@ class FusedGroup:
         self.slots[id(value), placed] = index
         return index
 
-    def _source(self, member: Member, slot: str, value: GraphValue) -> Source:
+    def _source(self, member: Member, slot: str, value: GraphValue) -> PartSource:
         if id(value) in self.makers:
             return self.makers[id(value)]
         if is_uniform_constant(value):
-            return Source(NUMBER, str(self._number_index(value)))
-        return Source(OUTSIDE, f"X{self._input_index(value, member.placed_at(slot))}")
+            return PartSource(NUMBER, str(self._number_index(value)))
+        return PartSource(OUTSIDE, f"X{self._input_index(value, member.placed_at(slot))}")
 
     def _number_index(self, value: GraphValue) -> int:
         if id(value) not in self.number_slots:
@@ -195,7 +195,7 @@ class FusedGroup:
             number, dtype = value.const, value.spec.dtype
             if is_float(dtype):
                 self.attrs[f"number.{at}"] = float(number)
-            self.numbers.append(Number(dtype, None if is_float(dtype) else number, value.spec.dims))
+            self.numbers.append(FusedConstant(dtype, None if is_float(dtype) else number, value.spec.dims))
         return self.number_slots[id(value)]
 
     def _part(self, index: int, member: Member) -> FusedPart:
@@ -207,13 +207,13 @@ class FusedGroup:
         )
         sources = tuple([(slot, self._source(member, slot, value)) for slot, value in member.inputs.items()])
         outputs = member.outputs
-        self.makers.update({id(value): Source(index, slot) for slot, value in outputs.items()})
+        self.makers.update({id(value): PartSource(index, slot) for slot, value in outputs.items()})
         dtypes = tuple([value.spec.dtype for value in outputs.values() if value.spec is not None])
         return FusedPart(member.definition, attrs, sources, tuple(outputs), dtypes)
 
     # Aliases
 
-    def _updated_inputs(self, stored: Sequence[tuple[Source, GraphValue]]) -> dict[str, GraphValue | None]:
+    def _updated_inputs(self, stored: Sequence[tuple[PartSource, GraphValue]]) -> dict[str, GraphValue | None]:
         """By output, the input that it updates in place; None if the group computes the updated value itself."""
         updated_inputs: dict[str, GraphValue | None] = {}
         for k, (source, stores) in enumerate(stored):
@@ -257,10 +257,10 @@ class FusedGroup:
 
 def original_operators(sources: Sequence[Operator]) -> tuple[str, ...]:
     """The original operators of some operators, with the user's lines."""
-    return tuple([text for each in sources for text in each.hints.get(MADE_OF, ()) or (f"{each.type} ({each.line})",)])
+    return tuple([text for each in sources for text in each.hints.get(FUSED_OPERATORS, ()) or (f"{each.type} ({each.line})",)])
 
 
-def lines_of(sources: Sequence[Operator]) -> Line:
+def lines_of(sources: Sequence[Operator]) -> SourceLine:
     """The user's lines of several operators as one: the first, with the others in its text."""
     first, *rest = dict.fromkeys([source.line for source in sources])
     texts = [str(line) for line in rest[:3]] + ([f"{len(rest) - 3} more"] if len(rest) > 3 else [])

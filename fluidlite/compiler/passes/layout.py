@@ -14,11 +14,11 @@ from fluidlite.compiler.planning.min_cut import End, TransferredValue, minimum_t
 from fluidlite.compiler.planning.move_minimization import nbytes, slots_in_layout
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.kernel_selection import choose, tied_choices
+from fluidlite.compiler.selection.kernel_selection import select_kernel, tied_choices
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.kernel_registry import kernels
-from fluidlite.program.layout_rewrite import LAYOUT, relaid_call
+from fluidlite.program.layout_rewrite import LAYOUT, call_in_layout
 from fluidlite.program.op_call import PLACEHOLDER, Call
 from fluidlite.tensor.layout import PLAIN, Layout, layout_named
 from fluidlite.tensor.tensor_spec import specs_of
@@ -100,7 +100,7 @@ class _Assignment:
             return _Form(op, not all(layout_slots), next(filter(None, layout_slots)), tied=True)
         if choice.layouts:
             return plain._replace(slots=slots_in_layout(choice, self.layout))
-        rewrite = relaid_call(call, self.layout)
+        rewrite = call_in_layout(call, self.layout)
         if rewrite is None or any(v.state is not None for v in op.results if self._is_output_in(op, v, rewrite[1])):
             return plain
         layout_choice = self._choice(op, rewrite[0])
@@ -121,7 +121,7 @@ class _Assignment:
     def _choice(self, op: GraphOp, call: Call) -> Choice | None:
         place = devices.unit(op.hints.get("op_device") or self.graph.place).place
         try:
-            return choose(call.at(place), place, self._preferences(op, place))
+            return select_kernel(call.at(place), place, self._preferences(op, place))
         except KernelNotFoundError:
             return None
 

@@ -13,7 +13,7 @@ from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.view_simplify import is_determined
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.op_call import Call
 from fluidlite.program.operator_arguments import check_attrs
@@ -154,8 +154,8 @@ def _has_same_kernels(graph: Graph, op: GraphOp, batch: Dims, flags: Sequence[Ma
     definition = op.definition
     outs = {slot: (specs[slot.removesuffix("@GRAD")]) for slot, (value,) in op.outputs.items() if value is not None}
     try:
-        combined = choose(Call(definition, specs, outs, op.attrs), place, graph.policy)
-        parts = [choose(_square_matmul(specs["X"][0].dtype, batch, each), place, graph.policy) for each in flags]
+        combined = select_kernel(Call(definition, specs, outs, op.attrs), place, graph.policy)
+        parts = [select_kernel(_square_matmul(specs["X"][0].dtype, batch, each), place, graph.policy) for each in flags]
     except FluidError:  # it cannot run here: the planner raises the error
         return False
     if combined.how == "decomposed":
@@ -226,7 +226,7 @@ def _keeps_kernel(graph: Graph, op: GraphOp, attrs: Mapping[str, Any]) -> bool:
     assert spec is not None
     flags = [{name: each[name] for name in ("transpose_X", "transpose_Y")} for each in (_matmul_attrs(op), attrs)]
     try:
-        before, after = (choose(_square_matmul(spec.dtype, (), each), place, graph.policy) for each in flags)
+        before, after = (select_kernel(_square_matmul(spec.dtype, (), each), place, graph.policy) for each in flags)
     except FluidError:  # it cannot run here: the planner raises the error
         return False
     return _is_same_kernel(before, after)

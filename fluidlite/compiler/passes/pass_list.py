@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from fluidlite.base.arguments import listed
+from fluidlite.base.arguments import check_list
 from fluidlite.base.errors import ProgramError, SupportsError
 from fluidlite.compiler.ir.graph import Fingerprint, Graph, fingerprint
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
@@ -62,7 +62,7 @@ class PassList(list[GraphPass]):
     """
 
     def __init__(self, items: Iterable[GraphPass] = ()) -> None:
-        super().__init__(listed("passes", items, "a list of passes"))
+        super().__init__(check_list("passes", items, "a list of passes"))
         self._check_foreign()
         self._added: dict[int, tuple[str, str]] = {}  # by id of a pass: its phase and its plugin
 

@@ -11,9 +11,9 @@ from fluidlite.compiler.planning.move_minimization import nbytes
 from fluidlite.compiler.planning.placement import ValuePlacer
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.kernel_selection import choose, tied_choices
+from fluidlite.compiler.selection.kernel_selection import select_kernel, tied_choices
 from fluidlite.platform.place import Place
-from fluidlite.program.layout_rewrite import LAYOUT, relaid_call
+from fluidlite.program.layout_rewrite import LAYOUT, call_in_layout
 from fluidlite.program.op_call import Call
 from fluidlite.tensor.layout import PLAIN, Layout, layout_named
 from fluidlite.tensor.tensor_spec import Spec
@@ -83,7 +83,7 @@ class LayoutChoice(ValuePlacer):
         if (hint is None and len(input_layouts) != 1) or choice.layouts:
             return None
         layout = input_layouts.pop() if hint is None else layout_named(hint)
-        rewrite = relaid_call(call, layout)
+        rewrite = call_in_layout(call, layout)
         if rewrite is None:
             return None
         layout_call, slots = rewrite
@@ -94,7 +94,7 @@ class LayoutChoice(ValuePlacer):
         if any(value is not None and value.state is not None for value in outputs):
             return None
         try:
-            layout_choice = choose(layout_call, target, self._operator_policy(op, target))
+            layout_choice = select_kernel(layout_call, target, self._operator_policy(op, target))
         except KernelNotFoundError:
             return None
         if layout_choice.parts or layout_choice.place != choice.place or layout_choice.layouts:

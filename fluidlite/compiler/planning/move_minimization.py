@@ -19,9 +19,9 @@ from fluidlite.compiler.planning.min_cut import End, TransferredValue, minimum_t
 from fluidlite.compiler.planning.plan import Plan, PlanEntry
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.platform.place import Place
-from fluidlite.program.layout_rewrite import LAYOUT, relaid_call
+from fluidlite.program.layout_rewrite import LAYOUT, call_in_layout
 from fluidlite.tensor.layout import PLAIN, Layout, layout_named
 from fluidlite.tensor.tensor_spec import Spec
 
@@ -69,7 +69,7 @@ def _in_layout(
         elif entry.call is None or entry.choice is None or entry.choice.parts:
             slots.append((None, frozenset()))
         elif entry.op.definition.scalar is not None and not entry.choice.layouts and LAYOUT not in entry.op.hints:
-            rewrite = relaid_call(entry.call, layout)  # it computes in the layout of its inputs
+            rewrite = call_in_layout(entry.call, layout)  # it computes in the layout of its inputs
             slots.append((None, frozenset()))
             if rewrite is not None:
                 nodes[len(nodes)] = rewrite[1], ()
@@ -183,7 +183,7 @@ def _host_choice(entry: PlanEntry, place: Place, host: Place, policy: Policy) ->
     if "op_device" in op.hints or "op_library" in op.hints or any(value.state is not None for value in op.results):
         return None
     try:
-        host_choice = choose(call.at(host), host, policy)
+        host_choice = select_kernel(call.at(host), host, policy)
     except FluidError:
         return None
     return None if host_choice.parts or host_choice.layouts else host_choice

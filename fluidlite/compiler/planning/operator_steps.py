@@ -18,11 +18,11 @@ from fluidlite.compiler.planning.move_minimization import Overrides
 from fluidlite.compiler.planning.placement import Placement, SharedInput, WriteBacks
 from fluidlite.compiler.planning.plan import Control, Output, PlanEntry
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.platform.device_registry import devices
-from fluidlite.program.decompose import Part, Value, key_of
+from fluidlite.program.decompose import DecompositionPart, PartValue, value_key
 from fluidlite.program.inference import check_inputs, inferred
-from fluidlite.program.op_call import PLACEHOLDER, Call, located
+from fluidlite.program.op_call import PLACEHOLDER, Call, with_location
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.operator import EMPTY
 from fluidlite.program.registry import ops as registry
@@ -71,7 +71,7 @@ class OperatorSteps(LayoutChoice):
             note = self._state_note(op)
             if note:
                 exc = type(exc)(f"{exc}{note}")
-            raise exc if str(op) in str(exc) else located(exc, str(op)) from None
+            raise exc if str(op) in str(exc) else with_location(exc, str(op)) from None
         except (KernelNotFoundError, SupportsError) as exc:
             raise type(exc)(f"{exc}\n  At: {op.line}") from exc.__cause__
         except (PlaceError, DeviceUnavailable) as exc:  # of its device_guard
@@ -172,7 +172,7 @@ class OperatorSteps(LayoutChoice):
             self._check_unmoved(op, target)
         policy = self._operator_policy(op, target)
         override = self.overrides.get(id(op))
-        choice = choose(call, target, policy) if override is None else override
+        choice = select_kernel(call, target, policy) if override is None else override
         if override is None and choice.kernel is not None:
             choice = self._best_layout(op, call, choice, policy)
         assert self.entry is not None
@@ -188,7 +188,7 @@ class OperatorSteps(LayoutChoice):
         keys: list[str | None] = []
         layouts = in_layout.layouts if in_layout is not None else declared_layouts(call, choice)
         for slot, values in op.inputs.items():
-            declared = definition.input(slot) if slot in definition.not_computed else None
+            declared = definition.input(slot) if slot in definition.non_kernel_slots else None
             for value in values:
                 if declared is None:
                     keys.append(self._key_at(value, choice.place, layouts.get(slot, PLAIN)))
@@ -212,12 +212,12 @@ class OperatorSteps(LayoutChoice):
         serial = self.serial
         copied_outputs: dict[tuple[str, int], str] = {}
 
-        def key_for(value: Value) -> str:
+        def key_for(value: PartValue) -> str:
             if value.role == "in":
                 return self._key_at(op.inputs[value.slot][value.index], choice.place)
-            return values.setdefault(key_of(value), f"@{serial}.{value.role}{value.slot}{value.index}")
+            return values.setdefault(value_key(value), f"@{serial}.{value.role}{value.slot}{value.index}")
 
-        def launch(part: Part, part_choice: Choice) -> None:
+        def launch(part: DecompositionPart, part_choice: Choice) -> None:
             declared = [
                 (part.call.op.input(slot), i) for slot, specs in part.call.ins.items() for i in range(len(specs))
             ]
@@ -251,7 +251,7 @@ class OperatorSteps(LayoutChoice):
                     self._write_back(out, self.placements[out])
 
     def _updated_input(
-        self, op: GraphOp, part: Part, slot: str, output: GraphValue | None, spec: Spec, choice: Choice
+        self, op: GraphOp, part: DecompositionPart, slot: str, output: GraphValue | None, spec: Spec, choice: Choice
     ) -> SharedInput:
         """The part's input that is the output's own variable, if it may be updated in place: no later part reads it."""
         input_slot = part.call.op.must_alias.get(slot)
@@ -260,7 +260,7 @@ class OperatorSteps(LayoutChoice):
             return -1, None
         position = part.call.index[input_slot]
 
-        def is_own(value: Value) -> bool:
+        def is_own(value: PartValue) -> bool:
             return value.role == "in" and op.inputs[value.slot][value.index] is own
 
         later = choice.parts[choice.parts.index(part) + 1 :]
@@ -274,9 +274,9 @@ class OperatorSteps(LayoutChoice):
             self._copy_before_overwrite(own)
         return position, placement
 
-    def _is_final(self, part: Part, value: Value, choice: Choice) -> bool:
+    def _is_final(self, part: DecompositionPart, value: PartValue, choice: Choice) -> bool:
         later = choice.parts[choice.parts.index(part) + 1 :]
-        return not any(key_of(v) == key_of(value) for p in later for v in p.outs)
+        return not any(value_key(v) == value_key(value) for p in later for v in p.outs)
 
     def _check_fed(self, op: GraphOp) -> None:
         """Raise FeedError unless the outputs of a marker are fed; a marker adds no step."""

@@ -17,7 +17,7 @@ from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
 from fluidlite.compiler.planning.plan import Launch, Move, Output, Plan, PlanEntry
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.op_call import Call
@@ -27,7 +27,7 @@ from fluidlite.program.registry import ops
 from fluidlite.tensor.layout import PLAIN, Layout
 from fluidlite.tensor.tensor_spec import Spec
 
-DRAWS = "draws"
+RANDOM_HINT = "draws"
 """Hint of a fused operator: the seed of its random part, or 0, and the name of that part's first output."""
 
 
@@ -209,14 +209,14 @@ class ValuePlacer(ABC):
         attrs = {attr.name: attr.canonical_default for attr in definition.attrs}
         attrs["axis"] = tuple(before.index(axis) for axis in after)
         call = Call(definition, {"X": (source_spec,)}, {"Out": (result_spec,)}, attrs, target)
-        choice = choose(call, target, self.policy)
+        choice = select_kernel(call, target, self.policy)
         entry = self.entry or self.out.lines[-1]
         run_place = choice.place  # the fallback place, if the target has no kernel
         from_key = self._key_at(value, run_place, current)
         spec = placement.spec.with_(layout=layout)
         to_key = self._new_key(f"{placement.key}@{run_place}:{layout.name}")
         entry.moves.append(Move(name, run_place, run_place, spec, "layout", from_key, to_key))
-        self._add_launch(entry.op, call.at(run_place), choice, [from_key], [Output(to_key, spec)], [], blind=True)
+        self._add_launch(entry.op, call.at(run_place), choice, [from_key], [Output(to_key, spec)], [], layout_agnostic=True)
         if run_place == target:
             return to_key
         return self._add_move(name, Placement(spec, run_place, to_key, {}), target, "transfer")
@@ -304,13 +304,13 @@ class ValuePlacer(ABC):
         keys: list[str | None],
         outputs: list[Output],
         write_backs: WriteBacks,
-        blind: bool = False,
+        layout_agnostic: bool = False,
     ) -> None:
         """Add the launch of a kernel, and the write-backs of state that it writes on another place."""
         state = bool(write_backs) or any(map(attrgetter("state"), outputs))
         in_specs = list(chain.from_iterable(call.ins.values()))
         index = self.entry_index if self.entry is not None else len(self.out.lines) - 1
-        step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state, blind=blind)
+        step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state, layout_agnostic=layout_agnostic)
         if call.op.random and call.op.draws(call.attrs):
             step.random = random_key(self.graph.program, op, call)
         now, all_shared = len(self.out.steps), True
@@ -339,8 +339,8 @@ def random_key(program: Program, op: GraphOp, call: Call) -> tuple[int, int]:
     before it. The attribute ``seed`` fixes an operator's numbers in every run, as in Fluid; so does the input
     ``Seed``. A fused operator draws the numbers of its random part (hint ``DRAWS``).
     """
-    if DRAWS in op.operator.hints:
-        own, name = op.operator.hints[DRAWS]
+    if RANDOM_HINT in op.operator.hints:
+        own, name = op.operator.hints[RANDOM_HINT]
         return (own, -1) if own else (program.random_seed, zlib.crc32(name.encode()))
     seed_slot = call.op.input("Seed")
     seed = call.value("Seed") if seed_slot is not None and seed_slot.value and call.has("Seed") else None
@@ -349,10 +349,10 @@ def random_key(program: Program, op: GraphOp, call: Call) -> tuple[int, int]:
     own = own_seed(call.attrs)
     if own:
         return own, -1
-    return program.random_seed, stream_of(op)
+    return program.random_seed, random_stream(op)
 
 
-def stream_of(op: GraphOp | Operator) -> int:
+def random_stream(op: GraphOp | Operator) -> int:
     """The random stream of an operator without its own seed: a checksum of its first output's name."""
     name = next((n for n in op.output_arg_names if n != EMPTY), op.type)
     return zlib.crc32(name.encode())

@@ -68,7 +68,7 @@ class Launch:
     ``skip``: all outputs are empty and no random numbers are drawn, so nothing is launched.
     ``simple``: it reads values and writes new tensors only, without aliases or state; ``makes`` lists these tensors.
     ``where``: the index of its place in ``Plan.places``.
-    ``blind``: layout-agnostic: the kernel computes elementwise on equal layouts, as if they were plain.
+    ``layout_agnostic``: the kernel computes elementwise on equal layouts, as if they were plain.
     ``runs``: the prepared kernels, by context.
     ``free``: the keys of values that end here; ``recycle``: those whose tensors return to the tensor cache, each with
     the index of its place.
@@ -88,7 +88,7 @@ class Launch:
     guarded: bool = False
     skip: bool = False
     simple: bool = False
-    blind: bool = False
+    layout_agnostic: bool = False
     makes: list[tuple[Spec, str]] = field(default_factory=list)
     where: int = 0
     runs: dict[Any, ReadyKernel] = field(default_factory=dict)
@@ -203,7 +203,7 @@ class Plan:
         return written
 
     @cached_property
-    def own_writes(self) -> frozenset[str]:
+    def state_writes(self) -> frozenset[str]:
         """State that this plan may write or replace, without its continuation."""
         controls = [step for step in self.steps if isinstance(step, Control)]
         control_writes = {out.key for step in controls for outs in step.outs.values() for out in outs if out.state}
@@ -212,10 +212,10 @@ class Plan:
     @cached_property
     def own_uses(self) -> dict[str, bool]:
         """State that this plan uses, without its continuation, and whether it may write it."""
-        return {name: name in self.own_writes for name in (*self.state, *self.own_writes)}
+        return {name: name in self.state_writes for name in (*self.state, *self.state_writes)}
 
     @cached_property
-    def touched(self) -> dict[str, bool]:
+    def state_uses(self) -> dict[str, bool]:
         """State that this plan and its continuation use, and whether they may write it."""
         return self.own_uses if self.pending is None else self.own_uses | dict.fromkeys(self.writes, True)
 

@@ -52,7 +52,7 @@ def _overwrite_ending_inputs(plan: Plan) -> None:
     """
     min_bytes = min_inplace_bytes.get()
     for step in plan.steps:
-        if not isinstance(step, Launch) or step.skip or step.blind or not step.choice.inplace:
+        if not isinstance(step, Launch) or step.skip or step.layout_agnostic or not step.choice.inplace:
             continue
         ending = {key for key, where in step.recycle if where == step.where}
         if not ending:

@@ -135,7 +135,7 @@ class _Planner(OperatorSteps):
             if isinstance(step, Launch):
                 step.where = self.out.places.index(step.choice.place)
                 plain = not step.skip and step.random is None and None not in step.ins
-                plain = plain and not step.blind and not step.writes_state
+                plain = plain and not step.layout_agnostic and not step.writes_state
                 step.simple = plain and all([o.shares < 0 and not o.state and o.spec.known for o in step.outs])
         record_liveness(self.out, self.last_use, self.inplace)
         return self.out

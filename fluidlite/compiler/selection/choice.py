@@ -10,7 +10,7 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program import codegen_registry as generated
 from fluidlite.program.codegen_registry import generators
-from fluidlite.program.decompose import Part
+from fluidlite.program.decompose import DecompositionPart
 from fluidlite.program.kernel_registry import Kernel
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
@@ -34,7 +34,7 @@ class Choice:
     library: str
     kernel: Kernel | None = None
     capability: str = ""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[DecompositionPart, ...] = ()
     part_choices: tuple[Choice, ...] = ()
     refused: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     moved: bool = False
@@ -79,7 +79,7 @@ class Choice:
         return array is None or not array.eager  # before calls of an eager namespace the host checks the flag
 
     @property
-    def of_language(self) -> bool:
+    def is_kernel_language(self) -> bool:
         """Whether its kernel is in the kernel language, written by hand or generated."""
         return self.capability == "language" or (self.kernel is not None and self.kernel.written_for == "registers")
 
@@ -92,12 +92,12 @@ class Choice:
         definition = call.op
         if not definition.may_alias or (self.kernel is not None and not self.kernel.inplace):
             return definition.must_alias
-        return {**self.may_lie_on(call), **definition.must_alias}
+        return {**self.aliasable_slots(call), **definition.must_alias}
 
-    def may_lie_on(self, call: Call) -> Mapping[str, str]:
+    def aliasable_slots(self, call: Call) -> Mapping[str, str]:
         """By output slot the input slot that it may overwrite, as far as the kernel's order of accesses allows."""
         if self.kernel is None and self.capability:
-            return generators[self.capability].may_lie_on(call)
+            return generators[self.capability].aliasable_slots(call)
         return call.op.may_alias if self.kernel is not None or not call.of_tensors else {}
 
     @property

@@ -32,6 +32,6 @@ def current_choices() -> ChoiceCache:
     return cache
 
 
-def generation() -> tuple[int, int, int]:
+def registry_versions() -> tuple[int, int, int]:
     """The version counters of the registries: they change whenever a kernel, operator or device is registered."""
     return kernels.generation, ops.generation, devices.generation

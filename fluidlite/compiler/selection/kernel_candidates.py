@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fluidlite.compiler.policy import HOWS, Policy
+from fluidlite.compiler.policy import KERNEL_KINDS, Policy
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.kernel_selection import choose, decomposed_choice, widened_choice
+from fluidlite.compiler.selection.kernel_selection import select_kernel, decomposed_choice, widened_choice
 from fluidlite.compiler.selection.refusals import (
     capability_refusal,
     device_refusal,
@@ -58,7 +58,7 @@ def candidates(call: Call, place: Place, policy: Policy | None = None) -> list[C
     policy = Policy("allow") if policy is None else policy
     unit = devices.unit(place)
     call = call.at(unit.place)
-    chosen = choose(call, unit.place, policy)
+    chosen = select_kernel(call, unit.place, policy)
     rows = [*_native(call, unit), *_generated(call, unit), *_generic(call, unit), *_decomposed(call, unit, policy)]
     if chosen.how == "widened":  # listed as the last resort only, not beside every kernel
         rows += _widened(call, unit, policy)
@@ -135,7 +135,7 @@ def _candidate(how: str, name: str, choice: Choice | None, reason: str, chosen: 
 def _why_not(choice: Choice, chosen: Choice) -> str:
     """Why a candidate that can run the call is not selected."""
     if choice.how != chosen.how:
-        first, second = sorted((choice.how, chosen.how), key=lambda how: HOWS.index(how) if how in HOWS else len(HOWS))
+        first, second = sorted((choice.how, chosen.how), key=lambda how: KERNEL_KINDS.index(how) if how in KERNEL_KINDS else len(KERNEL_KINDS))
         return f"{first} comes before {second}" if chosen.how == first else f"{chosen.how} is preferred here"
     rank, chosen_rank = (kernels.library(each.library).rank for each in (choice, chosen))
     if choice.library != chosen.library and rank != chosen_rank:

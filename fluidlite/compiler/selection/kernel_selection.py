@@ -23,7 +23,7 @@ from fluidlite.compiler.selection.step_choices import step_choices
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import Place
 from fluidlite.program import codegen_registry
-from fluidlite.program.decompose import Part, decompose, spliced, taken_apart
+from fluidlite.program.decompose import DecompositionPart, decompose, inlined_parts, decomposing
 from fluidlite.program.epilogue import product_call
 from fluidlite.program.kernel_registry import Kernel, clash, kernels
 from fluidlite.program.op_call import Call
@@ -37,7 +37,7 @@ MIN_MIXED_ELEMENTS = 1 << 16
 _Attempt = Callable[[Call, Unit, Policy, "tuple[Kernel, ...]", "list[tuple[str, str]]"], "Choice | None"]
 
 
-def choose(call: Call, place: Place, policy: Policy) -> Choice:
+def select_kernel(call: Call, place: Place, policy: Policy) -> Choice:
     """Choose the kernel of a call.
 
     Order: native (preferred library first), generated, generic, decomposed, widened, fallback; a host-only operator
@@ -122,7 +122,7 @@ def tied_choices(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ..
 def _has_layout_kernels(call: Call) -> bool:
     """Whether a kernel of the operator, or of the operator before its epilogue, declares layouts."""
     rule = call.op.epilogue
-    return kernels.in_layouts(call.op.type if rule is None else rule.product.type)
+    return kernels.has_layouts(call.op.type if rule is None else rule.product.type)
 
 
 def _layouts_text(kernel: Kernel) -> str:
@@ -218,18 +218,18 @@ def _try_decomposed(
     if isinstance(parts, str):
         refused.append(("decomposition", parts))
         return None
-    flat: list[Part] = []
+    flat: list[DecompositionPart] = []
     chosen: list[Choice] = []
     for number, part in enumerate(parts):
         inner: list[tuple[str, str]] = []
-        with taken_apart(call):
+        with decomposing(call):
             choice = _select_on_place(part.call.at(unit.place), unit.place, policy, inner)
         if choice is None:
             why = "; ".join(f"{candidate}: {reason}" for candidate, reason in inner)
             refused.append(("decomposition", f"its {part.call.op.type} cannot run on {unit.place} either ({why})"))
             return None
         if choice.parts:  # it is decomposed itself: its parts are spliced in
-            flat.extend(spliced(part, choice.parts, number))
+            flat.extend(inlined_parts(part, choice.parts, number))
             chosen.extend(choice.part_choices)
         else:
             flat.append(part)
@@ -251,7 +251,7 @@ def _try_loops(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
     """Loops in the kernel language for an expression."""
-    if unit.language is None or codegen_registry.parts_first(call):
+    if unit.language is None or codegen_registry.prefers_decomposition(call):
         return None
     if disuse_reason("language", call, unit, policy) is not None:
         return None
@@ -277,7 +277,7 @@ def _try_in_parts(
     library_matmuls = all(_max_written(part) <= MAX_OPERAND_GROWTH * elements for part in choice.parts)
     if any(
         part_choice.capability == "array"
-        and not (library_matmuls and codegen_registry.parts_first(part.call))
+        and not (library_matmuls and codegen_registry.prefers_decomposition(part.call))
         and (elements < MIN_MIXED_ELEMENTS or disuse_reason("language", part.call, unit, policy) is None)
         for part, part_choice in zip(choice.parts, choice.part_choices, strict=True)
     ):
@@ -285,7 +285,7 @@ def _try_in_parts(
     return replace(choice, refused=tuple(refused))
 
 
-def _max_written(part: Part) -> int:
+def _max_written(part: DecompositionPart) -> int:
     """The elements of the largest tensor that a part writes."""
     return max(prod(spec.dims) for specs in part.call.outs.values() for spec in specs)
 

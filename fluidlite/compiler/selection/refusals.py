@@ -62,7 +62,7 @@ def other_device_refusal(kernel: Kernel, unit: Unit) -> str | None:
 def device_refusal(call: Call, unit: Unit) -> str | None:
     """Why the device cannot compute a call (it lacks a dtype), or None."""
     for slot, specs in (*call.ins.items(), *call.outs.items()):
-        for spec in specs if slot not in call.op.not_computed else ():
+        for spec in specs if slot not in call.op.non_kernel_slots else ():
             if spec.dtype not in unit.info.dtypes:
                 return f"{unit.place.kind} does not compute {spec.dtype} ({slot})"
     return None
@@ -99,7 +99,7 @@ def capability_refusal(capability: str, call: Call, unit: Unit) -> str | None:
     """Why a capability of a device cannot compute a call (it lacks a dtype), or None."""
     lacking = unit.lacks.get(capability)
     for slot, spec, _ in _specs(call) if lacking else ():
-        if lacking and spec.dtype in lacking and slot not in call.op.not_computed:
+        if lacking and spec.dtype in lacking and slot not in call.op.non_kernel_slots:
             return f"{_CAPABILITY_NAMES[capability]} of {unit.place.kind} has no {spec.dtype} ({slot})"
     return None
 
@@ -129,7 +129,7 @@ def kernel_refusal(kernel: Kernel, call: Call, unit: Unit) -> str | None:
     reason = device_refusal(call, unit)
     if reason is not None or kernel.supports is None:
         return reason
-    return call_supports(kernel.supports, call, lambda: kernel.whose)
+    return call_supports(kernel.supports, call, lambda: kernel.description)
 
 
 def _specs(call: Call) -> Iterator[tuple[str, Any, Slot | None]]:

@@ -7,14 +7,14 @@ from weakref import WeakKeyDictionary
 
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.program.op_call import Call, once
+from fluidlite.program.op_call import Call, cached_in_call
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor_spec import Spec
 
 _calls: WeakKeyDictionary[OpDef, LRUCache[Call]] = WeakKeyDictionary()
 
 
-@once
+@cached_in_call
 def step_calls(call: Call) -> dict[int, Call]:
     """By number of rows, the call of one step.
 

@@ -10,7 +10,7 @@ from fluidlite.compiler.planning.plan import Control, Launch, Move, Step
 from fluidlite.compiler.selection.step_choices import step_calls
 from fluidlite.compiler.sources.wording import escaped
 from fluidlite.platform.context import Context
-from fluidlite.program.operator import MADE_OF
+from fluidlite.program.operator import FUSED_OPERATORS
 
 
 @dataclass
@@ -126,4 +126,4 @@ def original_operators(step: Step) -> Sequence[str]:
     if isinstance(step, Move):
         return ()
     hints: Mapping[str, Any] = step.op.hints
-    return tuple(map(escaped, hints.get(MADE_OF, ())))
+    return tuple(map(escaped, hints.get(FUSED_OPERATORS, ())))

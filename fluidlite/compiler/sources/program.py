@@ -9,9 +9,9 @@ from typing import Any
 
 from fluidlite.base.errors import FluidError
 from fluidlite.codegen.epilogue import Accumulation, accumulation
-from fluidlite.compiler.executable.command_buffer import noted
+from fluidlite.compiler.executable.command_buffer import record_launches
 from fluidlite.compiler.executable.executable import Executable
-from fluidlite.compiler.kernel_runs import random_key, relaid
+from fluidlite.compiler.kernel_runs import random_key, with_spec
 from fluidlite.compiler.memory.live_ranges import LiveRange
 from fluidlite.compiler.planning.plan import Launch
 from fluidlite.compiler.selection.choice import Choice
@@ -30,7 +30,7 @@ from fluidlite.compiler.sources.wording import (
     value_text,
 )
 from fluidlite.program.codegen_registry import generators
-from fluidlite.program.epilogue import THEN, product_call, then_call
+from fluidlite.program.epilogue import ELEMENTWISE_PREFIX, product_call, then_call
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
@@ -70,7 +70,7 @@ class ProgramText:
         feeds = [self.name(key, name) for name, key in keys]
         for name, key in keys:
             live_range = self.executable.live_ranges.of[key]
-            if not live_range.loose:
+            if not live_range.is_dynamic:
                 feed_name = self._names.pop(key)
                 self._declare(key, self.name(key, name + "_held"), live_range, self.plan.feeds[name])
                 self.lines.append(f"{self._names[key]}[...] = {feed_name}")
@@ -165,7 +165,7 @@ class ProgramText:
 
     def _declare_output(self, step: Launch, key: str, spec: Spec, shares: int) -> str:
         live_range = self.executable.live_ranges.of[key]
-        if not live_range.loose:
+        if not live_range.is_dynamic:
             name = self.name(key, key)
             self._declare(key, name, live_range, spec)
             return name
@@ -179,7 +179,7 @@ class ProgramText:
         self, step: Launch, ins: list[str | None], outs: list[str]
     ) -> tuple[list[str | None], list[str]]:
         """The operands as a layout-agnostic kernel gets them: flat, with the dims of the call."""
-        if not step.blind:
+        if not step.layout_agnostic:
             return ins, outs
         specs = [spec for group in step.call.outs.values() for spec in group]
 
@@ -206,7 +206,7 @@ class ProgramText:
         if choice.kernel is None and choice.capability == "array":
             self.array(step.call.op.type, run, [*ins, *outs], extra)
             return
-        launches = self._recorded_launches(index, step, run) if choice.of_language else None
+        launches = self._recorded_launches(index, step, run) if choice.is_kernel_language else None
         if launches is not None:
             self.lines += launches
             return
@@ -265,7 +265,7 @@ class ProgramText:
         attrs = {
             key: value
             for key, value in call.attrs.items()
-            if not key.startswith(THEN) and is_not_default(call.op.attr(key), value)
+            if not key.startswith(ELEMENTWISE_PREFIX) and is_not_default(call.op.attr(key), value)
         }
         training = ", training=True" if call.training else ""
         self.head += [
@@ -319,9 +319,9 @@ class ProgramText:
 
     def launches(self, choice: Choice, kernel: Prepared, io: IO, names: dict[int, str]) -> list[str] | None:
         """The launches of a kernel as text; None if it does more than launch."""
-        context, suspect = self.context, self.context.suspect
+        context, suspect = self.context, self.context.may_have_error
         try:
-            recorder = noted(choice, kernel, context, io)
+            recorder = record_launches(choice, kernel, context, io)
         except (TypeError, FluidError):
             return None
         if recorder is None:
@@ -378,9 +378,9 @@ class ProgramText:
             arena_bytes = "" if layout is PLAIN else self._bytes_of(live_range, spec)
             names[id(tensor.span().handle)] = arena_bytes or name
             tensors.append(tensor)
-        if step.blind:
+        if step.layout_agnostic:
             call_specs = [spec for group in (*step.call.ins.values(), *step.call.outs.values()) for spec in group]
-            tensors = [relaid(each, spec) for each, spec in zip(tensors, call_specs, strict=True)]
+            tensors = [with_spec(each, spec) for each, spec in zip(tensors, call_specs, strict=True)]
         return tensors, names
 
     def _bytes_of(self, live_range: LiveRange | None, spec: Spec) -> str:
@@ -390,4 +390,4 @@ class ProgramText:
 
     def _result_text(self, key: str) -> str:
         live_range = self.executable.live_ranges.of.get(key)
-        return self._names[key] + ("" if live_range is not None and live_range.handed_over else ".copy()")
+        return self._names[key] + ("" if live_range is not None and live_range.is_donated else ".copy()")

@@ -15,12 +15,12 @@ import numpy as np
 
 from fluidlite.base.errors import OutOfRangeError, ProgramError
 from fluidlite.codegen.epilogue import ACCUMULATE, product_with
-from fluidlite.compiler.kernel_runs import prepared, run_kernel
+from fluidlite.compiler.kernel_runs import prepare_kernel, run_kernel
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device_registry import devices
-from fluidlite.program.epilogue import THEN
+from fluidlite.program.epilogue import ELEMENTWISE_PREFIX
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.kernel_registry import kernels
 from fluidlite.program.op_call import Call
@@ -78,10 +78,10 @@ def library(
     all_attrs = {attr.name: attr.default for attr in op.attrs} | dict(attrs)
     if accumulate is not None:
         op = product_with(op, op.outputs[0].name, ACCUMULATE, "Given", ("X",), ("Out",))
-        all_attrs[THEN + "scale"] = accumulate
+        all_attrs[ELEMENTWISE_PREFIX + "scale"] = accumulate
     call = Call(op, _specs(ins), _specs(outs), all_attrs, context.place, training)
     capability = next((each for each in ("array", "language", "memory") if each in registered.places), "")
-    run = prepared(Choice("native", context.place, registered.library, registered, capability), call, context)
+    run = prepare_kernel(Choice("native", context.place, registered.library, registered, capability), call, context)
     specs = [spec for group in (*call.ins.values(), *call.outs.values()) for spec in group]
     first_output = len(specs) - sum(map(len, call.outs.values()))
 

@@ -54,7 +54,7 @@ def _step_function(writer: ProgramText, mark: str, function: str, step: Launch, 
         if each.choice.kernel is None and each.choice.capability == "array":
             writer.array(each.call.op.type, each.kernel, list(operand_names), extra)
             continue
-        text = _launches(writer, each, operand_names, space_text) if each.choice.of_language else None
+        text = _launches(writer, each, operand_names, space_text) if each.choice.is_kernel_language else None
         if text is not None:
             lines += text
         else:

@@ -32,7 +32,7 @@ def sources_of(executable: Executable | None, arguments: Sequence[str]) -> dict[
             "\n  Do: call it once"
         )
     stages = [executable]
-    while (stage := stages[-1].following) is not None:
+    while (stage := stages[-1].next_stage) is not None:
         stages.append(stage)
     texts: dict[str, str] = {}
     for stage in stages:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.compiler.kernel_runs import relaid
+from fluidlite.compiler.kernel_runs import with_spec
 from fluidlite.platform.context import Context
 from fluidlite.program.opdef import Attr
 from fluidlite.tensor.tensor import Tensor
@@ -25,7 +25,7 @@ class RandomWord:
 def stand_in(spec: Spec, context: Context) -> Tensor:
     """A tensor with memory of its own, by which recorded launches identify it."""
     array = np.zeros(max(spec.nbytes, 1), np.uint8)
-    return relaid(borrow(array, Spec.of(array.shape, "uint8"), context), spec)
+    return with_spec(borrow(array, Spec.of(array.shape, "uint8"), context), spec)
 
 
 def arguments_text(parameters: Sequence[str], args: Sequence[Any], names: dict[int, str]) -> list[str]:

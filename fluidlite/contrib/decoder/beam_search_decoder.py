@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fluidlite import layers
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import check_function, check_int, check_variable, refuse
-from fluidlite.layers.sub_blocks import SubBlock, outside
+from fluidlite.layers.sub_blocks import SubBlock, in_outer_block
 from fluidlite.program.program import default_main_program
 from fluidlite.program.variable import Variable
 
@@ -376,7 +376,7 @@ class BeamSearchDecoder(_Decoder):
         if is_ids and is_scores:
             refuse("is_scores", is_scores, "False where is_ids is True")
         check_variable("init", init)
-        with outside(self._parent):
+        with in_outer_block(self._parent):
             array = layers.array_write(init, self._zero_idx)
         if is_ids or is_scores:
             self._results["ids" if is_ids else "scores"] = array

@@ -7,8 +7,8 @@ from typing import Any
 
 from fluidlite import layers
 from fluidlite.layer_helper import check_float, check_int, check_variable, refuse
-from fluidlite.layers.rnn import RNNCell, looped, renamed, row
-from fluidlite.layers.structure import flat
+from fluidlite.layers.rnn import RNNCell, run_steps, with_name_suffix, index_first_dim
+from fluidlite.layers.structure import flatten_structure
 from fluidlite.program.variable import Variable
 
 __all__ = ["BasicGRUUnit", "BasicLSTMUnit", "basic_gru", "basic_lstm"]
@@ -213,7 +213,7 @@ def _cells(
     directions = (("", "fw"), ("reverse_", "bw"))[: 2 if bidirectional else 1]
     return [
         [
-            cell(f"{name}_{turned}layers_{i}", renamed(weight, f"_{way}_w_{i}"), renamed(bias, f"_{way}_b_{i}"))
+            cell(f"{name}_{turned}layers_{i}", with_name_suffix(weight, f"_{way}_w_{i}"), with_name_suffix(bias, f"_{way}_b_{i}"))
             for i in range(count)
         ]
         for turned, way in directions
@@ -254,15 +254,15 @@ def _layers(
     for way, direction_cells in enumerate(cells):
         current = x
         for i, cell in enumerate(direction_cells):
-            states: Any = [row(each, i * ways + way) for each in initial_states] or cell.get_initial_states(
+            states: Any = [index_first_dim(each, i * ways + way) for each in initial_states] or cell.get_initial_states(
                 x, batch_dim_idx=1
             )
             states = states[0] if len(initial_states) == 1 else states
-            _, results = looped(_without_output(cell), current, states, sequence_length, is_reverse=bool(way))
-            steps = flat(results)
+            _, results = run_steps(_without_output(cell), current, states, sequence_length, is_reverse=bool(way))
+            steps = flatten_structure(results)
             current = layers.reverse(steps[0], axis=0) if way else steps[0]
             current = layers.dropout(current, dropout_prob=rate) if rate else current
-            final_states.append([row(each, -1) for each in steps])
+            final_states.append([index_first_dim(each, -1) for each in steps])
         outs.append(current)
     output = layers.concat(outs, axis=2) if ways > 1 else outs[0]
     order = [final_states[way * count + i] for i in range(count) for way in range(ways)]

@@ -12,7 +12,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from fluidlite.kernel_support import MOST_OPTIMISED, DiskCache, hold_at_fork, new_rlock, opt_level
+from fluidlite.kernel_support import MAX_OPT_LEVEL, DiskCache, acquire_at_fork, new_rlock, opt_level
 
 from . import object_code
 from .compile_queue import queue
@@ -30,7 +30,7 @@ _numbers = itertools.count()
 _compiling = new_rlock()
 """Held by callers of LLVM, and by a thread that forks, so that LLVM's own locks are free in the child."""
 
-hold_at_fork(lambda: (_compiling,))
+acquire_at_fork(lambda: (_compiling,))
 
 _released: deque[Any] = deque()
 """Libraries of unreferenced code. They are freed at the next compilation, not in a finalizer: a fork does not wait for
@@ -157,7 +157,7 @@ class Compiler:
         """
         number = next(_numbers)
         if self._linker is None or number % _LIBRARIES_PER_LINKER == 0:
-            machine = object_code.machine(MOST_OPTIMISED, self._cpu, self._text)
+            machine = object_code.machine(MAX_OPT_LEVEL, self._cpu, self._text)
             self._linker = llvm.create_lljit_compiler(machine)
         builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
         for name in names:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.kernel_support import Convolution, Kernel, Line, convolutions_of, nothing_fused, unknown_dims
+from fluidlite.kernel_support import Convolution, Kernel, CorrelationAxis, convolutions_of, fused_refusal, unknown_dims
 from fluidlite.plugin import IO, Call, Context, register_kernel
 
 from .cblas import FLOATS, PLAIN, ROW_MAJOR, TRANSPOSED, Routine, cblas_routine, unsuitable
@@ -25,14 +25,14 @@ MAX_JOINED_COLUMNS = 4096
 """Columns of a GEMM up to which images are joined: wider products are no faster."""
 MIN_CHANNELS = 8
 """Minimum channels and filters of a group; with fewer, GEMMs take longer than kernels in the kernel language."""
-_UNIT_LINE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)  # a missing dim: one window of one tap
+_UNIT_LINE = CorrelationAxis(1, 0, 1, 0, 1, 1, 1, 0, 1)  # a missing dim: one window of one tap
 
 Array = Any
 Step = Callable[[Context, IO], None]
 
 
 def _supports(call: Call) -> str | None:
-    reason = unsuitable(str(call.key_dtype)) or nothing_fused(call)
+    reason = unsuitable(str(call.key_dtype)) or fused_refusal(call)
     if reason is not None or unknown_dims(call):
         return reason
     count = min(min(conv.channels, conv.filters) for conv in convolutions_of(call))
@@ -75,7 +75,7 @@ class _Unroll:
     ``dims``: groups, and channels of each.
     """
 
-    def __init__(self, lines: Sequence[Line], sizes: Sequence[int], dims: tuple[int, int]) -> None:
+    def __init__(self, lines: Sequence[CorrelationAxis], sizes: Sequence[int], dims: tuple[int, int]) -> None:
         self.lines = (_UNIT_LINE,) * (3 - len(lines)) + tuple(lines)
         self.sizes = (1,) * (3 - len(sizes)) + tuple(sizes)
         self.dims = dims
@@ -192,7 +192,7 @@ def convolve(call: Call, context: Context) -> Any:
     return run
 
 
-def _correlation(conv: Convolution, lines: tuple[Line, ...], routine: Routine) -> Step:
+def _correlation(conv: Convolution, lines: tuple[CorrelationAxis, ...], routine: Routine) -> Step:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach."""
     grouped = (conv.groups, conv.filters, conv.channels, *(1,) * (3 - len(lines)), *conv.shape.kernel)
     forward, groups = conv.kind == "windows", conv.groups
@@ -246,7 +246,7 @@ def _correlation(conv: Convolution, lines: tuple[Line, ...], routine: Routine) -
     return run
 
 
-def _outputs(line: Line, low: int, high: int) -> slice:
+def _outputs(line: CorrelationAxis, low: int, high: int) -> slice:
     """Return the slice of the outputs [low, high) of a line."""
     return slice(line.first + line.step * low, line.first + line.step * (high - 1) + 1, line.step)
 

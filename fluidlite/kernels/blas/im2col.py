@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.kernel_support import Convolution, Kernel, convolutions_of, nothing_fused, unknown_dims
+from fluidlite.kernel_support import Convolution, Kernel, convolutions_of, fused_refusal, unknown_dims
 from fluidlite.kernels.language import conv_registers as registers
 from fluidlite.plugin import IO, Call, Context, register_kernel
 
@@ -56,7 +56,7 @@ def has_many_taps(conv: Convolution) -> bool:
 
 
 def _supports(call: Call) -> str | None:
-    reason = unsuitable(str(call.key_dtype)) or nothing_fused(call)
+    reason = unsuitable(str(call.key_dtype)) or fused_refusal(call)
     if reason is not None or unknown_dims(call):
         return reason
     computations = [conv.flattened() for conv in convolutions_of(call)]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from fluidlite.kernel_support import ITEMSIZE, Convolution, Line, convolutions_of, nothing_fused
+from fluidlite.kernel_support import ITEMSIZE, Convolution, CorrelationAxis, convolutions_of, fused_refusal
 from fluidlite.kernels.language.source import (
     COPY_DTYPES,
     Buffer,
@@ -31,7 +31,7 @@ MAX_COLUMNS_BYTES = 256 << 20
 """Maximum bytes of the columns in the workspace; those of one image may take more."""
 MAX_GROUPS = 16
 """Maximum groups: each group is one GEMM, so with more groups generated loops are faster."""
-_UNIT_LINE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)  # a missing dim: one window of one tap
+_UNIT_LINE = CorrelationAxis(1, 0, 1, 0, 1, 1, 1, 0, 1)  # a missing dim: one window of one tap
 
 # im2col: a work-item writes, for one position in one channel of one image, the elements that all taps read.
 _IM2COL = """
@@ -104,7 +104,7 @@ def supports(call: Call) -> str | None:
         columns = max(prod(conv.sizes), prod(conv.counts)) * conv.groups * max(conv.channels, conv.filters) * conv.taps
         if max(prod(conv.image_dims()), prod(conv.windows_dims()), columns) >= INT32_LIMIT:  # the kernels use int
             return f"more than {INT32_LIMIT:,} elements, or columns of an image"
-    return nothing_fused(call)
+    return fused_refusal(call)
 
 
 def _build(context: Context, name: str, dtype: str, buffers: str, names: str, text: str, **words: str) -> Any:
@@ -137,7 +137,7 @@ class _Columns:
     """
 
     def __init__(
-        self, context: Context, dtype: str, lines: Sequence[Line], sizes: Sequence[int], channels: int, joined: bool
+        self, context: Context, dtype: str, lines: Sequence[CorrelationAxis], sizes: Sequence[int], channels: int, joined: bool
     ) -> None:
         self.lines, self.sizes, self.channels = _three(lines, _UNIT_LINE), _three(sizes, 1), channels
         self.positions = prod(line.count for line in self.lines)
@@ -161,7 +161,7 @@ class _Columns:
         self._im2col(context, images * self.channels * positions, (source, target), numbers, None)
 
 
-def _correlation(conv: Convolution, lines: Sequence[Line], dtype: str, context: Context) -> tuple[CallStep, int]:
+def _correlation(conv: Convolution, lines: Sequence[CorrelationAxis], dtype: str, context: Context) -> tuple[CallStep, int]:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach, and its workspace."""
     forward, groups = conv.kind == "windows", conv.groups
     source, sizes, outs = (conv.image, conv.sizes, conv.counts) if forward else (conv.windows, conv.counts, conv.sizes)

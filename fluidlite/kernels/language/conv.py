@@ -12,7 +12,7 @@ from itertools import permutations
 from math import prod
 from typing import Any, NamedTuple
 
-from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convolutions_of, nothing_fused, unknown_dims
+from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, CorrelationAxis, convolutions_of, fused_refusal, unknown_dims
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, compute_dtype, register_kernel
 
 from .conv_tiles import (
@@ -48,7 +48,7 @@ MAX_FOLDED_IMAGES = 64
 """Maximum images that are folded at a time."""
 DEPTHWISE_LANES, MAX_DEPTHWISE_CHANNELS = 8, 64
 """Contiguous channels of depthwise convolutions: for multiples of the one, or above the other, loops are faster."""
-_UNIT_LINE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)  # a missing dim: one window of one tap
+_UNIT_LINE = CorrelationAxis(1, 0, 1, 0, 1, 1, 1, 0, 1)  # a missing dim: one window of one tap
 _Order = tuple[int, int, int]
 """A permutation: for each dim of a plane, the outermost first, the dim of the image."""
 
@@ -63,7 +63,7 @@ class _Dim(NamedTuple):
     length: int
 
 
-def _dim(line: Line, size: int) -> _Dim:
+def _dim(line: CorrelationAxis, size: int) -> _Dim:
     max_offset = max(line.offset(t) for t in (0, line.taps - 1))
     return _Dim(size, line.least, line.stride, min(line.stride, max_offset + 1), line.count + max_offset // line.stride)
 
@@ -99,7 +99,7 @@ class _ImageLayout(NamedTuple):
         )
 
 
-def _three(lines: Sequence[Line], images: int, folded: bool) -> tuple[Line, Line, Line]:
+def _three(lines: Sequence[CorrelationAxis], images: int, folded: bool) -> tuple[CorrelationAxis, CorrelationAxis, CorrelationAxis]:
     """Return the lines of the three dims of a layout."""
     if folded:
         return (lines[0], lines[1], replace(_UNIT_LINE, count=images))
@@ -107,7 +107,7 @@ def _three(lines: Sequence[Line], images: int, folded: bool) -> tuple[Line, Line
     return d, h, w
 
 
-def _parts(conv: Convolution, lines: Sequence[Line]) -> tuple[bool, list[tuple[int, int]]]:
+def _parts(conv: Convolution, lines: Sequence[CorrelationAxis]) -> tuple[bool, list[tuple[int, int]]]:
     """Return whether images are folded into the rows, and the (first image, number) that are computed at a time."""
     if len(lines) == 2 and lines[1].count < MIN_ROW_WINDOWS and conv.images > 1:
         return True, [(n, min(MAX_FOLDED_IMAGES, conv.images - n)) for n in range(0, conv.images, MAX_FOLDED_IMAGES)]
@@ -141,7 +141,7 @@ class _Planes:
     ``taps_of``: the lines in the order of the image's dims; all else is in the order of the plane's.
     """
 
-    def __init__(self, context: Context, dtype: str, side: _ImageLayout, lines: tuple[Line, Line, Line]) -> None:
+    def __init__(self, context: Context, dtype: str, side: _ImageLayout, lines: tuple[CorrelationAxis, CorrelationAxis, CorrelationAxis]) -> None:
         self.wide = compute_dtype(dtype)
         dims = list(map(_dim, lines, side.sizes))
         self.order = order = _order([line.count for line in lines], [dim.length for dim in dims])
@@ -205,7 +205,7 @@ def _chunk(images: int, nbytes: int) -> int:
 
 def _correlation(
     conv: Convolution,
-    lines: tuple[Line, ...],
+    lines: tuple[CorrelationAxis, ...],
     images: tuple[int, int],
     folded: bool,
     dtype: str,
@@ -358,7 +358,7 @@ def _filter_step(conv: Convolution, dtype: str, context: Context) -> tuple[CallS
 
 
 def _filter_planes(
-    conv: Convolution, lines: Sequence[Line], count: int, folded: bool, dtype: str, context: Context
+    conv: Convolution, lines: Sequence[CorrelationAxis], count: int, folded: bool, dtype: str, context: Context
 ) -> tuple[_Planes, _Planes]:
     """Return the planes of the image and those of the windows, with equal positions of equal elements."""
     side = _ImageLayout.of(count, conv.groups * conv.channels, conv.sizes, conv.last, folded)
@@ -370,7 +370,7 @@ def _filter_planes(
 
 def supports(call: Call) -> str | None:
     """Return why a call is left to other kernels, or None."""
-    reason = nothing_fused(call)
+    reason = fused_refusal(call)
     if reason is not None or unknown_dims(call):
         return reason
     for conv in convolutions_of(call):

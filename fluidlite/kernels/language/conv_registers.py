@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convolutions_of, nothing_fused, unknown_dims
+from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, CorrelationAxis, convolutions_of, fused_refusal, unknown_dims
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, Span, register_kernel
 
 from .conv_vectors import (
@@ -38,7 +38,7 @@ MAX_RESIDENT_BYTES = 640 << 10
 MAX_WINDOWS_BYTES = 256 << 10
 """Bytes of windows that a filter's gradient reads at a time, so that they stay in the cache for all work-items."""
 
-Correlate = Callable[[Convolution, Sequence[Line], Context, str, Packing], tuple[CallStep, int]]
+Correlate = Callable[[Convolution, Sequence[CorrelationAxis], Context, str, Packing], tuple[CallStep, int]]
 """Returns the step that computes a correlation, and the bytes of its workspace."""
 
 
@@ -82,7 +82,7 @@ class Dim(NamedTuple):
         return self.taps == self.stride == self.step == 1 and self.first == self.least == 0 and self.outs == self.size
 
 
-def _dim(line: Line, size: int) -> Dim:
+def _dim(line: CorrelationAxis, size: int) -> Dim:
     is_reversed = line.reach < 0
     tap = line.tap + line.tap_step * (line.taps - 1) if is_reversed else line.tap
     tap_step = -line.tap_step if is_reversed else line.tap_step
@@ -91,7 +91,7 @@ def _dim(line: Line, size: int) -> Dim:
     )
 
 
-def dims(lines: Sequence[Line], sizes: Sequence[int]) -> tuple[Dim, Dim]:
+def dims(lines: Sequence[CorrelationAxis], sizes: Sequence[int]) -> tuple[Dim, Dim]:
     """Return the dims of a correlation; if every window is one element, the image is treated as one row."""
     h, w = map(_dim, lines, sizes)
     if h.is_identity and w.is_identity:
@@ -154,7 +154,7 @@ def _has_contiguous_taps(conv: Convolution, w: Dim) -> bool:
 
 
 def windows_step(
-    conv: Convolution, lines: Sequence[Line], context: Context, dtype: str, packing: Packing
+    conv: Convolution, lines: Sequence[CorrelationAxis], context: Context, dtype: str, packing: Packing
 ) -> tuple[CallStep, int]:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach, and its workspace."""
     forward = conv.kind == "windows"
@@ -164,7 +164,7 @@ def windows_step(
     sizes, outs = (conv.sizes, conv.counts) if forward else (conv.counts, conv.sizes)
     reached = all(line.taps for line in lines)
     if not reached:  # the sum over no taps is zero
-        lines = tuple(Line(line.count, line.first, line.step, 0, 1, 1, 1, 0, 1) for line in lines)
+        lines = tuple(CorrelationAxis(line.count, line.first, line.step, 0, 1, 1, 1, 0, 1) for line in lines)
     h, w = dims(lines, sizes)
     space = Workspace()
     tile = tile_of(context, dtype, w.outs, m)
@@ -233,7 +233,7 @@ def filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallSt
     tiles, taps = conv.groups * -(-conv.filters // tile.width), h.taps * w.taps
     channels, filters = conv.groups * conv.channels, conv.groups * conv.filters
     image = _Image(context, dtype, conv, conv.image, channels, (h, w), space)
-    unit_lines = (Line(h.outs, 0, 1, 0, 1, 1, 1, 0, 1), Line(w.outs, 0, 1, 0, 1, 1, 1, 0, 1))
+    unit_lines = (CorrelationAxis(h.outs, 0, 1, 0, 1, 1, 1, 0, 1), CorrelationAxis(w.outs, 0, 1, 0, 1, 1, 1, 0, 1))
     slack = tile.width if conv.filters % tile.width else 0
     windows = _Image(context, dtype, conv, conv.windows, filters, dims(unit_lines, (h.outs, w.outs)), space, slack)
     chunk = min(image.chunk, windows.chunk)
@@ -294,7 +294,7 @@ def convolve(call: Call, context: Context) -> Any:
 
 def supports(call: Call) -> str | None:
     """Return why a call is left to other kernels, or None."""
-    reason = nothing_fused(call)
+    reason = fused_refusal(call)
     if reason is not None or unknown_dims(call):
         return reason
     for conv in convolutions_of(call):

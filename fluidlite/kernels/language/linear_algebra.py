@@ -91,7 +91,7 @@ def _product(product: Gemm, call: Call, context: Context, packings: defaultdict[
             left = _packed_operand(context, io, a, pack_a, span_at(workspace, a_start), a_at)
             right = _packed_operand(context, io, b, pack_b, span_at(workspace, b_start), b_at)
         spans = [left, right, *map(io.span, slots)]
-        if updates and getattr(context, "suspect", True):  # the output may be state
+        if updates and getattr(context, "may_have_error", True):  # the output may be state
             predicated_kernel = gemm(io.context, *kernel_arguments, True)
             predicated_kernel(context, items, [*spans, context.status_span()], numbers, PER_ITEM)
         else:

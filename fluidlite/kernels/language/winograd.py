@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convolutions_of, unknown_dims
+from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, CorrelationAxis, convolutions_of, unknown_dims
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, register_kernel
 
 from . import conv_registers as registers, winograd_texts as texts
@@ -27,7 +27,7 @@ MAX_CHUNK_BYTES = 2 << 20
 """Maximum bytes of transformed tiles in the workspace, or the bytes of the transformed filter if these are more."""
 
 
-def _winograd_dims(conv: Convolution, lines: Sequence[Line]) -> tuple[Dim, Dim] | None:
+def _winograd_dims(conv: Convolution, lines: Sequence[CorrelationAxis]) -> tuple[Dim, Dim] | None:
     """Return the dims of a correlation, for a filter's gradient of the forward one; None if Winograd can't be used."""
     if min(conv.channels, conv.filters) < MAX_LANES or conv.channels * conv.filters < MIN_CHANNEL_PAIRS:
         return None
@@ -97,7 +97,7 @@ class _Tiles:
 
 
 def _step(
-    conv: Convolution, lines: Sequence[Line], context: Context, dtype: str, packing: Packing
+    conv: Convolution, lines: Sequence[CorrelationAxis], context: Context, dtype: str, packing: Packing
 ) -> tuple[CallStep, int]:
     """Return the step that computes the windows, or the gradient of an image, and its workspace."""
     dims = _winograd_dims(conv, lines)

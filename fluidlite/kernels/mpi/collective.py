@@ -60,10 +60,10 @@ def _reduce(reduction: str) -> Any:
                 _copy(context, io, range(count))
                 return
             outs = [io.span("Out", i) for i in range(count)]
-            if group.reduces_at_once and dtype not in HALVES and context.unit.info.host:
+            if group.reduces_in_place and dtype not in HALVES and context.unit.info.host:
                 _copy(context, io, range(count))
                 context.wait()
-                group.reduce_now([_array(span, dtype) for span in outs if span.nbytes], reduction)
+                group.reduce_in_place([_array(span, dtype) for span in outs if span.nbytes], reduction)
                 return
             bucket = Bucket(dtype, sizes)
             bucket.fill(context, [io.span("X", i) for i in range(count)])

@@ -39,7 +39,7 @@ def supports(call: Call) -> str | None:
     if not getattr(nccl, "available", True):
         return "CuPy has no NCCL here"
     ring = call.attr("ring_id")
-    if not ring_group(ring).devices_apart:
+    if not ring_group(ring).has_own_devices:
         return f"the members of ring {ring} have not said that each has a GPU of its own"
     dtype = call.dtype("X")
     return None if hasattr(nccl, _DTYPES.get(dtype, "")) else f"NCCL has no {dtype}"
@@ -103,7 +103,7 @@ def _link(context: Context, ring: int) -> Link | None:
     group = ring_group(ring)
     if group.size == 1:
         return None
-    if not group.devices_apart:
+    if not group.has_own_devices:
         raise CollectiveError(
             f"NCCL was chosen for another group than ring {ring} has now, whose members have no GPUs of their own"
             "\n  Do: let them say where they compute, by world(place) or share_devices(group, unit)"

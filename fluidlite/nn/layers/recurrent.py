@@ -10,7 +10,7 @@ from fluidlite.initializer import Uniform
 from fluidlite.layer_helper import LayerHelper
 from fluidlite.layers import reshape, slice, transpose
 from fluidlite.nn.layer import Layer
-from fluidlite.operators.cudnn_lstm import reserved, weight_size
+from fluidlite.operators.cudnn_lstm import reserve_count, weight_size
 from fluidlite.param_attr import ParamAttr
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
@@ -70,7 +70,7 @@ class LSTM(Layer):
         weight = helper.create_parameter(attr, [count], x.dtype, default_initializer=Uniform(-bound, bound))
         outputs = {slot: helper.create_variable_for_type_inference() for slot in ("Out", "last_h", "last_c")}
         reserve_variables = [
-            helper.create_variable_for_type_inference() for _ in range(reserved(self.layers, directions))
+            helper.create_variable_for_type_inference() for _ in range(reserve_count(self.layers, directions))
         ]
         attrs = {
             "input_size": x.shape[2],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from fluidlite.base.arguments import whole
+from fluidlite.base.arguments import check_int
 from fluidlite.base.errors import NetworkError
 from fluidlite.layer_helper import LayerHelper
 from fluidlite.layers import reshape
@@ -43,7 +43,7 @@ class Reshape(Layer):
 
     def __init__(self, dims: Sequence[int], name: str | None = None) -> None:
         super().__init__(name)
-        self.dims = [whole("dims of Reshape", d, NetworkError, -1) for d in dims]
+        self.dims = [check_int("dims of Reshape", d, NetworkError, -1) for d in dims]
 
     def expects(self, spec: Spec) -> str | None:
         inner, target = spec.dims[1:], self.dims

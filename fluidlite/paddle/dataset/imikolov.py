@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fluidlite.base.arguments import whole
+from fluidlite.base.arguments import check_int
 from fluidlite.base.errors import LoaderError
 from fluidlite.paddle.dataset import files
 from fluidlite.paddle.dataset.words import UNKNOWN, dictionary
@@ -24,7 +24,7 @@ class DataType:
 
 def build_dict(min_word_freq: int = 50) -> dict[str, int]:
     """Indices of the words that occur more than ``min_word_freq`` times, with ``<s>``, ``<e>`` and ``<unk>``."""
-    min_frequency = whole("min_word_freq", min_word_freq)
+    min_frequency = check_int("min_word_freq", min_word_freq)
     lines = [line for part in ("train", "valid") for line in _lines(part)]
     return dictionary((word for line in lines for word in ("<s>", *line, "<e>")), min_frequency)
 
@@ -40,7 +40,7 @@ def test(word_idx: Mapping[str, int], n: int, data_type: int = DataType.NGRAM) -
 
 
 def _reader(part: str, word_idx: Mapping[str, int], n: int, data_type: int) -> Callable[[], Iterator[Any]]:
-    width = whole("n", n)
+    width = check_int("n", n)
     if data_type not in (DataType.NGRAM, DataType.SEQ) or (data_type == DataType.NGRAM and width < 1):
         raise LoaderError(f"paddle.dataset.imikolov: n is {n!r} and data_type {data_type!r}; expected 1 or more, NGRAM")
     absent = [word for word in ("<s>", "<e>", UNKNOWN) if word not in word_idx]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fluidlite.base.arguments import whole
+from fluidlite.base.arguments import check_int
 from fluidlite.base.errors import LoaderError
 from fluidlite.paddle.dataset import files
 from fluidlite.paddle.dataset.translations import Sample, generated_lines, indexed_words, make_sample, sentence_pair
@@ -40,7 +40,7 @@ def get_dict(
 
 
 def _dicts(dict_size: int) -> tuple[dict[str, int], dict[str, int]]:
-    size = whole("dict_size", dict_size)
+    size = check_int("dict_size", dict_size)
     if size < 3:
         raise LoaderError(f"paddle.dataset.wmt14: dict_size is {size}; expected 3 or more")
     path = files.find(_FILE)
@@ -58,7 +58,7 @@ def _dicts(dict_size: int) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _reader(part: str, dict_size: int) -> Callable[[], Iterator[Sample]]:
-    whole("dict_size", dict_size)
+    check_int("dict_size", dict_size)
 
     def samples() -> Iterator[Sample]:
         source, target = _dicts(dict_size)

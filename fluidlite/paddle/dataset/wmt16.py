@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fluidlite.base.arguments import whole
+from fluidlite.base.arguments import check_int
 from fluidlite.base.errors import LoaderError
 from fluidlite.paddle.dataset import files
 from fluidlite.paddle.dataset.translations import Sample, generated_lines, indexed_words, make_sample, sentence_pair
@@ -42,7 +42,7 @@ def get_dict(lang: str, dict_size: int, reverse: bool = False) -> dict[str, int]
 
 
 def _dict(lang: str, dict_size: int) -> dict[str, int]:
-    column, size = _column(lang), whole("dict_size", dict_size)
+    column, size = _column(lang), check_int("dict_size", dict_size)
     if size < 3:
         raise LoaderError(f"paddle.dataset.wmt16: a dictionary is to have {size} words; expected 3 or more")
     pairs = (sentence_pair(line) for line in _lines("train"))

@@ -13,7 +13,7 @@ from fluidlite.program.program import FORMAT_VERSION, Program
 from fluidlite.program.protobuf.messages import parse
 from fluidlite.program.protobuf.old_attributes import is_neutral, line_of, means_default, role_of
 from fluidlite.program.registry import ops
-from fluidlite.program.renamed_attributes import renamed
+from fluidlite.program.renamed_attributes import current_attributes
 from fluidlite.tensor.var_type import VarType, dtype_of
 
 MAX_BYTES = 16 << 20  # of a ProgramDesc
@@ -234,7 +234,7 @@ def _attributes(definition: OpDef, values: dict[str, Any]) -> dict[str, Any]:
     """Return the attributes that the definition declares; raise SavedModelError for others that are not neutral."""
     clean: dict[str, Any] = {}
     unknown = []
-    for name, value in renamed(definition.type, values).items():
+    for name, value in current_attributes(definition.type, values).items():
         if name in ("op_role", "op_device"):
             continue
         if definition.attr(name) is not None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from math import prod
 
 from fluidlite.base.dtypes import FLOATS
-from fluidlite.codegen.language_primitives import held, primitive
+from fluidlite.codegen.language_primitives import value_type, primitive
 from fluidlite.codegen.language_text import literal
-from fluidlite.expr.reductions import of_nothing
+from fluidlite.expr.reductions import reduction_identity
 from fluidlite.render.loops.elements import Element
 from fluidlite.render.loops.nest import TILE
 from fluidlite.render.loops.rules import STEP_OPS
@@ -39,7 +39,7 @@ class Accumulators:
         self.x, self.name, self.types, self.math = x, f"a{number}", types, math
         self.kind = x.params[0]
         loaded = x.dtype == "bool" and x.args[0].op == "load"
-        self.c_type = types["uint8"] if loaded else held(x.dtype, types)  # as many per vector as loads
+        self.c_type = types["uint8"] if loaded else value_type(x.dtype, types)  # as many per vector as loads
         self.size = schedule.lanes if tile else TILE if partial else 0
         self.tile, self.partial = tile, partial
         self.variable = f"{self.name}[v]" if tile else f"{self.name}[@]" if partial else self.name
@@ -60,9 +60,9 @@ class Accumulators:
     def declarations(self) -> list[tuple[str, bool]]:
         if self.x.op == "arg":
             dtype = self.x.args[0].dtype
-            best, worst = held(dtype, self.types), literal(of_nothing(self.kind, dtype), dtype)
+            best, worst = value_type(dtype, self.types), literal(reduction_identity(self.kind, dtype), dtype)
             return [*self._declare(f"{self.index} {self.name}", "0"), *self._declare(f"{best} {self.name}_best", worst)]
-        begin = literal(of_nothing(self.kind, self.x.dtype), self.x.dtype)
+        begin = literal(reduction_identity(self.kind, self.x.dtype), self.x.dtype)
         declarations = self._declare(f"{self.c_type} {self.name}", begin)
         if self.blocked:
             declarations += self._declare(f"{self.c_type} {self.name}_part", begin)
@@ -110,7 +110,7 @@ class Accumulators:
         """Declare the local memory in which the members of a work-group combine their results."""
         if self.x.op != "arg":
             return [f"$local {self.c_type} {self.name}_all[{members}];"]
-        best = held(self.x.args[0].dtype, self.types)
+        best = value_type(self.x.args[0].dtype, self.types)
         return [f"$local {self.index} {self.name}_all[{members}];", f"$local {best} {self.name}_best_all[{members}];"]
 
     def combined(self, members: int) -> list[str]:

@@ -13,7 +13,7 @@ from math import prod
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from fluidlite.expr.generic_sizes import generic
+from fluidlite.expr.generic_sizes import generic_value
 from fluidlite.expr.number import number, product
 from fluidlite.expr.tensor import Params, Tensor, tensor
 from fluidlite.expr.traced import Traced
@@ -60,7 +60,7 @@ class _Collapse:
             self._relate(x, traced.generic_sizes)
         first_outputs: dict[tuple[int | str, ...], Tensor] = {}
         for x in (x for tensors in traced.outputs.values() for x in tensors):  # one nest may store all outputs
-            sizes_key = tuple([generic(d, traced.generic_sizes) or d.key for d in x.dims])
+            sizes_key = tuple([generic_value(d, traced.generic_sizes) or d.key for d in x.dims])
             for k in range(x.rank - 1):
                 self._join((id(x), k), (id(first_outputs.setdefault(sizes_key, x)), k))
 
@@ -171,7 +171,7 @@ def _padded(x: Tensor) -> Iterator[int]:
 
 def _reshaped(x: Tensor, sizes: dict[str, int]) -> Iterator[Match]:
     """Positions with equal inner products are one position, which is shared by all reshapes of one element count."""
-    dims_lists = [[generic(d, sizes) or 0 for d in each.dims] for each in (*x.args, x)]
+    dims_lists = [[generic_value(d, sizes) or 0 for d in each.dims] for each in (*x.args, x)]
     total = prod(dims_lists[0])
     if not total or total != prod(dims_lists[1]):
         return

@@ -10,9 +10,9 @@ from typing import Any
 from fluidlite.base.dtypes import FLOATS, HALVES, compute_dtype
 from fluidlite.codegen.language_functions import EXP_LIMIT
 from fluidlite.codegen.language_math import math_call
-from fluidlite.codegen.language_primitives import converted, held, primitive
+from fluidlite.codegen.language_primitives import conversion_text, value_type, primitive
 from fluidlite.codegen.language_text import literal
-from fluidlite.codegen.typed import number as typed_number
+from fluidlite.codegen.typed import converted_number as typed_number
 from fluidlite.expr.number import Condition, Number, number
 from fluidlite.render.loops.affine import is_contiguous, stride_of, with_axes
 from fluidlite.render.loops.elements import BufferKey, Element, numbers_in
@@ -303,7 +303,7 @@ class ElementWriter:
         return str(self.types["int16" if dtype in HALVES else dtype])
 
     def _type(self, dtype: str) -> str:
-        return str(self.types["int16"]) if dtype in HALVES else held(dtype, self.types)
+        return str(self.types["int16"]) if dtype in HALVES else value_type(dtype, self.types)
 
     def _constant(self, x: Element) -> str:
         (n,), wide = x.params, compute_dtype(x.dtype)
@@ -342,11 +342,11 @@ class ElementWriter:
                 return f"({self._type(x.dtype)})({self._int32_index(x.args[0].params[0], level)})"
             if dtype_in in HALVES:
                 wide = f"fl_load_{dtype_in}({names[0]})"
-                return wide if x.dtype == "float32" else converted(wide, "float32", x.dtype, self.types)
+                return wide if x.dtype == "float32" else conversion_text(wide, "float32", x.dtype, self.types)
             if x.dtype in HALVES:
-                name = names[0] if dtype_in == "float32" else converted(names[0], dtype_in, "float32", self.types)
+                name = names[0] if dtype_in == "float32" else conversion_text(names[0], dtype_in, "float32", self.types)
                 return f"fl_store_{x.dtype}({name})"
-            return converted(names[0], dtype_in, x.dtype, self.types)
+            return conversion_text(names[0], dtype_in, x.dtype, self.types)
         (op,) = x.params
         if op in ("maximum", "minimum") and dtype_in in FLOATS and _is_number(x.args[1]):  # one comparison keeps a NaN
             return f"{names[0]} {'<' if op == 'maximum' else '>'} {names[1]} ? {names[1]} : {names[0]}"

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from fluidlite.expr.number import Condition, Number, highest, lowest, number, product
-from fluidlite.expr.reductions import of_nothing
+from fluidlite.expr.reductions import reduction_identity
 from fluidlite.expr.tensor import Tensor
 from fluidlite.render.loops.affine import bound_of, divided, is_contiguous, normal, span_of
 from fluidlite.render.loops.element import Axis, Element, numbers_in
@@ -403,5 +403,5 @@ def _is_identity(kind: str, x: Element) -> bool:
     """Whether an element is the identity of a reduction."""
     if x.op != "number" or x.params[0].op != "const":
         return False
-    value, identity = float(x.params[0].value), float(of_nothing(kind, x.dtype))
+    value, identity = float(x.params[0].value), float(reduction_identity(kind, x.dtype))
     return value == identity

@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from fluidlite.expr.number import Number, number
-from fluidlite.expr.tensor import Tensor, ordered
+from fluidlite.expr.tensor import Tensor, topological_order
 from fluidlite.render.loops.affine import with_axes
 from fluidlite.render.loops.elements import Axis, BufferKey, Element, dependencies
 from fluidlite.render.loops.indices import Index
@@ -171,7 +171,7 @@ def _levels(roots: list[Root], stored: Mapping[Tensor, BufferKey]) -> list[int]:
     stored_levels: dict[Tensor, int] = {}
     levels = []
     for root in roots:
-        inputs = {x for x in ordered([root.x]) if x in stored}
+        inputs = {x for x in topological_order([root.x]) if x in stored}
         if root.target[0] == "made":
             inputs.discard(root.x)
         levels.append(max((stored_levels[x] + 1 for x in inputs), default=0))

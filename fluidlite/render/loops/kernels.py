@@ -10,15 +10,15 @@ from weakref import WeakKeyDictionary
 from fluidlite.base.dtypes import HALVES
 from fluidlite.base.errors import KernelNotFoundError, ProgramError
 from fluidlite.codegen.domain import domain_of
-from fluidlite.codegen.lower import unsuitable
+from fluidlite.codegen.lower import operand_refusal
 from fluidlite.expr.calls import leaves, traced_of
 from fluidlite.expr.number import Number, Values, number
 from fluidlite.expr.tensor import Tensor
 from fluidlite.expr.traced import Traced
 from fluidlite.platform.kernel_language import runs_side_by_side
 from fluidlite.program import codegen_registry as generated
-from fluidlite.program.codegen_registry import Generator, generators
-from fluidlite.program.op_call import Call, once
+from fluidlite.program.codegen_registry import CodeGenerator, generators
+from fluidlite.program.op_call import Call, cached_in_call
 from fluidlite.program.opdef import GRAD
 from fluidlite.program.prepared import Prepared
 from fluidlite.render.loops.collapse import collapsed
@@ -54,7 +54,7 @@ class LoopKernels:
     handles them if no cache holds their outputs and the language has nontemporal stores.
     """
 
-    def __init__(self, scalars: Generator) -> None:
+    def __init__(self, scalars: CodeGenerator) -> None:
         self.scalars = scalars
 
     def refuse(self, call: Call, unit: Any) -> str | None:
@@ -63,7 +63,7 @@ class LoopKernels:
             return self.scalars.refuse(call, unit)
         if unit.language is None:
             return "the device has no kernel language"
-        reason = unsuitable(call, unit.info.dtypes)
+        reason = operand_refusal(call, unit.info.dtypes)
         if reason is not None:
             return reason
         try:
@@ -83,9 +83,9 @@ class LoopKernels:
             return prepare(call, context)
         return self.scalars.prepare(call, context)
 
-    def may_lie_on(self, call: Call) -> Mapping[str, str]:
+    def aliasable_slots(self, call: Call) -> Mapping[str, str]:
         """By output slot, the input slot that it may alias."""
-        return aliasable_operands(call) if uses_loops(call) or _exceeds_caches(call) else self.scalars.may_lie_on(call)
+        return aliasable_operands(call) if uses_loops(call) or _exceeds_caches(call) else self.scalars.aliasable_slots(call)
 
 
 def uses_loops(call: Call) -> bool:
@@ -118,7 +118,7 @@ def refusal(call: Call) -> str | None:
         return f"its expression is {depth} primitives deep, of which loops go through {MAX_DEPTH}"
     if not call.known:  # it is decided when the dims are known
         return None
-    if call.op.expression is not None and call.op.expression.operators and not all(dims_fit(call).values()):
+    if call.op.expression is not None and call.op.expression.operators and not all(has_inferred_dims(call).values()):
         return "its expression makes other dims than the operator infers"
     if _aliases(call) and traced_of(call).checks_indices:
         return "it checks indices, and must write over no operand before it knows that they are right"
@@ -137,7 +137,7 @@ def _depth(primitives: Sequence[Tensor]) -> int:
     return max(depths.values())
 
 
-def dims_fit(call: Call) -> dict[str, bool]:
+def has_inferred_dims(call: Call) -> dict[str, bool]:
     """By output slot, whether an expression has the dims that shape inference gave."""
     traced, values = traced_of(call), leaves(call)
     return {
@@ -341,7 +341,7 @@ def prepare(call: Call, context: Any) -> Prepared:
     return prepare_launches(call, context, nest_codes(call, context), bool(_aliases(call)))
 
 
-@once
+@cached_in_call
 def aliasable_operands(call: Call) -> Mapping[str, str]:
     """By output slot, the input slot that it may alias: loops read each element of that before they overwrite it."""
     if not call.op.may_alias or not call.known or traced_of(call).checks_indices:
@@ -370,12 +370,12 @@ def _results(call: Call) -> list[Tensor]:
     return [x for tensors in traced_of(call).outputs.values() for x in tensors]
 
 
-def parts_first(call: Call) -> bool:
+def prefers_decomposition(call: Call) -> bool:
     """Whether an expression is better decomposed into operators: matrix products have kernels of their own."""
     return _computed_by_parts(call) and _parts_first(call)
 
 
-def elementwise(call: Call) -> bool:
+def is_elementwise(call: Call) -> bool:
     """Whether an expression is elementwise: its primitives can be fused with neighbouring operators."""
     return _computed_by_parts(call) and _elementwise(call)
 
@@ -384,7 +384,7 @@ def _computed_by_parts(call: Call) -> bool:
     return not call.op.must_alias and call.op.expression is not None and not call.op.expression.operators
 
 
-@once
+@cached_in_call
 def _parts_first(call: Call) -> bool:
     try:
         every = traced_of(call).every
@@ -394,7 +394,7 @@ def _parts_first(call: Call) -> bool:
     return any(x.op == "steps" or (x.op == "contract" and _is_matmul(x, values)) for x in every)
 
 
-@once
+@cached_in_call
 def _elementwise(call: Call) -> bool:
     try:
         return {x.op for x in traced_of(call).every} <= _ELEMENTWISE
@@ -415,4 +415,4 @@ def _is_matmul(x: Tensor, values: Values) -> bool:
 
 
 generators["language"] = LoopKernels(generators["language"])
-generated.parts_first, generated.elementwise = parts_first, elementwise
+generated.prefers_decomposition, generated.elementwise = prefers_decomposition, is_elementwise

@@ -10,8 +10,8 @@ from typing import Any
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import RegistryError
-from fluidlite.codegen.kernel_source import Buffer, Launch, launching, written as written_kernel
-from fluidlite.codegen.typed import number as typed_number
+from fluidlite.codegen.kernel_source import Buffer, Launch, prepared_launches, kernel_text as written_kernel
+from fluidlite.codegen.typed import converted_number as typed_number
 from fluidlite.expr.calls import leaves
 from fluidlite.expr.number import Number
 from fluidlite.expr.number_table import NumberTable
@@ -145,7 +145,7 @@ def prepare_launches(call: Call, context: Any, codes: Iterable[NestCode], aliase
         return launches_now
 
     is_constant = not tables and not any(launch.draws or STATUS in launch.sources for launch in active)
-    return launching(arguments, is_constant, need, "\n".join(launch.text for launch in active))
+    return prepared_launches(arguments, is_constant, need, "\n".join(launch.text for launch in active))
 
 
 def _launch(

@@ -12,7 +12,7 @@ from math import prod
 
 from fluidlite.base.dtypes import INTS, ITEMSIZE
 from fluidlite.expr.number import Number, number
-from fluidlite.expr.tensor import Tensor, ordered
+from fluidlite.expr.tensor import Tensor, topological_order
 from fluidlite.expr.traced import Traced
 from fluidlite.render.loops.affine import axis_to_split, quotients_in
 from fluidlite.render.loops.collapse import collapsed
@@ -72,7 +72,7 @@ def nests_of(
     tensors = [x for _, _, x in results]
     forced = _lookup_tables(tensors, values) | _shared_indices(tensors, values)
     materialized = forced.union(_materialized(tensors, rounded, values, lockstep))
-    candidates = [x for x in ordered(tensors) if x in materialized]
+    candidates = [x for x in topological_order(tensors) if x in materialized]
     stored = {x: ("made", k) for k, x in enumerate(candidates) if is_sequential(x, values) or x in forced}
     splits: dict[tuple[BufferKey, int], tuple[Number, ...]] = {}
     while True:
@@ -136,7 +136,7 @@ def _is_faster_by_parts(x: Tensor, axis: int, values: Sizes) -> bool:
     widest = x.args[lengths.index(max(lengths))]
     if row > MAX_SHORT_ROW or row - max(lengths) > row // NARROW_BORDER_SHARE:
         return True
-    below, inputs = ordered(x.args), {y for y in ordered([widest]) if y.op == "input"}
+    below, inputs = topological_order(x.args), {y for y in topological_order([widest]) if y.op == "input"}
     return any((y.op == "map" and y.params[0] in SLOW_OPS) or (y.op == "input" and y not in inputs) for y in below)
 
 
@@ -249,7 +249,7 @@ def _assign_items(
         if recomputed:  # in each iteration of an enclosing loop
             missing |= recomputed
             continue
-        max_elements = max(prod(size_of(d, values) for d in x.dims) for x in ordered([root.x]))
+        max_elements = max(prod(size_of(d, values) for d in x.dims) for x in topological_order([root.x]))
         item_count = prod(root.sizes[name] for name in items)
         last_axis = root.axes[-1].name if root.axes else ""
         if last_axis in items:
@@ -296,7 +296,7 @@ def _materialized(results: list[Tensor], rounded: Container[int], values: Sizes,
 
     ``rounded``: the ids of results that are stored in another dtype than they are computed in.
     """
-    order = ordered(results)
+    order = topological_order(results)
     readers: dict[Tensor, list[Tensor]] = {x: [] for x in order}
     for x in order:
         for arg in dict.fromkeys(x.args):
@@ -368,7 +368,7 @@ def _lookup_tables(results: list[Tensor], values: Sizes) -> set[Tensor]:
     """
     steps: dict[Tensor, tuple[int, set[str], bool]] = {}  # steps, slow functions, whether operands are loaded
     tables: set[Tensor] = set()
-    for x in ordered(results):
+    for x in topological_order(results):
         if x.op in ("iota", "number", "input") or (x.args and x.op in TABULAR and all(arg in steps for arg in x.args)):
             inputs = [steps[arg] for arg in dict.fromkeys(x.args)]
             steps[x] = (
@@ -397,12 +397,12 @@ def _is_transposed(x: Tensor) -> bool:
 def _shared_indices(results: list[Tensor], values: Sizes) -> set[Tensor]:
     """Computed or checked indices of scatters to materialize: several work-items read all of them."""
     indices: set[Tensor] = set()
-    for x in ordered(results):
+    for x in topological_order(results):
         if x.op not in SCATTERING or x.op == "put":  # each work-item of a put reads indices of its own
             continue
         index = x.args[2] if x.op == "set_at" else x.args[1]
         is_large = prod(size_of(d, values) for d in index.dims) >= MIN_NEST_ELEMENTS
-        tensors = ordered([index])
+        tensors = topological_order([index])
         is_computed = any(each.op in ("map", "checked") for each in tensors)
         if is_computed and is_large and not any(each.op in REDUCING or is_sequential(each, values) for each in tensors):
             indices.add(index)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fluidlite.expr.formulas import Answers
-from fluidlite.expr.generic_sizes import generic
+from fluidlite.expr.formulas import ConditionList
+from fluidlite.expr.generic_sizes import generic_value
 from fluidlite.expr.number import FUNCTIONS, Condition, Number, Values, apply as number_of, number
 
 
@@ -25,7 +25,7 @@ class Guards:
     """
 
     comparisons: dict[tuple[str, str, str], tuple[Condition, bool]] = field(default_factory=dict)
-    _answers: tuple[int, Answers] | None = None
+    _answers: tuple[int, ConditionList] | None = None
 
     def record(self, function: str, a: Number, b: Number, answer: bool) -> bool:
         """Record the result of a comparison, and return it."""
@@ -38,8 +38,8 @@ class Guards:
         """Whether all comparisons have the same results for other sizes."""
         results = self._answers
         if results is None or results[0] != len(self.comparisons):
-            results = self._answers = len(self.comparisons), Answers(list(self.comparisons.values()))
-        return results[1].first_other(values, lambda k: True) < 0
+            results = self._answers = len(self.comparisons), ConditionList(list(self.comparisons.values()))
+        return results[1].first_mismatch(values, lambda k: True) < 0
 
 
 def _arithmetic_method(function: str, swapped: bool = False) -> Callable[[Size, Any], Any]:
@@ -159,7 +159,7 @@ class GuardedSizes:
     def generic_value(self, n: Number) -> int | None:
         """The value of a number at the generic sizes; None if these do not determine it."""
         if n.key not in self._generic_values:
-            self._generic_values[n.key] = generic(n, self.generic)
+            self._generic_values[n.key] = generic_value(n, self.generic)
         return self._generic_values[n.key]
 
 

@@ -12,9 +12,9 @@ from itertools import pairwise
 from fluidlite.base.dtypes import FLOATS, HALVES
 from fluidlite.codegen.language_primitives import primitive
 from fluidlite.codegen.language_text import literal
-from fluidlite.expr.generic_sizes import parts_of
+from fluidlite.expr.generic_sizes import subexpressions
 from fluidlite.expr.number import Number, number, product
-from fluidlite.expr.reductions import of_nothing
+from fluidlite.expr.reductions import reduction_identity
 from fluidlite.render.loops.accumulators import SUM_BLOCK, Accumulators, stepped
 from fluidlite.render.loops.affine import is_contiguous, with_axes
 from fluidlite.render.loops.element_text import STATUS, ElementWriter, LoopScope, blocks_of
@@ -474,7 +474,7 @@ class NestWriter(ElementWriter):
         """
         begin, end = (self._number(n, len(self.scopes) - 1) for n in axis.bounds)
         is_vectorized = bool(self.schedule.lane or self.schedule.partial) and axis.name not in self.schedule.partial
-        varies = is_vectorized and not any(each.op == "floordiv" for each in parts_of(axis.size))
+        varies = is_vectorized and not any(each.op == "floordiv" for each in subexpressions(axis.size))
         if axis.end is not None or varies or not self.nest.items:
             return begin, end
         size = size_of(axis.size, self.elements.values)
@@ -498,7 +498,7 @@ class NestWriter(ElementWriter):
         self.count += 1
         name, text = f"a{self.count}", self._type(x.dtype)
         outer = next(k for k, scope in enumerate(self.scopes) if axis.name in scope.axes) - 1
-        at, begin = (f"{name}[v]" if tile else name), literal(of_nothing(kind, x.dtype), x.dtype)
+        at, begin = (f"{name}[v]" if tile else name), literal(reduction_identity(kind, x.dtype), x.dtype)
         if tile:
             self.scopes[outer].lines += [
                 f"{text} {name}[{self.schedule.lanes}];",

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from fluidlite.program.program import Program, program_guard
-from fluidlite.testing.fuzz.recipe import Step, append
+from fluidlite.testing.fuzz.recipe import OperatorStep, append
 
 KINDS = ("branch", "while", "array")
 MAX_STEPS = 6
@@ -25,7 +25,7 @@ def label(kind: str, trips: int, number: int) -> str:
     return f"{kind} {trips} #{number}"
 
 
-def append_all(program: Program, steps: Sequence[Step]) -> None:
+def append_all(program: Program, steps: Sequence[OperatorStep]) -> None:
     """Append steps; labelled ones are put into blocks.
 
     Raises FluidError if a definition refuses one.
@@ -38,7 +38,7 @@ def append_all(program: Program, steps: Sequence[Step]) -> None:
                 append(program, step)
 
 
-def _append_block(program: Program, block: str, steps: Sequence[Step]) -> None:
+def _append_block(program: Program, block: str, steps: Sequence[OperatorStep]) -> None:
     from fluidlite import layers
     from fluidlite.layers.branches import ConditionalBlock
     from fluidlite.layers.loops import While
@@ -71,7 +71,7 @@ def _append_block(program: Program, block: str, steps: Sequence[Step]) -> None:
             outer.append_op("read_from_array", {"X": array, "I": last}, {"Out": variable})
 
 
-def enclose(rng: Any, steps: Sequence[Step], state: Sequence[str]) -> list[Step]:
+def enclose(rng: Any, steps: Sequence[OperatorStep], state: Sequence[str]) -> list[OperatorStep]:
     """Label some steps, so that they are put into blocks."""
     labelled = list(steps)
     counts: dict[str, int] = {}
@@ -88,7 +88,7 @@ def enclose(rng: Any, steps: Sequence[Step], state: Sequence[str]) -> list[Step]
     return labelled
 
 
-def _repeatable(step: Step, counts: dict[str, int], state: Sequence[str]) -> bool:
+def _repeatable(step: OperatorStep, counts: dict[str, int], state: Sequence[str]) -> bool:
     """Whether a step can be repeated with the same results: it is the only writer of its outputs, and deterministic."""
     writes = set(step.writes())
     is_only_writer = all(counts[name] == 1 and name not in state for name in writes) and writes.isdisjoint(step.reads())

@@ -13,7 +13,7 @@ from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import FluidError
 from fluidlite.program.program import Program
 from fluidlite.testing.fuzz.error_bounds import NoReference
-from fluidlite.testing.fuzz.recipe import Recipe, Step, append, declare
+from fluidlite.testing.fuzz.recipe import Recipe, OperatorStep, append, declare
 from fluidlite.testing.fuzz.reference import Evaluator, exactly
 from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
 
@@ -70,7 +70,7 @@ class Builder:
         self.dtypes = tuple(dtypes)
         self.program = Program()
         self.concrete = [Program() for _ in batches]
-        self.steps: list[Step] = []
+        self.steps: list[OperatorStep] = []
         self.feeds: list[dict[str, Array]] = [{} for _ in batches]
         self.state: dict[str, Array] = {}
         self.open: set[str] = set()
@@ -182,7 +182,7 @@ class Builder:
             slot: tuple(self.name("v") for _ in range(names)) if isinstance(names, int) else tuple(names)
             for slot, names in (outputs or {"Out": 1}).items()
         }
-        step = Step(type, input_names, output_names, dict(attrs or {}))
+        step = OperatorStep(type, input_names, output_names, dict(attrs or {}))
         try:
             for program in (*self.concrete, self.program):  # before the reference, which may need too much memory
                 append(program, step)
@@ -220,7 +220,7 @@ class Builder:
             while len(block.ops) > len(self.steps):
                 block._remove_op(len(block.ops) - 1)
 
-    def _note(self, step: Step) -> None:
+    def _note(self, step: OperatorStep) -> None:
         """Add a step's values to the results and the pool, if they are well conditioned."""
         batched = any(name in self.open for name in step.reads())
         for name in step.writes():

@@ -10,7 +10,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.testing.fuzz.error_bounds import NoReference, reference_of
-from fluidlite.testing.fuzz.recipe import Recipe, Step
+from fluidlite.testing.fuzz.recipe import Recipe, OperatorStep
 from fluidlite.testing.fuzz.tolerance import Array, wide
 
 STEP = 1e-4
@@ -25,7 +25,7 @@ OTHER_DERIVATIVES = frozenset({"center_loss", "cvm", "data_norm", "spectral_norm
 """Operators whose declared gradient differs from the derivative of their reference."""
 
 
-def _has_tied_extremes(step: Step, attrs: Mapping[str, Any], x: Array) -> bool:
+def _has_tied_extremes(step: OperatorStep, attrs: Mapping[str, Any], x: Array) -> bool:
     """Whether a reduction's extreme occurs twice: each occurrence has the whole derivative, as in Fluid."""
     if step.type not in ("reduce_max", "reduce_min") or not x.size:
         return False
@@ -34,7 +34,7 @@ def _has_tied_extremes(step: Step, attrs: Mapping[str, Any], x: Array) -> bool:
     return bool((x == extremes).sum() > extremes.size)
 
 
-def _has_duplicate_indices(step: Step, inputs: Mapping[str, Sequence[Array]]) -> bool:
+def _has_duplicate_indices(step: OperatorStep, inputs: Mapping[str, Sequence[Array]]) -> bool:
     """Whether unpool writes two elements of a plane to one index: both have its gradient, as in Fluid."""
     if step.type != "unpool":
         return False
@@ -42,7 +42,7 @@ def _has_duplicate_indices(step: Step, inputs: Mapping[str, Sequence[Array]]) ->
     return any(len(np.unique(plane)) < plane.size for images in indices for plane in images)
 
 
-def _is_nondifferentiable(step: Step, inputs: Mapping[str, Sequence[Array]], moved: Container[str]) -> bool:
+def _is_nondifferentiable(step: OperatorStep, inputs: Mapping[str, Sequence[Array]], moved: Container[str]) -> bool:
     """Whether perturbed values enter a slot through which, as declared, no derivative flows, as in Fluid."""
     return any(
         name in moved and slot in step.op.stop_gradient and x.dtype.kind == "f"

@@ -19,7 +19,7 @@ from fluidlite.program.kernel_registry import kernels
 from fluidlite.program.opdef import OpDef
 from fluidlite.testing.fuzz.call import call_reference
 from fluidlite.testing.fuzz.operator_classes import CANCELLING, CENTRED, FUSED, SELECTIONS, SUMS, VIEWS
-from fluidlite.testing.fuzz.recipe import Step
+from fluidlite.testing.fuzz.recipe import OperatorStep
 from fluidlite.testing.fuzz.tolerance import UNIT, Array, Bounded, Term, distance, rounding, running_error, wide
 
 PROBES = 6  # points at which a reference is evaluated
@@ -95,7 +95,7 @@ class ErrorBounds:
 
     def of(
         self,
-        step: Step,
+        step: OperatorStep,
         attrs: Any,
         inputs: dict[str, list[Bounded]],
         exact: dict[str, list[Array]],

@@ -22,7 +22,7 @@ Names = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Step:
+class OperatorStep:
     """One operator.
 
     ``inputs``, ``outputs``: names by slot.
@@ -50,7 +50,7 @@ class Step:
         return canonical(self.op, self.attrs)
 
 
-def on(step: Step, place: str | None) -> Step:
+def on(step: OperatorStep, place: str | None) -> OperatorStep:
     """Return the step with the device annotation of ``device_guard(place)``; None: without one."""
     attrs = {name: value for name, value in step.attrs.items() if name != "op_device"}
     return replace(step, attrs=attrs if place is None else {**attrs, "op_device": place})
@@ -73,7 +73,7 @@ class Recipe:
     ``differences``: whether gradients are also compared with central differences of the references.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[OperatorStep, ...]
     runs: tuple[Mapping[str, Array], ...]
     state: Mapping[str, Array] = field(default_factory=dict)
     fetches: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class Recipe:
     def live(self) -> Recipe:
         """Return the recipe without dead steps, feeds and state: those that no fetch, target or state needs."""
         needed = {*self.fetches, *self.targets, *self.state}
-        steps: list[Step] = []
+        steps: list[OperatorStep] = []
         for step in reversed(self.steps):
             if not needed.isdisjoint(step.writes()):
                 steps.append(step)
@@ -144,7 +144,7 @@ def declare(program: Program, recipe: Recipe) -> None:
         )
 
 
-def append(program: Program, step: Step) -> None:
+def append(program: Program, step: OperatorStep) -> None:
     """Append one operator to the current block; new outputs are declared."""
     block = program.global_block()
     for name in step.writes():

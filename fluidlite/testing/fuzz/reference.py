@@ -12,7 +12,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.testing.fuzz.error_bounds import ErrorBounds, NoReference, float_dtypes, reference_of
-from fluidlite.testing.fuzz.recipe import Recipe, Step
+from fluidlite.testing.fuzz.recipe import Recipe, OperatorStep
 from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
 
 
@@ -27,12 +27,12 @@ class Evaluator:
         self.lods = lods
         self._bounds = ErrorBounds(seed)
 
-    def take(self, step: Step, outputs: Mapping[str, Bounded]) -> None:
+    def take(self, step: OperatorStep, outputs: Mapping[str, Bounded]) -> None:
         for name in step.writes():
             self.values.pop(name, None)
         self.values.update(outputs)
 
-    def outputs(self, step: Step, dtypes: Mapping[str, str]) -> dict[str, Bounded]:
+    def outputs(self, step: OperatorStep, dtypes: Mapping[str, str]) -> dict[str, Bounded]:
         """Compute the outputs of a step, without storing them.
 
         ``dtypes``: declared dtypes by output name; a name that is missing keeps the reference's dtype.

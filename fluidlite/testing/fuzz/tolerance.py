@@ -13,7 +13,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import FLOATS, HALVES, NUMPY, dtype_name
 from fluidlite.base.errors import FluidError
-from fluidlite.codegen.domain import place as placed
+from fluidlite.codegen.domain import aligned_dims as placed
 from fluidlite.codegen.expr import trace
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.codegen.typed import Instr, Typed, typed

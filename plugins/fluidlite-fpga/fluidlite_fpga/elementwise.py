@@ -96,7 +96,7 @@ def vector(call: Any, programs: Programs) -> Run:
 
     def run(context: Any, io: Any) -> None:
         spans = [io.span(slot) for slot in operands]
-        guarded = bool(call.op.must_alias) and context.suspect
+        guarded = bool(call.op.must_alias) and context.may_have_error
         if guarded:  # an earlier kernel may have recorded an error: then the update must not be written
             spans.append(context.status_span())
         context.enqueue("vector", dtype, spans, (*counts, guarded, rank, *flat), scalars, program)

@@ -32,7 +32,11 @@ class DataFeeder:
     """
 
     def __init__(self, feed_list: Sequence[Variable | str], place: PlaceLike, program: Program | None = None) -> None:
-        main = check_instance("program", program, Program, error=FeedError) if program is not None else default_main_program()
+        main = (
+            check_instance("program", program, Program, error=FeedError)
+            if program is not None
+            else default_main_program()
+        )
         block = main.global_block()
         self.place = Place.parse(place)
         self.feed_vars: list[Variable] = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fluidlite.base.arguments import number, check_bool, check_int, exact_int_text
+from fluidlite.base.arguments import check_bool, check_int, exact_int_text, number
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import DtypeError, ProgramError
 

@@ -8,8 +8,8 @@ from fluidlite.base.dtypes import HALVES as HALVES, ITEMSIZE as ITEMSIZE, is_flo
 from fluidlite.base.errors import CollectiveError as CollectiveError, OutOfRangeError as OutOfRangeError
 from fluidlite.base.exports import export as _export
 from fluidlite.base.fork import (
-    first_in_child as first_in_child,
     acquire_at_fork as acquire_at_fork,
+    first_in_child as first_in_child,
     new_lock as new_lock,
     new_rlock as new_rlock,
 )
@@ -27,12 +27,12 @@ from fluidlite.codegen.llvm import c_to_llvm as c_to_llvm
 from fluidlite.distributed.groups import Group as Group, Work as Work, ring_group as ring_group
 from fluidlite.geometry import (
     Convolution as Convolution,
-    Gemm as Gemm,
     CorrelationAxis as CorrelationAxis,
+    Gemm as Gemm,
     PoolAxis as PoolAxis,
     convolutions_of as convolutions_of,
-    gemms_of as gemms_of,
     fused_refusal as fused_refusal,
+    gemms_of as gemms_of,
     pool_axes as pool_axes,
     pool_planes as pool_planes,
     random_windows as random_windows,

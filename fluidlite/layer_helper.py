@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from fluidlite import unique_name
-from fluidlite.base.arguments import as_number, as_truth, as_int
+from fluidlite.base.arguments import as_int, as_number, as_truth
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, OperatorNotFoundError, ProgramError
 from fluidlite.initializer import Initializer

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.arguments import check_list, check_int
+from fluidlite.base.arguments import check_int, check_list
 from fluidlite.base.errors import LoDError, ProgramError, TensorError
 from fluidlite.platform.place import PlaceLike
 from fluidlite.tensor.lod import lod_from_lengths

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.absent import getattr_of
-from fluidlite.base.arguments import exact_ints, check_int
+from fluidlite.base.arguments import check_int, exact_ints
 from fluidlite.base.errors import ProgramError
 
 Array = np.ndarray[Any, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from fluidlite.base.arguments import check_method, finite, check_bool
+from fluidlite.base.arguments import check_bool, check_method, finite
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.initializer import Constant, Initializer, Xavier, global_initializers

@@ -250,7 +250,7 @@ def _call_hooks(name: str, target: Any, record: PluginRecord) -> Stage:
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     kernel_registry.collecting.active = True
-    operator_registry.collecting.found = stage.operators
+    operator_registry.collecting.operators = stage.operators
     try:
         plugin = _resolve(target) if isinstance(target, str) else target
         manager.register(plugin, name)
@@ -268,7 +268,7 @@ def _call_hooks(name: str, target: Any, record: PluginRecord) -> Stage:
                 implementation.function(take)
     finally:
         kernel_registry.collecting.active = False
-        operator_registry.collecting.found = None
+        operator_registry.collecting.operators = None
     _take_declared(stage, name, record)
     return stage
 
@@ -318,7 +318,9 @@ def _current_problems(record: PluginRecord) -> list[str]:
             if place not in CAPABILITIES and not any(matches(place, kind) for kind in kinds)
         ]
         if unknown and not record.built_in:
-            problems.append(f"{kernel.description}: no device is of kind {', '.join(unknown)}; there are {', '.join(kinds)}")
+            problems.append(
+                f"{kernel.description}: no device is of kind {', '.join(unknown)}; there are {', '.join(kinds)}"
+            )
     for library in sorted({kernel.library for kernel in plugin_kernels} - {"plain"}) if not record.built_in else ():
         types = {kernel.op for kernel in kernels if kernel.library == library}
         grads = {op.grad.type for type in types if (op := ops.find(type)) and isinstance(op.grad, GradRule)}

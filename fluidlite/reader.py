@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from fluidlite.base.arguments import check_list, check_int
+from fluidlite.base.arguments import check_int, check_list
 from fluidlite.base.errors import FeedError
 from fluidlite.layer_helper import check_bool, check_function
 from fluidlite.loaders.fluid_loader import DataLoader as DataLoader, PyReader as PyReader
@@ -176,7 +176,10 @@ def xmap_readers(
     FeedError
         A number is below 1. Exceptions of the reader or the mapper are raised in place of the sample.
     """
-    threads, max_pending = check_int("process_num", process_num, FeedError), check_int("buffer_size", buffer_size, FeedError)
+    threads, max_pending = (
+        check_int("process_num", process_num, FeedError),
+        check_int("buffer_size", buffer_size, FeedError),
+    )
     if threads < 1 or max_pending < 1:
         raise FeedError(f"xmap_readers: process_num is {threads} and buffer_size {max_pending}; expected 1 or more")
     check_function("mapper", mapper, error=FeedError)

@@ -14,7 +14,7 @@ import pytest
 from fluidlite.expr.calls import leaves
 from fluidlite.expr.number_table import NumberTable
 from fluidlite.program.op_call import Call
-from fluidlite.render.loops import cost, kept_answers, kernels
+from fluidlite.render.loops import cost, kernels
 from fluidlite.render.loops.launches import decode_texts, encode_texts
 from fluidlite.render.loops.sizes import Guards
 
@@ -46,7 +46,7 @@ def forget_nests() -> None:
 def keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lay out anew what is asked, and keep no answer on disk: a test changes what answers depend on."""
     forget_nests()
-    monkeypatch.setattr(kept_answers, "_sources", lambda: "")
+    monkeypatch.setattr(guarded_cache, "_sources", lambda: "")
 
 
 def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:

@@ -16,7 +16,9 @@ T = TypeVar("T")
 Kinds = type | tuple[type, ...]
 
 
-def check_instance(what: str, value: Any, kind: type[T], expected: str = "", error: type[FluidError] = ProgramError) -> T:
+def check_instance(
+    what: str, value: Any, kind: type[T], expected: str = "", error: type[FluidError] = ProgramError
+) -> T:
     """Return ``value`` if it is an instance of ``kind``, or raise ``error``."""
     if not isinstance(value, kind):
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected {expected or f'a {kind.__name__}'}")
@@ -30,7 +32,9 @@ def check_method(what: str, value: Any, method: str, expected: str, error: type[
     return value
 
 
-def check_list(what: str, value: Any, expected: str, error: type[FluidError] = ProgramError, one: Kinds = ()) -> list[Any]:
+def check_list(
+    what: str, value: Any, expected: str, error: type[FluidError] = ProgramError, one: Kinds = ()
+) -> list[Any]:
     """Return the items of ``value``, or raise ``error`` if it is not iterable or is a text.
 
     ``one``: classes whose instances are accepted in place of a list of one item.

@@ -61,7 +61,7 @@ def kernel_table(one: Bench) -> Table:
 def _cells(result: Result) -> tuple[str, ...]:
     candidate, timing = result.candidate, result.timing
     name = f"{candidate.how} {candidate.name}".strip()
-    decision = "yes" if candidate.taken else f"no: {candidate.reason}"
+    decision = "yes" if candidate.is_selected else f"no: {candidate.reason}"
     if timing is None:
         return name, "", "", "", "", f"failed: {result.error}" if result.error else decision
     rate = f"{timing.nbytes / timing.median / 1e9:.2f}"
@@ -86,7 +86,7 @@ def as_data(one: Bench) -> dict[str, Any]:
             {
                 "how": result.candidate.how,
                 "kernel": result.candidate.name,
-                "taken": result.candidate.taken,
+                "taken": result.candidate.is_selected,
                 "reason": result.candidate.reason,
                 "error": result.error,
                 **({} if result.timing is None else _timing_data(result)),

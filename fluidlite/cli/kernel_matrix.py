@@ -133,7 +133,7 @@ def _plain_sample(op: OpDef) -> list[Sample]:
 
 def _counts(case: Case) -> dict[str, int]:
     if not any(slot.duplicable for slot in case.op.outputs) or reference_of(case.op.type) is None:
-        return dict.fromkeys(case.wanted(), 1)
+        return dict.fromkeys(case.requested_outputs(), 1)
     return Oracle(case).counts()
 
 

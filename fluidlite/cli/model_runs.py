@@ -67,7 +67,7 @@ def set_zero_state(program: Program, scope: Scope, place: Place) -> None:
         holder = scope.find_var(variable.name)
         if not variable.persistable or (holder is not None and holder.get_tensor().initialized):
             continue
-        if variable.spec is not None and variable.spec.known:
+        if variable.spec is not None and variable.spec.is_static:
             scope.var(variable.name).get_tensor().set(np.zeros(variable.spec.dims, NUMPY[variable.dtype]), place)
 
 

@@ -50,7 +50,7 @@ def domain_of(call: Call) -> Domain:
     placed = placed_dims(call, slots)
     dims = broadcast(placed.values())
     if dims is None:
-        call.fail(next(iter(slots)), "dims that broadcast with " + ", ".join(call.shown(slot) for slot in slots))
+        call.fail(next(iter(slots)), "dims that broadcast with " + ", ".join(call.describe(slot) for slot in slots))
     sums = {}
     for slot, span in spans.items():
         shape = dims if EVERYWHERE in span else broadcast([placed[each] for each in span])

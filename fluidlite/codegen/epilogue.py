@@ -73,7 +73,7 @@ def _definition(rule: Epilogue, must_alias: dict[str, str], may_alias: dict[str,
         attrs = {attr.name: call.attrs[attr.name] for attr in product.attrs}
         product_ins = {slot: values for slot, values in ins.items() if product.input(slot) is not None}
         product_out = build(product, product_ins, {rule.out: None}, attrs)
-        rest = {rule.given: product_out, **{s: ins[whole] for s, whole in rule.inputs.items() if whole in ins}}
+        rest = {rule.product_slot: product_out, **{s: ins[whole] for s, whole in rule.inputs.items() if whole in ins}}
         outs = {slot: build.output(whole) for slot, whole in rule.outputs.items() if call.has(whole)}
         build(then, rest, outs, rule.then_attrs(call.attrs))
 
@@ -101,12 +101,12 @@ def _infer_accumulate(call: Call) -> dict[str, Spec]:
 
 ACCUMULATE = OpDef(
     "accumulate",
-    (Slot("X"), Slot("Given")),
+    (Slot("X"), Slot("Product")),
     (Slot("Out"),),
     (Attr("scale", "float", 1.0),),
     infer=_infer_accumulate,
-    scalar=ScalarRule(lambda x, given, *, scale: scale * x + given, ("Out",)),
-    doc="Out = scale X + Given",
+    scalar=ScalarRule(lambda x, product, *, scale: scale * x + product, ("Out",)),
+    doc="Out = scale X + Product",
     origin="made by fusion",
 )
 """The epilogue of a product that accumulates into existing values."""
@@ -117,12 +117,12 @@ def epilogue_mismatch(call: Call) -> str | None:
     rule = call.op.epilogue
     assert rule is not None
     then = then_call(call)
-    if not then.known:
+    if not then.is_static:
         return None
     scalar = then.op.scalar
     reason = scalar.refuse(then) if scalar is not None else None
     if reason is None:
-        dims = then.dims(rule.given)
+        dims = then.dims(rule.product_slot)
         try:
             if {*map(then.dims, then.outs)} != {dims} or domain_of(then).dims != dims:
                 reason = "it works on other elements than those of the product"
@@ -165,15 +165,15 @@ def accumulation(call: Call) -> Union[Accumulation, str]:
         return "it stores several values"
     ((slot, dtype, value),) = code.outputs
     terms = _terms(code, value, then)
-    if terms is None or len(terms) != 2 or rule.given not in terms:
+    if terms is None or len(terms) != 2 or rule.product_slot not in terms:
         return "its epilogue is no sum with one tensor"
-    (other,) = terms.keys() - {rule.given}
-    product_spec = then.spec(rule.given)
+    (other,) = terms.keys() - {rule.product_slot}
+    product_spec = then.spec(rule.product_slot)
     if any([then.dtype(each) != dtype or then.dims(each) != product_spec.dims for each in (slot, other)]):
         return "its epilogue adds a tensor of other dims or another dtype"
-    if not (terms[other] and terms[rule.given]):
+    if not (terms[other] and terms[rule.product_slot]):
         return "its epilogue multiplies by zero"  # an accumulation would omit the term, and NaN in it
-    return Accumulation(rule.inputs[other], rule.outputs[slot], terms[other], terms[rule.given])
+    return Accumulation(rule.inputs[other], rule.outputs[slot], terms[other], terms[rule.product_slot])
 
 
 def _terms(code: Typed, value: int, call: Call) -> dict[str, float] | None:
@@ -206,4 +206,4 @@ def _number(code: Typed, value: int, call: Call) -> float | None:
     return None
 
 
-__all__ = ["ACCUMULATE", "Accumulation", "accumulation", "product_with", "unfit"]
+__all__ = ["ACCUMULATE", "Accumulation", "accumulation", "epilogue_mismatch", "product_with"]

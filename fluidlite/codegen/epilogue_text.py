@@ -60,9 +60,9 @@ def epilogue_refusal(call: Call, columns: int) -> Union[str, None]:
     assert rule is not None
     then = then_call(call)
     reason = epilogue_mismatch(call)
-    if reason is not None or not then.known:
+    if reason is not None or not then.is_static:
         return reason
-    pattern = pattern_of(then, (rule.given,))
+    pattern = pattern_of(then, (rule.product_slot,))
     if columns and pattern.dims[-1] % columns:
         return "its epilogue reads parts of a row"
     return None
@@ -74,12 +74,12 @@ def epilogue_text(call: Call, language: Any) -> EpilogueText:
     assert rule is not None
     then = then_call(call)
     code = typed_of(then)
-    pattern = pattern_of(then, (rule.given,))
+    pattern = pattern_of(then, (rule.product_slot,))
     writer = _EpilogueWriter(code, language, pattern, False)
-    writer.product_slot = rule.given
+    writer.product_slot = rule.product_slot
     last = len(pattern.dims) - 1
     dims = tuple(range(len(pattern.dims)))
-    slots = [slot for slot in code.inputs if slot != rule.given]
+    slots = [slot for slot in code.inputs if slot != rule.product_slot]
     mixed = [slot for slot in slots if any(pattern.flags[slot]) and not all(pattern.flags[slot])]
     long = language.types["int64"]
     row = ""

@@ -41,7 +41,9 @@ class PartCode:
     sources: dict[str, PartSource] = field(default_factory=dict)
 
 
-def merge(parts: Sequence[PartCode], numbers: Sequence[FusedConstant], outputs: Sequence[tuple[str, PartSource]]) -> Typed:
+def merge(
+    parts: Sequence[PartCode], numbers: Sequence[FusedConstant], outputs: Sequence[tuple[str, PartSource]]
+) -> Typed:
     """Return the typed expression of all parts together.
 
     A value is rounded to the dtype in which its operator would store it, so that fused operators compute the same

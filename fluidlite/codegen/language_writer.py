@@ -16,7 +16,7 @@ from fluidlite.base.dtypes import HALVES
 from fluidlite.codegen.broadcast import Pattern, value_flags
 from fluidlite.codegen.language_functions import CODY_WAITE_LIMIT
 from fluidlite.codegen.language_math import SMALL_ARGUMENT_VARIANTS, library, math_call
-from fluidlite.codegen.language_primitives import conversion_text, value_type, primitive
+from fluidlite.codegen.language_primitives import conversion_text, primitive, value_type
 from fluidlite.codegen.language_text import literal
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.codegen.typed import Instr, Typed

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fluidlite.base.arguments import check_list, check_mapping, check_bool
+from fluidlite.base.arguments import check_bool, check_list, check_mapping
 from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.instrumentation import check_finite, set_process_observer
 

@@ -18,13 +18,13 @@ from fluidlite.compiler.kernel_runs import (
     NO_RANDOM,
     prepare_step,
     random_words,
-    with_spec,
     run_kernel,
     set_compute_specs,
     take_arrays,
+    with_spec,
 )
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Pending, Plan, Step
-from fluidlite.compiler.run_errors import _kernel_text, raise_before_state_write, fail, raise_deferred_errors
+from fluidlite.compiler.run_errors import _kernel_text, fail, raise_before_state_write, raise_deferred_errors
 from fluidlite.memory.sharing import lock_contexts
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
@@ -225,7 +225,9 @@ def read_fetches(frame: Frame) -> list[tuple[Any, Spec]]:
     for _, context, tensor, spec in frame.fetched():
         fetched.append((begin_read(tensor, context), tensor.spec or spec))
         read_contexts[context.place] = context
-    raise_deferred_errors(frame, [context for context in frame.contexts.values() if context.may_have_error], wait_for=read_contexts)
+    raise_deferred_errors(
+        frame, [context for context in frame.contexts.values() if context.may_have_error], wait_for=read_contexts
+    )
     return fetched
 
 

@@ -90,7 +90,7 @@ def take_arrays(result: Any, outputs: Sequence[Tensor], context: Context) -> Non
         spec = tensor.spec
         if array is None or spec is None:
             continue
-        if not spec.known and spec.fits(Spec.of(array.shape, spec.dtype)):  # a dynamic output
+        if not spec.is_static and spec.fits(Spec.of(array.shape, spec.dtype)):  # a dynamic output
             spec = tensor.spec = spec.with_(dims=tuple(array.shape))
         if tuple(array.shape) != spec.dims:
             raise DeviceError(f"the kernel returned dims {list(array.shape)}, inference found {list(spec.dims)}")

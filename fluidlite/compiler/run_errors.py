@@ -85,7 +85,9 @@ def _with_step(error: DeviceError, step: Any) -> DeviceError:
     return located_error
 
 
-def raise_deferred_errors(frame: Frame, suspects: list[Context], wait_for: Mapping[Place, Context] | None = None) -> None:
+def raise_deferred_errors(
+    frame: Frame, suspects: list[Context], wait_for: Mapping[Place, Context] | None = None
+) -> None:
     """Wait, and raise the first deferred error of the status words of some contexts."""
     suspects = [context for context in suspects if not context.has_no_deferred_error()]
     words = [(context, context.begin_status()) for context in suspects]

@@ -30,7 +30,7 @@ from fluidlite.program.codegen_registry import generator_capability
 from fluidlite.program.program import Program, default_startup_program
 from fluidlite.program.scope import Scope
 from fluidlite.program.variable import Variable
-from fluidlite.render.loops.kept_answers import cache_info as answers_info
+from fluidlite.render.loops.guarded_cache import cache_info as answers_info
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.transfer import borrow
@@ -299,12 +299,14 @@ class Transformer:
 
     # Calls
 
-    def run(self, computation: Computation, given: Mapping[Variable, Argument], unset: Sequence[str]) -> Sequence[Any]:
+    def run(
+        self, computation: Computation, arguments: Mapping[Variable, Argument], unset: Sequence[str]
+    ) -> Sequence[Any]:
         """Run a computation with checked arguments; called by :meth:`Computation.__call__`."""
         self._check_open()
         if not self._initialised:
             self._first_call()
-        state = {variable: value.array for variable, value in given.items() if variable.persistable}
+        state = {variable: value.array for variable, value in arguments.items() if variable.persistable}
         if not computation.valid:
             names = frozenset(variable.name for variable in state)
             self._initialize(computation, names)
@@ -320,7 +322,7 @@ class Transformer:
         host = get_context(devices.host())
         tensors = {
             variable.name: borrow(value.array, Spec.of(value.array.shape, variable.dtype, value.lod), host)
-            for variable, value in given.items()
+            for variable, value in arguments.items()
             if not variable.persistable
         }
         executor = computation.executor

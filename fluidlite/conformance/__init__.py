@@ -18,8 +18,8 @@ from fluidlite.conformance.samples import (
 if _TYPE_CHECKING:
     from fluidlite.conformance.certificate import (
         Certificate as Certificate,
-        OperatorRow as OperatorRow,
         CheckOutcome as CheckOutcome,
+        OperatorRow as OperatorRow,
     )
     from fluidlite.conformance.certificate_page import page as page
     from fluidlite.conformance.certification import certify as certify

@@ -56,15 +56,15 @@ class Case:
         """All attributes of the operator in canonical form."""
         return canonical(self.op, self.sample.attrs)
 
-    def wanted(self) -> tuple[str, ...]:
+    def requested_outputs(self) -> tuple[str, ...]:
         """The requested output slots."""
         return self.sample.outputs or tuple(slot.name for slot in self.op.outputs)
 
-    def loosest(self, *others: str) -> str:
-        """The floating dtype of lowest precision among inputs and ``others``; float64 if there is none."""
+    def coarsest_dtype(self, *more: str) -> str:
+        """The floating dtype of lowest precision among inputs and ``more``; float64 if there is none."""
         order = ("float64", "float32", "float16", "bfloat16")
         fed = [dtype_name(a.dtype) for arrays in self.inputs().values() for a in arrays]
-        present = [dtype for dtype in (*fed, *others) if dtype in order]
+        present = [dtype for dtype in (*fed, *more) if dtype in order]
         return max(present, key=order.index, default="float64")
 
     def graded_outputs(self) -> tuple[str, ...]:

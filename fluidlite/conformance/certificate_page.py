@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from html import escape
 
-from fluidlite.conformance.certificate import FAILED, KNOWN, PASSED, Certificate, OperatorRow, CheckOutcome
+from fluidlite.conformance.certificate import FAILED, KNOWN, PASSED, Certificate, CheckOutcome, OperatorRow
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --soft: #5d6778; --line: #e3e7ee; --paper: #fff; --card: #f6f8fb;

@@ -10,7 +10,7 @@ import numpy as np
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY
 from fluidlite.base.errors import ProgramError
 from fluidlite.conformance.cases import Array, Case, cases_of
-from fluidlite.conformance.op_harness import MODES, OperatorProgram, build, other_builds, run, feed_output_gradients
+from fluidlite.conformance.op_harness import MODES, OperatorProgram, build, feed_output_gradients, other_builds, run
 from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import reference_of
 from fluidlite.conformance.tolerances import ConformanceError, gradient_tolerance, tolerance
@@ -61,7 +61,7 @@ def _check_values(case: Case, place: Place, modes: Sequence[str]) -> None:
 def _check_outputs(case: Case, oracle: Oracle, program: OperatorProgram, place: Place, mode: str, variant: str) -> None:
     compared = [
         (f"{slot}[{i}]", variable, value)
-        for slot in case.wanted()
+        for slot in case.requested_outputs()
         if slot in oracle.outputs
         for i, (variable, value) in enumerate(zip(program.outputs[slot], oracle.outputs[slot], strict=True))
     ]
@@ -69,7 +69,7 @@ def _check_outputs(case: Case, oracle: Oracle, program: OperatorProgram, place: 
     for (output, variable, expected), result in zip(compared, results, strict=True):
         location = f"{case.id} on {place}, {mode}{variant}: {output}"
         _check_metadata(location, variable, result, expected)
-        rtol = tolerance(place, case.loosest(variable.dtype))
+        rtol = tolerance(place, case.coarsest_dtype(variable.dtype))
         compare(location, result.numpy(), expected, rtol, oracle.cancellation_error)
 
 
@@ -130,7 +130,7 @@ def _with_gradients(
 def _check_graded(
     case: Case, oracle: Oracle, program: OperatorProgram, graded: list[Graded], place: Place, mode: str, variant: str
 ) -> None:
-    rtol, expected = gradient_tolerance(place, case.loosest()), oracle.gradients()
+    rtol, expected = gradient_tolerance(place, case.coarsest_dtype()), oracle.gradients()
     results = run(program, place, [grad for *_, grad in graded], mode)
     for (slot, i, variable, _), result in zip(graded, results, strict=True):
         location = f"{case.id} on {place}, {mode}{variant}: gradient of {slot}[{i}]"

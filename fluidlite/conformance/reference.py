@@ -73,7 +73,7 @@ class Oracle:
         self.outputs = self.evaluate(self.inputs)
         floats = [a for arrays in self.inputs.values() for a in arrays if a.dtype.kind == "f"]
         largest = max((float(np.abs(a[np.isfinite(a)]).max(initial=0.0)) for a in floats), default=0.0)
-        self.cancellation_error = EPSILON[case.loosest()] * largest / 2
+        self.cancellation_error = EPSILON[case.coarsest_dtype()] * largest / 2
         rng = np.random.default_rng(7)
         self.weights = {
             slot: [random_weights(rng, a.shape) for a in self.outputs[slot]]
@@ -85,7 +85,7 @@ class Oracle:
         return call_reference(self._call, self.case.op, inputs, self.attrs, self.case.sample.lod)
 
     def counts(self) -> dict[str, int]:
-        return {slot: len(self.outputs.get(slot, (None,))) for slot in self.case.wanted()}
+        return {slot: len(self.outputs.get(slot, (None,))) for slot in self.case.requested_outputs()}
 
     def gradients(self) -> dict[str, list[Array]]:
         """Gradients of the weighted sum of the outputs, for the sample's ``grads`` slots; the arrays are read-only.

@@ -39,7 +39,9 @@ class _BlockRun:
     """One run of while or conditional_block: its values, and the records for its gradient."""
 
     def __init__(self, frame: Frame, op: Operator, slot: str, steps_slot: str) -> None:
-        raise_before_state_write(frame, None)  # raises deferred errors of earlier operators, so that they do not name a body
+        raise_before_state_write(
+            frame, None
+        )  # raises deferred errors of earlier operators, so that they do not name a body
         self.frame, self.op, self.slot = frame, op, slot
         self.inside: tuple[str, ...] = op.attrs["inside"]
         self.written: tuple[str, ...] = op.attrs["written"]
@@ -103,7 +105,9 @@ def _trip_count(run: _BlockRun, body: BlockBody, index: int, condition: str) -> 
     if trip_count is None or not isinstance(trip_count, TripCount):
         return None
     tensors = {name: run.values[name] for name in trip_count.names if name in run.values}
-    if len(tensors) != len(set(trip_count.names)) or any(tensor._required_spec().size != 1 for tensor in tensors.values()):
+    if len(tensors) != len(set(trip_count.names)) or any(
+        tensor._required_spec().size != 1 for tensor in tensors.values()
+    ):
         return None
     return trip_count.of({name: int(tensor.numpy().reshape(-1)[0]) for name, tensor in tensors.items()})
 
@@ -187,7 +191,7 @@ def _grad(maker: Any, slot: str, steps_slot: str, type: str) -> None:
     reached.update(written)
     positions = [i for i in positions if inside[i] in reached]
     starts = {written[i]: name for i in range(len(written)) if (name := maker.finished("Out", i)) is not None}
-    maker.asked.add(slot)
+    maker.differentiated_slots.add(slot)
     read_only = [i for i in range(len(inside)) if inside[i] not in written]
     inputs = {
         "X": [maker.input(slot, i) for i in read_only],

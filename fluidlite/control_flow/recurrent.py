@@ -79,7 +79,7 @@ def _run(frame: Frame, op: Operator) -> None:
         body.end()
     declared = frame.planned("outputs")
     if not length:
-        if not all(spec.known for spec in declared):
+        if not all(spec.is_static for spec in declared):
             raise ShapeError(f"{op}: there is no step, and the dims of a step's output are not declared")
         outs = [zeros(spec, context) for spec in declared]
     for name, tensor, spec in zip(attrs["step_outputs"], outs, declared, strict=True):
@@ -113,7 +113,7 @@ def _grad(maker: Any) -> None:
     except NoDerivativeError as exc:
         slot = next(slot for slot in named if positions[slot])
         raise NoDerivativeError(str(exc), next(iter(maker.origins(slot).values()))) from None
-    maker.asked.update(named)
+    maker.differentiated_slots.update(named)
     steps = steps_of(op, "step_scopes")
     inputs: dict[str, Any] = {slot: [maker.input(slot, i) for i in range(len(names))] for slot, names in named.items()}
     inputs |= {"steps": steps, "outputs" + GRAD: [maker.finished("outputs", i) for _, i in starts]}

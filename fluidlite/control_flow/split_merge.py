@@ -48,7 +48,9 @@ def _rows_of(op: Operator, mask: Indices, spec: Spec) -> list[tuple[Indices, Lod
 
 def _run_split(frame: Frame, op: Operator) -> None:
     (tensor,) = frame.read("X")
-    for slot, (rows, lod) in zip(("OutTrue", "OutFalse"), _rows_of(op, _mask(frame, op), tensor._required_spec()), strict=True):
+    for slot, (rows, lod) in zip(
+        ("OutTrue", "OutFalse"), _rows_of(op, _mask(frame, op), tensor._required_spec()), strict=True
+    ):
         if frame.output_count(slot):
             frame.write(slot, [gather_rows(frame, op, tensor, rows, lod)])
 

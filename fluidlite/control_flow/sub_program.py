@@ -12,7 +12,7 @@ from fluidlite.base.dtypes import is_float
 from fluidlite.compiler.planning.placement import RANDOM_HINT, own_seed
 from fluidlite.program.backward import gradients
 from fluidlite.program.block import Block
-from fluidlite.program.edit import copy_sub_blocks, copy_into, copy_variable
+from fluidlite.program.edit import copy_into, copy_sub_blocks, copy_variable
 from fluidlite.program.opdef import GRAD
 from fluidlite.program.operator import EMPTY
 from fluidlite.program.program import Program

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fluidlite.base.arguments import check_list, check_mapping, name_of, number, check_int
+from fluidlite.base.arguments import check_int, check_list, check_mapping, name_of, number
 from fluidlite.base.errors import FetchError, ProgramError
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program, default_main_program

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fluidlite.base.arguments import check_mapping, check_bool
+from fluidlite.base.arguments import check_bool, check_mapping
 from fluidlite.base.errors import FetchError, PlaceError, ProgramError
 from fluidlite.base.fork import new_lock
 from fluidlite.base.lru_cache import CacheReport, LRUCache
@@ -32,7 +32,7 @@ from fluidlite.program.reader import fed_by_readers
 from fluidlite.program.scope import Scope, global_scope
 from fluidlite.program.state import share_written_memory
 from fluidlite.program.variable import Variable
-from fluidlite.render.loops.kept_answers import cache_info as answers_info
+from fluidlite.render.loops.guarded_cache import cache_info as answers_info
 from fluidlite.tensor.tensor import Tensor
 
 if TYPE_CHECKING:  # imported by executors that need them: they take a fifth of the import time
@@ -297,7 +297,9 @@ class Executor:
         passes = self._executables is not None and (key is not None or not needs_interpreter())
         with self._lock:
             graph = self._graphs.get(program, names, policy, passes)
-            if passes and share_written_memory(scope, graph.state):  # state aliases: passes assume that variables do not
+            if passes and share_written_memory(
+                scope, graph.state
+            ):  # state aliases: passes assume that variables do not
                 graph, key = self._graphs.get(program, names, policy, False), None
 
         return self._runner.run(graph, feeds, scope, policy, key, fast_path, lambda: check_read(graph, feeds))

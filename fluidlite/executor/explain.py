@@ -91,7 +91,7 @@ def explain(
     plan = plan_graph(graph, run_place, feeds, {}, preferences, assume_state=True)
     if fetch_list is None:
         plan.fetches = []
-    if mode != "compiled" or not plan.known:
+    if mode != "compiled" or not plan.is_static:
         return Report(plan)
 
     def memory() -> MemoryPlan:

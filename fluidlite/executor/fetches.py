@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluidlite.base.arguments import did_you_mean, check_list, name_of
+from fluidlite.base.arguments import check_list, did_you_mean, name_of
 from fluidlite.base.errors import FetchError
 from fluidlite.platform.context import Context
 from fluidlite.program.opdef import GRAD

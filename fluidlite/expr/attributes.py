@@ -43,7 +43,7 @@ def same_dtype(x: Tensor, like: Tensor) -> None:
 def vector(x: Tensor, length: Numeric, what: str) -> None:
     """Require an operand to have one dim of ``length`` elements; ``what`` describes them in the error."""
     if x.rank != 1:
-        size = known(length)
+        size = static_value(length)
         fail(slot(x), f"[{'n' if size is None else size}], {what}")
     need(x.dims[0] == length, slot(x), f"[{{0}}], {what}", numbers=(length,))
 
@@ -52,7 +52,7 @@ def same_sizes(x: Tensor, dims: Sequence[Number], what: str) -> None:
     """Require an operand to have dims; ``what`` describes them in the error."""
     text = f"[{', '.join(f'{{{k}}}' for k in range(len(dims)))}], {what}"
     if x.rank != len(dims):
-        fail(slot(x), text.format(*(-1 if known(d) is None else known(d) for d in dims)))
+        fail(slot(x), text.format(*(-1 if static_value(d) is None else static_value(d) for d in dims)))
     for size, expected in zip(x.dims, dims, strict=True):
         need(size == expected, slot(x), text, numbers=tuple(dims))
 
@@ -65,7 +65,7 @@ def slot(x: Tensor) -> str:
 def axis(name: str, value: int, x: Tensor) -> int:
     """Check an attribute that is an axis of an operand; returns it counted from 0."""
     if not -x.rank <= value < x.rank:
-        fail_attr(name, f"an axis in [{-x.rank}, {x.rank}) of {slot(x)}, which is {shown(x)}")
+        fail_attr(name, f"an axis in [{-x.rank}, {x.rank}) of {slot(x)}, which is {describe(x)}")
     return value % x.rank
 
 
@@ -109,7 +109,7 @@ def need_dims(x: Tensor, dims: Sequence[Number], slot: str, of: str) -> None:
         Parts of the error: "``slot`` is ...; expected ``dims``, the dims of ``of``".
     """
     if x.rank != len(dims):
-        fail(slot, f"{shown_dims(dims)}, the dims of {of}")
+        fail(slot, f"{describe_dims(dims)}, the dims of {of}")
     expected = f"[{', '.join(f'{{{k}}}' for k in range(len(dims)))}], the dims of {of}"
     for size, other in zip(x.dims, dims, strict=True):
         if size.key != other.key:
@@ -123,18 +123,18 @@ def need_dtype(x: Tensor, like: Sequence[Tensor], slot: str) -> None:
         fail_dtype(slot, " or ".join(dict.fromkeys(floats.values())), "cast it with layers.cast")
 
 
-def shown(x: Tensor) -> str:
+def describe(x: Tensor) -> str:
     """The dtype and dims of an operand, as error messages show them."""
-    return f"{x.dtype}{shown_dims(x.dims)}"
+    return f"{x.dtype}{describe_dims(x.dims)}"
 
 
-def shown_dims(dims: Sequence[Number]) -> list[int]:
+def describe_dims(dims: Sequence[Number]) -> list[int]:
     """Dims as error messages show them: -1 where unknown."""
     values = (d.evaluate(current().values) for d in dims)
     return [-1 if d is None else int(d) for d in values]
 
 
-def known(n: Any) -> int | None:
+def static_value(n: Any) -> int | None:
     """The value of a number in the current call; None if unknown. It adds no guard: use it in error messages only."""
     value = n.evaluate(current().values) if hasattr(n, "evaluate") else n
     return None if value is None else int(value)
@@ -148,7 +148,7 @@ def exactly(n: Any) -> int:
     ProgramError
         If it is unknown.
     """
-    value = known(n)
+    value = static_value(n)
     if value is None or not bool(number(n) == value):
         refuse(f"{n} is not known")
     return value

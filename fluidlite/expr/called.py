@@ -55,7 +55,11 @@ def call(
     """
     op, state = ops.get(type), current()
     settings = _check_attrs(op, inputs, attrs or {})
-    inlined = function() if function is not None else inlined_outputs(op, {slot: (x,) for slot, x in inputs.items()}, settings)
+    inlined = (
+        function()
+        if function is not None
+        else inlined_outputs(op, {slot: (x,) for slot, x in inputs.items()}, settings)
+    )
     if state.build is None:
         state.has_inlined_calls = state.has_inlined_calls or not state.inlines_calls
         return inlined

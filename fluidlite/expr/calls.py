@@ -81,7 +81,7 @@ def _call_facts(call: Call) -> _CallFacts:
     for slot in op.tables:
         for i, spec in enumerate(call.ins.get(slot, ())):
             facts.kinds.append((slot, i))
-            values[table_count(slot, i).value] = spec.size if spec.known else None
+            values[table_count(slot, i).value] = spec.size if spec.is_static else None
             values[table_leaf(slot, i).value] = spec.value
     return facts
 
@@ -95,7 +95,7 @@ def value_numbers(call: Call) -> dict[str, tuple[Numbers, ...]]:
     numbers = {}
     for slot in call.op.stated:
         for spec in call.ins.get(slot, ()):
-            if not spec.known:
+            if not spec.is_static:
                 call.fail(slot, "a known number of elements", do="declare its dims")
         if slot in call.ins:
             numbers[slot] = tuple(
@@ -118,7 +118,7 @@ def traced_of(call: Call) -> Traced:
     """
     rule, facts = call.op.expression, _call_facts(call)
     floats, values = facts.floats, facts.values
-    call.found[leaves] = values  # only these, not all facts: caches hold many calls
+    call.cache[leaves] = values  # only these, not all facts: caches hold many calls
     if rule is not None:
         compute = rule.function
     else:
@@ -158,7 +158,7 @@ def _fail(call: Call, requirement: Requirement, values: Mapping[str, Any]) -> No
     expected = requirement.expected
     if requirement.attr or requirement.numbers:
         numbers = [n.evaluate(values) for n in requirement.numbers]
-        operands = {slot: call.shown(slot) for slot in call.ins}
+        operands = {slot: call.describe(slot) for slot in call.ins}
         expected = expected.format(*(-1 if n is None else n for n in numbers), **operands)
     if requirement.attr:
         call.fail_attr(requirement.name, expected)

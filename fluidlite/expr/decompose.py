@@ -14,7 +14,7 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.expr import Expr
 from fluidlite.codegen.typed import evaluate
-from fluidlite.expr.calls import leaves, value_numbers, traced_of
+from fluidlite.expr.calls import leaves, traced_of, value_numbers
 from fluidlite.expr.constants import table_of, tables
 from fluidlite.expr.elementwise import definition, slots
 from fluidlite.expr.lowering import dims_of, lowered
@@ -22,7 +22,7 @@ from fluidlite.expr.number import Number, Numbers, attribute, number
 from fluidlite.expr.primitive_calls import PrimitiveWriter
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
 from fluidlite.expr.segments import table
-from fluidlite.expr.tensor import Tensor, cast, topological_order, symbol
+from fluidlite.expr.tensor import Tensor, cast, symbol, topological_order
 from fluidlite.expr.traced import check_indices
 from fluidlite.expr.tracing import tracing
 from fluidlite.program.decompose import Build, PartValue
@@ -44,7 +44,7 @@ def decompose(call: Call, build: Build) -> str | None:
     """Write the operators that compute a call of an expression; or return the reason why none can."""
     rule = call.op.expression
     assert rule is not None
-    if not call.known:
+    if not call.is_static:
         return "its dims are not known"
     values = leaves(call)
     floats = [name for name in call.attrs if isinstance(values.get(name), float)]
@@ -63,7 +63,9 @@ def decompose(call: Call, build: Build) -> str | None:
             tensors = by_slot[slot] if isinstance(by_slot[slot], (tuple, list)) else (by_slot[slot],)
             outputs += [(slot, i, cast(x, spec.dtype)) for i, (x, spec) in enumerate(zip(tensors, specs, strict=True))]
         simple = lowered([x for _, _, x in outputs])
-        writer = _CallWriter(build, values, not check_indices(topological_order([x for _, _, x in outputs])), tables(simple))
+        writer = _CallWriter(
+            build, values, not check_indices(topological_order([x for _, _, x in outputs])), tables(simple)
+        )
         unknown = next(filter(_is_unknown, topological_order(simple)), None)
         if unknown is not None:
             return f"no operator computes {unknown.op}"
@@ -157,7 +159,9 @@ class _CallWriter(PrimitiveWriter):
                 self._elementwise([each for each, _ in group], dims_of(x), [each for _, each in group])
             self.written.update(group)
 
-    def _group(self, x: Tensor, target: PartValue, pending: Sequence[tuple[Tensor, PartValue]]) -> list[tuple[Tensor, PartValue]]:
+    def _group(
+        self, x: Tensor, target: PartValue, pending: Sequence[tuple[Tensor, PartValue]]
+    ) -> list[tuple[Tensor, PartValue]]:
         """An output, and the pending outputs that one operator computes together with it."""
         if x.op == "call" and 0 not in dims_of(x):
             same_call = [each for each in pending if each[0] is not x and _is_same_call(each[0], x)]
@@ -253,7 +257,9 @@ class _CallWriter(PrimitiveWriter):
 
     # Elementwise parts
 
-    def _elementwise(self, tensors: Sequence[Tensor], dims: Sequence[int], targets: Sequence[PartValue | None]) -> PartValue:
+    def _elementwise(
+        self, tensors: Sequence[Tensor], dims: Sequence[int], targets: Sequence[PartValue | None]
+    ) -> PartValue:
         """Emit an elementwise operator of the tensors, or of their sums along the dims that are 1 in ``dims``."""
         operands = list(dict.fromkeys(leaf for x in tensors for leaf in self._leaves(x)))
         if not operands:  # numbers alone

@@ -9,7 +9,7 @@ from typing import Any, Protocol, overload
 
 from fluidlite.codegen.expr import Expr, are_scalars, node
 from fluidlite.expr.number import Number, Numeric
-from fluidlite.expr.tensor import Operand, Tensor, cast as cast_tensor, function, apply_scalar, tensor
+from fluidlite.expr.tensor import Operand, Tensor, apply_scalar, cast as cast_tensor, function, tensor
 from fluidlite.expr.views import full
 
 

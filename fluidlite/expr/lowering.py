@@ -9,9 +9,9 @@ from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.functions import logical_and, where
 from fluidlite.expr.indexing import add_at, checked, clamped, in_range, take
 from fluidlite.expr.number import Number
-from fluidlite.expr.reductions import reduction_identity, reduce_sum
+from fluidlite.expr.reductions import reduce_sum, reduction_identity
 from fluidlite.expr.step_order import order_table_kind
-from fluidlite.expr.tensor import Tensor, broadcast_to, cast, topological_order, tensor
+from fluidlite.expr.tensor import Tensor, broadcast_to, cast, tensor, topological_order
 from fluidlite.expr.tracing import current
 from fluidlite.expr.views import concat, flip, full, iota, move_axis, pad, reshape, shift, slices, transpose, unsqueeze
 

@@ -35,7 +35,9 @@ class PrimitiveWriter:
         """The value of a number in the call."""
         return n.evaluate(self.values)
 
-    def apply(self, type: str | OpDef, inputs: dict[str, Any], target: PartValue | None, attrs: dict[str, Any]) -> PartValue:
+    def apply(
+        self, type: str | OpDef, inputs: dict[str, Any], target: PartValue | None, attrs: dict[str, Any]
+    ) -> PartValue:
         """Emit an operator with one output."""
         value: PartValue = self.build(type, inputs, {"Out": target}, attrs)
         return value

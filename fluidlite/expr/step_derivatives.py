@@ -23,7 +23,7 @@ from fluidlite.expr.steps import (
     states_before,
     symbol_of,
 )
-from fluidlite.expr.tensor import Tensor, topological_order, refuse, substituted, symbol, tensor
+from fluidlite.expr.tensor import Tensor, refuse, substituted, symbol, tensor, topological_order
 from fluidlite.expr.views import slices
 
 

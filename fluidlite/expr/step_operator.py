@@ -12,7 +12,7 @@ from typing import Any
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.expr.calls import infer, traced_of
 from fluidlite.expr.steps import Step
-from fluidlite.expr.tensor import Tensor, topological_order, substituted
+from fluidlite.expr.tensor import Tensor, substituted, topological_order
 from fluidlite.program.decompose import Build, PartValue
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, OpDef, Slot

@@ -15,7 +15,7 @@ from typing import Any
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.indexing import take
 from fluidlite.expr.number import Number, Numeric, number
-from fluidlite.expr.tensor import Dims, Tensor, topological_order, refuse, same_dims, symbol, tensor
+from fluidlite.expr.tensor import Dims, Tensor, refuse, same_dims, symbol, tensor, topological_order
 from fluidlite.expr.views import concat, full, slice_axis, transpose
 
 Tensors = Sequence[Tensor]

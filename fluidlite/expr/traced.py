@@ -13,7 +13,7 @@ from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, P
 from fluidlite.expr.formulas import ConditionList, Formulas
 from fluidlite.expr.generic_sizes import generic_sizes, subexpressions
 from fluidlite.expr.number import Number, attribute, size
-from fluidlite.expr.tensor import Tensor, topological_order, symbol
+from fluidlite.expr.tensor import Tensor, symbol, topological_order
 from fluidlite.expr.tracing import Guard, Requirement, Tracing, tracing
 
 Operands = Mapping[str, Sequence[tuple[tuple[int, ...], str]]]

@@ -83,7 +83,9 @@ def save_inference_model(
     """
     model_name = inside(model_filename or MODEL_FILE, "model_filename")
     place_of(executor)
-    program = check_instance("main_program", main_program, Program) if main_program is not None else default_main_program()
+    program = (
+        check_instance("main_program", main_program, Program) if main_program is not None else default_main_program()
+    )
     feeds = check_list("feeded_var_names", feeded_var_names, "names", one=str)
     targets = check_list("target_vars", target_vars, "variables", one=Variable)
     if not all(isinstance(name, str) for name in feeds):

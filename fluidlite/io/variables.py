@@ -58,7 +58,9 @@ def selected_variables(
     main_program: Program | None, vars: Iterable[Variable | str] | None, predicate: Predicate | None
 ) -> list[Variable]:
     """Return variables of a program sorted by name, without duplicates: ``vars``, or those that match ``predicate``."""
-    program = check_instance("main_program", main_program, Program) if main_program is not None else default_main_program()
+    program = (
+        check_instance("main_program", main_program, Program) if main_program is not None else default_main_program()
+    )
     if vars is not None:
         requested = check_list("vars", vars, "a list of variables or names")
         variables = [program.global_block().var(v) if isinstance(v, str) else v for v in requested]

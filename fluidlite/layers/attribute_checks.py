@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fluidlite.base.arguments import as_number, as_truth, as_int
+from fluidlite.base.arguments import as_int, as_number, as_truth
 from fluidlite.base.errors import AttributeValueError, ProgramError
 from fluidlite.layer_helper import refuse
 from fluidlite.program.opdef import Attr

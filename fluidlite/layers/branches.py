@@ -149,7 +149,9 @@ def _merge_results(outer: Block, returned: Sequence[Any], blocks: Sequence[Block
     """Create the variables that both branches write."""
     if returned[0] is None and returned[1] is None:
         return None
-    if not same_structure(*returned) or any(leaf is None for leaf in (*flatten_structure(returned[0]), *flatten_structure(returned[1]))):
+    if not same_structure(*returned) or any(
+        leaf is None for leaf in (*flatten_structure(returned[0]), *flatten_structure(returned[1]))
+    ):
         raise ProgramError(
             f"true_fn of cond returned {_structure_text(returned[0])}, false_fn {_structure_text(returned[1])}; "
             "expected the same structure"

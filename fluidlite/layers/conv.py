@@ -10,7 +10,7 @@ from typing import Any
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.initializer import Normal
 from fluidlite.layer_helper import check_ints, refuse
-from fluidlite.layers.declare import AddedBias, BodyArg, Names, Weight, layer_like, also, layer
+from fluidlite.layers.declare import AddedBias, BodyArg, Names, Weight, also, layer, layer_like
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 

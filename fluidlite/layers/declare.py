@@ -30,10 +30,10 @@ __all__ = [
     "Unused",
     "VariableList",
     "Weight",
-    "alike",
     "also",
     "declaration_of",
     "layer",
+    "layer_like",
     "make",
 ]
 

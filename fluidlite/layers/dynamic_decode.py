@@ -86,13 +86,19 @@ def dynamic_decode(
             next_states = pack(next_states, [_keep_ended(old, new, ended) for old, new in pairs])
         buffers = map_leaves(lambda x: _write(helper.main_program, x, step, ended, limit if is_test else None), outputs)
         increment(step)
-        write([*flatten_structure(loop_values), ended, lengths], [*flatten_structure([next_inputs, next_states]), next_ended, next_lengths])
+        write(
+            [*flatten_structure(loop_values), ended, lengths],
+            [*flatten_structure([next_inputs, next_states]), next_ended, next_lengths],
+        )
         holds = layer("logical_not")(reduce_all(ended))
         if limit is not None:
             holds = layer("logical_and")(holds, layer("less_equal")(step, fill_constant([1], "int64", limit)))
         assign(holds, output=condition)
     joined = [_all_steps(buffer, step) for buffer in flatten_structure(buffers)]
-    joined = [x if x.dtype == of.dtype else cast(x, of.dtype) for x, of in zip(joined, flatten_structure(outputs), strict=True)]
+    joined = [
+        x if x.dtype == of.dtype else cast(x, of.dtype)
+        for x, of in zip(joined, flatten_structure(outputs), strict=True)
+    ]
     outputs, final_states = pack(outputs, joined), loop_values[1]
     with suppress(NotImplementedError):
         outputs, final_states = decoder.finalize(outputs, final_states, lengths)

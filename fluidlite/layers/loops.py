@@ -19,7 +19,9 @@ __all__ = ["While", "while_loop"]
 
 def check_condition(argument: str, value: Any) -> Variable:
     variable = check_variable(argument, value)
-    if variable.spec is not None and (variable.dtype != "bool" or (variable.spec.known and variable.spec.size != 1)):
+    if variable.spec is not None and (
+        variable.dtype != "bool" or (variable.spec.is_static and variable.spec.size != 1)
+    ):
         do = "compare two variables of shape [1], such as layers.less_than(i, n)"
         refuse(argument, variable, "a bool of one element", do)
     return variable

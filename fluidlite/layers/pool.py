@@ -10,7 +10,7 @@ from fluidlite.base.arguments import as_int
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.layer_helper import refuse
 from fluidlite.layers.conv import _paddings, check_format, per_dim
-from fluidlite.layers.declare import BodyArg, Names, Returned, layer_like, also, layer
+from fluidlite.layers.declare import BodyArg, Names, Returned, also, layer, layer_like
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Union
 
-from fluidlite.layers.declare import layer_like, also, layer
+from fluidlite.layers.declare import also, layer, layer_like
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 

@@ -22,7 +22,7 @@ def check_array(argument: str, value: Any) -> Variable:
 def check_index(argument: str, value: Any) -> Variable:
     variable = check_variable(argument, value)
     spec = variable.spec
-    if spec is not None and (spec.dtype not in ("int64", "int32") or (spec.known and spec.size != 1)):
+    if spec is not None and (spec.dtype not in ("int64", "int32") or (spec.is_static and spec.size != 1)):
         refuse(argument, variable, "an int64 or int32 of one element", 'layers.fill_constant([1], "int64", 0)')
     return variable
 

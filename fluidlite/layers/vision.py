@@ -9,7 +9,7 @@ from typing import Any
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.layer_helper import check_int, check_variable, refuse
 from fluidlite.layers.conv import four_paddings, per_dim
-from fluidlite.layers.declare import BodyArg, Names, Weight, layer_like, also, layer
+from fluidlite.layers.declare import BodyArg, Names, Weight, also, layer, layer_like
 from fluidlite.layers.tensor import fill_constant
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable

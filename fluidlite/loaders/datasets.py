@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, ClassVar, NoReturn, TypeAlias
 
 from fluidlite.base.absent import why_absent
-from fluidlite.base.arguments import check_list, check_int
+from fluidlite.base.arguments import check_int, check_list
 from fluidlite.base.errors import LoaderError
 from fluidlite.loaders.loader import BatchedLoader, EpochIterator
 from fluidlite.loaders.multi_slot import TextSlot, lines_of, sample_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fluidlite import unique_name
-from fluidlite.base.arguments import as_int, check_list, check_bool
+from fluidlite.base.arguments import as_int, check_bool, check_list
 from fluidlite.base.errors import EOFException, FeedError, LoaderError, ProgramError
 from fluidlite.loaders.batch import Batch
 from fluidlite.loaders.loader import BatchedLoader, EpochIterator

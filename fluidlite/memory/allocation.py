@@ -102,13 +102,13 @@ class Allocation:
 
     __slots__ = (
         "__weakref__",
-        "finalizer",
         "block",
         "context",
+        "exports",
+        "finalizer",
         "memory",
         "nbytes",
         "offset",
-        "exports",
         "owned",
         "sharing",
         "users",
@@ -204,7 +204,9 @@ class Allocation:
                 self.users = set()
                 block = self.block
                 if self.owned and block is not None:
-                    self.finalizer = partial(self.memory.freed_entries.append, (block, self.nbytes, self.users, self.context))
+                    self.finalizer = partial(
+                        self.memory.freed_entries.append, (block, self.nbytes, self.users, self.context)
+                    )
             elif context not in self.users:
                 self.users.difference_update([user for user in self.users if user.closed])
             self.users.add(context)

@@ -150,6 +150,8 @@ class Bump:
             self.used = self.payload = 0
             self.generation += 1
         for holder in self.holders:
-            if isinstance(holder.allocation, BumpAllocation) and holder.allocation.stale:  # not allocations after the reset
+            if (
+                isinstance(holder.allocation, BumpAllocation) and holder.allocation.stale
+            ):  # not allocations after the reset
                 holder.release()
         return invalidated

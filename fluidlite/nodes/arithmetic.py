@@ -7,7 +7,7 @@ from typing import Any
 from fluidlite import graph as ng
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import NodeError
-from fluidlite.graph.value import Value, emit, check_representable
+from fluidlite.graph.value import Value, check_representable, emit
 from fluidlite.nodes.node import Node, is_number
 from fluidlite.nodes.node_program import Kind
 from fluidlite.nodes.operator_node import OperatorNode, binary, operator_node

@@ -274,7 +274,9 @@ class Node:
         if not self._has_grad:
             return
         value = self._at._value
-        if value is not None and (tensor.spec is None or tensor.spec.with_(lod=()) != value._required_spec().with_(lod=())):
+        if value is not None and (
+            tensor.spec is None or tensor.spec.with_(lod=()) != value._required_spec().with_(lod=())
+        ):
             raise NodeError(f"{self}: a gradient {tensor.spec!r} was added; expected that of its value, {value.spec!r}")
         self._add_grad(self._at._on_device(tensor))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Union
 
 from fluidlite import graph as ng
-from fluidlite.graph.value import Value, emit, check_representable
+from fluidlite.graph.value import Value, check_representable, emit
 from fluidlite.nodes.node import Node, is_number
 from fluidlite.nodes.node_program import Kind
 from fluidlite.nodes.operator_node import OperatorNode, binary, operator_node, unary

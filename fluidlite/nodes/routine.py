@@ -11,7 +11,7 @@ from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.instrumentation import is_observed, observers
 from fluidlite.compiler.interpreter import plan_next_stage, run_steps
 from fluidlite.compiler.ir.graph import Graph
-from fluidlite.compiler.kernel_runs import NO_RANDOM, prepare_step, with_spec, take_arrays
+from fluidlite.compiler.kernel_runs import NO_RANDOM, prepare_step, take_arrays, with_spec
 from fluidlite.compiler.planning.plan import Launch, Output, Plan
 from fluidlite.compiler.planning.planner import plan_graph
 from fluidlite.compiler.policy import Policy, policy
@@ -118,9 +118,14 @@ class Routine:
             return None
         launches = []
         for step in self.plan.steps:
-            if not isinstance(step, Launch) or step.choice.place != self.place or step.layout_agnostic or step.writes_state:
+            if (
+                not isinstance(step, Launch)
+                or step.choice.place != self.place
+                or step.layout_agnostic
+                or step.writes_state
+            ):
                 return None
-            if not all(out.spec.known and not out.state for out in step.outs):
+            if not all(out.spec.is_static and not out.state for out in step.outs):
                 return None
             launches.append(_RegisterLaunch(step, [], [], any(out.key in self._views for out in step.outs)))
         return launches
@@ -220,11 +225,15 @@ class Routine:
                 for spec, register, fetched, shares in step.outs:
                     tensor: Any
                     if fetched < -1:
-                        tensor = Tensor.on(devs[-2 - fetched], spec) if shares < 0 else with_spec(operands[shares], spec)
+                        tensor = (
+                            Tensor.on(devs[-2 - fetched], spec) if shares < 0 else with_spec(operands[shares], spec)
+                        )
                         if shares < 0:
                             tensor.allocate(context)
                     elif fetched < 0:
-                        tensor = PlacedTensor.of(spec, context.place) if shares < 0 else with_spec(operands[shares], spec)
+                        tensor = (
+                            PlacedTensor.of(spec, context.place) if shares < 0 else with_spec(operands[shares], spec)
+                        )
                     elif shares >= 0:
                         tensor = Tensor.on(devs[fetched], spec)
                         tensor.share_data_with(with_spec(operands[shares], spec))

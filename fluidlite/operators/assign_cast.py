@@ -55,7 +55,7 @@ def rnn_memory_helper(x: e.Tensor) -> e.Tensor:
 def assign_like(x: e.Tensor, like: e.Tensor) -> e.Tensor:
     """Dims that are unknown in X are taken from Like."""
     if not e.all_agree(x.dims, like.dims):
-        e.fail("X", f"{e.shown_dims(like.dims)}, the dims of Like")
+        e.fail("X", f"{e.describe_dims(like.dims)}, the dims of Like")
     e.same_dtype(x, like)
     return x
 

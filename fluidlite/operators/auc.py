@@ -62,7 +62,7 @@ def _check_operands(
         e.fail("Predict", "[rows, 1] or [rows, 2]: two classes")
     column = (predict.dims[0], e.number(1))
     if not any(e.all_agree(label.dims, dims) for dims in (column[:1], column)):
-        e.fail("Label", f"{e.shown_dims(column)}, 0 or 1 for each row of Predict")
+        e.fail("Label", f"{e.describe_dims(column)}, 0 or 1 for each row of Predict")
     sizes = (steps * buckets, (steps + 1) * buckets + 1) if steps else (buckets,)
     for stat in stats:
         if not any(e.agree(e.product(stat.dims), size) for size in sizes):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluidlite.base.dtypes import FLOATS, INTS
-from fluidlite.operators.inference import Inferred, dims_compatible, all_dims_compatible
+from fluidlite.operators.inference import Inferred, all_dims_compatible, dims_compatible
 from fluidlite.operators.sequence_rows import spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -24,7 +24,9 @@ def _infer(call: Call) -> Inferred:
     rows = scores.dims[0]
     for slot in ("pre_ids", "pre_scores"):
         dims = call.dims(slot)
-        is_column = len(dims) in (1, 2) and dims_compatible(dims[0], rows) and all(dims_compatible(d, 1) for d in dims[1:])
+        is_column = (
+            len(dims) in (1, 2) and dims_compatible(dims[0], rows) and all(dims_compatible(d, 1) for d in dims[1:])
+        )
         call.need(is_column, slot, f"[{rows}, 1], one for each prefix: scores is {list(scores.dims)}")
     if call.spec("pre_scores").dtype != scores.dtype:
         call.fail("pre_scores", f"{scores.dtype}, as scores")

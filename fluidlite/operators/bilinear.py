@@ -40,9 +40,9 @@ def cos_sim(x: e.Tensor, y: e.Tensor) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     if x.rank < 2:
         e.fail("X", "[rows, width], or more dims")
     if not e.same_dims(y.dims[1:], x.dims[1:]):
-        e.fail("Y", f"rows of the dims that those of X have, {e.shown_dims(x.dims[1:])}")
+        e.fail("Y", f"rows of the dims that those of X have, {e.describe_dims(x.dims[1:])}")
     if not (y.dims[0] == 1 or e.same_dims(x.dims[:1], y.dims[:1])):
-        e.fail("Y", f"one row, or as many as X ({e.shown_dims(x.dims)[0]})")
+        e.fail("Y", f"one row, or as many as X ({e.describe_dims(x.dims)[0]})")
     width = e.product(x.dims[1:])
     a, b = e.reshape(x, (x.dims[0], width)), e.reshape(y, (y.dims[0], width))
     norms = [e.sqrt(e.maximum(e.reduce_sum(matrix * matrix, 1, keep=True), _MIN_SQUARED_NORM)) for matrix in (a, b)]
@@ -84,7 +84,7 @@ def dot(x: e.Tensor, y: e.Tensor) -> e.Tensor:
     if x.rank not in (1, 2):
         e.fail("X", "[width] or [rows, width]")
     if not e.same_dims(y.dims, x.dims):
-        e.fail("Y", f"the dims of X, {e.shown_dims(x.dims)}")
+        e.fail("Y", f"the dims of X, {e.describe_dims(x.dims)}")
     return e.reduce_sum(x * y, -1, keep=True)
 
 
@@ -118,11 +118,11 @@ def bilinear_tensor_product(x: e.Tensor, y: e.Tensor, weight: e.Tensor, bias: e.
     for operand in (y, weight, *(() if bias is None else (bias,))):
         e.same_dtype(operand, x)
     if not e.agree(x.dims[0], y.dims[0]):
-        e.fail("Y", f"as many rows as X, {e.known(x.dims[0])}")
+        e.fail("Y", f"as many rows as X, {e.static_value(x.dims[0])}")
     if not e.all_agree(weight.dims[1:], (x.dims[1], y.dims[1])):
-        e.fail("Weight", f"[size, {e.shown_dims(x.dims)[1]}, {e.shown_dims(y.dims)[1]}]: the widths of X and Y")
+        e.fail("Weight", f"[size, {e.describe_dims(x.dims)[1]}, {e.describe_dims(y.dims)[1]}]: the widths of X and Y")
     if bias is not None and not e.all_agree(bias.dims, (1, weight.dims[0])):
-        e.fail("Bias", f"[1, {e.shown_dims(weight.dims)[0]}]")
+        e.fail("Bias", f"[1, {e.describe_dims(weight.dims)[0]}]")
     out = e.contract(e.contract(x, weight, "nj,ijk->nik"), y, "nik,nk->ni")
     return out if bias is None else out + e.reshape(bias, (1, weight.dims[0]))
 
@@ -139,7 +139,7 @@ def _checked_taps(x: e.Tensor, y: e.Tensor) -> e.Number:
         e.fail("Y", "[rows, filter width]")
     (rows, width), taps = x.dims, y.dims[1]
     if not e.agree(rows, y.dims[0]):
-        e.fail("Y", f"as many rows as X, {e.known(rows)}")
+        e.fail("Y", f"as many rows as X, {e.static_value(rows)}")
     e.need(taps % 2 == 1, "Y", "an odd number of columns: the filter has a middle")
     e.need(taps <= width, "Y", "at most the {0} columns of X", numbers=(width,))
     return taps

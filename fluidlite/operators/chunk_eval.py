@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluidlite.base.dtypes import INTS
-from fluidlite.operators.inference import Inferred, dims_compatible, all_dims_compatible, same_dtype
+from fluidlite.operators.inference import Inferred, all_dims_compatible, dims_compatible, same_dtype
 from fluidlite.operators.ragged import need_lengths, need_scalar_rows
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -20,7 +20,9 @@ def _infer(call: Call) -> Inferred:
             padded = spec.rank in (2, 3) and all(dims_compatible(d, 1) for d in spec.dims[2:])
             call.need(padded, slot, "[batch, longest]: padded sequences")
         call.need(
-            all_dims_compatible(inference.dims[:2], label.dims[:2]), "Label", f"{list(inference.dims)}, the dims of Inference"
+            all_dims_compatible(inference.dims[:2], label.dims[:2]),
+            "Label",
+            f"{list(inference.dims)}, the dims of Inference",
         )
         need_lengths(call, "SeqLength", "Inference", inference.dims[0])
     else:

@@ -14,8 +14,8 @@ from fluidlite.geometry.numbers import OptionalInt, number_of, numbers_of
 from fluidlite.operators.inference import (
     Inferred,
     dims_compatible,
-    spec_like,
     normal_axis,
+    spec_like,
 )
 from fluidlite.operators.operands import same_dtypes
 from fluidlite.program.op_call import Call
@@ -121,7 +121,7 @@ def _sections(call: Call, axis: int, extent: int) -> list[int]:
     if -1 in sizes:
         sizes[sizes.index(-1)] = extent - sum(n for n in sizes if n >= 0)
     if not dims_compatible(sum(sizes), extent) or min(sizes) < 0:
-        call.fail_attr("sections", f"sizes that sum to {extent}, dim {axis} of X ({call.shown('X')})")
+        call.fail_attr("sections", f"sizes that sum to {extent}, dim {axis} of X ({call.describe('X')})")
     return sizes
 
 
@@ -140,7 +140,7 @@ def _infer_split(call: Call) -> Inferred:
         sections = _sections(call, axis, extent)
     else:
         if extent >= 0 and extent % num:
-            call.fail_attr("num", f"a divisor of {extent}, dim {axis} of X ({call.shown('X')})")
+            call.fail_attr("num", f"a divisor of {extent}, dim {axis} of X ({call.describe('X')})")
         sections = [extent // num if extent >= 0 else -1] * num
 
     def part(n: int) -> Spec:

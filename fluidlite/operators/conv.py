@@ -55,10 +55,10 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
             check_depthwise_groups(channels, groups, "conv2d")
         check_groups(channels, groups)
         if not e.agree(w.dims[0] % groups, 0):
-            e.fail_attr("groups", f"a divisor of the channels of Output, {e.known(w.dims[0])} (dim 0 of Filter)")
+            e.fail_attr("groups", f"a divisor of the channels of Output, {e.static_value(w.dims[0])} (dim 0 of Filter)")
         if not e.agree(w.dims[1], channels // groups):
-            group_channels = e.known(channels // groups)
-            e.fail("Filter", f"{group_channels} in dim 1: the channels of Input, {e.known(channels)}, a group")
+            group_channels = e.static_value(channels // groups)
+            e.fail("Filter", f"{group_channels} in dim 1: the channels of Input, {e.static_value(channels)}, a group")
         for i, (axis, n) in enumerate(zip(windows.axes, sizes, strict=True)):
             padded = n + (axis.before + axis.after)
             e.need(
@@ -81,7 +81,7 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
         out = with_bias(out, bias, windows.channels_last)
         if residual_data is not None:
             if not e.all_agree(residual_data.dims, y.dims):
-                e.fail("ResidualData", f"{e.shown_dims(y.dims)}, the dims of Output")
+                e.fail("ResidualData", f"{e.describe_dims(y.dims)}, the dims of Output")
             e.same_dtype(residual_data, input_)
             out = out + e.reshape(residual_data, y.dims)
         return with_activations(out, attrs)

@@ -56,13 +56,13 @@ _MAX_CORRELATIONS = 1 << 16
 def check_groups(channels: e.Number, groups: int) -> None:
     """Raise unless the groups divide the channels."""
     if not e.agree(channels % groups, 0):
-        e.fail_attr("groups", f"a divisor of the channels of Input, {e.known(channels)}")
+        e.fail_attr("groups", f"a divisor of the channels of Input, {e.static_value(channels)}")
 
 
 def check_depthwise_groups(channels: e.Number, groups: int, other: str) -> None:
     """Raise unless each channel is a group of its own."""
     if not e.agree(channels, groups):
-        e.fail_attr("groups", f"the channels of Input, {e.known(channels)}", do=f"use {other} for fewer groups")
+        e.fail_attr("groups", f"the channels of Input, {e.static_value(channels)}", do=f"use {other} for fewer groups")
 
 
 def check_stride_product(strides: Sequence[int]) -> None:
@@ -77,7 +77,7 @@ def check_bias(bias: e.Tensor | None, x: e.Tensor, channels: e.Number) -> None:
     """Raise unless Bias, if given, has one number for each channel of Output."""
     if bias is not None:
         if not e.all_agree(bias.dims, (channels,)):
-            e.fail("Bias", f"{e.shown_dims((channels,))}, a number a channel of Output")
+            e.fail("Bias", f"{e.describe_dims((channels,))}, a number a channel of Output")
         e.same_dtype(bias, x)
 
 

@@ -71,7 +71,7 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
             check_depthwise_groups(channels, groups, "conv2d_transpose")
         check_groups(channels, groups)
         if not e.agree(w.dims[0], channels):
-            e.fail("Filter", f"{e.known(channels)} in dim 0, the channels of Input")
+            e.fail("Filter", f"{e.static_value(channels)} in dim 0, the channels of Input")
         check_stride_product(attrs["strides"])
         return _output_windows(counts, windows, attrs["output_size"], attrs["output_padding"])
 

@@ -35,7 +35,7 @@ def shape_of(call: Call) -> tuple[int, ...]:
         call.fail_attr("shape", f"a known number of dims, {MAX_RANK} at most")
     if slot is None and any(d is not None and d < 0 for d in dims):
         call.fail_attr("shape", "dims of 0 or more", do="use fill_constant_batch_size_like for a dim that is unknown")
-    all_known = call.known and None not in dims
+    all_known = call.is_static and None not in dims
     if any(d is not None and (d < -1 or (d == -1 and all_known)) for d in dims):
         call.fail_attr("shape", "dims of 0 or more")
     return tuple(-1 if d is None else d for d in dims)
@@ -129,7 +129,7 @@ def infer_like(call: Call) -> Inferred:
     spec, shape = call.spec("Input"), list(call.attr("shape"))
     input_dim, output_dim = call.attr("input_dim_idx"), call.attr("output_dim_idx")
     if not 0 <= input_dim < spec.rank:
-        call.fail_attr("input_dim_idx", f"a dim of Input, which is {call.shown('Input')}")
+        call.fail_attr("input_dim_idx", f"a dim of Input, which is {call.describe('Input')}")
     if not 0 <= output_dim < len(shape):
         call.fail_attr("output_dim_idx", f"a dim of shape, which has {len(shape)}")
     batch = spec.dims[input_dim]

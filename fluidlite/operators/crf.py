@@ -9,12 +9,12 @@ from __future__ import annotations
 from fluidlite.base.dtypes import FLOATS, INTS
 from fluidlite.operators.inference import (
     Inferred,
-    dims_compatible,
     all_dims_compatible,
+    dims_compatible,
     grad_like,
     grad_outputs,
-    spec_like,
     same_dtype,
+    spec_like,
 )
 from fluidlite.operators.ragged import need_lengths
 from fluidlite.operators.sequence_rows import need_lod, sequence_count

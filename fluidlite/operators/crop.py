@@ -23,7 +23,7 @@ def _numbers_per_dim(call: Call, attr: str) -> Sequence[OptionalInt]:
     if numbers is None:
         return (None,) * rank
     if len(numbers) != rank:
-        call.fail_attr(attr, f"{rank} numbers, one for each dim of X ({call.shown('X')})")
+        call.fail_attr(attr, f"{rank} numbers, one for each dim of X ({call.describe('X')})")
     return numbers
 
 
@@ -72,7 +72,7 @@ def _infer_crop(call: Call) -> Inferred:
     if len(shape) != call.spec("X").rank:
         if call.has("Y"):
             call.fail("Y", f"rank {call.spec('X').rank}, as X")
-        call.fail_attr("shape", f"{call.spec('X').rank} dims, as X ({call.shown('X')}) has")
+        call.fail_attr("shape", f"{call.spec('X').rank} dims, as X ({call.describe('X')}) has")
     requested: Sequence[OptionalInt] = [None if d < 0 else d for d in shape] if call.has("Y") else shape
     return {"Out": Spec.of(_block_dims(call, requested), call.dtype("X"))}
 

@@ -20,7 +20,9 @@ def _axis(x: e.Tensor, dim: int) -> int:
             e.fail(e.slot(x), f"3 elements along dim {axis}")
         return axis
     candidates = [axis for axis, d in enumerate(x.dims) if d == 3]
-    candidates = candidates or [axis for axis, d in enumerate(x.dims) if e.known(d) is None and e.same_dims([d], [3])]
+    candidates = candidates or [
+        axis for axis, d in enumerate(x.dims) if e.static_value(d) is None and e.same_dims([d], [3])
+    ]
     if not candidates:
         e.fail(e.slot(x), "a dim of size 3")
     return candidates[0]
@@ -42,7 +44,7 @@ def cross(x: e.Tensor, y: e.Tensor, *, dim: int) -> e.Tensor:
     """Concatenate the three components."""
     e.same_dtype(y, x)
     if not e.same_dims(y.dims, x.dims):
-        e.fail("Y", f"the dims of X, {e.shown_dims(x.dims)}")
+        e.fail("Y", f"the dims of X, {e.describe_dims(x.dims)}")
     return _product(x, y, _axis(x, dim))
 
 

@@ -15,7 +15,7 @@ def _check(x: e.Tensor, cvm: e.Tensor, use_cvm: bool) -> e.Number:
     e.need(x.dims[1] >= 2, "X", "[rows, features], 2 features or more")
     e.same_dtype(cvm, x)
     if not e.all_agree(cvm.dims, (x.dims[0], e.number(2))):
-        e.fail("CVM", f"{e.shown_dims((x.dims[0], e.number(2)))}: a show and a click for each row of X")
+        e.fail("CVM", f"{e.describe_dims((x.dims[0], e.number(2)))}: a show and a click for each row of X")
     return x.dims[1] if use_cvm else x.dims[1] - 2
 
 
@@ -59,6 +59,6 @@ def cvm_grad(x: e.Tensor, cvm: e.Tensor, dy: e.Tensor, *, use_cvm: bool) -> e.Te
     """Hand-written: Fluid's values for the first two features are no derivatives."""
     dims = (x.dims[0], _check(x, cvm, use_cvm))
     if not e.all_agree(dy.dims, dims):
-        e.fail("Y@GRAD", f"{e.shown_dims(dims)}, the dims of Y")
+        e.fail("Y@GRAD", f"{e.describe_dims(dims)}, the dims of Y")
     gradients = e.reshape(dy, dims)
     return e.concat([cvm, e.slice_axis(gradients, 1, 2, x.dims[1] - 2) if use_cvm else gradients], 1)

@@ -140,7 +140,7 @@ def data_norm_grad(
     _check_operands(x, vectors, slot_dim, enable_scale_and_shift)
     e.same_dtype(dy, x)
     if not e.all_agree(dy.dims, x.dims):
-        e.fail("Y@GRAD", f"{e.shown_dims(x.dims)}, the dims of X")
+        e.fail("Y@GRAD", f"{e.describe_dims(x.dims)}, the dims of X")
     mask, centred = _SlotMask(x, slot_dim), x - means
     dx = mask.masked(dy) * scales * scale_w if enable_scale_and_shift else dy * scales
     dscale, dbias = (e.reduce_sum(mask.masked(part), 0) for part in (dy * centred * scales, dy))

@@ -35,7 +35,7 @@ def dist(x: e.Tensor, y: e.Tensor, *, p: e.Number) -> e.Tensor:
             e.need(d != 0, e.slot(operand), "1 element or more")
     for a, b in zip(reversed(x.dims), reversed(y.dims), strict=False):
         if not (a == 1 or b == 1 or e.same_dims([a], [b])):
-            e.fail("Y", f"dims that broadcast with those of X, {e.shown_dims(x.dims)}, from the last one on")
+            e.fail("Y", f"dims that broadcast with those of X, {e.describe_dims(x.dims)}, from the last one on")
     difference = x - y
     if p == 2:
         out = e.sqrt(e.reduce_sum(difference * difference))

@@ -6,7 +6,7 @@ from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr import cast, uniform, where
-from fluidlite.operators.inference import Inferred, spec_like, one_number
+from fluidlite.operators.inference import Inferred, one_number, spec_like
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot

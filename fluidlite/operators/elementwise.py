@@ -13,7 +13,7 @@ from fluidlite.base.dtypes import ALL_FLOATS, ALL_INTS, INTS
 from fluidlite.expr import floor, floordiv, maximum, minimum, mod, pow_, rem, where
 from fluidlite.expr.derivative_rules import exponent_slope, power_slope
 from fluidlite.operators.assign_cast import copy_back
-from fluidlite.operators.inference import Inferred, spec_like, number_fits, one_number
+from fluidlite.operators.inference import Inferred, number_fits, one_number, spec_like
 from fluidlite.operators.scalar_op import SUM_MEMORY, Elementwise, binary, scalar_op, unary
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot

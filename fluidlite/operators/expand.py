@@ -22,7 +22,7 @@ def _infer_expand(call: Call) -> Inferred:
     if times is None:
         times = (None,) * x.rank
     if len(times) != x.rank:
-        call.fail_attr("expand_times", f"{x.rank} numbers, one for each dim of X ({call.shown('X')})")
+        call.fail_attr("expand_times", f"{x.rank} numbers, one for each dim of X ({call.describe('X')})")
     if any(n is not None and n < 1 for n in times):
         call.fail_attr("expand_times", "numbers of 1 or more")
     hints = call.attr("expand_times") if len(call.attr("expand_times")) == x.rank else (-1,) * x.rank
@@ -50,7 +50,7 @@ def _sum_repetitions(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
     split_dims: list[e.Number] = []
     axes = []
     if dout.rank != x.rank:
-        e.fail("Out@GRAD", f"rank {x.rank}, as X ({e.shown(x)})")
+        e.fail("Out@GRAD", f"rank {x.rank}, as X ({e.describe(x)})")
     for axis, (size, target) in enumerate(zip(x.dims, dout.dims, strict=True)):
         if not bool(size == target):
             multiple = f"a multiple of {{0}} elements in dim {axis}, as X has"
@@ -94,10 +94,10 @@ gradient(expand, metadata=("X",), doc=_GRAD_DOC)(_sum_repetitions)
 
 def _infer_expand_as(call: Call) -> Inferred:
     x, target = call.spec("X"), call.dims("target_tensor")
-    call.need(len(target) == x.rank, "target_tensor", f"rank {x.rank}, as X ({call.shown('X')})")
+    call.need(len(target) == x.rank, "target_tensor", f"rank {x.rank}, as X ({call.describe('X')})")
     for i, (d, n) in enumerate(zip(x.dims, target, strict=True)):
         if d >= 0 and n >= 0 and (n % d if d else n):
-            call.fail("target_tensor", f"a multiple of {d} in dim {i}, for X is {call.shown('X')}")
+            call.fail("target_tensor", f"a multiple of {d} in dim {i}, for X is {call.describe('X')}")
     return {"Out": spec_like(x, target) if target[:1] == x.dims[:1] else Spec.of(target, x.dtype)}
 
 

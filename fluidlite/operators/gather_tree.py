@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluidlite.base.dtypes import INTS
-from fluidlite.operators.inference import Inferred, all_dims_compatible, spec_like, merged_dims, same_dtype
+from fluidlite.operators.inference import Inferred, all_dims_compatible, merged_dims, same_dtype, spec_like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Slot
 from fluidlite.program.operator_options import Inference

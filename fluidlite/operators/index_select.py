@@ -44,7 +44,7 @@ def index_sample(x: e.Tensor, index: e.Tensor) -> e.Tensor:
     if x.rank != 2:
         e.fail("X", "[rows, columns]")
     if index.rank != 2 or not e.agree(index.dims[0], x.dims[0]):
-        e.fail("Index", f"[{e.shown_dims(x.dims)[0]}, samples]: a row for each of X")
+        e.fail("Index", f"[{e.describe_dims(x.dims)[0]}, samples]: a row for each of X")
     return e.pick(x, e.reshape(index, (x.dims[0], index.dims[1])), 1)
 
 

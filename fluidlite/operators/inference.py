@@ -8,7 +8,13 @@ from math import isfinite, prod
 from fluidlite.base.dtypes import integer_limits, is_float
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Infer, Slot
-from fluidlite.tensor.tensor_spec import Dims, Spec, dims_compatible as dims_compatible, all_dims_compatible as all_dims_compatible, specs_of
+from fluidlite.tensor.tensor_spec import (
+    Dims,
+    Spec,
+    all_dims_compatible as all_dims_compatible,
+    dims_compatible as dims_compatible,
+    specs_of,
+)
 
 Inferred = Mapping[str, "Spec | Sequence[Spec]"]
 
@@ -51,7 +57,7 @@ def one_number(call: Call, slot: str, like: str | None = None) -> None:
 def normal_axis(call: Call, name: str, value: int, rank: int, slot: str = "X") -> int:
     """Return an axis as 0..rank-1, or raise AttributeValueError."""
     if not -rank <= value < rank:
-        call.fail_attr(name, f"an axis in [{-rank}, {rank}) of {slot}, which is {call.shown(slot)}")
+        call.fail_attr(name, f"an axis in [{-rank}, {rank}) of {slot}, which is {call.describe(slot)}")
     return value + rank if value < 0 else value
 
 

@@ -29,7 +29,7 @@ def bmm(x: e.Tensor, y: e.Tensor) -> e.Tensor:
         e.fail("Y", "[batch, width, columns]")
     e.same_dtype(y, x)
     if not (e.agree(x.dims[0], y.dims[0]) and e.agree(x.dims[2], y.dims[1])):
-        batch, _, width = e.shown_dims(x.dims)
+        batch, _, width = e.describe_dims(x.dims)
         e.fail("Y", f"[{batch}, {width}, columns]: the batch and the width of X")
     return e.contract(x, y, "bij,bjk->bik")
 
@@ -63,10 +63,10 @@ def addmm(input_: e.Tensor, x: e.Tensor, y: e.Tensor, *, Alpha: e.Number, Beta: 
             e.fail(e.slot(operand), "a matrix")
         e.same_dtype(operand, input_)
     if not e.agree(x.dims[1], y.dims[0]):
-        e.fail("Y", f"{e.known(x.dims[1])} rows, the width of X")
+        e.fail("Y", f"{e.static_value(x.dims[1])} rows, the width of X")
     product = e.matmul(x, y)
     if not all(bool(a == 1) or e.agree(a, b) for a, b in zip(input_.dims, product.dims, strict=True)):
-        e.fail("Input", f"{e.shown_dims(product.dims)}, or 1 instead of either")
+        e.fail("Input", f"{e.describe_dims(product.dims)}, or 1 instead of either")
     if Alpha != 1:
         product = product * Alpha
     return product + (input_ if Beta == 1 else input_ * Beta)
@@ -123,7 +123,7 @@ def fsp(x: e.Tensor, y: e.Tensor) -> e.Tensor:
             e.fail(e.slot(operand), "[images, channels, height, width]")
     images, _, height, width = x.dims
     if not (e.agree(images, y.dims[0]) and e.all_agree(x.dims[2:], y.dims[2:])):
-        n, _, h, w = e.shown_dims(x.dims)
+        n, _, h, w = e.describe_dims(x.dims)
         e.fail("Y", f"images of X's size, [{n}, channels, {h}, {w}]")
     e.need(height * width > 0, "X", "images with a pixel or more")
     return e.contract(x, y, "nihw,njhw->nij") / (height * width)

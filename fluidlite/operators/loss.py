@@ -40,14 +40,14 @@ def check_label(scores: e.Tensor, label: e.Tensor, soft: bool, axis: int = -1, s
     if soft:
         e.same_dtype(label, scores)
         if not e.all_agree(label.dims, dims):
-            e.fail("Label", f"{e.shown_dims(dims)}, as {e.slot(scores)}, since soft_label is True")
+            e.fail("Label", f"{e.describe_dims(dims)}, as {e.slot(scores)}, since soft_label is True")
         return at, rows
     if label.dtype not in INTS:
         e.fail_dtype("Label", ", ".join(INTS), "use soft_label=True for labels that are probabilities")
     if short and e.all_agree(label.dims, dims[:-1]):
         return at, dims[:-1]
     if not e.all_agree(label.dims, rows):
-        e.fail("Label", f"{e.shown_dims(rows)}, a class for each row of {e.slot(scores)}")
+        e.fail("Label", f"{e.describe_dims(rows)}, a class for each row of {e.slot(scores)}")
     return at, rows
 
 

@@ -138,10 +138,10 @@ def center_loss(
         e.same_dtype(operand, x)
     rows, width = x.dims
     if not e.all_agree(centers.dims, (e.number(cluster_num), width)):
-        shape = e.shown_dims((e.number(cluster_num), width))
+        shape = e.describe_dims((e.number(cluster_num), width))
         e.fail("Centers", f"{shape}, cluster_num rows as wide as X")
     if not any(e.all_agree(label.dims, dims) for dims in ((rows,), (rows, e.number(1)))):
-        e.fail("Label", f"{e.shown_dims((rows, e.number(1)))}, a class for each row of X")
+        e.fail("Label", f"{e.describe_dims((rows, e.number(1)))}, a class for each row of X")
     if not e.all_agree(center_update_rate.dims, (e.number(1),)):
         e.fail("CenterUpdateRate", "[1]")
     index = e.checked(e.reshape(label, (rows,)), centers.dims[0])

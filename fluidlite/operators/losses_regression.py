@@ -78,7 +78,7 @@ def smooth_l1_loss(
         if operand is not None:
             e.same_dtype(operand, x)
             if not e.same_dims(operand.dims, x.dims):
-                e.fail(slot, f"{e.shown_dims(x.dims)}, the dims of X")
+                e.fail(slot, f"{e.describe_dims(x.dims)}, the dims of X")
     for slot, other in (_WEIGHTS, _WEIGHTS[::-1]):
         if weights[slot] is None and weights[other] is not None:
             e.fail(slot, f"a tensor as {other} is: there are both or none")
@@ -138,7 +138,7 @@ def kldiv_loss(x: e.Tensor, target: e.Tensor, *, reduction: str) -> e.Tensor:
     if not x.rank:
         e.fail("X", "[rows, ...], rank 1 or more")
     if not e.same_dims(target.dims, x.dims):
-        e.fail("Target", f"{e.shown_dims(x.dims)}, the dims of X")
+        e.fail("Target", f"{e.describe_dims(x.dims)}, the dims of X")
     is_positive = target > 0
     loss = e.where(is_positive, target * (e.log(e.where(is_positive, target, 1)) - x), 0)
     return loss if reduction == "none" else e.reshape(e.reduce_sum(loss) / _divisor(x, reduction), (1,))

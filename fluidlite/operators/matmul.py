@@ -48,8 +48,8 @@ def mul(x: e.Tensor, y: e.Tensor, *, x_num_col_dims: int, y_num_col_dims: int) -
     e.same_dtype(y, x)
     width = e.product(x.dims[rows:])
     if not e.agree(width, e.product(y.dims[:inner])):
-        expected = f"{e.known(width)} rows when its first {inner} dims are flattened"
-        e.fail("Y", f"{expected}, the width of X ({e.shown_dims(x.dims)})")
+        expected = f"{e.static_value(width)} rows when its first {inner} dims are flattened"
+        e.fail("Y", f"{expected}, the width of X ({e.describe_dims(x.dims)})")
     a = e.reshape(x, (e.product(x.dims[:rows]), width))
     b = e.reshape(y, (e.product(y.dims[:inner]), e.product(y.dims[inner:])))
     return e.reshape(e.contract(a, b, "ik,kj->ij"), (*x.dims[:rows], *y.dims[inner:]))
@@ -93,10 +93,10 @@ def matmul(x: e.Tensor, y: e.Tensor, *, transpose_X: bool, transpose_Y: bool, al
     b = e.unsqueeze(y, 1) if y.rank == 1 else y
     inner = a.dims[-2 if transpose_X else -1]
     if not e.agree(inner, b.dims[-1 if transpose_Y else -2]):
-        operand_form = f"{e.shown(x)}; transpose_X={transpose_X}, transpose_Y={transpose_Y}"
-        e.fail("Y", f"{e.known(inner)} where it is multiplied with X ({operand_form})")
+        operand_form = f"{e.describe(x)}; transpose_X={transpose_X}, transpose_Y={transpose_Y}"
+        e.fail("Y", f"{e.static_value(inner)} where it is multiplied with X ({operand_form})")
     if a.rank > 2 and b.rank > 2 and not e.all_agree(a.dims[:-2], b.dims[:-2]):
-        e.fail("Y", f"the leading dims of X, {e.shown_dims(a.dims[:-2])}, or none", "expand one of the two")
+        e.fail("Y", f"the leading dims of X, {e.describe_dims(a.dims[:-2])}, or none", "expand one of the two")
     lead = [chr(ord("a") + axis) for axis in range(max(a.rank, b.rank) - 2)]
     letters = "".join(lead)
     first = (letters if a.rank > 2 else "") + ("KI" if transpose_X else "IK")

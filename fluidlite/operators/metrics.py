@@ -32,12 +32,12 @@ def accuracy(out: e.Tensor, indices: e.Tensor, label: e.Tensor) -> tuple[e.Tenso
     if indices.rank != 2:
         e.fail("Indices", "[rows, k], as top_k makes them")
     if not e.all_agree(out.dims, indices.dims):
-        e.fail("Out", f"{e.shown_dims(indices.dims)}, as Indices")
+        e.fail("Out", f"{e.describe_dims(indices.dims)}, as Indices")
     if label.rank != 2 or not e.agree(label.dims[1], 1):
         e.fail("Label", "[rows, 1]")
     column = (indices.dims[0], e.number(1))
     if not e.agree(label.dims[0], column[0]):
-        e.fail("Label", f"{e.shown_dims(column)}, a class for each row of Indices")
+        e.fail("Label", f"{e.describe_dims(column)}, a class for each row of Indices")
     hit = e.reduce_any(indices == e.reshape(label, column), 1)
     correct = e.reshape(e.reduce_sum(e.cast(hit, "int32")), (1,))
     share = e.cast(correct, "float32") / e.highest(indices.dims[0], 1)
@@ -84,7 +84,7 @@ def mean_iou(
     """A wrong element counts for both its predicted class and its true class."""
     e.same_dtype(labels, predictions)
     if not e.all_agree(predictions.dims, labels.dims):
-        e.fail("Labels", f"{e.shown_dims(predictions.dims)}, the dims of Predictions")
+        e.fail("Labels", f"{e.describe_dims(predictions.dims)}, the dims of Predictions")
     for slot, earlier, size in (
         ("InWrongs", in_wrongs, num_classes),
         ("InCorrects", in_corrects, num_classes),
@@ -151,7 +151,7 @@ def precision_recall(
         e.fail("MaxProbs", "[rows, 1], as top_k with k=1 makes")
     for operand in (indices, labels, weights):
         if operand is not None and not e.all_agree(operand.dims, max_probs.dims):
-            e.fail(e.slot(operand), f"{e.shown_dims(max_probs.dims)}, the dims of MaxProbs")
+            e.fail(e.slot(operand), f"{e.describe_dims(max_probs.dims)}, the dims of MaxProbs")
     for operand in (weights, states_info):
         if operand is not None:
             e.same_dtype(operand, max_probs)

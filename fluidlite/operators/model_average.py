@@ -6,7 +6,7 @@ from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr import cast, logical_and, minimum, mod, where
-from fluidlite.operators.inference import Inferred, all_dims_compatible, spec_like, same_dtype
+from fluidlite.operators.inference import Inferred, all_dims_compatible, same_dtype, spec_like
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr

@@ -39,7 +39,7 @@ def multiplex(ids: e.Tensor, x: Sequence[e.Tensor]) -> e.Tensor:
         if not e.all_agree(first.dims, operand.dims):
             e.fail("X", "tensors of equal dims")
     if not e.agree(ids.dims[0], first.dims[0]):
-        e.fail("Ids", f"{e.shown_dims(first.dims)[0]} rows, as X")
+        e.fail("Ids", f"{e.describe_dims(first.dims)[0]} rows, as X")
     column, out = _column(ids, len(x), first.rank), first
     for k, operand in enumerate(x[1:], 1):
         out = e.where(column != k, out, operand)

@@ -30,7 +30,9 @@ def _infer_sample(call: Call) -> Inferred:
     if custom:
         classes = call.attr("num_total_classes")
         dims = call.dims("Probs")
-        call.need(len(dims) == 1 and dims_compatible(dims[0], classes), "Probs", f"[{classes}], a probability for each class")
+        call.need(
+            len(dims) == 1 and dims_compatible(dims[0], classes), "Probs", f"[{classes}], a probability for each class"
+        )
     return {"Out": Spec.of((call.dims("Like")[0], call.attr("num")), "int64")}
 
 

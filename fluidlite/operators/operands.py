@@ -11,7 +11,7 @@ def column(x: e.Tensor, count: e.Numeric, description: str) -> e.Tensor:
     """Require an operand of [count, 1] or [count], which ``description`` describes. Return it as [count]."""
     expected = f"[{{0}}, 1], {description}"
     if x.rank not in (1, 2):
-        known_count = e.known(count)
+        known_count = e.static_value(count)
         e.fail(e.slot(x), expected.format("n" if known_count is None else known_count))
     for size, expected_size in zip(x.dims, (count, 1), strict=False):
         e.need(size == expected_size, e.slot(x), expected, numbers=(e.number(count),))

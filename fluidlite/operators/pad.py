@@ -10,7 +10,7 @@ from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_gradient
 from fluidlite.geometry.numbers import numbers_of
-from fluidlite.operators.inference import Inferred, grad_like, spec_like, number_fits
+from fluidlite.operators.inference import Inferred, grad_like, number_fits, spec_like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Infer, Slot, as_tensor
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -49,7 +49,7 @@ def _padded(x: e.Tensor, low: Sequence[Size], high: Sequence[Size], value: float
 def pad(x: e.Tensor, *, paddings: tuple[int, ...], pad_value: float) -> e.Tensor:
     """Pad each dim by two numbers."""
     if len(paddings) != 2 * x.rank:
-        e.fail_attr("paddings", f"{2 * x.rank} numbers, two for each dim of X ({e.shown(x)})")
+        e.fail_attr("paddings", f"{2 * x.rank} numbers, two for each dim of X ({e.describe(x)})")
     return _padded(x, paddings[::2], paddings[1::2], pad_value)
 
 
@@ -71,7 +71,7 @@ def pad(x: e.Tensor, *, paddings: tuple[int, ...], pad_value: float) -> e.Tensor
 def pad_constant_like(x: e.Tensor, y: e.Tensor, *, pad_value: float) -> e.Tensor:
     """Pad Y at the end of each dim to the dims of X."""
     if x.rank != y.rank:
-        e.fail("Y", f"rank {x.rank}, as X ({e.shown(x)})")
+        e.fail("Y", f"rank {x.rank}, as X ({e.describe(x)})")
     for i, (n, d) in enumerate(zip(x.dims, y.dims, strict=True)):
         e.need(d <= n, "Y", f"{{0}} elements or fewer in dim {i}, as X ({{X}}) has", numbers=(n,))
     return _padded(y, [0] * y.rank, [n - d for n, d in zip(x.dims, y.dims, strict=True)], pad_value)
@@ -81,7 +81,7 @@ def pad_constant_like(x: e.Tensor, y: e.Tensor, *, pad_value: float) -> e.Tensor
 def pad_constant_like_grad(y: e.Tensor, dout: e.Tensor) -> e.Tensor:
     """Hand-written: the derived gradient reads X for its dims."""
     if dout.rank != y.rank:
-        e.fail("Out@GRAD", f"rank {y.rank}, as Y ({e.shown(y)})")
+        e.fail("Out@GRAD", f"rank {y.rank}, as Y ({e.describe(y)})")
     for i, (n, d) in enumerate(zip(dout.dims, y.dims, strict=True)):
         e.need(d <= n, "Out@GRAD", f"{{0}} elements or more in dim {i}, as Y has", numbers=(d,))
     return e.slices(dout, [0] * y.rank, y.dims)

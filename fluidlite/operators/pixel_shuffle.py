@@ -123,7 +123,7 @@ def _infer_shift(slot: str, target: str) -> Callable[[Call], Inferred]:
         dims, steps = call.dims(slot), call.attr("seg_num")
         call.need(len(dims) == 4, slot, _IMAGES)
         if dims[0] >= 0 and dims[0] % steps:
-            expected = f"a number with which {steps} divides {dims[0]}, the images of {slot} ({call.shown(slot)})"
+            expected = f"a number with which {steps} divides {dims[0]}, the images of {slot} ({call.describe(slot)})"
             call.fail_attr("seg_num", expected)
         if not 0 < call.attr("shift_ratio") < 0.5:
             call.fail_attr("shift_ratio", "a number between 0 and 0.5")

@@ -8,7 +8,7 @@ from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr import where
-from fluidlite.operators.inference import Inferred, dims_compatible, spec_like, same_dtype, size
+from fluidlite.operators.inference import Inferred, dims_compatible, same_dtype, size, spec_like
 from fluidlite.operators.scalar_op import SUM_MEMORY, Elementwise, scalar_op
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr
@@ -24,11 +24,11 @@ def _infer(call: Call) -> Inferred:
     if mode == "channel":
         call.need(len(x) >= 2, "X", "[rows, channels, ...], since mode is 'channel'")
         if not dims_compatible(size(alpha), x[1]):
-            call.fail("Alpha", f"{x[1]} elements, one for each channel of X ({call.shown('X')})")
+            call.fail("Alpha", f"{x[1]} elements, one for each channel of X ({call.describe('X')})")
     if mode == "element":
         call.need(len(x) >= 1, "X", "rank 1 or more, since mode is 'element'")
         if not (dims_compatible(size(alpha), size(x)) or dims_compatible(size(alpha), size(x[1:]))):
-            call.fail("Alpha", f"an element for each of X ({call.shown('X')}), or for each of one of its rows")
+            call.fail("Alpha", f"an element for each of X ({call.describe('X')}), or for each of one of its rows")
     return {"Out": spec_like(call.spec("X"))}
 
 

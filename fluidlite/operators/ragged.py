@@ -33,7 +33,9 @@ def need_one_level(call: Call, slot: str) -> Spec:
 def need_scalar_rows(call: Call, slot: str) -> Spec:
     """The metadata of an input with one level of LoD and one number in each row."""
     spec = need_one_level(call, slot)
-    call.need(spec.rank in (1, 2) and all(dims_compatible(d, 1) for d in spec.dims[1:]), slot, "a number a row, as [rows, 1]")
+    call.need(
+        spec.rank in (1, 2) and all(dims_compatible(d, 1) for d in spec.dims[1:]), slot, "a number a row, as [rows, 1]"
+    )
     return spec
 
 

@@ -14,7 +14,7 @@ from fluidlite.tensor.tensor_spec import Spec
 def _infer_random_crop(call: Call) -> Inferred:
     x, shape = call.spec("X"), call.attr("shape")
     if not 0 < len(shape) < x.rank:
-        call.fail_attr("shape", f"1 to {x.rank - 1} dims: those of an instance of X, {call.shown('X')}")
+        call.fail_attr("shape", f"1 to {x.rank - 1} dims: those of an instance of X, {call.describe('X')}")
     batch_dims, instance_dims = x.dims[: -len(shape)], x.dims[-len(shape) :]
     for extent, cropped in zip(instance_dims, shape, strict=True):
         if cropped < 1 or 0 <= extent < cropped:

@@ -12,7 +12,7 @@ from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.codegen.philox import CENTRAL
 from fluidlite.expr import cast, erf, floor, gaussian, log, mod, uniform
 from fluidlite.operators.creation import LIKE_ATTRS, SHAPE, infer_like, infer_shape
-from fluidlite.operators.inference import Inferred, spec_like, number_fits, size
+from fluidlite.operators.inference import Inferred, number_fits, size, spec_like
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, OpDef, Slot

@@ -167,6 +167,6 @@ def sum_(x: tuple[e.Tensor, ...]) -> e.Tensor:
     for operand in x[1:]:
         if not (e.all_agree(x[0].dims, operand.dims) and e.all_agree(dims, operand.dims)):
             e.fail("X", "tensors of equal dims")
-        dims = tuple(b if e.known(a) is None else a for a, b in zip(dims, operand.dims, strict=True))
+        dims = tuple(b if e.static_value(a) is None else a for a, b in zip(dims, operand.dims, strict=True))
         total = total + operand
     return total

@@ -27,7 +27,7 @@ from fluidlite.program.operator_options import (
     Registration,
 )
 from fluidlite.program.registry import declared_at, register_op
-from fluidlite.program.rules import GradRule, ElementwiseOperands, ScalarRule
+from fluidlite.program.rules import ElementwiseOperands, GradRule, ScalarRule
 from fluidlite.tensor.tensor_spec import Spec
 
 Function = Callable[..., Any]

@@ -44,7 +44,7 @@ def scatter(x: e.Tensor, ids: e.Tensor, updates: e.Tensor, *, overwrite: bool) -
     ids = entries(ids)
     update_dims = (ids.dims[0], *x.dims[1:])
     if not e.all_agree(updates.dims, update_dims):
-        e.fail("Updates", f"{e.shown_dims(update_dims)}: a row of X for each of Ids")
+        e.fail("Updates", f"{e.describe_dims(update_dims)}: a row of X for each of Ids")
     e.same_dtype(updates, x)
     e.need(e.lowest(x.dims[0], 1) + 1 > e.lowest(ids.dims[0], 1), "Ids", "no entries, since X has no rows")
     rows, values = e.checked(ids, x.dims[0]), e.reshape(updates, update_dims)
@@ -75,7 +75,7 @@ def _index_depth(x: e.Tensor, index: e.Tensor, rank: int, of: str) -> int | None
     """The number of dims of X that an entry of Index selects; None if it is unknown."""
     if index.rank < rank:
         e.fail("Index", f"[..., depth]{of}")
-    last = e.known(index.dims[-1])
+    last = e.static_value(index.dims[-1])
     if last is not None and last > x.rank:
         e.fail("Index", f"at most {x.rank} as its last dim: an index for each dim of X")
     return next((depth for depth in range(x.rank + 1) if index.dims[-1] == depth), None)
@@ -134,9 +134,9 @@ def scatter_nd_add(x: e.Tensor, index: e.Tensor, updates: e.Tensor) -> e.Tensor:
         return x  # Out has its dims; the values are computed once the depth is known
     update_dims = (*index.dims[:-1], *x.dims[depth:])
     if not e.all_agree(updates.dims, update_dims):
-        e.fail("Updates", f"{e.shown_dims(update_dims)}: a part of X for each entry of Index")
+        e.fail("Updates", f"{e.describe_dims(update_dims)}: a part of X for each entry of Index")
     count, places = e.product(index.dims[:-1]), e.product(x.dims[:depth])
-    expected = f"no entries, since X ({e.shown(x)}) has none of what they name"
+    expected = f"no entries, since X ({e.describe(x)}) has none of what they name"
     e.need(e.lowest(places, 1) + 1 > e.lowest(count, 1), "Index", expected)
     table, rows = _flat_index(x, index, depth)
     return e.reshape(e.add_at(e.reshape(updates, update_dims), rows, 0, places, table), x.dims)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import operator
-from fluidlite.operators.inference import Inferred, spec_like, same_dtype
+from fluidlite.operators.inference import Inferred, same_dtype, spec_like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Aliasing, Differentiation, Inference

@@ -8,7 +8,7 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
-from fluidlite.operators.inference import Inferred, dims_compatible, all_dims_compatible
+from fluidlite.operators.inference import Inferred, all_dims_compatible, dims_compatible
 from fluidlite.operators.ragged import need_each, need_one_level, need_scalar_rows
 from fluidlite.operators.sequence_rows import (
     SegmentRows,
@@ -149,7 +149,9 @@ def _infer_scatter(call: Call) -> Inferred:
         call.fail_dtype("Updates", f"{x.dtype}, the dtype of X")
     if ids.lod and updates.lod and ids.lod != updates.lod:
         call.fail("Updates", f"the LoD of Ids, {ids.lod}")
-    call.need(dims_compatible(x.dims[0], sequence_count(ids)), "X", f"{sequence_count(ids)} rows: Ids has as many sequences")
+    call.need(
+        dims_compatible(x.dims[0], sequence_count(ids)), "X", f"{sequence_count(ids)} rows: Ids has as many sequences"
+    )
     return {"Out": Spec.of(x.dims, x.dtype, lod=x.lod, lod_level=x.lod_level)}
 
 

@@ -23,7 +23,7 @@ def _infer_reshape(call: Call) -> Inferred:
     if not x.lod or x.dims[1] < 0:
         return {"Out": spec_with_lod((-1, width), x, (), 1)}
     if any((b - a) * x.dims[1] % width for a, b in pairwise(x.lod[0])):
-        call.fail_attr("new_dim", f"a divisor of the numbers of each sequence of X, {call.shown('X')}")
+        call.fail_attr("new_dim", f"a divisor of the numbers of each sequence of X, {call.describe('X')}")
     offsets = tuple(a * x.dims[1] // width for a in x.lod[0])
     return {"Out": spec_with_lod((offsets[-1], width), x, (offsets,), 1)}
 

@@ -19,7 +19,9 @@ from fluidlite.tensor.tensor_spec import Spec
 
 def _infer(call: Call) -> Inferred:
     x, row, column = (need_one_level(call, slot) for slot in ("X", "ROW", "COLUMN"))
-    call.need(x.rank in (1, 2) and all(dims_compatible(d, 1) for d in x.dims[1:]), "X", "a number a row, as [numbers, 1]")
+    call.need(
+        x.rank in (1, 2) and all(dims_compatible(d, 1) for d in x.dims[1:]), "X", "a number a row, as [numbers, 1]"
+    )
     call.need(row.rank >= 1, "ROW", "rows of one dim or more")
     topks, channels = call.attr("topks"), call.attr("channel_num")
     if not topks or list(topks) != sorted(set(topks)) or topks[0] < 1:

@@ -47,7 +47,7 @@ def sequence_conv(x: e.Tensor, filter_: e.Tensor, *, contextLength: int, context
     columns = x.dims[1] * contextLength
     expected = "[{0}, 'filters']: a window of X has as many numbers"
     if filter_.rank != 2:
-        e.fail("Filter", expected.format(e.shown_dims((columns,))[0]))
+        e.fail("Filter", expected.format(e.describe_dims((columns,))[0]))
     e.need(filter_.dims[0] == columns, "Filter", expected, numbers=(columns,))
     windows = e.take(e.wide(x), _windows(x, contextStart, contextLength), 0, "zero")
     return e.matmul(e.reshape(windows, (x.dims[0], columns)), e.wide(filter_))

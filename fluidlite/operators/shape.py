@@ -17,7 +17,7 @@ from fluidlite.base.dtypes import ALL
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.geometry.numbers import OptionalInt, numbers_of
-from fluidlite.operators.inference import Inferred, all_dims_compatible, spec_like, size
+from fluidlite.operators.inference import Inferred, all_dims_compatible, size, spec_like
 from fluidlite.program.op_call import Call, slot_of_attribute
 from fluidlite.program.opdef import Attr, Slot, as_tensor, as_tensors
 from fluidlite.program.operator_options import Aliasing, Inference
@@ -101,7 +101,7 @@ def reshape_dims(call: Call, x: Dims, shape: Sequence[OptionalInt]) -> Dims:
     """Return the dims that ``shape`` gives X."""
     for i, d in enumerate(shape):
         if d == 0 and i >= len(x):
-            call.fail_attr("shape", f"0 only where X has a dim; X is {call.shown('X')}")
+            call.fail_attr("shape", f"0 only where X has a dim; X is {call.describe('X')}")
         if d is not None and d < -1:
             call.fail_attr("shape", "dims of -1 or more")
     if list(shape).count(-1) > 1:
@@ -116,11 +116,11 @@ def reshape_dims(call: Call, x: Dims, shape: Sequence[OptionalInt]) -> Dims:
     rest = prod(d for i, d in enumerate(dims) if i not in copied and shape[i] != -1)
     if -1 not in shape:
         if total >= 0 and total != rest:
-            call.fail_attr("shape", f"{total} elements, as many as X ({call.shown('X')}) has")
+            call.fail_attr("shape", f"{total} elements, as many as X ({call.describe('X')}) has")
         return tuple(dims)
     if total >= 0:
         if total % rest if rest else total:
-            call.fail_attr("shape", f"a divisor of the size of X ({call.shown('X')}) beside the -1")
+            call.fail_attr("shape", f"a divisor of the size of X ({call.describe('X')}) beside the -1")
         dims[list(shape).index(-1)] = total // rest if rest else 0
     return tuple(dims)
 
@@ -175,7 +175,7 @@ register_pair(
 
 def _transpose(x: e.Tensor, *, axis: tuple[int, ...]) -> e.Tensor:
     if sorted(axis) != list(range(x.rank)):
-        e.fail_attr("axis", f"a permutation of {list(range(x.rank))}, the dims of X ({e.shown(x)})")
+        e.fail_attr("axis", f"a permutation of {list(range(x.rank))}, the dims of X ({e.describe(x)})")
     return e.transpose(x, axis)
 
 

@@ -11,7 +11,7 @@ from fluidlite.expr.declare import operator
 from fluidlite.expr.number import number as as_number
 from fluidlite.geometry.boxes import slice_window
 from fluidlite.geometry.numbers import numbers_of
-from fluidlite.operators.inference import Inferred, dims_compatible, spec_like, normal_axis
+from fluidlite.operators.inference import Inferred, dims_compatible, normal_axis, spec_like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, as_tensor, as_tensors
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -62,7 +62,9 @@ def _infer_slice(call: Call) -> Inferred:
     _, dims, _ = slice_window(call)
     for axis in sliced_axes:
         if strided and dims[axis] == 0 and x.dims[axis] > 0:
-            call.fail_attr("ends", f"bounds with an element of dim {axis} between them; Input is {call.shown('Input')}")
+            call.fail_attr(
+                "ends", f"bounds with an element of dim {axis} between them; Input is {call.describe('Input')}"
+            )
     for axis in dropped_axes:
         if not dims_compatible(dims[axis], 1):
             call.fail_attr("decrease_axis", f"dims of 1; dim {axis} has {dims[axis]} after the cut")

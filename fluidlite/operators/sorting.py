@@ -8,7 +8,7 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, ALL_INTS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.geometry.numbers import number_of
-from fluidlite.operators.inference import Inferred, spec_like, normal_axis
+from fluidlite.operators.inference import Inferred, normal_axis, spec_like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, as_tensor
 from fluidlite.program.operator_options import Execution, Inference

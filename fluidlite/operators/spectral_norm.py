@@ -56,8 +56,8 @@ def spectral_norm(weight: e.Tensor, u: e.Tensor, v: e.Tensor, *, dim: int, power
     for x, count, what in ((u, rows, "rows"), (v, columns, "columns")):
         e.same_dtype(x, weight)
         if not e.agree(e.product(x.dims), count):
-            size = e.shown_dims([e.number(count)])[0]
-            e.fail(e.slot(x), f"{size} numbers, as many as the matrix has {what} (Weight is {e.shown(weight)})")
+            size = e.describe_dims([e.number(count)])[0]
+            e.fail(e.slot(x), f"{size} numbers, as many as the matrix has {what} (Weight is {e.describe(weight)})")
     matrix = e.reshape(e.move_axis(weight, dim, 0), (rows, columns))
     constant = e.stop_gradient(matrix)
     left, right = e.reshape(u, (rows,)), e.reshape(v, (columns,))

@@ -79,10 +79,10 @@ def squared_l2_distance(x: e.Tensor, y: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
         e.fail("Y", f"rank {x.rank}, that of X")
     rows, other = _matrix(x), _matrix(y)
     if not e.same_dims(rows.dims[1:], other.dims[1:]):
-        (width,) = e.shown_dims(rows.dims[1:])
-        e.fail("Y", f"rows of {width} elements, as X has ({e.shown(x)})")
+        (width,) = e.describe_dims(rows.dims[1:])
+        e.fail("Y", f"rows of {width} elements, as X has ({e.describe(x)})")
     if not (y.dims[0] == 1 or e.same_dims(x.dims[:1], y.dims[:1])):
-        e.fail("Y", f"one row, or as many as X ({e.shown_dims(x.dims)[0]})")
+        e.fail("Y", f"one row, or as many as X ({e.describe_dims(x.dims)[0]})")
     difference = rows - other
     return difference, e.reduce_sum(difference * difference, 1, keep=True)
 

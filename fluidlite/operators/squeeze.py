@@ -17,7 +17,7 @@ def _infer_squeeze(call: Call) -> Spec:
     x, axes = call.spec("X"), {normal_axis(call, "axes", axis, call.spec("X").rank) for axis in call.attr("axes")}
     for axis in axes:
         if not dims_compatible(x.dims[axis], 1):
-            call.fail_attr("axes", f"dims of 1; X is {call.shown('X')}")
+            call.fail_attr("axes", f"dims of 1; X is {call.describe('X')}")
     if not call.attr("axes"):
         axes = {i for i, d in enumerate(x.dims) if d == 1}
     return with_dims(x, [d for i, d in enumerate(x.dims) if i not in axes])
@@ -80,7 +80,7 @@ register_pair(
 def _infer_flatten(call: Call) -> Spec:
     x, axis = call.spec("X"), call.attr("axis")
     if axis > x.rank:
-        call.fail_attr("axis", f"0 to {x.rank}, the rank of X ({call.shown('X')})")
+        call.fail_attr("axis", f"0 to {x.rank}, the rank of X ({call.describe('X')})")
     return with_dims(x, (size(x.dims[:axis]), size(x.dims[axis:])))
 
 

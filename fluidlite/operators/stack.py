@@ -23,7 +23,7 @@ def _stacked(parts: Tensors, axis: int, slot: str) -> e.Tensor:
     same_dtypes(parts, slot)
     first = parts[0]
     if not -first.rank - 1 <= axis <= first.rank:
-        expected = f"an axis in [{-first.rank - 1}, {first.rank + 1}) of the stack; {slot} is {e.shown(first)}"
+        expected = f"an axis in [{-first.rank - 1}, {first.rank + 1}) of the stack; {slot} is {e.describe(first)}"
         e.fail_attr("axis", expected)
     for part in parts[1:]:
         e.need(part.rank == first.rank, slot, "tensors of equal dims")
@@ -84,7 +84,7 @@ def stack_grad(dy: e.Tensor, *, axis: int) -> tuple[Tensors]:
 def _infer_unstack(call: Call) -> Inferred:
     axis = normal_axis(call, "axis", call.attr("axis"), call.spec("X").rank)
     if call.dims("X")[axis] not in (-1, call.attr("num")):
-        call.fail_attr("num", f"{call.dims('X')[axis]}, dim {axis} of X ({call.shown('X')})")
+        call.fail_attr("num", f"{call.dims('X')[axis]}, dim {axis} of X ({call.describe('X')})")
     return _infer_parts("X", "Y")(call)
 
 

@@ -37,7 +37,11 @@ def _infer_unfold(call: Call) -> Inferred:
     call.need(x.rank == 4, "X", "[images, channels, height, width]")
     if call.has("Y"):
         y = call.dims("Y")
-        call.need(len(y) == 2 and dims_compatible(y[0], x.dims[0]) and dims_compatible(y[1], 2), "Y", f"{[x.dims[0], 2]}, sizes of X")
+        call.need(
+            len(y) == 2 and dims_compatible(y[0], x.dims[0]) and dims_compatible(y[1], 2),
+            "Y",
+            f"{[x.dims[0], 2]}, sizes of X",
+        )
     call.need(x.dims[0] <= _MAX_SEQUENCES, "X", f"at most {_MAX_SEQUENCES:,} images: each is a sequence of Out")
     runs = image_runs(call)
     columns = -1 if x.dims[1] < 0 else x.dims[1] * prod(call.attr("kernels"))
@@ -166,7 +170,7 @@ def _check_rows(x: e.Tensor, filter_: e.Tensor) -> None:
     width = x.dims[-1]
     expected = "['context', {0}]: as wide as X, and of one row or more"
     if filter_.rank != 2:
-        e.fail("Filter", expected.format(e.shown_dims((width,))[0]))
+        e.fail("Filter", expected.format(e.describe_dims((width,))[0]))
     e.need(filter_.dims[1] == width, "Filter", expected, numbers=(width,))
     e.need(filter_.dims[0] >= 1, "Filter", expected, numbers=(width,))
     e.same_dtype(filter_, x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fluidlite.base.dtypes import ALL, ALL_FLOATS, FLOATS, INTS
 from fluidlite.expr import where
-from fluidlite.operators.inference import Inferred, all_dims_compatible, spec_like, merged_dims, same_dtype
+from fluidlite.operators.inference import Inferred, all_dims_compatible, merged_dims, same_dtype, spec_like
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr

@@ -13,7 +13,7 @@ from fluidlite.clip import BaseGradientClipAttr, append_error_clip_ops, append_g
 from fluidlite.initializer import Constant
 from fluidlite.layer_helper import LayerHelper, check_float, refuse
 from fluidlite.layers import tensor
-from fluidlite.layers.selected_rows import to_dense, merge_rows
+from fluidlite.layers.selected_rows import merge_rows, to_dense
 from fluidlite.optimizer.argument_order import either_order
 from fluidlite.program.backward import append_backward
 from fluidlite.program.block import Block

@@ -55,7 +55,7 @@ class Context(GuardedQueue):
         self._status: Span | None = None
         self._status_words: Any = None
         self._allocator: Any = None
-        self._suspect = False
+        self._may_have_error = False
 
     def cache_info(self) -> dict[str, CacheInfo]:
         """Statistics of its caches: prepared kernels, compiled kernels, and the kernel language's own caches."""
@@ -77,7 +77,7 @@ class Context(GuardedQueue):
                 self._allocator = self.unit.device.allocator(self.place.index)
                 self._status = Span(self._allocator.allocate(size), 0, _STATUS_BYTES)
                 self.raw.copy_in(self._status, memoryview(bytes(_STATUS_BYTES)))
-        self._suspect = True
+        self._may_have_error = True
         return self._status
 
     def status_args(self) -> tuple[Any, int]:
@@ -92,23 +92,23 @@ class Context(GuardedQueue):
     @property
     def may_have_error(self) -> bool:
         """Whether a kernel that can record a deferred error was launched since the status word was last read."""
-        return self._suspect
+        return self._may_have_error
 
     def has_no_deferred_error(self) -> bool:
         """Whether the host can read, without a copy or a wait, that no deferred error was recorded."""
-        if not self._suspect or not self.unit.info.host or self.array is None or not self.array.eager:
-            return not self._suspect
+        if not self._may_have_error or not self.unit.info.host or self.array is None or not self.array.eager:
+            return not self._may_have_error
         if self._status_words is None:
             self._status_words = self.status_array()
         if self._status_words[0]:
             return False
         self.counts.status_reads += 1
-        self._suspect = False
+        self._may_have_error = False
         return True
 
     def begin_status(self) -> np.ndarray[Any, Any] | None:
         """Enqueue the read of the status word, if a kernel may have set it; the result is valid after :meth:`wait`."""
-        if not self._suspect or self._status is None:
+        if not self._may_have_error or self._status is None:
             return None
         host = np.zeros(4, np.int64)
         with self.guarded("reading the status word"):
@@ -120,7 +120,7 @@ class Context(GuardedQueue):
         """After a wait: return (operator id, value, bound) of the first deferred error and clear it, or return None."""
         if host is None:
             return None
-        self._suspect = False
+        self._may_have_error = False
         if not host[0]:
             return None
         assert self._status is not None
@@ -130,14 +130,14 @@ class Context(GuardedQueue):
 
     def drop_deferred_errors(self) -> None:
         """Clear the status word without reading it, after a run that failed with another error."""
-        if not self._suspect or self._status is None or self.unit.lost is not None:
+        if not self._may_have_error or self._status is None or self.unit.lost is not None:
             return
-        self._suspect = False
+        self._may_have_error = False
         try:
             with self.guarded("clearing the status word"):
                 self.raw.copy_in(self._status, memoryview(bytes(_STATUS_BYTES)))
         except DeviceError:
-            self._suspect = True
+            self._may_have_error = True
 
     def check_index(self, indices: Any, size: int, io: Any) -> Any:
         """Return valid indices: one out of range raises on eager places; elsewhere it is recorded and clipped."""

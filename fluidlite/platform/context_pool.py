@@ -17,7 +17,7 @@ from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_context import ContextBase
 from fluidlite.platform.device_memory import Span
-from fluidlite.platform.device_registry import Unit, devices, checked_result
+from fluidlite.platform.device_registry import Unit, checked_result, devices
 from fluidlite.platform.place import Place, PlaceLike
 
 _local = threading.local()

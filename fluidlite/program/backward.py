@@ -94,8 +94,8 @@ class Backward(GradientParts):
                 maker = GradMaker(self, op)
                 with op.definition.attribute_errors(f"{op}: its gradient rule", GradientError):
                     rule(maker)
-                refuse_missing(op, into, maker.asked)
-                self._refuse_outputs(op, read, maker.asked)
+                refuse_missing(op, into, maker.differentiated_slots)
+                self._refuse_outputs(op, read, maker.differentiated_slots)
 
     def _refuse_outputs(self, op: Operator, read: Sequence[tuple[str, str]], accepted_slots: set[str]) -> None:
         """Raise GradientError if the gradient operator ignores an output that the target depends on."""

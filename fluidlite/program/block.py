@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fluidlite import unique_name
-from fluidlite.base.arguments import did_you_mean, name_of, check_int
+from fluidlite.base.arguments import check_int, did_you_mean, name_of
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.contents import Operators
 from fluidlite.program.declare_variable import declare_parameter, declare_variable

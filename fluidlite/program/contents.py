@@ -9,7 +9,7 @@ from operator import attrgetter
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, get_args
 
-from fluidlite.base.arguments import check_list, check_bool
+from fluidlite.base.arguments import check_bool, check_list
 from fluidlite.base.errors import ProgramError
 
 if TYPE_CHECKING:

@@ -172,7 +172,9 @@ def decompose(call: Call) -> list[DecompositionPart] | str:
     return build.parts
 
 
-def inlined_parts(outer: DecompositionPart, inner: tuple[DecompositionPart, ...], number: int) -> list[DecompositionPart]:
+def inlined_parts(
+    outer: DecompositionPart, inner: tuple[DecompositionPart, ...], number: int
+) -> list[DecompositionPart]:
     """Return the parts of a part's decomposition, with the outer part's values as their inputs and outputs."""
     values_by_key: dict[tuple[str, str, int], PartValue] = {}
     for role, slots, values in (("in", outer.call.ins, outer.ins), ("out", outer.call.outs, outer.outs)):

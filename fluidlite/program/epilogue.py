@@ -28,7 +28,7 @@ class Epilogue:
     product: OpDef
     out: str
     then: OpDef
-    given: str
+    product_slot: str
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
 
@@ -56,9 +56,9 @@ def then_call(call: Call) -> Call:
     assert rule is not None
     product = product_call(call)
     ins = {
-        slot.name: product.outs[rule.out] if slot.name == rule.given else call.ins[rule.inputs[slot.name]]
+        slot.name: product.outs[rule.out] if slot.name == rule.product_slot else call.ins[rule.inputs[slot.name]]
         for slot in rule.then.inputs
-        if slot.name == rule.given or (slot.name in rule.inputs and call.has(rule.inputs[slot.name]))
+        if slot.name == rule.product_slot or (slot.name in rule.inputs and call.has(rule.inputs[slot.name]))
     }
     outs = {slot: call.outs[fused_slot] for slot, fused_slot in rule.outputs.items() if call.has(fused_slot)}
     return Call(rule.then, ins, outs, rule.then_attrs(call.attrs), call.place, call.training)

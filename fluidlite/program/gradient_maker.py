@@ -23,7 +23,7 @@ class GradMaker:
     def __init__(self, backward: Backward, op: Operator) -> None:
         self._backward = backward
         self.operator = op
-        self.asked: set[str] = set()
+        self.differentiated_slots: set[str] = set()
         """Slots whose gradients the function has read or named."""
         self._finished = {name: backward.incoming(name) for name in op.output_arg_names}
         backward.begin(op)
@@ -51,7 +51,7 @@ class GradMaker:
 
     def output_grad(self, slot: str, i: int = 0) -> str:
         """Name of the gradient of a forward output; zeros are appended if it has none."""
-        self.asked.add(slot)
+        self.differentiated_slots.add(slot)
         name = self.operator.output(slot)[i]
         finished = self._finished[name]
         return finished if finished != EMPTY else self._backward.incoming(name, needed=True)
@@ -62,7 +62,7 @@ class GradMaker:
 
     def finished(self, slot: str, i: int = 0) -> str | None:
         """Name of the gradient of a forward output, or None if it has none."""
-        self.asked.add(slot)
+        self.differentiated_slots.add(slot)
         gradient = self._finished[self.operator.output(slot)[i]]
         return None if gradient == EMPTY else gradient
 
@@ -76,7 +76,7 @@ class GradMaker:
 
     def input_grad(self, slot: str, i: int = 0) -> str | None:
         """Name of a variable for (a part of) the gradient of a forward input, or None if it is not needed."""
-        self.asked.add(slot)
+        self.differentiated_slots.add(slot)
         name = self._backward.outgoing(self.operator, slot, self.operator.input(slot)[i])
         return None if name == EMPTY else name
 

@@ -324,7 +324,8 @@ def register_kernel(
             kernels.add(kernel)
         elif plugin in plugin_modules.loaded:
             warnings.warn(
-                f"{kernel.description} is left out: it is in a module of plugin {plugin!r}, whose hooks did not register it"
+                f"{kernel.description} is left out: it is in a module of plugin {plugin!r}, "
+                "whose hooks did not register it"
                 "\n  Do: hand it over in register_kernels(register), or register it in a function or script",
                 PluginWarning,
                 stacklevel=2,

@@ -56,11 +56,11 @@ class Call:
         "_facts",
         "_hash",
         "attrs",
+        "cache",
         "dense",
-        "found",
         "index",
         "ins",
-        "known",
+        "is_static",
         "largest",
         "op",
         "outs",
@@ -86,7 +86,7 @@ class Call:
         self.training = training
         index: dict[str, int] = {}
         position = largest = 0
-        known = dense = True
+        is_static = dense = True
         weight = 2000 + 100 * len(attrs)
         for value in attrs.values():
             if type(value) not in _SMALL_TYPES:
@@ -100,15 +100,15 @@ class Call:
                 if spec.size > largest:
                     largest = spec.size
                 elif spec.size < 0 and slot in ins:
-                    known = False
+                    is_static = False
         self.index = index
-        self.known = known
+        self.is_static = is_static
         self.dense = dense
-        self.largest = largest if known else -1
+        self.largest = largest if is_static else -1
         self.weight = weight
         self._hash: int | None = None  # both computed on demand: most calls are no keys
         self._facts: tuple[Any, ...] = ()
-        self.found: dict[Callable[[Call], Any], Any] = {}
+        self.cache: dict[Callable[[Call], Any], Any] = {}
 
     @property
     def of_tensors(self) -> bool:
@@ -185,21 +185,21 @@ class Call:
         """Return ``other``, a call of the same operands and attributes, with the cached results of these."""
         rule = self.op.expression
         if rule is None or not rule.inferred or self.outs is other.outs:
-            for function in _operand_functions & self.found.keys():
-                other.found[function] = self.found[function]
+            for function in _operand_functions & self.cache.keys():
+                other.cache[function] = self.cache[function]
         return other
 
     # Errors of inference functions. The framework prepends the operator and the user's line to the message.
 
     def fail(self, slot: str, expected: str, got: Any = None, do: str = "") -> NoReturn:
         """Raise ShapeError: ``slot`` is not ``expected``."""
-        text = self.shown(slot) if got is None else got
+        text = self.describe(slot) if got is None else got
         raise ShapeError(f"{slot} is {text}; expected {expected}." + (f"\n  Do: {do}" if do else ""))
 
     def fail_dtype(self, slot: str, expected: str | Sequence[str], do: str = "") -> NoReturn:
         """Raise DtypeError: the slot's dtype is wrong."""
         names = expected if isinstance(expected, str) else ", ".join(expected)
-        raise DtypeError(f"{slot} is {self.shown(slot)}; expected dtype {names}." + (f"\n  Do: {do}" if do else ""))
+        raise DtypeError(f"{slot} is {self.describe(slot)}; expected dtype {names}." + (f"\n  Do: {do}" if do else ""))
 
     def fail_attr(self, name: str, expected: str, do: str = "") -> NoReturn:
         """Raise AttributeValueError: the attribute does not fit the inputs; ShapeError if a tensor replaces it."""
@@ -218,7 +218,7 @@ class Call:
         if not condition:
             self.fail(slot, expected, do=do)
 
-    def shown(self, slot: str) -> str:
+    def describe(self, slot: str) -> str:
         """The slot's metadata as text for errors."""
         specs = self.specs(slot)
         return ", ".join(map(repr, specs)) if specs else "absent"
@@ -240,7 +240,7 @@ class Call:
         return self._hash
 
     def __repr__(self) -> str:
-        ins = ", ".join(f"{slot}={self.shown(slot)}" for slot in self.ins)
+        ins = ", ".join(f"{slot}={self.describe(slot)}" for slot in self.ins)
         return f"{self.op.type}({ins})"
 
 
@@ -255,7 +255,7 @@ def cached_in_call(function: Callable[[Call], Result]) -> Callable[[Call], Resul
 
     @wraps(function)
     def cached(call: Call) -> Result:
-        results = call.found
+        results = call.cache
         if cached not in results:
             results[cached] = function(call)
         result: Result = results[cached]

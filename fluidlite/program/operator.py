@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.arguments import did_you_mean, name_of, exact_int_text
+from fluidlite.base.arguments import did_you_mean, exact_int_text, name_of
 from fluidlite.base.dtypes import INTS
 from fluidlite.base.errors import AttributeValueError, ProgramError
 from fluidlite.program.contents import RENAME, REPLACE, SET_ATTR, Attributes, Operators, Slots, read_only, slots

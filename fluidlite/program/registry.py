@@ -123,7 +123,7 @@ class OpRegistry:
 
 ops = OpRegistry()
 collecting = threading.local()
-"""``collecting.found`` is a list while the loader imports a plugin's operators; None or absent otherwise."""
+"""``collecting.operators`` is a list while the loader imports a plugin's operators; None or absent otherwise."""
 
 
 def declared_at(frame: FrameType) -> str:
@@ -210,7 +210,7 @@ def register_op(
     _check(op)
     declared = (op, registration.override)
     plugin = plugin_modules.declare(declared, sys._getframe(1))
-    collected = getattr(collecting, "found", None)
+    collected = getattr(collecting, "operators", None)
     if collected is not None:
         collected.append(declared)
     elif plugin is None or plugin in plugin_modules.loaded:  # else the plugin registers it when it is loaded

@@ -131,6 +131,6 @@ class GradRule:
         """The forward outputs whose gradients it reads."""
         return tuple(slot.removesuffix(self.suffix) for slot in self.reads if slot.endswith(self.suffix))
 
-    def read_for(self, wanted: Container[str]) -> tuple[str, ...]:
-        """Return the slots of ``reads`` that the gradients of the input slots ``wanted`` need."""
-        return tuple(slot for slot in self.reads if slot not in self.only_for or self.only_for[slot] in wanted)
+    def read_for(self, slots: Container[str]) -> tuple[str, ...]:
+        """Return the slots of ``reads`` that the gradients of the input ``slots`` need."""
+        return tuple(slot for slot in self.reads if slot not in self.only_for or self.only_for[slot] in slots)

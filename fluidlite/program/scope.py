@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
-from fluidlite.base.arguments import text, check_int
+from fluidlite.base.arguments import check_int, text
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.fork import new_lock
 from fluidlite.base.invalidation import cache_version

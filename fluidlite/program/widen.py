@@ -77,6 +77,6 @@ def widen(call: Call, wide: str) -> list[DecompositionPart] | None:
 def cast_bytes(parts: tuple[DecompositionPart, ...]) -> int:
     """Return the bytes that the casts of a widened call read and write; -1 if dims are unknown."""
     specs = [value.spec for part in parts if part.call.op.type == "cast" for value in (*part.ins, *part.outs)]
-    if any(spec is None or not spec.known for spec in specs):
+    if any(spec is None or not spec.is_static for spec in specs):
         return -1
     return sum(spec.size * ITEMSIZE[spec.dtype] for spec in specs if spec is not None)

@@ -89,8 +89,8 @@ class Spec:
         "__weakref__",
         "dims",
         "dtype",
+        "is_static",
         "kind",
-        "known",
         "layout",
         "lod",
         "lod_level",
@@ -109,7 +109,7 @@ class Spec:
     value: tuple[float, ...] | None
     size: int
     nbytes: int
-    known: bool
+    is_static: bool
     uid: int
     weight: int
 
@@ -141,7 +141,7 @@ class Spec:
         self.size = 0 if is_array else prod(clean) if all_known else -1
         self.nbytes = 0 if is_array else layout.nbytes(clean, self.dtype) if all_known else -1
         self.weight = 600 + 40 * (sum(map(len, lod)) + (len(value) if value is not None else 0))
-        self.known = self.size >= 0
+        self.is_static = self.size >= 0
         interned = _Interned(self, _forget)
         interned.key = key = (clean, self.dtype, *key[2:])
         while (existing := _interned.setdefault(key, interned)) is not interned:  # setdefault is atomic

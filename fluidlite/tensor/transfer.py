@@ -82,7 +82,9 @@ def transfer(source: Tensor, context: Context, into: Tensor | None = None) -> Te
     place = source.place
     assert source.spec is not None and place is not None
     owner = context if place == context.place else get_context(place)
-    if can_use_without_waiting(source, owner) and can_use_without_waiting(into, context, True):  # the fast path, for the copies of a run
+    if can_use_without_waiting(source, owner) and can_use_without_waiting(
+        into, context, True
+    ):  # the fast path, for the copies of a run
         with owner.lock, context.lock:
             if can_use_without_waiting(source, owner) and can_use_without_waiting(into, context, True):
                 return _transfer(source, owner, context, into)

@@ -10,7 +10,7 @@ from typing import Any, Union
 import numpy as np
 
 from fluidlite import graph as ng, nodes
-from fluidlite.base.arguments import check_list, check_mapping, number, check_int
+from fluidlite.base.arguments import check_int, check_list, check_mapping, number
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import FallbackWarning, GradientError
 from fluidlite.compiler.ir.node import Node
@@ -88,7 +88,8 @@ def gradient_report(
     if callable(subject) and not isinstance(subject, Variable):
         with program_guard(Program(), Program()):
             arrays = [
-                np.asarray(array) for array in check_list("inputs of check_gradient", inputs or (), "arrays", GradientError)
+                np.asarray(array)
+                for array in check_list("inputs of check_gradient", inputs or (), "arrays", GradientError)
             ]
             values = [ng.placeholder(array.shape, array.dtype) for array in arrays]
             target = subject(*values)
@@ -116,7 +117,9 @@ def gradient_report(
 def _named(feed: Mapping[Any, Any], block: Any) -> dict[str, Array]:
     """Copies of fed arrays by name, in the declared dtypes."""
     arrays = {}
-    for key, value in check_mapping("feed of check_gradient", feed, "a mapping of variables to arrays", GradientError).items():
+    for key, value in check_mapping(
+        "feed of check_gradient", feed, "a mapping of variables to arrays", GradientError
+    ).items():
         variable = block.own(key, "feed of check_gradient")
         arrays[variable.name] = np.array(value, dtype=NUMPY[variable.dtype])
     return arrays

@@ -153,7 +153,7 @@ def test_reductions(cupy: Any, together: Callable[..., list[Any]], waits: bool, 
     for found in together(2, work):
         for i, d in enumerate(dims):
             np.testing.assert_array_equal(found[i], function([numbers(i, d), numbers(10 + i, d)], axis=0))
-    computing = {stream.ptr for stream in cupy.Stream.known if stream.entered or stream.waits}
+    computing = {stream.ptr for stream in cupy.Stream.is_static if stream.entered or stream.waits}
     assert Communicator.streams
     assert bool(computing) or waits
 

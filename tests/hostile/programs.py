@@ -199,7 +199,7 @@ def use(text: bytes, chance: random.Random) -> str:
     report = fluid.explain(program, "cpu", feed=fed, fetch_list=fetches)
     specs = [spec for line in report.plan.lines if line.call is not None
              for each in (*line.call.ins.values(), *line.call.outs.values()) for spec in each]  # fmt: skip
-    if any(not spec.known for spec in specs) or sum(spec.nbytes for spec in specs) > TINY_BYTES:
+    if any(not spec.is_static for spec in specs) or sum(spec.nbytes for spec in specs) > TINY_BYTES:
         return "program: planned"
     if sum(np.prod(dims, dtype=float) for dims in tiny.values()) > TINY_BYTES / 8:
         return "program: planned"

@@ -8,7 +8,7 @@ from operator_checks import CASES
 
 import fluidlite as fluid
 from fluidlite import layers
-from fluidlite.conformance.op_harness import build, run, feed_output_gradients
+from fluidlite.conformance.op_harness import build, feed_output_gradients, run
 from fluidlite.conformance.reference import Oracle
 from fluidlite.program.backward import gradients
 from fluidlite.program.derived import whole_rule

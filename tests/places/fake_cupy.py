@@ -59,14 +59,14 @@ class Graph:
 
 class Stream:
     made = 0
-    known: ClassVar[list[Stream]] = []
+    is_static: ClassVar[list[Stream]] = []
     refusal: Exception | None = None
     """Raised where a capture ends."""
 
     def __init__(self, non_blocking: bool) -> None:
         assert non_blocking
         Stream.made += 1
-        Stream.known.append(self)
+        Stream.is_static.append(self)
         self.ptr = 1000 * _current[-1] + Stream.made
         self.device = _current[-1]
         self.failure = 0
@@ -158,7 +158,7 @@ class MemoryPool:
 
 
 def _memcpy_async(dst: int, src: int, size: int, kind: int, stream: int) -> None:
-    assert not any(known.captured is not None for known in Stream.known)  # it would be captured with its addresses
+    assert not any(known.captured is not None for known in Stream.is_static)  # it would be captured with its addresses
     assert kind in (1, 2, 3)
     assert stream
     assert size

@@ -55,7 +55,7 @@ class CuBLAS:
         c: int, c_kind: int, ldc: int, c_step: int, count: int, compute: int, algo: int,
     ) -> None:  # fmt: skip
         assert (handle, algo) == (7, -1)
-        assert any(stream.entered for stream in self.cupy.Stream.known)  # cuBLAS takes CuPy's current stream
+        assert any(stream.entered for stream in self.cupy.Stream.is_static)  # cuBLAS takes CuPy's current stream
         wide = _numpy({68: "float32", 70: "float64"}[compute])
         scale, kept = (np.frombuffer((ctypes.c_char * wide.itemsize).from_address(x), wide)[0] for x in (alpha, beta))
         assert kept in (0, 1)

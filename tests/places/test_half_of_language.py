@@ -76,7 +76,7 @@ def test_its_arrays_are_refused_with_the_reason(policy: Policy) -> None:
     spec = Spec.of((4, 4), HALF)
     call = Call(ops.get("relu"), {"X": (spec,)}, {"Out": (spec,)}, {})
     found = {each.name: each for each in candidates(call, fluid.Place("wide"), policy)}
-    assert [name for name, each in found.items() if each.taken] == ["expression (language)"]
+    assert [name for name, each in found.items() if each.is_selected] == ["expression (language)"]
     assert "bfloat16" in found["expression (array)"].reason
 
 

@@ -210,9 +210,13 @@ COLUMNS_THAT_ROWS_ARE_NOT = [
     OperatorStep("cast", {"X": ("v21",)}, {"Out": ("v36",)}, {"in_dtype": "float32", "out_dtype": "float64"}, ""),
     OperatorStep("slice", {"Input": ("v36",)}, {"Out": ("v37",)}, {"axes": [1], "starts": [0], "ends": [1]}, ""),
     OperatorStep("reshape", {"X": ("v37",)}, {"Out": ("v38",)}, {"shape": [-1]}, ""),
-    OperatorStep("clip", {"X": ("v38",)}, {"Out": ("v39",)}, {"min": 0.2739233672618866, "max": 0.2739233672618866}, ""),
+    OperatorStep(
+        "clip", {"X": ("v38",)}, {"Out": ("v39",)}, {"min": 0.2739233672618866, "max": 0.2739233672618866}, ""
+    ),
     OperatorStep("reshape", {"X": ("v33",)}, {"Out": ("v41",)}, {"shape": [1, 25]}, ""),
-    OperatorStep("slice", {"Input": ("v41",)}, {"Out": ("v42",)}, {"axes": [1], "starts": [0], "ends": [7]}, "array 1 #2"),
+    OperatorStep(
+        "slice", {"Input": ("v41",)}, {"Out": ("v42",)}, {"axes": [1], "starts": [0], "ends": [7]}, "array 1 #2"
+    ),
     OperatorStep("sin", {"X": ("v42",)}, {"Out": ("v43",)}, {}, "array 1 #2"),
     OperatorStep(
         "scale",

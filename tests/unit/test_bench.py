@@ -32,13 +32,13 @@ def test_one_candidate_is_taken_and_the_others_say_why_not(place: Place) -> None
             continue
         for call in [calls[0] for calls in sample_calls(op).values()]:
             found, chosen = candidates(call, place, allow), select_kernel(call, place, allow)
-            taken = [each for each in found if each.taken]
+            taken = [each for each in found if each.is_selected]
             elsewhere = chosen.how in ("fallback", "pinned")
             assert len(taken) == (0 if elsewhere else 1), (call, chosen, found)
             for each in taken:
                 assert each.choice is not None
                 assert (each.how, each.choice.library, each.reason) == (chosen.how, chosen.library, "")
-            assert all(each.reason for each in found if not each.taken), (call, found)
+            assert all(each.reason for each in found if not each.is_selected), (call, found)
 
 
 @pytest.mark.parametrize("place", HERE, ids=str)

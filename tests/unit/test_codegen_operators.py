@@ -13,7 +13,7 @@ from fluidlite import expr
 from fluidlite.base.errors import DtypeError, RegistryError, ShapeError
 from fluidlite.codegen.expr import Expr, constant, scalar_reads, snake, trace
 from fluidlite.codegen.lower import typed_of
-from fluidlite.codegen.typed import evaluate, converted_number, promote
+from fluidlite.codegen.typed import converted_number, evaluate, promote
 from fluidlite.operators.scalar_op import Elementwise, binary, scalar_op, unary
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, OpDef, Slot
@@ -184,7 +184,11 @@ def test_host_arithmetic_and_promotion() -> None:
     assert evaluate(expr.where(a > 1, a, -a), {"a": 0.5}) == -0.5
     assert evaluate(expr.cast(a, "int32"), {"a": -2.7}) == -2
     assert evaluate(constant(1) / constant(2), {}) == 0.5
-    assert converted_number(3e10, "int32") == 2**31 - 1 and converted_number(float("nan"), "int8") == 0 and converted_number(300, "uint8") == 44
+    assert (
+        converted_number(3e10, "int32") == 2**31 - 1
+        and converted_number(float("nan"), "int8") == 0
+        and converted_number(300, "uint8") == 44
+    )
     assert converted_number(-1.9, "int64") == -1 and converted_number(2, "bool") is True
     assert promote("uint8", "int8") == "int16" and promote("int64", "float32") == "float32"
     assert promote("float32", "float64") == "float64"

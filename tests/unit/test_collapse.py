@@ -13,7 +13,7 @@ import pytest
 from fluidlite.expr import reductions, views
 from fluidlite.expr.indexing import take
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
-from fluidlite.expr.tensor import Tensor, cast, apply_scalar
+from fluidlite.expr.tensor import Tensor, apply_scalar, cast
 from fluidlite.expr.traced import Traced, trace, values_of
 from fluidlite.expr.windows import window
 from fluidlite.render.loops.collapse import MATCHES, collapsed

@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 import fluidlite as fluid
-from fluidlite.base.collection import is_collecting, gc_paused
+from fluidlite.base.collection import gc_paused, is_collecting
 from fluidlite.compiler.passes.pass_list import PassList
 
 

@@ -22,9 +22,9 @@ from fluidlite.layers.declare import (
     Unused,
     VariableList,
     Weight,
-    layer_like,
     also,
     layer,
+    layer_like,
 )
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable

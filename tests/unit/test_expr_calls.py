@@ -22,7 +22,7 @@ from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.expr.declare import operator as declare
 from fluidlite.expr.derivative_rules import RULES
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
-from fluidlite.expr.tensor import topological_order, tensor
+from fluidlite.expr.tensor import tensor, topological_order
 from fluidlite.expr.traced import trace, values_of
 from fluidlite.platform.device_registry import devices
 from fluidlite.plugin import Aliasing

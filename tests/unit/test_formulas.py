@@ -107,7 +107,10 @@ def test_a_number_in_common_is_computed_once(monkeypatch: pytest.MonkeyPatch) ->
     )
     for a in (3, 4):  # a list from the second time on
         seen.clear()
-        assert answers.first_mismatch({"a": a, "b": 2}, lambda k: True) == -1 and formulas({"a": a, "b": 2}) == [a, a + 2]
+        assert answers.first_mismatch({"a": a, "b": 2}, lambda k: True) == -1 and formulas({"a": a, "b": 2}) == [
+            a,
+            a + 2,
+        ]
     assert seen == [4, 4]
 
 

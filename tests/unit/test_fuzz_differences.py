@@ -12,7 +12,7 @@ from fluidlite.expr import derivative_rules
 from fluidlite.program.registry import ops
 from fluidlite.testing.fuzz.differences import derivative, second_derivative
 from fluidlite.testing.fuzz.error_bounds import NoReference
-from fluidlite.testing.fuzz.recipe import Recipe, OperatorStep
+from fluidlite.testing.fuzz.recipe import OperatorStep, Recipe
 from fluidlite.testing.fuzz.run import check
 
 V, S = np.array([2.0], "float32"), np.array([5.0], "float32")

@@ -23,7 +23,7 @@ from fluidlite.testing.fuzz.error_bounds import NoReference
 from fluidlite.testing.fuzz.generate import generate
 from fluidlite.testing.fuzz.outcome import Finding
 from fluidlite.testing.fuzz.printing import python
-from fluidlite.testing.fuzz.recipe import Recipe, OperatorStep, build
+from fluidlite.testing.fuzz.recipe import OperatorStep, Recipe, build
 from fluidlite.testing.fuzz.reference import Evaluator, exactly
 from fluidlite.testing.fuzz.run import check
 
@@ -97,7 +97,9 @@ def test_an_index_that_no_shard_has_is_refused() -> None:
 
 def test_a_stride_of_nothing_is_refused() -> None:
     """The sizes in Y over 0 were numbers of rows without end."""
-    step = OperatorStep("im2sequence", {"X": ("x",), "Y": ("y",)}, {"Out": ("a",)}, {"kernels": [1, 1], "out_stride": [0, 1]})
+    step = OperatorStep(
+        "im2sequence", {"X": ("x",), "Y": ("y",)}, {"Out": ("a",)}, {"kernels": [1, 1], "out_stride": [0, 1]}
+    )
     values = {"x": exactly(np.zeros((2, 1, 4, 5))), "y": exactly(np.asarray([[4.0, 5.0]] * 2))}
     with pytest.raises(NoReference, match="Y are larger"):
         Evaluator(values, {}).outputs(step, {})
@@ -204,7 +206,10 @@ def test_the_difference_at_a_kink_is_not_compared(equal: bool) -> None:
 def test_kinks_are_seen_at_curves_too() -> None:
     """Forward and backward derivatives differ by 2 at 0; a curve alone has one derivative."""
     for type, sides in (("abs", 2.0), ("square", 0.0)):
-        steps = (OperatorStep(type, {"X": ("x",)}, {"Out": ("v",)}), OperatorStep("exp", {"X": ("v",)}, {"Out": ("y",)}))
+        steps = (
+            OperatorStep(type, {"X": ("x",)}, {"Out": ("v",)}),
+            OperatorStep("exp", {"X": ("v",)}, {"Out": ("y",)}),
+        )
         recipe = Recipe(steps, ({"x": np.zeros(1)},), targets=("y",), wrt=("x",), differences=True)
         _, unsure = derivative(recipe, "x", np.ones(1), 1e-4)
         assert unsure == pytest.approx(sides, abs=1e-6)

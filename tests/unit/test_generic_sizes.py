@@ -11,7 +11,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import layers
 from fluidlite.expr.calls import infer
-from fluidlite.expr.generic_sizes import generic_value, generic_sizes
+from fluidlite.expr.generic_sizes import generic_sizes, generic_value
 from fluidlite.expr.number import Condition, Number, apply, number, size
 from fluidlite.platform.context_pool import get_context
 from fluidlite.program.op_call import Call

@@ -174,7 +174,7 @@ class Buffers:
             for i, spec in enumerate(specs):
                 if slot in inputs:
                     self.spans[slot, i] = machine.put(inputs[slot][i])
-                elif spec.known:
+                elif spec.is_static:
                     self.resize(slot, spec.dims, i)
         scratch = machine.put(np.full(workspace, 0x5A, np.uint8)) if workspace else None
         self.workspace = SimpleNamespace(span=lambda: scratch) if workspace else None

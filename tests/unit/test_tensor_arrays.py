@@ -362,4 +362,4 @@ def test_unequal_parts_along_a_later_axis_and_their_gradient(cpu: fluid.Executor
 
 def test_an_array_is_a_value() -> None:
     one = TensorArray()
-    assert len(one) == 0 and one.spec is not None and one.spec.known
+    assert len(one) == 0 and one.spec is not None and one.spec.is_static

@@ -93,7 +93,9 @@ class Launches:
         self.chain.run()
 
 
-def record_launches(choice: Choice, prepared: Prepared, context: Context, io: IO, suspect: bool = False) -> Recorder | None:
+def record_launches(
+    choice: Choice, prepared: Prepared, context: Context, io: IO, suspect: bool = False
+) -> Recorder | None:
     """Record the launches of a kernel on the operands of ``io``; return None if the kernel may do more than launch.
 
     ``suspect``: an earlier kernel may have set the status word; predicated kernels then read it first.
@@ -111,7 +113,7 @@ def record_launches(choice: Choice, prepared: Prepared, context: Context, io: IO
     except Unrecordable:
         return None
     finally:
-        context._suspect = previous
+        context._may_have_error = previous
 
 
 def record_step(step: Launch, prepared: Prepared, context: Context, io: IO, suspect: bool) -> Launches | None:

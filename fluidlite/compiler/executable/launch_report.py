@@ -104,7 +104,9 @@ def _reason_unbatched(step: Step, executable: Executable) -> str:
     if step.random is not None:
         return "unbatched: its random numbers change at each call"
     keys = [*step.ins, *(out.key for out in step.outs)]
-    dynamic_keys = [key for key in keys if key in executable.live_ranges.of and executable.live_ranges.of[key].is_dynamic]
+    dynamic_keys = [
+        key for key in keys if key in executable.live_ranges.of and executable.live_ranges.of[key].is_dynamic
+    ]
     if dynamic_keys:
         return f"unbatched: {dynamic_keys[0]!r} has a dynamic address"
     language = executable.frame.contexts[step.choice.place].language

@@ -12,11 +12,11 @@ from fluidlite.compiler.executable.packed_state import PackedState
 from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.interpreter import run_control, run_move
 from fluidlite.compiler.kernel_checks import CheckKernels, kernel_check
-from fluidlite.compiler.kernel_runs import NO_RANDOM, random_words, with_spec, run_kernel, take_arrays
+from fluidlite.compiler.kernel_runs import NO_RANDOM, random_words, run_kernel, take_arrays, with_spec
 from fluidlite.compiler.memory.live_ranges import LiveRange
 from fluidlite.compiler.memory.storage import DeviceBufferStorage
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Output, Step
-from fluidlite.compiler.run_errors import raise_before_state_write, fail
+from fluidlite.compiler.run_errors import fail, raise_before_state_write
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_memory import Span
 from fluidlite.program.kernel_io import IO

@@ -250,7 +250,7 @@ class _FusedOp:
 
     def supports(self, call: Call) -> str | None:
         """Why the parts of a call have different domains; None if they have one, or dims are not known yet."""
-        if not call.known:
+        if not call.is_static:
             return None
         domain = _domain_of_parts(call)
         return domain if isinstance(domain, str) else None

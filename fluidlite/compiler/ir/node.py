@@ -107,7 +107,7 @@ def _read(block: Block, name: str, spec: Spec | None, flags: Mapping[str, bool],
         if node.initial is None:
             raise SavedModelError(f"not a program: {name!r} begins with {other!r:.60}, which is not there")
     elif "initial" in facts:
-        if spec is None or not spec.known:
+        if spec is None or not spec.is_static:
             raise SavedModelError(f"not a program: {name!r} has an initial value and no dims")
         array = np.asarray(facts["initial"])
         if array.ndim and array.shape != spec.dims:
@@ -130,7 +130,9 @@ def may_be_argument(variable: Variable) -> bool:
     return bool(getattr(variable, "is_input", variable.is_data or variable.persistable))
 
 
-def append_operator(block: Block, definition: OpDef, inputs: list[str], out: Variable, attrs: dict[str, Any]) -> Operator:
+def append_operator(
+    block: Block, definition: OpDef, inputs: list[str], out: Variable, attrs: dict[str, Any]
+) -> Operator:
     """Append one of the two operators above."""
     program = block.program
     op = Operator(

@@ -73,7 +73,9 @@ class LiveRanges:
         self._end = len(plan.steps)
         self._all: list[LiveRange] = []
         for key, is_dynamic in earlier.items():
-            self.of[key] = LiveRange([key], plan.place, 0, -1, self._last_use(key, -1), "earlier", is_dynamic=is_dynamic)
+            self.of[key] = LiveRange(
+                [key], plan.place, 0, -1, self._last_use(key, -1), "earlier", is_dynamic=is_dynamic
+            )
         for name, place in fed.items():
             self._begin(plan.feed_keys[name], plan.feeds[name], place, -1).kind = "feed"
         for index, step in enumerate(plan.steps):
@@ -100,7 +102,7 @@ class LiveRanges:
         previous = self.of.get(key)
         if previous is not None:  # written twice by parts of a decomposition: one key, two buffers
             previous.is_dynamic = live_range.is_dynamic = True
-        live_range.is_dynamic = live_range.is_dynamic or not spec.known
+        live_range.is_dynamic = live_range.is_dynamic or not spec.is_static
         self.of[key] = live_range
         self._all.append(live_range)
         return live_range

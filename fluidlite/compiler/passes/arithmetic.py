@@ -106,7 +106,7 @@ class SimplifyArithmetic(PeepholeGraphPass):
     def _slice(self, op: GraphOp) -> None:
         """A slice with the dims of its input is the input."""
         x = op.args[0]
-        if len(op.args) == 1 and x.spec is not None and x.spec.known:
+        if len(op.args) == 1 and x.spec is not None and x.spec.is_static:
             self._replace_by(op, x)
 
     @visit.on_type("dropout")
@@ -154,7 +154,7 @@ class SimplifyArithmetic(PeepholeGraphPass):
     def _replace_by(self, op: GraphOp, value: GraphValue, other: GraphValue | None = None) -> None:
         """Replace the output of an operator by an input, if the other input cannot broadcast it to other dims."""
         keeps_dims = other is None or (other.spec is not None and other.spec.size == 1)
-        if keeps_dims or (value.spec is not None and value.spec.known):
+        if keeps_dims or (value.spec is not None and value.spec.is_static):
             self._replace_if_equal(op.value, value)
 
     def _replace_if_equal(self, out: GraphValue, value: GraphValue) -> None:

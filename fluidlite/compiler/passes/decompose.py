@@ -10,7 +10,7 @@ from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.ir.verify import inferred_specs
 from fluidlite.compiler.passes.base import GraphPass
-from fluidlite.compiler.selection.kernel_selection import select_kernel, fusible_choice
+from fluidlite.compiler.selection.kernel_selection import fusible_choice, select_kernel
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.decompose import DecompositionPart, decompose, value_key
 from fluidlite.program.operator import NOT_EXPANDED
@@ -60,7 +60,7 @@ def _refusal(op: GraphOp) -> str | None:
         for value in group:
             if value is None or value.spec is None:
                 return f"the dims of {slot} are not declared"
-            if not value.spec.known:
+            if not value.spec.is_static:
                 return f"{slot} is {value.spec!r}, and a pass decomposes only where all dims are known before the run"
             if value.spec.lod_level:
                 return f"{slot} holds sequences"
@@ -103,7 +103,9 @@ def _expand(graph: Graph, op: GraphOp, parts: list[DecompositionPart]) -> None:
     expanded: list[GraphOp] = []
     for part in parts:
         values = iter(part.ins)
-        inputs = {slot: [values_by_key[value_key(next(values))] for _ in specs] for slot, specs in part.call.ins.items()}
+        inputs = {
+            slot: [values_by_key[value_key(next(values))] for _ in specs] for slot, specs in part.call.ins.items()
+        }
         part_op = GraphOp.derived_from(op.operator, part.call.op, inputs, part.call.attrs, op.hints)
         part_op.outputs = {slot: [None] * len(specs) for slot, specs in part.call.outs.items()}
         declared, outs = inferred_specs(part_op), iter(part.outs)  # with -1 for unknown dims

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fluidlite.base.errors import FluidError
 from fluidlite.codegen.elementwise_form import elementwise_form_of
-from fluidlite.codegen.epilogue import ACCUMULATE, product_with, epilogue_mismatch
+from fluidlite.codegen.epilogue import ACCUMULATE, epilogue_mismatch, product_with
 from fluidlite.codegen.fused_code import OUTSIDE, PartSource
 from fluidlite.compiler.ir.fused import FusedPart, FusedStructure, fused_op
 from fluidlite.compiler.ir.graph import Graph
@@ -160,7 +160,7 @@ class _EpilogueFusion:
         call = Call(definition, ins, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs, self.unit.place)
         spec = self.dims.spec(value)
         if spec is not None:  # otherwise it is inferred
-            call.found[product_call] = Call(self.op.definition, product, {out: (spec,)}, self.op.attrs, call.place)
+            call.cache[product_call] = Call(self.op.definition, product, {out: (spec,)}, self.op.attrs, call.place)
         kernel = self._supporting_kernel(call)
         if kernel is None:
             return None
@@ -237,8 +237,8 @@ class _EpilogueFusion:
             return
         if velocity.name != updated.name or velocity.spec != grad.spec:
             return
-        epilogue = _Epilogue(ACCUMULATE, {"X": velocity, "Given": grad}, {"Out": updated}, {"scale": attrs["mu"]})
-        fused = self._fused_operator(epilogue, "Given", grad)
+        epilogue = _Epilogue(ACCUMULATE, {"X": velocity, "Product": grad}, {"Out": updated}, {"scale": attrs["mu"]})
+        fused = self._fused_operator(epilogue, "Product", grad)
         if fused is None:
             return
         inputs = {"Param": reader.inputs["Param"], "Grad": [updated], "LearningRate": reader.inputs["LearningRate"]}

@@ -17,7 +17,7 @@ from fluidlite.compiler.planning.placement import RANDOM_HINT, own_seed
 from fluidlite.program.layout_rewrite import LAYOUT
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
-from fluidlite.program.operator import INDEX_CHECKER, EMPTY, FUSED_OPERATORS, NOT_FUSED, Operator
+from fluidlite.program.operator import EMPTY, FUSED_OPERATORS, INDEX_CHECKER, NOT_FUSED, Operator
 from fluidlite.program.source_location import SourceLine
 
 
@@ -80,7 +80,7 @@ def is_uniform_constant(value: GraphValue) -> bool:
     return (
         value.is_constant
         and value.spec is not None
-        and value.spec.known
+        and value.spec.is_static
         and value.op is not None
         and (not value.op.attrs["str_value"])
     )
@@ -257,7 +257,9 @@ class FusedGroup:
 
 def original_operators(sources: Sequence[Operator]) -> tuple[str, ...]:
     """The original operators of some operators, with the user's lines."""
-    return tuple([text for each in sources for text in each.hints.get(FUSED_OPERATORS, ()) or (f"{each.type} ({each.line})",)])
+    return tuple(
+        [text for each in sources for text in each.hints.get(FUSED_OPERATORS, ()) or (f"{each.type} ({each.line})",)]
+    )
 
 
 def lines_of(sources: Sequence[Operator]) -> SourceLine:

@@ -80,7 +80,7 @@ def _split(graph: Graph, op: GraphOp, cache: dict[Any, bool]) -> None:
         tx, ty, alpha = op.attrs["transpose_X"], op.attrs["transpose_Y"], op.attrs["alpha"]
         rank = len(x.spec.dims), len(y.spec.dims)
         matrices = rank == (2, 2) or (rank[1] == 2 and rank[0] > 2 and not tx)
-        if not matrices and not (min(rank) > 2 and x.spec.known and x.spec.dims[:-2] == y.spec.dims[:-2]):
+        if not matrices and not (min(rank) > 2 and x.spec.is_static and x.spec.dims[:-2] == y.spec.dims[:-2]):
             return  # vectors, and sums over batches
         sizes = _matrix_dims(x.spec, rank[0] - 1), _matrix_dims(y.spec, 1), _matrix_dims(dout.spec, rank[0] - 1)
     if matrices and None in sizes:

@@ -77,7 +77,11 @@ def _view_ends(op: GraphOp) -> tuple[GraphValue, GraphValue] | None:
     if view is None or view[0] not in op.outputs or view[1] not in op.inputs:
         return None
     source, out = op.inputs[view[1]][0], op.outputs[view[0]][0]
-    if op.type in ("squeeze", "squeeze2") and not op.attrs["axes"] and (source.spec is None or not source.spec.known):
+    if (
+        op.type in ("squeeze", "squeeze2")
+        and not op.attrs["axes"]
+        and (source.spec is None or not source.spec.is_static)
+    ):
         return None  # an unknown dim is removed too if it is 1
     if op.definition.unmoved:
         return None  # it refuses an input on another place
@@ -109,7 +113,7 @@ def _can_reshape(source: GraphValue, spec: Spec) -> bool:
 
 def is_determined(spec: Spec) -> bool:
     """Whether dims follow from the number of elements: at most one is unknown."""
-    return spec.known or (spec.dims.count(-1) == 1 and 0 not in spec.dims)
+    return spec.is_static or (spec.dims.count(-1) == 1 and 0 not in spec.dims)
 
 
 def _is_read(graph: Graph, value: GraphValue) -> bool:

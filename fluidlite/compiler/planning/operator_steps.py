@@ -106,7 +106,7 @@ class OperatorSteps(LayoutChoice):
     def _record_numbers(self, op: GraphOp, call: Call) -> None:
         """Record the numbers of outputs that follow from metadata alone."""
         assert call.op.constant is not None
-        for slot, numbers in call.op.constant(call).items() if call.known else ():
+        for slot, numbers in call.op.constant(call).items() if call.is_static else ():
             value = op.outputs[slot][0] if slot in op.outputs else None
             if numbers is not None and value is not None:
                 self.numbers[value] = numbers

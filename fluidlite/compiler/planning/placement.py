@@ -216,7 +216,9 @@ class ValuePlacer(ABC):
         spec = placement.spec.with_(layout=layout)
         to_key = self._new_key(f"{placement.key}@{run_place}:{layout.name}")
         entry.moves.append(Move(name, run_place, run_place, spec, "layout", from_key, to_key))
-        self._add_launch(entry.op, call.at(run_place), choice, [from_key], [Output(to_key, spec)], [], layout_agnostic=True)
+        self._add_launch(
+            entry.op, call.at(run_place), choice, [from_key], [Output(to_key, spec)], [], layout_agnostic=True
+        )
         if run_place == target:
             return to_key
         return self._add_move(name, Placement(spec, run_place, to_key, {}), target, "transfer")
@@ -310,7 +312,9 @@ class ValuePlacer(ABC):
         state = bool(write_backs) or any(map(attrgetter("state"), outputs))
         in_specs = list(chain.from_iterable(call.ins.values()))
         index = self.entry_index if self.entry is not None else len(self.out.lines) - 1
-        step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state, layout_agnostic=layout_agnostic)
+        step = Launch(
+            op, call, choice, keys, in_specs, outputs, index, writes_state=state, layout_agnostic=layout_agnostic
+        )
         if call.op.random and call.op.draws(call.attrs):
             step.random = random_key(self.graph.program, op, call)
         now, all_shared = len(self.out.steps), True

@@ -127,7 +127,7 @@ class PlanEntry:
 
     @property
     def how(self) -> str:
-        """One of ``policy.HOWS``, or "control"."""
+        """One of ``policy.KERNEL_KINDS``, or "control"."""
         return self.choice.how if self.choice is not None else "control"
 
     @property
@@ -235,11 +235,11 @@ class Plan:
         return nbytes
 
     @property
-    def known(self) -> bool:
+    def is_static(self) -> bool:
         """Whether all dims are static: none is -1, and none depends on values."""
         specs = [o.spec for s in self.steps if isinstance(s, Launch) for o in s.outs]
         specs += [s.spec for s in self.steps if isinstance(s, Move)]
-        return self.pending is None and all(spec.known for spec in (*self.feeds.values(), *specs))
+        return self.pending is None and all(spec.is_static for spec in (*self.feeds.values(), *specs))
 
     @property
     def moves(self) -> list[Move]:

@@ -75,7 +75,7 @@ def _assign_recycling(plan: Plan) -> None:
     launches = [step for step in plan.steps if isinstance(step, Launch)]
     controls = [step for step in plan.steps if isinstance(step, Control)]
     control_inputs = {key for step in controls for keys in step.ins.values() for key in keys}
-    makers = {o.key: s.where for s in launches for o in s.outs if o.shares < 0 and not o.state and o.spec.known}
+    makers = {o.key: s.where for s in launches for o in s.outs if o.shares < 0 and not o.state and o.spec.is_static}
     for key in control_inputs:  # an output of a Control step may be the same tensor
         makers.pop(key, None)
     for step in plan.steps:

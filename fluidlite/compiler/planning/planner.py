@@ -115,7 +115,7 @@ class _Planner(OperatorSteps):
     @staticmethod
     def _is_open(spec: Spec) -> bool:
         """Whether the dims of a value, or its LoD, are determined by the run itself."""
-        return not spec.known or (spec.lod_level > len(spec.lod) and spec.kind != TENSOR_ARRAY)
+        return not spec.is_static or (spec.lod_level > len(spec.lod) and spec.kind != TENSOR_ARRAY)
 
     def _completed(self, later: Sequence[GraphOp]) -> Plan:
         """Complete this plan with its places and with liveness; ``later``: the operators of its continuation."""
@@ -136,7 +136,7 @@ class _Planner(OperatorSteps):
                 step.where = self.out.places.index(step.choice.place)
                 plain = not step.skip and step.random is None and None not in step.ins
                 plain = plain and not step.layout_agnostic and not step.writes_state
-                step.simple = plain and all([o.shares < 0 and not o.state and o.spec.known for o in step.outs])
+                step.simple = plain and all([o.shares < 0 and not o.state and o.spec.is_static for o in step.outs])
         record_liveness(self.out, self.last_use, self.inplace)
         return self.out
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fluidlite.compiler.policy import KERNEL_KINDS, Policy
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.kernel_selection import select_kernel, decomposed_choice, widened_choice
+from fluidlite.compiler.selection.kernel_selection import decomposed_choice, select_kernel, widened_choice
 from fluidlite.compiler.selection.refusals import (
     capability_refusal,
     device_refusal,
@@ -43,7 +43,7 @@ class Candidate:
     how: str
     name: str
     choice: Choice | None
-    taken: bool
+    is_selected: bool
     reason: str
 
 
@@ -135,7 +135,10 @@ def _candidate(how: str, name: str, choice: Choice | None, reason: str, chosen: 
 def _why_not(choice: Choice, chosen: Choice) -> str:
     """Why a candidate that can run the call is not selected."""
     if choice.how != chosen.how:
-        first, second = sorted((choice.how, chosen.how), key=lambda how: KERNEL_KINDS.index(how) if how in KERNEL_KINDS else len(KERNEL_KINDS))
+        first, second = sorted(
+            (choice.how, chosen.how),
+            key=lambda how: KERNEL_KINDS.index(how) if how in KERNEL_KINDS else len(KERNEL_KINDS),
+        )
         return f"{first} comes before {second}" if chosen.how == first else f"{chosen.how} is preferred here"
     rank, chosen_rank = (kernels.library(each.library).rank for each in (choice, chosen))
     if choice.library != chosen.library and rank != chosen_rank:

@@ -23,7 +23,7 @@ from fluidlite.compiler.selection.step_choices import step_choices
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import Place
 from fluidlite.program import codegen_registry
-from fluidlite.program.decompose import DecompositionPart, decompose, inlined_parts, decomposing
+from fluidlite.program.decompose import DecompositionPart, decompose, decomposing, inlined_parts
 from fluidlite.program.epilogue import product_call
 from fluidlite.program.kernel_registry import Kernel, clash, kernels
 from fluidlite.program.op_call import Call
@@ -199,7 +199,7 @@ def _try_decomposed(
         return None
     if "decomposed" in policy.exclude:
         return None
-    open_sizes = not call.known or any(s.lod_level and not s.lod for specs in call.ins.values() for s in specs)
+    open_sizes = not call.is_static or any(s.lod_level and not s.lod for specs in call.ins.values() for s in specs)
     can_compute = unit.array is not None or unit.language is not None
     try:
         if open_sizes and can_compute and codegen_registry.has_steps(call):  # the parts depend on the LoD
@@ -211,7 +211,7 @@ def _try_decomposed(
     except Exception as exc:
         metadata_specs = [spec for slot in (*call.op.stated, *call.op.tables) for spec in call.ins.get(slot, ())]
         sizes_known = not open_sizes and all([spec.value is not None for spec in metadata_specs])
-        if sizes_known and all(spec.known for specs in call.outs.values() for spec in specs):
+        if sizes_known and all(spec.is_static for specs in call.outs.values() for spec in specs):
             raise
         refused.append(("decomposition", f"its dims, LoD or numbers are not known yet ({type(exc).__name__}: {exc})"))
         return None

@@ -297,7 +297,7 @@ class ProgramText:
         spec = product.spec(rule.out)
         self.lines.append(f"{result} = np.empty({spec.dims!r}, {dtype_text(spec.dtype)})")
         self.library(index, step.choice, product, [*(names[slot] for slot in product.ins), result], extra)
-        inputs = [result if slot == rule.given else names[rule.inputs[slot]] for slot in then.ins]
+        inputs = [result if slot == rule.product_slot else names[rule.inputs[slot]] for slot in then.ins]
         results = [names[rule.outputs[slot]] for slot in then.outs]
         run = generators["array"].prepare(then, self.context)
         extra = {"workspace": f"memory({run.workspace})"} if run.workspace else {}
@@ -329,7 +329,7 @@ class ProgramText:
         if recorder.marks:
             self._uses_status = True
             names[id(context.status_span().handle)] = "status"
-            context._suspect = suspect
+            context._may_have_error = suspect
         lines = []
         for kernel, items, args, group in recorder.launches:
             text = self.texts.by_kernel.get(id(kernel))

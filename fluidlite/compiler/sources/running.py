@@ -77,7 +77,7 @@ def library(
         raise ProgramError(f"{type} has no kernel {kernel}: this program was written with another version, or plugin")
     all_attrs = {attr.name: attr.default for attr in op.attrs} | dict(attrs)
     if accumulate is not None:
-        op = product_with(op, op.outputs[0].name, ACCUMULATE, "Given", ("X",), ("Out",))
+        op = product_with(op, op.outputs[0].name, ACCUMULATE, "Product", ("X",), ("Out",))
         all_attrs[ELEMENTWISE_PREFIX + "scale"] = accumulate
     call = Call(op, _specs(ins), _specs(outs), all_attrs, context.place, training)
     capability = next((each for each in ("array", "language", "memory") if each in registered.places), "")

@@ -7,7 +7,7 @@ from typing import Any
 
 from fluidlite import layers
 from fluidlite.layer_helper import check_float, check_int, check_variable, refuse
-from fluidlite.layers.rnn import RNNCell, run_steps, with_name_suffix, index_first_dim
+from fluidlite.layers.rnn import RNNCell, index_first_dim, run_steps, with_name_suffix
 from fluidlite.layers.structure import flatten_structure
 from fluidlite.program.variable import Variable
 
@@ -213,7 +213,11 @@ def _cells(
     directions = (("", "fw"), ("reverse_", "bw"))[: 2 if bidirectional else 1]
     return [
         [
-            cell(f"{name}_{turned}layers_{i}", with_name_suffix(weight, f"_{way}_w_{i}"), with_name_suffix(bias, f"_{way}_b_{i}"))
+            cell(
+                f"{name}_{turned}layers_{i}",
+                with_name_suffix(weight, f"_{way}_w_{i}"),
+                with_name_suffix(bias, f"_{way}_b_{i}"),
+            )
             for i in range(count)
         ]
         for turned, way in directions

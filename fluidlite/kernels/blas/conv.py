@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.kernel_support import Convolution, Kernel, CorrelationAxis, convolutions_of, fused_refusal, unknown_dims
+from fluidlite.kernel_support import Convolution, CorrelationAxis, Kernel, convolutions_of, fused_refusal, unknown_dims
 from fluidlite.plugin import IO, Call, Context, register_kernel
 
 from .cblas import FLOATS, PLAIN, ROW_MAJOR, TRANSPOSED, Routine, cblas_routine, unsuitable

@@ -25,7 +25,7 @@ def _supports(call: Call) -> str | None:
     reason = unsuitable(dtype)
     if reason is not None:
         return reason
-    if call.known:
+    if call.is_static:
         looped = batched(dtype) is None
         largest = max([prod(gemm.batch) for gemm in gemms_of(call) if looped or batch_strides(gemm) is None], default=0)
         if largest > _MAX_LOOPED_MATRICES:
@@ -34,7 +34,7 @@ def _supports(call: Call) -> str | None:
         epilogue = accumulation(call)
         if isinstance(epilogue, str):
             return epilogue
-        if call.known and not all(gemm.m and gemm.n and gemm.k for gemm in gemms_of(call)):
+        if call.is_static and not all(gemm.m and gemm.n and gemm.k for gemm in gemms_of(call)):
             return "a product of nothing"
     return None
 

@@ -90,7 +90,7 @@ def supports(call: Call) -> str | None:
     library = cublas()
     if isinstance(library, str):
         return library
-    if not call.known:
+    if not call.is_static:
         return "its size, which decides, is not known yet"
     min_multiplies = MIN_GRADIENT_MULTIPLIES if call.op.type.endswith("_grad") else MIN_MULTIPLIES
     for conv in convolutions_of(call):
@@ -137,7 +137,13 @@ class _Columns:
     """
 
     def __init__(
-        self, context: Context, dtype: str, lines: Sequence[CorrelationAxis], sizes: Sequence[int], channels: int, joined: bool
+        self,
+        context: Context,
+        dtype: str,
+        lines: Sequence[CorrelationAxis],
+        sizes: Sequence[int],
+        channels: int,
+        joined: bool,
     ) -> None:
         self.lines, self.sizes, self.channels = _three(lines, _UNIT_LINE), _three(sizes, 1), channels
         self.positions = prod(line.count for line in self.lines)
@@ -161,7 +167,9 @@ class _Columns:
         self._im2col(context, images * self.channels * positions, (source, target), numbers, None)
 
 
-def _correlation(conv: Convolution, lines: Sequence[CorrelationAxis], dtype: str, context: Context) -> tuple[CallStep, int]:
+def _correlation(
+    conv: Convolution, lines: Sequence[CorrelationAxis], dtype: str, context: Context
+) -> tuple[CallStep, int]:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach, and its workspace."""
     forward, groups = conv.kind == "windows", conv.groups
     source, sizes, outs = (conv.image, conv.sizes, conv.counts) if forward else (conv.windows, conv.counts, conv.sizes)

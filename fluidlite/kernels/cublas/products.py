@@ -18,7 +18,7 @@ def supports(call: Call) -> str | None:
         return library
     if call.epilogue is not None:
         return "epilogues are computed by others"
-    for gemm in gemms_of(call) if call.known else ():
+    for gemm in gemms_of(call) if call.is_static else ():
         if not gemm.k or not prod(gemm.out_dims):
             return "a product of nothing"
         if gemm.strided() is None:

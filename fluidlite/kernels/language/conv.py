@@ -12,7 +12,15 @@ from itertools import permutations
 from math import prod
 from typing import Any, NamedTuple
 
-from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, CorrelationAxis, convolutions_of, fused_refusal, unknown_dims
+from fluidlite.kernel_support import (
+    ITEMSIZE,
+    Convolution,
+    CorrelationAxis,
+    Kernel,
+    convolutions_of,
+    fused_refusal,
+    unknown_dims,
+)
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, compute_dtype, register_kernel
 
 from .conv_tiles import (
@@ -99,7 +107,9 @@ class _ImageLayout(NamedTuple):
         )
 
 
-def _three(lines: Sequence[CorrelationAxis], images: int, folded: bool) -> tuple[CorrelationAxis, CorrelationAxis, CorrelationAxis]:
+def _three(
+    lines: Sequence[CorrelationAxis], images: int, folded: bool
+) -> tuple[CorrelationAxis, CorrelationAxis, CorrelationAxis]:
     """Return the lines of the three dims of a layout."""
     if folded:
         return (lines[0], lines[1], replace(_UNIT_LINE, count=images))
@@ -141,7 +151,13 @@ class _Planes:
     ``taps_of``: the lines in the order of the image's dims; all else is in the order of the plane's.
     """
 
-    def __init__(self, context: Context, dtype: str, side: _ImageLayout, lines: tuple[CorrelationAxis, CorrelationAxis, CorrelationAxis]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        dtype: str,
+        side: _ImageLayout,
+        lines: tuple[CorrelationAxis, CorrelationAxis, CorrelationAxis],
+    ) -> None:
         self.wide = compute_dtype(dtype)
         dims = list(map(_dim, lines, side.sizes))
         self.order = order = _order([line.count for line in lines], [dim.length for dim in dims])

@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, CorrelationAxis, convolutions_of, fused_refusal, unknown_dims
+from fluidlite.kernel_support import (
+    ITEMSIZE,
+    Convolution,
+    CorrelationAxis,
+    Kernel,
+    convolutions_of,
+    fused_refusal,
+    unknown_dims,
+)
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, Span, register_kernel
 
 from .conv_vectors import (

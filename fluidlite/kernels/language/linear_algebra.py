@@ -134,7 +134,7 @@ def _batches(product: Gemm) -> tuple[list[tuple[int, int, int]], list[tuple[int,
 def _supports(call: Call) -> str | None:
     if call.epilogue is None:
         return None
-    products = gemms_of(call) if call.known else ()
+    products = gemms_of(call) if call.is_static else ()
     if any(not product.k or 0 in product.batch for product in products):
         return "a sum of nothing"
     return next((reason for product in products if (reason := epilogue_refusal(call, product.n)) is not None), None)
@@ -142,7 +142,7 @@ def _supports(call: Call) -> str | None:
 
 def _supports_large(call: Call) -> str | None:
     """Return why a product is left to BLAS, or None."""
-    if not call.known:
+    if not call.is_static:
         return "its size, which decides, is not known yet"
     for product in gemms_of(call):
         m, n, k = product.m, product.n, product.k

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, CorrelationAxis, convolutions_of, unknown_dims
+from fluidlite.kernel_support import ITEMSIZE, Convolution, CorrelationAxis, Kernel, convolutions_of, unknown_dims
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, register_kernel
 
 from . import conv_registers as registers, winograd_texts as texts

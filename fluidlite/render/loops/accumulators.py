@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 from fluidlite.base.dtypes import FLOATS
-from fluidlite.codegen.language_primitives import value_type, primitive
+from fluidlite.codegen.language_primitives import primitive, value_type
 from fluidlite.codegen.language_text import literal
 from fluidlite.expr.reductions import reduction_identity
 from fluidlite.render.loops.elements import Element

@@ -15,8 +15,8 @@ from fluidlite.program.codegen_registry import generators
 from fluidlite.program.op_call import Call
 from fluidlite.render.loops.elements import Axis, BufferKey, Element, numbers_in
 from fluidlite.render.loops.functions import costs_functions, is_expensive
+from fluidlite.render.loops.guarded_cache import GuardedCache
 from fluidlite.render.loops.indices import leaves_of
-from fluidlite.render.loops.kept_answers import GuardedCache
 from fluidlite.render.loops.kernels import at_sizes, tiled_nests
 from fluidlite.render.loops.merging import elements_of
 from fluidlite.render.loops.nest import Nest, is_cheaper_later

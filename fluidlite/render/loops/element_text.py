@@ -10,7 +10,7 @@ from typing import Any
 from fluidlite.base.dtypes import FLOATS, HALVES, compute_dtype
 from fluidlite.codegen.language_functions import EXP_LIMIT
 from fluidlite.codegen.language_math import math_call
-from fluidlite.codegen.language_primitives import conversion_text, value_type, primitive
+from fluidlite.codegen.language_primitives import conversion_text, primitive, value_type
 from fluidlite.codegen.language_text import literal
 from fluidlite.codegen.typed import converted_number as typed_number
 from fluidlite.expr.number import Condition, Number, number

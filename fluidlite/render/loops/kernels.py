@@ -23,7 +23,7 @@ from fluidlite.program.opdef import GRAD
 from fluidlite.program.prepared import Prepared
 from fluidlite.render.loops.collapse import collapsed
 from fluidlite.render.loops.elements import MAX_CONSTANT_DIM, BufferKey
-from fluidlite.render.loops.kept_answers import Answer, GuardedCache
+from fluidlite.render.loops.guarded_cache import Answer, GuardedCache
 from fluidlite.render.loops.launch_order import alias_safe_order
 from fluidlite.render.loops.launches import NestCode, decode_texts, encode_texts, group_size, prepare_launches
 from fluidlite.render.loops.merging import elements_of, merged
@@ -85,7 +85,11 @@ class LoopKernels:
 
     def aliasable_slots(self, call: Call) -> Mapping[str, str]:
         """By output slot, the input slot that it may alias."""
-        return aliasable_operands(call) if uses_loops(call) or _exceeds_caches(call) else self.scalars.aliasable_slots(call)
+        return (
+            aliasable_operands(call)
+            if uses_loops(call) or _exceeds_caches(call)
+            else self.scalars.aliasable_slots(call)
+        )
 
 
 def uses_loops(call: Call) -> bool:
@@ -94,7 +98,7 @@ def uses_loops(call: Call) -> bool:
     if scalar is None or (scalar.supports is not None and scalar.supports(call) is not None):
         return call.op.expression is not None
     try:
-        return call.known and bool(domain_of(call).sums)
+        return call.is_static and bool(domain_of(call).sums)
     except ProgramError:
         return False
 
@@ -116,7 +120,7 @@ def refusal(call: Call) -> str | None:
     depth = _depth(traced_of(call).every)
     if depth > MAX_DEPTH:
         return f"its expression is {depth} primitives deep, of which loops go through {MAX_DEPTH}"
-    if not call.known:  # it is decided when the dims are known
+    if not call.is_static:  # it is decided when the dims are known
         return None
     if call.op.expression is not None and call.op.expression.operators and not all(has_inferred_dims(call).values()):
         return "its expression makes other dims than the operator infers"
@@ -344,7 +348,7 @@ def prepare(call: Call, context: Any) -> Prepared:
 @cached_in_call
 def aliasable_operands(call: Call) -> Mapping[str, str]:
     """By output slot, the input slot that it may alias: loops read each element of that before they overwrite it."""
-    if not call.op.may_alias or not call.known or traced_of(call).checks_indices:
+    if not call.op.may_alias or not call.is_static or traced_of(call).checks_indices:
         return {}
     matching = {slot: operand for slot, operand in call.op.may_alias.items() if call.specs(slot) == call.specs(operand)}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import RegistryError
-from fluidlite.codegen.kernel_source import Buffer, Launch, prepared_launches, kernel_text as written_kernel
+from fluidlite.codegen.kernel_source import Buffer, Launch, kernel_text as written_kernel, prepared_launches
 from fluidlite.codegen.typed import converted_number as typed_number
 from fluidlite.expr.calls import leaves
 from fluidlite.expr.number import Number

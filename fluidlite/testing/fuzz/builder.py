@@ -13,7 +13,7 @@ from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import FluidError
 from fluidlite.program.program import Program
 from fluidlite.testing.fuzz.error_bounds import NoReference
-from fluidlite.testing.fuzz.recipe import Recipe, OperatorStep, append, declare
+from fluidlite.testing.fuzz.recipe import OperatorStep, Recipe, append, declare
 from fluidlite.testing.fuzz.reference import Evaluator, exactly
 from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
 

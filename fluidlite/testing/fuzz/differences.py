@@ -10,7 +10,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.testing.fuzz.error_bounds import NoReference, reference_of
-from fluidlite.testing.fuzz.recipe import Recipe, OperatorStep
+from fluidlite.testing.fuzz.recipe import OperatorStep, Recipe
 from fluidlite.testing.fuzz.tolerance import Array, wide
 
 STEP = 1e-4

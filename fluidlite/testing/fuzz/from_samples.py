@@ -228,7 +228,7 @@ def _append(b: Builder, use: _SampleUse, wired: bool) -> Any:
 def _counts(b: Builder, use: _SampleUse) -> dict[str, int] | None:
     """The number of variables of each output slot; None if the reference, which determines it for lists, raises."""
     op = use.case.op
-    slots = use.case.wanted()
+    slots = use.case.requested_outputs()
     lists = {slot.name for slot in op.outputs if slot.duplicable}
     if not lists.intersection(slots):
         return dict.fromkeys(slots, 1)

@@ -12,7 +12,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.testing.fuzz.error_bounds import ErrorBounds, NoReference, float_dtypes, reference_of
-from fluidlite.testing.fuzz.recipe import Recipe, OperatorStep
+from fluidlite.testing.fuzz.recipe import OperatorStep, Recipe
 from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
 
 

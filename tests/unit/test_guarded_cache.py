@@ -26,7 +26,7 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef, Slot
 from fluidlite.program.rules import ExpressionRule
-from fluidlite.render.loops import cost, kept_answers, kernels
+from fluidlite.render.loops import cost, kernels
 from fluidlite.render.loops.sizes import Guards
 from fluidlite.tensor.tensor_spec import Spec
 
@@ -42,7 +42,7 @@ def laid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
         init(self, call)
 
     monkeypatch.setattr(kernels._CallNests, "__init__", noted)
-    monkeypatch.setattr(kept_answers, "_disk", DiskCache(tmp_path))
+    monkeypatch.setattr(guarded_cache, "_disk", DiskCache(tmp_path))
     another_process()
     yield types
     another_process()
@@ -111,13 +111,13 @@ def test_other_source_files_have_other_answers(laid: list[str], monkeypatch: pyt
     run(64, several)
     another_process()
     laid.clear()
-    monkeypatch.setattr(kept_answers, "_sources", lambda: "others")
+    monkeypatch.setattr(guarded_cache, "_sources", lambda: "others")
     run(64, several)
     assert laid
 
 
 def test_without_source_files_nothing_is_kept(laid: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_answers, "_sources", lambda: "")
+    monkeypatch.setattr(guarded_cache, "_sources", lambda: "")
     run(64, several)
     assert laid and not list(tmp_path.iterdir())
 
@@ -139,7 +139,7 @@ def test_what_is_no_answer_is_as_good_as_none(laid: list[str], content: bytes, m
     expected, cost_of_it = run(64, several), estimated(call_of())
     another_process()
     laid.clear()
-    monkeypatch.setattr(kept_answers._disk, "get", lambda *key: content)
+    monkeypatch.setattr(guarded_cache._disk, "get", lambda *key: content)
     assert estimated(call_of()) == cost_of_it
     assert np.array_equal(run(64, several), expected)
     assert laid
@@ -149,7 +149,7 @@ def test_a_folder_that_cannot_be_written(
     laid: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setattr(kept_answers, "_disk", DiskCache(tmp_path / "file", "loops"))
+    monkeypatch.setattr(guarded_cache, "_disk", DiskCache(tmp_path / "file", "loops"))
     expected = run(64, several)
     assert laid and "loops cannot be kept on disk" in caplog.text
     assert np.isfinite(expected).all()
@@ -157,11 +157,11 @@ def test_a_folder_that_cannot_be_written(
 
 def test_an_object_that_is_no_plain_value_is_not_said() -> None:
     for plain in (1, 1.5, "a", None, (True, (2, "b")), size("n") + 1):
-        kept_answers._plain_value(plain)
-    assert kept_answers._plain_value(number(1)) != kept_answers._plain_value(1)
+        guarded_cache._plain_value(plain)
+    assert guarded_cache._plain_value(number(1)) != guarded_cache._plain_value(1)
     for other in (object(), [1], (1, object()), np.float32(1)):
         with pytest.raises(TypeError, match="plain value"):
-            kept_answers._plain_value(other)
+            guarded_cache._plain_value(other)
 
 
 # What answers depend on ----------------------------------------------------------------------------------------------
@@ -267,18 +267,18 @@ def test_what_one_device_cannot_compute_is_no_answer_for_another(laid: list[str]
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package with one source file, as the module that asks lies in it."""
-    for package in kept_answers._PACKAGES:
+    for package in guarded_cache._PACKAGES:
         (tmp_path / package).mkdir()
-    monkeypatch.setattr(kept_answers, "__file__", str(tmp_path / "render" / "loops" / "kept_answers.py"))
-    monkeypatch.setattr(kept_answers, "_IMPORTED", time.time() + 100)
-    kept_answers._sources.cache_clear()
+    monkeypatch.setattr(guarded_cache, "__file__", str(tmp_path / "render" / "loops" / "guarded_cache.py"))
+    monkeypatch.setattr(guarded_cache, "_IMPORTED", time.time() + 100)
+    guarded_cache._sources.cache_clear()
     yield tmp_path
-    kept_answers._sources.cache_clear()
+    guarded_cache._sources.cache_clear()
 
 
 def sources() -> str:
-    kept_answers._sources.cache_clear()
-    return kept_answers._sources()
+    guarded_cache._sources.cache_clear()
+    return guarded_cache._sources()
 
 
 def test_source_files_are_told_from_others_by_what_they_say(tree: Path) -> None:
@@ -298,9 +298,9 @@ def test_without_text_of_what_runs_nothing_is_said(tree: Path, monkeypatch: pyte
     assert sources() == ""  # bytecode alone
     (tree / "expr" / "a.py").write_text("")
     assert sources() != ""
-    monkeypatch.setattr(kept_answers, "_IMPORTED", time.time() - 100)
+    monkeypatch.setattr(guarded_cache, "_IMPORTED", time.time() - 100)
     assert sources() == ""  # it was written since
-    monkeypatch.setattr(kept_answers, "__file__", str(tree / "archive.zip" / "render" / "loops" / "a.py"))
+    monkeypatch.setattr(guarded_cache, "__file__", str(tree / "archive.zip" / "render" / "loops" / "a.py"))
     assert sources() == ""
 
 

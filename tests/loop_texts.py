@@ -14,7 +14,7 @@ import pytest
 from fluidlite.expr.calls import leaves
 from fluidlite.expr.number_table import NumberTable
 from fluidlite.program.op_call import Call
-from fluidlite.render.loops import cost, kernels
+from fluidlite.render.loops import cost, guarded_cache, kernels
 from fluidlite.render.loops.launches import decode_texts, encode_texts
 from fluidlite.render.loops.sizes import Guards
 

@@ -26,7 +26,7 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef, Slot
 from fluidlite.program.rules import ExpressionRule
-from fluidlite.render.loops import cost, kernels
+from fluidlite.render.loops import cost, guarded_cache, kernels
 from fluidlite.render.loops.sizes import Guards
 from fluidlite.tensor.tensor_spec import Spec
 

@@ -27,7 +27,7 @@ if _TYPE_CHECKING:
 
 _LAZY_MODULES = {
     "Certificate": "certificate",
-    "Outcome": "certificate",
+    "CheckOutcome": "certificate",
     "OperatorRow": "certificate",
     "certify": "certification",
     "load_plugin_modules": "plugin_modules",

@@ -74,7 +74,7 @@ def total(infos: Iterable[CacheInfo]) -> CacheInfo:
     return sum_info
 
 
-_NUMBERS = frozenset({int, float, bool, type(None)})
+_SCALARS = frozenset({int, float, bool, type(None)})
 
 
 def weight_of(*values: Any) -> int:
@@ -84,22 +84,19 @@ def weight_of(*values: Any) -> int:
     each of them: the estimate is an upper bound.
     """
     nbytes_total, pending = 0, [*values]
-    while pending:
-        value = pending.pop()
-        if type(value) in _NUMBERS:
+    for value in pending:  # the types of keys come first: every cache miss measures one
+        kind = type(value)
+        if kind is str:
+            nbytes_total += 64 + len(value)
+        elif kind in _SCALARS:
             nbytes_total += 100
-            continue
-        weight = getattr(value, "weight", None)
-        if type(weight) is int:
+        elif isinstance(value, (tuple, list, set, frozenset)):
+            nbytes_total += 64 + 8 * len(value)
+            pending += value
+        elif type(weight := getattr(value, "weight", None)) is int:
             nbytes_total += weight
         elif isinstance(value, (str, bytes, bytearray)):
             nbytes_total += 64 + len(value)
-        elif isinstance(value, (tuple, list, set, frozenset)):
-            if value and isinstance(value, (tuple, list)) and isinstance(value[0], (int, float)):
-                nbytes_total += 64 + 40 * len(value)
-            else:
-                nbytes_total += 64 + 8 * len(value)
-                pending += value
         elif isinstance(value, Mapping):
             nbytes_total += 64 + 100 * len(value)
             pending += (*value, *value.values())

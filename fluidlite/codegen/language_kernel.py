@@ -146,7 +146,7 @@ def runner(plain: _Launches, guard: Callable[[Any], _Launches] | None, positions
                     tensor = io.tensors[positions[value]]
                     if tensor.allocation is None:
                         tensor.allocate(context)
-                    args += tensor.span()[:2]
+                    args += tensor._location()
                 elif kind == "random":
                     args.append(io.random[value])
                 else:

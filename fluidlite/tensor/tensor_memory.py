@@ -228,15 +228,19 @@ class TensorMemory:
         self._array = array
         return array
 
+    def _location(self) -> tuple[Any, int]:
+        """The raw handle, and the byte offset of the first element in it."""
+        allocation = self.allocation or self._required_allocation()
+        return allocation.live_block().handle, allocation.offset + self._byte_offset
+
     def span(self) -> Span:
         """The bytes as a range of the raw handle (of a strided view: from its first to its last element)."""
-        allocation, spec = self.allocation or self._required_allocation(), self.spec or self._required_spec()
-        handle = allocation.live_block().handle
+        spec = self.spec or self._required_spec()
         nbytes = spec.nbytes
         if self._strides is not None and spec.size:
             reach = sum((d - 1) * s for d, s in zip(spec.dims, self._strides, strict=True))
             nbytes = (reach + 1) * ITEMSIZE[spec.dtype]
-        return Span(handle, allocation.offset + self._byte_offset, nbytes)
+        return Span(*self._location(), nbytes)
 
     def address(self) -> int:
         """The address of the first element, on places whose allocator has addresses."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,16 @@ FILES = {
     "demo_view",
 }  # fmt: skip
 
+PARTICIPLES = {
+    "found", "given", "made", "kept", "wanted", "known", "asked", "told", "said", "seen", "held", "taken", "shown",
+    "home", "again", "there", "others",
+}  # fmt: skip
+"""Names that tell nothing of the value or the function: a local name is a noun that tells the type."""
+ADVERBS = {
+    "MOST", "LEAST", "FEWEST", "GREATEST", "ENOUGH", "NEAR", "FAR", "BRIEF", "FEW", "MANY", "SEVERAL", "MUCH", "WORTH",
+}  # fmt: skip
+"""Words that no constant has in its name: a constant names a quantity, such as MAX_CACHED_PLANS."""
+
 
 def texts() -> Iterator[tuple[Path, str]]:
     for folder in FOLDERS:
@@ -56,8 +67,44 @@ def test_words(phrase: str) -> None:
     assert not found, f"say {PHRASES[phrase]}:\n" + "\n".join(found)
 
 
+def test_no_conflict_markers() -> None:
+    markers = re.compile("^(<{7}|>{7}) ", re.MULTILINE)
+    assert not [path for path, text in texts() if markers.search(text)]
+
+
 def test_files() -> None:
     found = [path for path in (ROOT / "fluidlite").rglob("*.py") if path.stem in FILES]
     assert not found
     for gone in ("framework", "transformers", "tools", "platform/cpu", "platform/cuda", "platform/opencl"):
         assert not list((ROOT / "fluidlite" / gone).glob("*.py")), gone
+
+
+def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """The names that a module binds, each with its line: parameters, variables, attributes, functions, classes."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name, node.lineno
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name, node.lineno
+
+
+def unclear(name: str) -> bool:
+    words = name.strip("_")
+    return words in PARTICIPLES or (words.isupper() and not ADVERBS.isdisjoint(words.split("_")))
+
+
+@pytest.mark.parametrize("folder", ["fluidlite", "plugins", "examples"])
+def test_names(folder: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for name, line in bindings(ast.parse(path.read_text(encoding="utf-8")))
+        if unclear(name)
+    ]
+    assert not found, "name the value or the quantity:\n" + "\n".join(found)
+
+
+def test_unclear_names_are_found() -> None:
+    tree = ast.parse("MOST_BYTES = 1\ndef f(given, x):\n    self.kept = y = x\n    return [found for found in y]")
+    assert [name for name, _ in bindings(tree) if unclear(name)] == ["MOST_BYTES", "given", "kept", "found"]

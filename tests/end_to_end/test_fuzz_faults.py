@@ -184,7 +184,7 @@ def test_a_wrong_domain(monkeypatch: pytest.MonkeyPatch) -> None:
         moved = (1,) * (rank - len(dims)) + tuple(dims)
         return moved if found is not None and sorted(moved) == sorted(found) and rank == 3 else found
 
-    monkeypatch.setattr(domain, "place", place)
+    monkeypatch.setattr(domain, "aligned_dims", place)
     forget()
     assert seen(["elementwise_add", "elementwise_mul"]).kind in ("value", "metadata", "error", "foreign")
 

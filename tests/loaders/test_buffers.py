@@ -64,7 +64,7 @@ def test_a_buffer_is_written_after_other_queues_that_read_it(lazy: Any) -> None:
     read = []
     for batch in BatchedLoader({"x": X}, SIZE, lazy.kind, buffers=2, preload=1):
         with using(other):
-            fluid.tensor.transfer.ready(batch["x"], other)
+            fluid.tensor.transfer.order_after_writes(batch["x"], other)
             read.append(read_later(batch, other))
     other.wait()
     np.testing.assert_array_equal(np.concatenate(read), X)
@@ -88,7 +88,7 @@ def test_memory_goes_back_after_other_queues_that_read_it(lazy: Any) -> None:
     read = []
     for batch in BatchedLoader({"x": X}, SIZE, lazy.kind):
         with using(other):
-            fluid.tensor.transfer.ready(batch["x"], other)
+            fluid.tensor.transfer.order_after_writes(batch["x"], other)
             read.append(read_later(batch, other))
     del batch
     get_context(lazy.kind).wait()  # that the loop's own queue has read it is not enough

@@ -200,7 +200,7 @@ def test_refused_when_run(
             )  # fmt: skip
             shape = dims[slot.capitalize()]
             fluid.global_scope().var(slot).get_tensor().set(np.ones(shape, "float32"), place)
-        out = build(type, dims, attrs, {}, is_static=False)
+        out = build(type, dims, attrs, {}, known=False)
         feed = {slot.lower(): np.ones(shape, "float32") for slot, shape in dims.items()}
         exe = fluid.Executor(place)
         if type == "batch_norm":

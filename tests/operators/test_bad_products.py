@@ -91,7 +91,7 @@ def build(type: str, inputs: dict[str, Dims], attrs: dict[str, Any], known: bool
 @pytest.mark.parametrize(("type", "inputs", "attrs", "error", "word"), BAD)
 def test_it_is_refused_when_the_program_is_built(type: str, inputs: Any, attrs: Any, error: Any, word: str) -> None:
     with fluid.program_guard(fluid.Program()), pytest.raises(error, match=word) as info:
-        build(type, inputs, attrs, is_static=True)
+        build(type, inputs, attrs, known=True)
     assert type in str(info.value) and "test_bad_products.py" in str(info.value)
 
 
@@ -101,7 +101,7 @@ def test_it_is_refused_before_it_runs(type: str, inputs: Any, attrs: Any, error:
     program = fluid.Program()
     feed = {slot.lower(): np.ones(dims, "float32") for slot, dims in inputs.items()}
     with pytest.raises(error) as info, fluid.program_guard(program):
-        outs = build(type, inputs, attrs, is_static=False)  # ranks are known even then
+        outs = build(type, inputs, attrs, known=False)  # ranks are known even then
         fluid.Executor(place, fallback="allow").run(program, feed=feed, fetch_list=outs)
     assert type in str(info.value)
 

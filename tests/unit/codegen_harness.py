@@ -46,8 +46,11 @@ class Memory:
     def native(self) -> Any:
         return self.held
 
+    def _location(self) -> tuple[Any, int]:
+        return self.held.ctypes.data, 0
+
     def span(self) -> Span:
-        return Span(self.held.ctypes.data, 0, self.held.nbytes)
+        return Span(*self._location(), self.held.nbytes)
 
 
 class ArrayContext:

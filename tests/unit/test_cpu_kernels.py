@@ -104,7 +104,7 @@ def test_code_of_another_user_is_not_run(tmp_path: Path) -> None:
 
 def test_the_folder_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though each process writes one file; and few of them look through the folder."""
-    monkeypatch.setattr("fluidlite.base.disk_cache.MOST_BYTES", 50_000)
+    monkeypatch.setattr("fluidlite.base.disk_cache.MAX_BYTES", 50_000)
     monkeypatch.setattr("fluidlite.base.disk_cache.TRIM_BELOW", "10")
     looked = []
     trim = DiskCache._trim
@@ -439,7 +439,7 @@ def test_numpy_s_state_in_a_run_is_restored() -> None:
 
 def test_small_files_count_as_blocks_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many files of a few bytes take more than these; one that another process took away is no reason to stop."""
-    monkeypatch.setattr("fluidlite.base.disk_cache.MOST_BYTES", 5 * 4096)
+    monkeypatch.setattr("fluidlite.base.disk_cache.MAX_BYTES", 5 * 4096)
     monkeypatch.setattr("fluidlite.base.disk_cache.TRIM_BELOW", "")
     cache = DiskCache(tmp_path)
     for k in range(9):

@@ -106,5 +106,5 @@ def test_names(folder: str) -> None:
 
 
 def test_unclear_names_are_found() -> None:
-    tree = ast.parse("MAX_BYTES = 1\ndef f(given, x):\n    self.kept = y = x\n    return [found for found in y]")
-    assert [name for name, _ in bindings(tree) if unclear(name)] == ["MAX_BYTES", "given", "kept", "found"]
+    tree = ast.parse("MOST_BYTES = 1\ndef f(given, x):\n    self.kept = y = x\n    return [found for found in y]")
+    assert [name for name, _ in bindings(tree) if unclear(name)] == ["MOST_BYTES", "given", "kept", "found"]

@@ -235,12 +235,12 @@ class TensorMemory:
 
     def span(self) -> Span:
         """The bytes as a range of the raw handle (of a strided view: from its first to its last element)."""
-        spec = self.spec or self._required_spec()
+        location, spec = self._location(), self.spec or self._required_spec()
         nbytes = spec.nbytes
         if self._strides is not None and spec.size:
             reach = sum((d - 1) * s for d, s in zip(spec.dims, self._strides, strict=True))
             nbytes = (reach + 1) * ITEMSIZE[spec.dtype]
-        return Span(*self._location(), nbytes)
+        return Span(*location, nbytes)
 
     def address(self) -> int:
         """The address of the first element, on places whose allocator has addresses."""

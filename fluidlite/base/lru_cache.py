@@ -75,6 +75,8 @@ def total(infos: Iterable[CacheInfo]) -> CacheInfo:
 
 
 _SCALARS = frozenset({int, float, bool, type(None)})
+LONG_SEQUENCE = 64
+"""Elements above which a sequence that begins with a number counts as numbers: an attribute may have millions."""
 
 
 def weight_of(*values: Any) -> int:
@@ -92,12 +94,15 @@ def weight_of(*values: Any) -> int:
             nbytes_total += 100
         elif isinstance(value, (tuple, list, set, frozenset)):
             nbytes_total += 64 + 8 * len(value)
-            pending += value
+            if len(value) > LONG_SEQUENCE and isinstance(value, (tuple, list)) and type(value[0]) in _SCALARS:
+                nbytes_total += 32 * len(value)
+            else:
+                pending += value
         elif type(weight := getattr(value, "weight", None)) is int:
             nbytes_total += weight
         elif isinstance(value, (str, bytes, bytearray)):
             nbytes_total += 64 + len(value)
-        elif isinstance(value, Mapping):
+        elif hasattr(kind, "keys") and isinstance(value, Mapping):  # the look-up is faster than the abstract class
             nbytes_total += 64 + 100 * len(value)
             pending += (*value, *value.values())
         elif type(nbytes := getattr(value, "nbytes", None)) is int:

@@ -187,6 +187,7 @@ def test_weights() -> None:
     assert weight_of(np.zeros(1000)) > 8000
     assert weight_of({"a": (np.zeros(1000), b"x" * 500)}) > 8500
     assert weight_of(tuple(range(1000))) > 36_000
+    assert weight_of((1, "x" * 5000)) > 5000
     assert Spec.of((400, 8), "float32", (tuple(range(401)),)).weight > 14_000
     assert weight_of(Spec.of((4, 8), "float32")) < 1000
 

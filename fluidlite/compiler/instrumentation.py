@@ -91,6 +91,7 @@ class Timer(Protocol):
 
 
 _timer: Timer | None = None
+_UNTIMED = nullcontext()
 
 
 def timer() -> Timer | None:
@@ -100,7 +101,7 @@ def timer() -> Timer | None:
 
 def timed_run(frame: Frame, contexts: Sequence[Context]) -> AbstractContextManager[Any]:
     """Return the timer's context manager of a run."""
-    return _timer.run(frame, contexts) if _timer is not None else nullcontext()
+    return _timer.run(frame, contexts) if _timer is not None else _UNTIMED
 
 
 def set_timer(new_timer: Timer | None) -> None:

@@ -61,8 +61,9 @@ def run_plan(
     contexts = list(frame.contexts.values())
     with lock_contexts(contexts, lambda: uses_of_state(plan.state_uses, scope, frame.contexts, alone=False)):
         take_state(plan, scope, frame.values)
-        written = written_state(plan, scope)
-        frame.values.update({plan.feed_keys[name]: written.without_alias(tensor) for name, tensor in feeds.items()})
+        if feeds:
+            written = written_state(plan, scope)
+            frame.values.update({plan.feed_keys[name]: written.without_alias(tensor) for name, tensor in feeds.items()})
         try:
             with timed_run(frame, contexts):
                 run_steps(frame, observers())

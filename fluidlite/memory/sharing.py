@@ -8,9 +8,10 @@ that they have enqueued. These contexts find out at their next run that they mus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
+from sys import exc_info
+from typing import Any, NamedTuple
 
 from fluidlite.base.invalidation import cache_version
 from fluidlite.memory.allocation import NO_CONTEXTS, Allocation, Sharing
@@ -125,12 +126,33 @@ class turn:
             context.lock.release()
 
 
-@contextmanager
-def lock_contexts(contexts: Collection[Context], uses: Callable[[], Iterable[Use]] = lambda: ()) -> Iterator[None]:
-    """Lock contexts and take the turn of all uses, as a run does; the contexts are activated in their libraries."""
-    with ExitStack() as stack:
-        stack.enter_context(turn(contexts, uses))
-        for context in contexts:
-            if type(context.raw).activate is not ContextBase.activate:
-                stack.enter_context(context.raw.activate())
-        yield
+class lock_contexts(turn):
+    """A :class:`turn` as a run takes it: the contexts are also activated in their libraries."""
+
+    __slots__ = ("_active",)
+
+    def __init__(self, contexts: Collection[Context], uses: Callable[[], Iterable[Use]] = tuple) -> None:
+        super().__init__(contexts, uses)
+        self._active: list[AbstractContextManager[Any]] = []
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        try:
+            for context in self._contexts:
+                if type(context.raw).activate is not ContextBase.activate:
+                    activation = context.raw.activate()
+                    activation.__enter__()
+                    self._active.append(activation)
+        except BaseException:
+            self.__exit__(*exc_info())
+            raise
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            if self._active:
+                self._active.pop().__exit__(*error)
+        finally:  # also after an error of a library
+            if self._active:
+                self.__exit__(*error)
+            else:
+                super().__exit__(*error)

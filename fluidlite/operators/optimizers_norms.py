@@ -131,7 +131,8 @@ def dpsgd_step(
 ) -> e.Tensor:
     """The step of dpsgd, given its random number."""
     rate, noise_number = _number(learning_rate, param), _number(noise, param)
-    return param - rate * (grad / e.maximum(_norm(grad) / clip, 1) + noise_number / batch_size)
+    factor = 1 / e.maximum(_norm(grad) / clip, 1)  # one division, not one an element
+    return param - rate * (grad * factor + noise_number / batch_size)
 
 
 def _decompose_dpsgd(call: Call, build: Any) -> None:

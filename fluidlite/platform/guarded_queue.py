@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -37,6 +36,22 @@ class Counts:
             setattr(self, name, 0)
 
 
+class Guard:
+    """A context manager that re-raises a plugin's exceptions by :meth:`Unit.fail`; a lost device is not entered."""
+
+    __slots__ = "_unit", "_what"
+
+    def __init__(self, unit: Unit, what: str) -> None:
+        self._unit, self._what = unit, what
+
+    def __enter__(self) -> None:
+        self._unit.raise_if_lost()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception):
+            self._unit.fail(error, self._what)
+
+
 class GuardedQueue:
     """A plugin's queue, its library handles and compiled kernels; unknown attributes are looked up in ``raw``."""
 
@@ -65,14 +80,9 @@ class GuardedQueue:
     def threads(self, number: int | None) -> None:
         self.raw.threads = number
 
-    @contextmanager
-    def guarded(self, what: str) -> Iterator[None]:
-        """Add the place and the action ``what`` to exceptions of the plugin; a lost device makes its place unusable."""
-        self.unit.raise_if_lost()
-        try:
-            yield
-        except Exception as exc:
-            self.fail(exc, what)
+    def guarded(self, what: str) -> Guard:
+        """Return a context manager that adds the place and the action ``what`` to exceptions of the plugin."""
+        return Guard(self.unit, what)
 
     def fail(self, exc: Exception, what: str) -> NoReturn:
         """Re-raise a plugin's exception with the place and the action ``what``."""
@@ -85,7 +95,7 @@ class GuardedQueue:
         if not dst.nbytes:
             return
         self.unit.raise_if_lost()
-        try:  # not `guarded`: a generator costs as much as a small copy
+        try:  # not `guarded`: its text costs as much as a small copy
             self.raw.copy_in(dst, src)
         except Exception as exc:
             self.fail(exc, f"copying {dst.nbytes} bytes in")

@@ -65,6 +65,10 @@ def tile_of(context: Context, dtype: str, count: int, filters: int) -> Tile:
 
 # Laying out --------------------------------------------------------------------------------------------------------
 
+MAX_PLANES = 8
+"""Channels of an image that are copied side by side. Where an image takes a multiple of 4 KiB, their cache lines are in
+one set, and most caches hold eight of a set."""
+
 _PLANES = """
   const index_t n = gid / rows;
   index_t low = w_least < 0 ? -w_least : 0, high = w_size - w_least;
@@ -97,7 +101,7 @@ _PLANES_FIRST = """
 @cached_per_context
 def planes_kernel(context: Context, dtype: str, last: bool) -> CompiledKernel:
     """Return the kernel that copies rows to channels last, zero-padded at both ends; a work-item copies one row."""
-    words = {"T": ctype(context, dtype), "lanes": str(lanes_of(context, dtype))}
+    words = {"T": ctype(context, dtype), "lanes": str(min(MAX_PLANES, lanes_of(context, dtype)))}
     words["numbers"] = ", ".join(f"p[j + {v} * c_step]" for v in range(int(words["lanes"])))
     words["copy"] = Template(_PLANES_LAST if last else _PLANES_FIRST).safe_substitute(
         words, buffer=context.language.keywords["buffer"]

@@ -145,9 +145,10 @@ def _step(
                 args = (0, groups * strips, 0, 1, pitches[0], inner, m, 0, 1, 0, rows, 1, rows, 1, 1, 1, 1, 1, 1, inner)
                 items = groups * strips * -(-rows // tile.rows)
                 product(context, items, (inputs, packed, sums), (*args, 0, 0, 1, 0, pitches[1]), PER_ITEM)
-                numbers = (tile0, *tiles.counts, conv.groups, inner, m, pitches[1], base, *tiles.steps, *tiles.bounds)
-                output_args = (*taps, h.outs, w.outs, first * plane * filters, *out_steps)
-                finish(context, n, (image, filter, sums, out), (*numbers, *output_args), group_size(n))
+                numbers = (tile0, n, *tiles.counts, conv.groups, inner, m, pitches[1], base, *tiles.steps)
+                output_args = (*tiles.bounds, *taps, h.outs, w.outs, first * plane * filters, *out_steps)
+                runs = -(-n // texts.run_of(conv.last))
+                finish(context, runs, (image, filter, sums, out), (*numbers, *output_args), group_size(runs))
 
     return step, space.need
 
@@ -186,8 +187,9 @@ def _filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallS
             image, base = tiles.channels_last(context, x, scratch, first, images)
             for tile0, n in tiles.chunks(images):
                 tiles.transform(context, image, base, inputs, pitches[0], tile0, n)
-                grad_args = (tile0, *tiles.counts, filters, first * plane * filters, *y_steps, h.outs, w.outs)
-                spread(context, n, (y, grads), grad_args, group_size(n))
+                grad_args = (tile0, n, *tiles.counts, filters, first * plane * filters, *y_steps, h.outs, w.outs)
+                runs = -(-n // texts.run_of(conv.last))
+                spread(context, runs, (y, grads), grad_args, group_size(runs))
                 sizes = (
                     *(groups, pitches[0], conv.channels, conv.filters, 0, 1, 0, n, 1, n, 1, 1, 1, 1, 1, 1),
                     conv.channels,

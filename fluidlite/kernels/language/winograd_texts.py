@@ -8,6 +8,7 @@ Transforms add and subtract; vectors run along channels or filters.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from string import Template
 
 from fluidlite.plugin import Context
 
@@ -72,8 +73,8 @@ def _square(side: int) -> list[tuple[int, int]]:
 
 
 def _window_exists(i: int, j: int) -> str:
-    """Return the condition that a window of a tile exists: the last row and column may be half a tile."""
-    return " && ".join(name for name, is_needed in (("below", i), ("right", j)) if is_needed) or "1"
+    """Return the condition that a window of tile ``k`` of a run exists: the last row and column may be half a tile."""
+    return " && ".join(name for name, is_needed in (("below[k]", i), ("right[k]", j)) if is_needed) or "1"
 
 
 # The image ---------------------------------------------------------------------------------------------------------
@@ -179,44 +180,86 @@ def filter_kernel(context: Context, dtype: str, tile: Tile) -> CompiledKernel:
 
 # The windows -------------------------------------------------------------------------------------------------------
 
+_RUN = """
+  const index_t begin = gid * $run, run = begin + $run < tiles ? $run : tiles - begin;
+  index_t starts[$run], below[$run], right[$run], complete = 1;
+  for (index_t k = 0; k < run; ++k) {
+    const index_t tile = tile0 + begin + k, line = tile / w_tiles, tx = tile - line * w_tiles;
+    const index_t n = line / h_tiles, ty = line - n * h_tiles;
+    starts[k] = n * $n_step + 2 * (ty * $h_step + tx * $w_step);
+    below[k] = 2 * ty + 1 < h_count;
+    right[k] = 2 * tx + 1 < w_count;
+    complete = complete && below[k] && right[k];
+  }
+"""
 _WINDOWS = (
-    _PLACE
+    _RUN
     + """
   const index_t filters = groups * m;
-  $buffer const $T* const from = sums + gid * pitch;
-  $buffer $T* const to = out + out_base + n * out_n_step + 2 * (ty * out_h_step + tx * out_w_step);
-  const index_t below = 2 * ty + 1 < h_count, right = 2 * tx + 1 < w_count;
-  $V wrong = ($V)(0);
+  $T wrong[$all];
+  for (index_t k = 0; k < run * $lanes; ++k) wrong[k] = 0;
   for (index_t at = 0; at < filters; at += $lanes) {
     const index_t c = at + $lanes <= filters ? at : filters - $lanes;
-    $read
-    $transform
-    wrong += (y00 - y00) + (y01 - y01) + (y10 - y10) + (y11 - y11);
-    $write
+    $stage
+    for (index_t k = 0; k < run; ++k) {
+      $buffer const $T* const from = sums + (begin + k) * pitch;
+      $buffer $T* const to = out + out_base + starts[k] + c * out_c_step;
+      $read
+      $transform
+      $V sum = vload$lanes(0, wrong + k * $lanes);
+      sum += (y00 - y00) + (y01 - y01) + (y10 - y10) + (y11 - y11);
+      vstore$lanes(sum, 0, wrong + k * $lanes);
+      $write
+    }
+    $scatter
   }
-  $T left[$lanes];
-  vstore$lanes(wrong, 0, left);
-  int whole = 1;
-  for (int v = 0; v < $lanes; ++v) if (left[v] != 0) whole = 0;
-  for (index_t e = whole == 0 ? 0 : 4 * filters; e < 4 * filters; ++e) {
-    const index_t f = e / 4, i = e / 2 % 2, j = e % 2, g = f / m;
-    const index_t y = h_least + 2 * ty + i, x = w_least + 2 * tx + j;
-    $buffer const $T* const p = image + base + n * n_step + y * h_step + x * w_step + g * inner;
-    $buffer const $T* const q = filter + g * g_step + (f - g * m) * m_step + h_tap * 3 + w_tap;
-    $T sum = 0;
-    for (index_t h = y < 0 ? -y : 0; h < 3 && y + h < h_size && sum == sum; ++h)
-      for (index_t w = x < 0 ? -x : 0; w < 3 && x + w < w_size && sum == sum; ++w)
-        for (index_t c = 0; c < inner && sum == sum; ++c)
-          sum += p[h * h_step + w * w_step + c] * q[h * h_tap_step * 3 + w * w_tap_step + c * c_step];
-    if ((i == 0 || below) && (j == 0 || right)) to[i * out_h_step + j * out_w_step + f * out_c_step] = sum;
+  for (index_t k = 0; k < run; ++k) {
+    int whole = 1;
+    for (int v = 0; v < $lanes; ++v) if (wrong[k * $lanes + v] != 0) whole = 0;
+    const index_t tile = tile0 + begin + k, line = tile / w_tiles, tx = tile - line * w_tiles;
+    const index_t n = line / h_tiles, ty = line - n * h_tiles;
+    for (index_t e = whole == 0 ? 0 : 4 * filters; e < 4 * filters; ++e) {
+      const index_t f = e / 4, i = e / 2 % 2, j = e % 2, g = f / m;
+      const index_t y = h_least + 2 * ty + i, x = w_least + 2 * tx + j;
+      $buffer const $T* const p = image + base + n * n_step + y * h_step + x * w_step + g * inner;
+      $buffer const $T* const q = filter + g * g_step + (f - g * m) * m_step + h_tap * 3 + w_tap;
+      $T sum = 0;
+      for (index_t h = y < 0 ? -y : 0; h < 3 && y + h < h_size && sum == sum; ++h)
+        for (index_t w = x < 0 ? -x : 0; w < 3 && x + w < w_size && sum == sum; ++w)
+          for (index_t c = 0; c < inner && sum == sum; ++c)
+            sum += p[h * h_step + w * w_step + c] * q[h * h_tap_step * 3 + w * w_tap_step + c * c_step];
+      if ((i == 0 || below[k]) && (j == 0 || right[k]))
+        out[out_base + starts[k] + i * out_h_step + j * out_w_step + f * out_c_step] = sum;
+    }
   }
 """
 )
+_STAGE = "$T stage[$staged];"
+_STAGED = "stage + (k * 4 + {spot}) * $lanes"
+_EACH_LANE = """for (index_t v = 0; v < $lanes; ++v)
+      for (index_t k = 0; k < run; ++k) {{
+        {pointer} = {buffer} + starts[k] + (c + v) * {c_step};
+        {staged} = stage + k * 4 * $lanes + v;
+        if (complete) {{
+          {every}
+        }} else {{
+          {existing}
+        }}
+      }}"""
+
+
+def run_of(last: bool) -> int:
+    """Return the tiles of a work-item that transforms windows, or spreads their gradients.
+
+    With channels first, neighbours of a line of an image are accessed together: the lines of several channels may be
+    in one set of the cache, which holds few of them.
+    """
+    return 1 if last else 8
 
 
 @cached_per_context
 def windows_kernel(context: Context, dtype: str, last: bool) -> CompiledKernel:
-    """Return the kernel that transforms [tiles, 16, filters] back to windows; a work-item transforms one tile.
+    """Return the kernel that transforms [tiles, 16, filters] back to windows; a work-item transforms a run of tiles.
 
     A tile with an element that is not finite is recomputed directly, window by window: a transform turns infinities
     into NaN, and may overflow where no window does. A direct sum stops once it is NaN.
@@ -225,40 +268,57 @@ def windows_kernel(context: Context, dtype: str, last: bool) -> CompiledKernel:
     vector = f"{kind}{lanes}"
     read = [f"const {vector} m{i}{j} = vload{lanes}(0, from + {4 * i + j} * filters + c);" for i, j in _square(4)]
     transform, side = _transform_square(vector, _of_windows, "m", 4, "y")
-    write = []
-    for i, j in _square(side):
-        to = f"to + {i} * out_h_step + {j} * out_w_step + c * out_c_step"
-        window_store = f"vstore{lanes}(y{i}{j}, 0, {to});"
-        if not last:
-            element_stores = f"for (int v = 0; v < {lanes}; ++v) ({to})[v * out_c_step] = e{i}{j}[v];"
-            window_store = f"{kind} e{i}{j}[{lanes}]; vstore{lanes}(y{i}{j}, 0, e{i}{j}); {element_stores}"
-        write.append(f"if ({_window_exists(i, j)}) {{ {window_store} }}")
-    words = {"T": kind, "V": vector, "lanes": str(lanes), "read": "\n      ".join(read), "transform": transform}
-    words["write"] = "\n      ".join(write)
+    places = {(i, j): f"{i} * out_h_step + {j} * out_w_step" for i, j in _square(side)}
+    if last:
+        write = [
+            f"if ({_window_exists(i, j)}) vstore{lanes}(y{i}{j}, 0, to + {place});" for (i, j), place in places.items()
+        ]
+        stage = scatter = ""
+    else:
+        stage = _STAGE
+        write = [f"vstore{lanes}(y{i}{j}, 0, {_STAGED.format(spot=2 * i + j)});" for i, j in places]
+        moves = {(i, j): f"p[{place}] = q[{2 * i + j} * $lanes];" for (i, j), place in places.items()}
+        scatter = _EACH_LANE.format(
+            pointer="$buffer $T* const p",
+            buffer="out + out_base",
+            staged="const $T* const q",
+            c_step="out_c_step",
+            every=" ".join(moves.values()),
+            existing=" ".join(f"if ({_window_exists(i, j)}) {move}" for (i, j), move in moves.items()),
+        )
+    words = {"T": kind, "V": vector, "lanes": str(lanes), "run": str(run_of(last)), "transform": transform}
+    words |= {"all": str(run_of(last) * lanes), "staged": str(run_of(last) * lanes * 4)}
+    words |= {"n_step": "out_n_step", "h_step": "out_h_step", "w_step": "out_w_step"}
+    text = Template(_WINDOWS).safe_substitute(
+        read="\n      ".join(read), write="\n      ".join(write), stage=stage, scatter=scatter
+    )
     numbers = [
-        *("tile0", "h_tiles", "w_tiles", "groups", "inner", "m", "pitch", "base", "n_step", "h_step", "w_step"),
-        *("h_least", "w_least", "h_size", "w_size", "g_step", "m_step", "c_step"),
+        *("tile0", "tiles", "h_tiles", "w_tiles", "groups", "inner", "m", "pitch", "base", "n_step", "h_step"),
+        *("w_step", "h_least", "w_least", "h_size", "w_size", "g_step", "m_step", "c_step"),
         *("h_tap", "w_tap", "h_tap_step", "w_tap_step", "h_count", "w_count", "out_base", "out_n_step"),
         *("out_h_step", "out_w_step", "out_c_step"),
     ]
     buffers = [Buffer("image", dtype), Buffer("filter", dtype), Buffer("sums", dtype), Buffer("out", dtype, True)]
     name = f"winograd_windows_{'last' if last else 'first'}_{dtype}"
-    return build(context, name, buffers, numbers, _WINDOWS, words)
+    return build(context, name, buffers, numbers, text, words)
 
 
 # The filter's gradient ---------------------------------------------------------------------------------------------
 
 _SPREAD = (
-    _PLACE
+    _RUN
     + """
-  $buffer const $T* const from = windows + base + n * n_step + 2 * (ty * h_step + tx * w_step);
-  $buffer $T* const to = made + gid * $spots * filters;
-  const index_t below = 2 * ty + 1 < h_count, right = 2 * tx + 1 < w_count;
   for (index_t at = 0; at < filters; at += $lanes) {
     const index_t c = at + $lanes <= filters ? at : filters - $lanes;
-    $read
-    $transform
-    $write
+    $stage
+    $gather
+    for (index_t k = 0; k < run; ++k) {
+      $buffer const $T* const from = windows + base + starts[k] + c * c_step;
+      $buffer $T* const to = made + (begin + k) * $spots * filters;
+      $read
+      $transform
+      $write
+    }
   }
 """
 )
@@ -266,29 +326,46 @@ _SPREAD = (
 
 @cached_per_context
 def spread_kernel(context: Context, dtype: str, last: bool) -> CompiledKernel:
-    """Return the kernel that transforms tiles of windows' gradients to [tiles, 16, filters], one tile a work-item.
+    """Return the kernel that transforms tiles of windows' gradients to [tiles, 16, filters], a run a work-item.
 
     With Y as above, the gradient of the filter is ``G'[(B' d B) * (A y A')]G`` for gradients ``y`` of windows.
     """
     kind, lanes = ctype(context, dtype), _lanes_of(context, dtype)
     vector = f"{kind}{lanes}"
-    read = []
-    for i, j in _square(2):
-        address = f"from + {i} * h_step + {j} * w_step + c * c_step"
-        window_load = f"vload{lanes}(0, {address})"
-        if not last:
-            window_load = f"({vector})({', '.join(f'({address})[{v} * c_step]' for v in range(lanes))})"
-        read.append(f"{vector} y{i}{j} = ({vector})(0); if ({_window_exists(i, j)}) y{i}{j} = {window_load};")
+    places = {(i, j): f"{i} * h_step + {j} * w_step" for i, j in _square(2)}
+    if last:
+        read = [
+            f"{vector} y{i}{j} = ({vector})(0); if ({_window_exists(i, j)}) y{i}{j} = vload{lanes}(0, from + {place});"
+            for (i, j), place in places.items()
+        ]
+        stage = gather = ""
+    else:
+        stage = _STAGE
+        read = [f"const {vector} y{i}{j} = vload{lanes}(0, {_STAGED.format(spot=2 * i + j)});" for i, j in places]
+        moves = {(i, j): f"q[{2 * i + j} * $lanes] = p[{place}];" for (i, j), place in places.items()}
+        gather = _EACH_LANE.format(
+            pointer="$buffer const $T* const p",
+            buffer="windows + base",
+            staged="$T* const q",
+            c_step="c_step",
+            every=" ".join(moves.values()),
+            existing=" ".join(
+                f"q[{2 * i + j} * $lanes] = 0; if ({_window_exists(i, j)}) {move}" for (i, j), move in moves.items()
+            ),
+        )
     transform, side = _transform_square(vector, _to_windows, "y", 2, "u")
     write = [f"vstore{lanes}(u{i}{j}, 0, to + {i * side + j} * filters + c);" for i, j in _square(side)]
-    words = {"T": kind, "lanes": str(lanes), "spots": str(SPOTS), "read": "\n    ".join(read), "transform": transform}
-    words["write"] = "\n    ".join(write)
+    words = {"T": kind, "lanes": str(lanes), "spots": str(SPOTS), "run": str(run_of(last)), "transform": transform}
+    words |= {"staged": str(run_of(last) * lanes * 4), "n_step": "n_step", "h_step": "h_step", "w_step": "w_step"}
+    text = Template(_SPREAD).safe_substitute(
+        read="\n      ".join(read), write="\n      ".join(write), stage=stage, gather=gather
+    )
     numbers = [
-        *("tile0", "h_tiles", "w_tiles", "filters", "base", "n_step", "h_step", "w_step", "c_step"),
+        *("tile0", "tiles", "h_tiles", "w_tiles", "filters", "base", "n_step", "h_step", "w_step", "c_step"),
         *("h_count", "w_count"),
     ]
     buffers = [Buffer("windows", dtype), Buffer("made", dtype, True)]
-    return build(context, f"winograd_spread_{'last' if last else 'first'}_{dtype}", buffers, numbers, _SPREAD, words)
+    return build(context, f"winograd_spread_{'last' if last else 'first'}_{dtype}", buffers, numbers, text, words)
 
 
 _GRADIENT = (

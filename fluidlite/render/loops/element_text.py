@@ -53,6 +53,8 @@ class LoopScope:
     strided: bool = False
     """Whether the tile has strided loads."""
     checks: list[tuple[str, str]] = field(default_factory=list)
+    interval: tuple[str, str] = ("0", "@W@")
+    """Where in the tile the loop begins and ends."""
 
 
 class ElementWriter:
@@ -117,7 +119,8 @@ class ElementWriter:
         if scope.tile:
             lane = self.schedule.lane
             pragma = self.strided_pragma if scope.strided else self.independent
-            begin = f"{pragma} for (int v = 0; v < @W@; ++v) {{ const index_t {lane} = first + v;"
+            first, end = scope.interval
+            begin = f"{pragma} for (int v = {first}; v < {end}; ++v) {{ const index_t {lane} = first + v;"
             unsigned = self.types["uint64"]
             scope.lines += [f"{unsigned} {worst} = 0;" for worst, _ in scope.checks]
             scope.lines += [begin, *scope.tile, "}"]
@@ -214,17 +217,22 @@ class ElementWriter:
         return " && ".join(self._condition(c, into) for c in conditions)
 
     def _condition(self, c: Condition, into: int) -> str:
+        sign, limit = self._comparison(c)
+        if limit is not None:  # compare the 32-bit index in the tile
+            return f"v {_SIGNS[sign]} {self._neighbour(limit)}"
+        return f"{self._number(c.a, into)} {_SIGNS[c.op]} {self._number(c.b, into)}"
+
+    def _comparison(self, c: Condition) -> tuple[str, Number | None]:
+        """A condition as a comparison of the index along the tiled axis with a number; None for other conditions."""
         lane = self.schedule.lane
         if self._is_tiled(self.elements.condition_axes((c,))):
             difference = c.a - c.b
             step = stride_of(difference, lane)
-            if step is not None and step.key in ("1", "-1"):  # compare the 32-bit index in the tile
+            if step is not None and step.key in ("1", "-1"):
                 rest = with_axes(difference, {lane: number(0)})
                 if lane not in self.elements.number_axes([rest]):
-                    limit = -rest if step.key == "1" else rest
-                    sign = _SIGNS[c.op] if step.key == "1" else _SIGNS[_TURNED.get(c.op, c.op)]
-                    return f"v {sign} {self._neighbour(limit)}"
-        return f"{self._number(c.a, into)} {_SIGNS[c.op]} {self._number(c.b, into)}"
+                    return (c.op, -rest) if step.key == "1" else (_TURNED.get(c.op, c.op), rest)
+        return c.op, None
 
     def _neighbour(self, n: Number) -> str:
         """An index along the tiled axis as an index in the tile, clamped to one before or after it."""

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
+from typing import NamedTuple
 
 from fluidlite.base.dtypes import FLOATS, HALVES
 from fluidlite.codegen.language_primitives import primitive
 from fluidlite.codegen.language_text import literal
 from fluidlite.expr.generic_sizes import subexpressions
-from fluidlite.expr.number import Number, number, product
+from fluidlite.expr.number import Condition, Number, number, product
 from fluidlite.expr.reductions import reduction_identity
 from fluidlite.render.loops.accumulators import SUM_BLOCK, Accumulators, stepped
 from fluidlite.render.loops.affine import is_contiguous, with_axes
@@ -26,6 +27,8 @@ from fluidlite.render.loops.nontemporal import nontemporal_tile_store
 from fluidlite.render.loops.schedule import MAX_WIDE_ELEMENTS, is_transposed_load
 from fluidlite.render.loops.sizes import size_of
 
+_NEGATED = {"less": "greater_equal", "less_equal": "greater", "greater": "less_equal", "greater_equal": "less",
+              "equal": "not_equal", "not_equal": "equal"}  # fmt: skip
 _BUFFER = re.compile(r"\b(?:in|out|made|offsets)_\w+")
 
 
@@ -62,8 +65,8 @@ ROWS = 8
 """Rows of a square tile that are unrolled together: compilers vectorize interleaved loads of no more."""
 
 MAX_TILE_CHOICES = 8
-"""Alternatives of a stored value with conditions that are uniform over the tile: with no more, each has a loop of its
-own. The masked loads that a single loop would have are slow where the masked addresses are unmapped."""
+"""Loops over a tile: with no more, each alternative of a stored value has loops of its own. A single loop would have
+masked loads, which are slow where the masked addresses are unmapped, or gathers from either address."""
 
 _AXES = re.compile(r"\b(?:r\d+_\d+(?:_[ab](?=r\d|_|\b))*)+")
 """Names of axes, also of merged and split ones."""
@@ -76,6 +79,27 @@ def _renumbered(text: str) -> str:
     """
     names: dict[str, str] = {}
     return _AXES.sub(lambda match: names.setdefault(match[0], f"axis{len(names)}"), text)
+
+
+class Choice(NamedTuple):
+    """An alternative of a tile's values.
+
+    ``condition``: what holds for all of the tile; ``""``: nothing.
+    ``begins``, ``ends``: bounds of the interval of the tile that it covers; the maximum and the minimum count.
+    """
+
+    condition: str
+    begins: tuple[str, ...]
+    ends: tuple[str, ...]
+    value: Element
+
+
+def _loop_count(choices: Sequence[Choice]) -> int:
+    """The number of loops that store alternatives."""
+    count = 0
+    for choice in reversed(choices):
+        count = 1 + count * (bool(choice.condition) + bool(choice.begins) + bool(choice.ends))
+    return count
 
 
 class NestWriter(ElementWriter):
@@ -278,7 +302,10 @@ class NestWriter(ElementWriter):
         if square:
             self.scopes[-1].lines.append(self._square(last.name, bounds[0], scope, rows))
         else:
-            self.scopes[-1].lines += blocks or self._loop(last, bounds, scope, partial, blocked, cooperative)
+            is_independent = not reduces and self._iterates_independently(last.name, stores)
+            self.scopes[-1].lines += blocks or self._loop(
+                last, bounds, scope, partial, blocked, cooperative, is_independent
+            )
         for axis in reversed(axes[:-1]):
             self._close(axis)
         self._flush(level)
@@ -394,9 +421,11 @@ class NestWriter(ElementWriter):
         partial: bool,
         blocked: list[Accumulators],
         cooperative: bool,
+        is_independent: bool,
     ) -> list[str]:
         """The innermost loop of a pass; with ``cooperative`` the members of a work-group share its iterations."""
         (begin, end), lines, name = bounds, scope.lines, axis.name
+        branches = any(line.startswith(("for ", "if ", "{")) for line in lines)
         if not partial:
             block_steps = [line for each in blocked for line in each.block_steps()]
             counted = [f"if (++{blocked[0].name}_count == {SUM_BLOCK}) {{", *block_steps, "}"] if blocked else []
@@ -406,12 +435,13 @@ class NestWriter(ElementWriter):
             innermost = not any("for (" in line for line in lines)
             may_unroll = self.unroll and innermost and axis.end is None
             is_short = may_unroll and size_of(axis.size, self.elements.values) <= MAX_UNROLLED
-            unroll = f"{self.unroll} " if is_short else ""
-            return [f"{unroll}for (index_t {name} = {begin}; {name} < {end}; {step}) {{", *lines, *counted, "}"]
+            pragma = f"{self.unroll} " if is_short else ""
+            if is_independent and not branches and not is_short:
+                pragma = f"{self.independent} "
+            return [f"{pragma}for (index_t {name} = {begin}; {name} < {end}; {step}) {{", *lines, *counted, "}"]
         start = f"{name}_at"
         main = [line.replace("@]", "v]") for line in lines]
         rest = [line.replace("@]", "0]") for line in lines]
-        branches = any(line.startswith(("for ", "if ", "{")) for line in lines)
         lockstep = "" if branches else f"{self.independent} "
         head, single = ([line.replace("@B@", count) for line in scope.head] for count in (str(blocks_of(TILE)), "1"))
 
@@ -442,6 +472,15 @@ class NestWriter(ElementWriter):
             *block_steps,
             "}",
         ]
+
+    def _iterates_independently(self, axis: str, stores: Sequence[Store]) -> bool:
+        """Whether a loop of stores has independent iterations, also if outputs alias operands, and fills vectors."""
+        return all(
+            not store.ordered
+            and is_contiguous(store.offset, axis)
+            and not any(x.op == "running" for x in dependencies(store.value, self.elements))
+            for store in stores
+        )
 
     def _blocked_scan(self, name: str, bounds: tuple[str, str], stores: Sequence[Store]) -> list[str]:
         """The blocked loop of scans over strided rows: a block of each row at a time, so that cache lines are reused.
@@ -535,9 +574,11 @@ class NestWriter(ElementWriter):
             self._flush()
             self._emit(f"if ({self._holds(store.conditions, level)}) {{", level, False)
         is_single = tile and not store.ordered and len(self.nest.stores) == 1
-        if is_single and 1 < len(alternatives := self._alternatives(store.value)) <= MAX_TILE_CHOICES:
-            self._store_one_of(store, alternatives, level)
-            return
+        if is_single and len(alternatives := self._alternatives(store.value)) > 1:
+            choices = [self._choice(conditions, x, level) for conditions, x in alternatives]
+            if _loop_count(choices) <= MAX_TILE_CHOICES:
+                self._store_one_of(store, choices, level)
+                return
         value, offset = self.value(store.value, level), self._offset(store.offset, level, store.conditions)
         target = f"{self._buffer(store.target, dtype, True)}[{offset}]"
         if store.combine == "add":
@@ -560,39 +601,105 @@ class NestWriter(ElementWriter):
             self._emit(f"if ({self._holds(store.conditions, level)}) {text}" if store.conditions else text, level, tile)
 
     def _alternatives(self, x: Element) -> list[tuple[Conditions, Element]]:
-        """The alternatives of an element: conditions uniform over the tile, and its value under them; the first match
-        counts.
+        """The alternatives of an element: conditions, and its value under them; the first match counts.
 
-        The last alternative has no conditions. Empty unless all values are contiguous loads or numbers.
+        Conditions are uniform over the tile, or hold in an interval of it. The last alternative has none.
+        Empty unless all values are contiguous loads or numbers.
         """
         if self.schedule.square or self.schedule.nontemporal:
             return []
-        if x.op == "select" and not self._is_tiled(self.elements.condition_axes(x.params[0])):
+        if x.op == "select" and self._holds_in_interval(x.params[0]):
             first, second = self._alternatives(x.args[0]), self._alternatives(x.args[1])
             if not first or not second:
                 return []
             first = [(tuple({c.key: c for c in (*x.params[0], *cs)}.values()), y) for cs, y in first] + second
+            first = _reachable(first)
             return [choice for choice, after in pairwise(first) if choice[1] is not after[1]] + first[-1:]
-        if x.op == "load" and x.params[2] and not self._is_tiled(self.elements.condition_axes(x.params[2])):
+        if x.op == "load" and x.params[2] and self._holds_in_interval(x.params[2]):
             loaded = self.elements.intern("load", (), (*x.params[:2], ()), x.dtype)
             zero = self.elements.number(number(0), x.dtype)
             return [(x.params[2], loaded), ((), zero)] if self._is_contiguous_load(loaded) else []
         return [((), x)] if x.op == "number" or self._is_contiguous_load(x) else []
 
-    def _store_one_of(self, store: Store, alternatives: Sequence[tuple[Conditions, Element]], level: int) -> None:
+    def _holds_in_interval(self, conditions: Conditions) -> bool:
+        """Whether conditions hold in one interval of the tile, or in all of it or nowhere."""
+        return all(
+            self._comparison(c)[1] is not None and c.op not in ("equal", "not_equal")
+            for c in conditions
+            if self._is_tiled(self.elements.condition_axes((c,)))
+        )
+
+    def _choice(self, conditions: Conditions, x: Element, level: int) -> Choice:
+        """The text of an alternative's conditions."""
+        uniform, begins, ends = list[Condition](), list[str](), list[str]()
+        for c in conditions:
+            op, limit = self._comparison(c)
+            if limit is None:
+                uniform.append(c)
+            else:
+                bounds = ends if op.startswith("less") else begins
+                bounds.append(self._neighbour(limit + 1 if op in ("less_equal", "greater") else limit))
+        return Choice(self._holds(uniform, level), tuple(begins), tuple(ends), x)
+
+    def _store_one_of(self, store: Store, choices: Sequence[Choice], level: int) -> None:
         """Store each alternative of a tile in a loop of its own, which has no conditions."""
         self._flush()
         scope = self.scopes[level]
-        for _, x in alternatives:  # define loop-invariant values before all alternatives
-            self.value(x, level)
+        for choice in choices:  # define loop-invariant values before all alternatives
+            self.value(choice.value, level)
             self._offset(store.offset, level, store.conditions)
             scope.tile, scope.tile_names = [], {}
-        heads = [f"if ({self._holds(conditions, level)}) {{" if conditions else "{" for conditions, _ in alternatives]
-        for k, ((_, x), head) in enumerate(zip(alternatives, heads, strict=True)):
-            self._emit(f"}} else {head}" if k else head, level, False)
-            self._store(replace(store, value=x))
-            self._flush()
-        self._emit("}", level, False)
+        self._store_choices(store, choices, level, *scope.interval)
+
+    def _store_choices(self, store: Store, choices: Sequence[Choice], level: int, begin: str, end: str) -> None:
+        """Store the alternatives in an interval of the tile."""
+        scope, (choice, *others), whole = self.scopes[level], choices, (begin, end)
+        if choice.condition:
+            self._emit(f"if ({choice.condition}) {{", level, False)
+        for limit in choice.begins:
+            begin = self._split(limit, begin, end, level)
+        if choice.begins:
+            self._store_choices(store, others, level, whole[0], begin)
+        for limit in choice.ends:
+            end = self._split(limit, begin, end, level)
+        if choice.ends:
+            self._store_choices(store, others, level, end, whole[1])
+        scope.interval = begin, end
+        self._store(replace(store, value=choice.value))
+        self._flush()
+        scope.interval = LoopScope.interval
+        if choice.condition:
+            self._emit("} else {", level, False)
+            self._store_choices(store, others, level, *whole)
+            self._emit("}", level, False)
+
+    def _split(self, limit: str, begin: str, end: str, level: int) -> str:
+        """Declare an index within an interval of the tile."""
+        self.count += 1
+        text = f"{limit} < {begin} ? {begin} : {limit} > {end} ? {end} : {limit}"
+        self._emit(f"const int s{self.count} = {text};", level, False)
+        return f"s{self.count}"
+
+
+def _reachable(choices: Sequence[tuple[Conditions, Element]]) -> list[tuple[Conditions, Element]]:
+    """The alternatives without hidden ones, and without conditions that follow from those of earlier alternatives."""
+    reachable, hiding, failed = list[tuple[Conditions, Element]](), list[set[str]](), set[str]()
+    for conditions, x in choices:
+        keys = {_key(c) for c in conditions}
+        if any(earlier <= keys for earlier in hiding):
+            continue
+        conditions = tuple(c for c in conditions if _key(c, _NEGATED[c.op]) not in failed)
+        reachable.append((conditions, x))
+        hiding.append(keys)
+        failed |= keys if len(keys) == 1 else set()
+        if not conditions:
+            break
+    return reachable
+
+
+def _key(c: Condition, op: str = "") -> str:
+    """Equal for conditions with the same operation and difference of operands."""
+    return f"{op or c.op}({(c.a - c.b).key})"
 
 
 def _decode(axes: Sequence[tuple[str, str]], lines: list[str], index: str) -> None:

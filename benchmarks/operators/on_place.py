@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Mapping
 from typing import Any
 
 import fluidlite as fluid
@@ -88,21 +89,24 @@ class OnPlace:
         wanted = [variable for slot in self.case.grads for variable in self.inputs[slot]]
         made: list[Any] = gradients(targets, wanted, starts)
         self.read_from = [variable.name for variable in made]
-        backward = self.block.ops[1:]
+        checks = [op for op in self.block.ops[1:] if op.type == "assign_like"]  # of a gradient of unknown dims
+        unchecked = {op.output("Out")[0]: op.input("X")[0] for op in checks}
+        backward = [op for op in self.block.ops[1:] if op not in checks]
         self.types = tuple(dict.fromkeys(op.type for op in backward))
         program = fluid.Program()
         block = program.global_block()
         written = {name for op in backward for name in op.output_arg_names}
         for number in range(self.repeat):
             for op in backward:
-                self._copy(op, block, written, f".{number}")
+                self._copy(op, block, written, f".{number}", unchecked)
         self.read_from = [f"{name}.{self.repeat - 1}" for name in self.read_from]
         self.program, self.block = program, block
 
-    def _copy(self, op: Any, block: Any, written: set[str], suffix: str) -> None:
+    def _copy(self, op: Any, block: Any, written: set[str], suffix: str, renamed: Mapping[str, str]) -> None:
         """Append an operator to another block; what is written there has names of its own."""
 
         def names(given: list[str]) -> list[str]:
+            given = [renamed.get(name, name) for name in given]
             found = [name + suffix if name in written else name for name in given]
             for name, new in zip(given, found, strict=True):
                 if name in self.block.vars and new not in block.vars:

@@ -80,6 +80,7 @@ def _probability(classes: e.Tensor, probs: e.Tensor | None, sampler: str, total:
         stop_gradient={"SampleWeight": "it is data", "CustomDistProbs": "it is data"},
         doc="with D = Cost@GRAD times -b / (o + b) at true classes and o / (o + b) at drawn ones: Input@GRAD = the "
         "sum of D Weight[class], Weight@GRAD[class] and Bias@GRAD[class] sum up D Input and D",
+        memory="Weight@GRAD of the true and of the drawn classes before they are added: twice Weight",
     ),
     inputs=(
         Slot("Input", doc="features, [rows, width]"),

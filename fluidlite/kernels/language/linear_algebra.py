@@ -6,7 +6,8 @@ Any epilogue is fused into the store of the product.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -21,6 +22,8 @@ MIN_PACKED_ROWS = 64
 """Rows of A from which on B is packed, and columns of B from which on a transposed A is packed."""
 MIN_MULTIPLIES, MIN_ROWS = 1 << 22, 32
 """Minimum multiply-adds, and minimum rows and columns, of a product that is faster than BLAS."""
+MAX_PACKED_BYTES, MIN_CHUNK_TILES = 1 << 20, 256
+"""Bytes of a batch's packed matrices that are multiplied at a time, since they stay in a cache; more for few tiles."""
 DTYPES = ("float32", "float64")
 
 
@@ -56,59 +59,102 @@ def _product(product: Gemm, call: Call, context: Context, packings: defaultdict[
         return (lambda context, io: zeros(context, io.span(out), size)), 0
     rows, lanes = tile_shape(context, dtype)
     width = tile_width(context, dtype, n)
-    space, a_size, b_size = Workspace(), m * k, n * k
-    a_steps = (1, m, rows) if product.a_transposed else (k, 1, rows * k)
-    b_steps, transposed = (n, width), product.b_transposed and n > 1 and k > 1
-    pack_a, a_start, a_at, pack_b, b_start, b_at = None, 0, 0, None, 0, 0
-    if stored != dtype or (product.a_transposed and n >= MIN_PACKED_ROWS):
-        count = prod(product.a_dims[:-2])
-        pack_a, a_size = pack(context, stored, dtype, rows, m, k, count, not product.a_transposed)
-        a_steps, nbytes = (1, rows, rows * k), count * a_size * ITEMSIZE[dtype]
-        a_start = space.take(nbytes)
-        a_at = packings[a].add(nbytes, ("rows", m, k, product.a_transposed, rows, dtype), pack_a)
-    if stored != dtype or transposed or m >= MIN_PACKED_ROWS:
-        count = prod(product.b_dims[:-2])
-        pack_b, b_size = pack(context, stored, dtype, width, n, k, count, product.b_transposed)
-        b_steps, nbytes = (width, k * width), count * b_size * ITEMSIZE[dtype]
-        b_start = space.take(nbytes)
-        b_at = packings[b].add(nbytes, ("columns", n, k, product.b_transposed, width, dtype), pack_b)
     batch, sums = _batches(product)
+    left = _Operand(a, product.a_dims, stored, dtype, (1, m, rows) if product.a_transposed else (k, 1, rows * k))
+    if stored != dtype or (product.a_transposed and n >= MIN_PACKED_ROWS):
+        left.pack_as(partial(pack, context, stored, dtype, rows, m, k), not product.a_transposed)
+        left.steps = 1, rows, rows * k
+    right = _Operand(b, product.b_dims, stored, dtype, (n, width))
+    if stored != dtype or (product.b_transposed and n > 1 and k > 1) or m >= MIN_PACKED_ROWS:
+        right.pack_as(partial(pack, context, stored, dtype, width, n, k), product.b_transposed)
+        right.steps = width, k * width
+    matrices = chunk = prod(size for size, _, _ in batch)
+    if len(batch) == 1 and not sums and epilogue is None:
+        (_, *strides), tiles = batch[0], tile_count(context, dtype, m, n, [])
+        nbytes = sum(each.packed_step for each, stride in zip((left, right), strides, strict=True) if stride)
+        if nbytes:
+            chunk = min(matrices, max(1, MAX_PACKED_BYTES // nbytes, -(-MIN_CHUNK_TILES // tiles)))
+            left.split(chunk, strides[0])
+            right.split(chunk, strides[1])
+    space = Workspace()
+    left.reserve(space, packings[a], ("rows", m, k, product.a_transposed, rows, dtype))
+    right.reserve(space, packings[b], ("columns", n, k, product.b_transposed, width, dtype))
     kernel_arguments = dtype, stored, width // lanes, len(batch), len(sums), epilogue
     kernel, updates = gemm(context, *kernel_arguments), call.epilogue is not None and bool(call.op.must_alias)
-    axes = [(size, a_step // (m * k) * a_size, b_step // (n * k) * b_size) for size, a_step, b_step in (*batch, *sums)]
-    numbers = (m, n, k, *a_steps, *b_steps, product.alpha, *sum(axes, ()))
-    slots = [out]
+    axes = [(size, x // (m * k) * left.size, y // (n * k) * right.size) for size, x, y in (*batch, *sums)]
+    constants, parameters, slots = (m, n, k, *left.steps, *right.steps, product.alpha), (), [out]
     if epilogue is not None:
-        numbers += tuple(value for _, _, value in epilogue.numbers)
+        parameters = tuple(value for _, _, value in epilogue.numbers)
         slots = [slot for *_, slot in epilogue.buffers]
-    items = tile_count(context, dtype, m, n, [axis[0] for axis in batch])
+
+    launches = list[tuple[int, int, int, tuple[Any, ...]]]()
+    for first in range(0, matrices, chunk):
+        count = min(chunk, matrices - first)
+        sizes = axes if count == matrices else [(count, *axes[0][1:])]
+        items = tile_count(context, dtype, m, n, [size for size, _, _ in sizes[: len(batch)]])
+        launches.append((first, count, items, (*constants, *sum(sizes, ()), *parameters)))
+    out_step = m * n * ITEMSIZE[stored]
 
     def step(context: Context, io: IO) -> None:
-        if not space.need:
-            left, right = io.span(a), io.span(b)
-        else:
-            workspace = scratch(io)
-            left = _packed_operand(context, io, a, pack_a, span_at(workspace, a_start), a_at)
-            right = _packed_operand(context, io, b, pack_b, span_at(workspace, b_start), b_at)
-        spans = [left, right, *map(io.span, slots)]
-        if updates and getattr(context, "may_have_error", True):  # the output may be state
-            predicated_kernel = gemm(io.context, *kernel_arguments, True)
-            predicated_kernel(context, items, [*spans, context.status_span()], numbers, PER_ITEM)
-        else:
-            kernel(context, items, spans, numbers, PER_ITEM)
+        for first, count, items, numbers in launches:
+            spans = [left.span(context, io, first, count), right.span(context, io, first, count)]
+            spans += [span_at(io.span(slot), first * out_step) if first else io.span(slot) for slot in slots]
+            if updates and getattr(context, "may_have_error", True):  # the output may be state
+                predicated_kernel = gemm(io.context, *kernel_arguments, True)
+                predicated_kernel(context, items, [*spans, context.status_span()], numbers, PER_ITEM)
+            else:
+                kernel(context, items, spans, numbers, PER_ITEM)
 
     return step, space.need
 
 
-def _packed_operand(context: Context, io: IO, slot: str, pack: Pack | None, scratch: Span, packed_at: int) -> Span:
-    """Return an operand as the product reads it: in place, packed by an earlier run, or packed now."""
-    if pack is None:
-        return io.span(slot)
-    packed = io.packed(slot)
-    if packed is not None:
-        return span_at(packed, packed_at)
-    pack(context, io.span(slot), scratch)
-    return scratch
+class _Operand:
+    """An operand of a product: its matrices are read where they lie, or packed, all or those of a chunk at a time.
+
+    ``steps``: the strides of its elements in a matrix and between tiles.
+    ``size``: elements of a matrix, as it is read.
+    """
+
+    def __init__(self, slot: str, dims: Sequence[int], stored: str, dtype: str, steps: tuple[int, ...]) -> None:
+        self.slot, self.dtype, self.steps, self.size = slot, dtype, steps, prod(dims[-2:])
+        self._count = self._chunk = prod(dims[:-2])
+        self._step, self.packed_step = self.size * ITEMSIZE[stored], 0
+        self._pack: Callable[[int], Pack] | None = None
+        self._start = self._packed_at = 0
+
+    def pack_as(self, pack: Callable[..., tuple[Pack, int]], transposed: bool) -> None:
+        """Pack matrices by ``pack(count, transposed)``, which also returns the elements of a packed matrix."""
+        self._pack = cache(lambda count: pack(count, transposed)[0])
+        self.size = pack(1, transposed)[1]
+        self.packed_step = self.size * ITEMSIZE[self.dtype]
+
+    def split(self, chunk: int, stride: int) -> None:
+        """Read ``chunk`` matrices at a time, or the same ones each time if the stride of the batch is 0."""
+        if stride:
+            self._chunk = chunk
+        else:
+            self._step = 0
+
+    def reserve(self, space: Workspace, packing: Packing, key: Hashable) -> None:
+        """Reserve the workspace of a chunk's packed matrices, and declare the packed form of all."""
+        if self._pack is not None:
+            self._start = space.take(self._chunk * self.packed_step)
+            self._packed_at = packing.add(self._count * self.packed_step, key, self._pack(self._count))
+
+    def span(self, context: Context, io: IO, first: int, count: int) -> Span:
+        """The matrices from ``first`` on: in place, packed by an earlier run, or packed now."""
+        source = io.span(self.slot)
+        if self._pack is None:
+            return span_at(source, first * self._step) if first else source
+        packed, is_whole = io.packed(self.slot), self._chunk == self._count
+        if packed is not None:
+            return span_at(packed, self._packed_at + (0 if is_whole else first * self.packed_step))
+        target = span_at(scratch(io), self._start)
+        if not is_whole:
+            self._pack(count)(context, span_at(source, first * self._step), target)
+        elif not first:
+            self._pack(self._count)(context, source, target)
+        return target
 
 
 def _batches(product: Gemm) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:

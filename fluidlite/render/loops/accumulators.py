@@ -10,7 +10,6 @@ from fluidlite.codegen.language_primitives import primitive, value_type
 from fluidlite.codegen.language_text import literal
 from fluidlite.expr.reductions import reduction_identity
 from fluidlite.render.loops.elements import Element
-from fluidlite.render.loops.nest import TILE
 from fluidlite.render.loops.rules import STEP_OPS
 from fluidlite.render.loops.schedule import Schedule
 from fluidlite.render.loops.sizes import Sizes, size_of
@@ -29,7 +28,7 @@ class Accumulators:
         self,
         x: Element,
         tile: bool,
-        partial: bool,
+        partial: int,
         number: int,
         schedule: Schedule,
         types: Mapping[str, str],
@@ -40,7 +39,7 @@ class Accumulators:
         self.kind = x.params[0]
         loaded = x.dtype == "bool" and x.args[0].op == "load"
         self.c_type = types["uint8"] if loaded else value_type(x.dtype, types)  # as many per vector as loads
-        self.size = schedule.lanes if tile else TILE if partial else 0
+        self.size = schedule.lanes if tile else partial
         self.tile, self.partial = tile, partial
         self.variable = f"{self.name}[v]" if tile else f"{self.name}[@]" if partial else self.name
         is_blocked = x.params[1][-1].name in schedule.blocked
@@ -102,7 +101,7 @@ class Accumulators:
         if self.blocked and not self.partial:
             lines += self.block_steps()
         if self.partial:
-            for half in (8, 4, 2, 1):
+            for half in (self.size >> level for level in range(1, self.size.bit_length())):
                 lines.append(f"for (int v = 0; v < {half}; ++v) {{ {self._join('', 'v', f'v + {half}')} }}")
         return [(line, False) for line in lines]
 

@@ -18,7 +18,7 @@ from fluidlite.expr.number import Condition, Number, number, product
 from fluidlite.expr.reductions import reduction_identity
 from fluidlite.render.loops.accumulators import SUM_BLOCK, Accumulators, stepped
 from fluidlite.render.loops.affine import is_contiguous, with_axes
-from fluidlite.render.loops.element_text import STATUS, ElementWriter, LoopScope, blocks_of
+from fluidlite.render.loops.element_text import LONG_TILE, STATUS, ElementWriter, LoopScope, blocks_of
 from fluidlite.render.loops.elements import Axis, BufferKey, Element, dependencies, numbers_in
 from fluidlite.render.loops.functions import costs_functions, is_expensive
 from fluidlite.render.loops.indices import Conditions, leaves_of, linear
@@ -63,6 +63,9 @@ class NestText:
 
 ROWS = 8
 """Rows of a square tile that are unrolled together: compilers vectorize interleaved loads of no more."""
+
+WIDE_TILE = 4 * TILE
+"""Partial results of maxima: comparisons for NaN take several instructions, each of which waits for the one before."""
 
 MAX_TILE_CHOICES = 8
 """Loops over a tile: with no more, each alternative of a stored value has loops of its own. A single loop would have
@@ -264,7 +267,9 @@ class NestWriter(ElementWriter):
         for store in stores:
             self.pending_stores.remove(store)
         tile = bool(reduces) and self._is_tiled(self.elements.free_axes(reduces[0]))
-        partial = not tile and axes[-1].name in self.schedule.partial and (bool(reduces) or self._draws_random(stores))
+        partial = 0
+        if not tile and axes[-1].name in self.schedule.partial and (reduces or self._draws_random(stores)):
+            partial = self._partial_results(axes[-1], reduces)
         cooperative = level == 0 and self.schedule.members > 1
         accumulators = [self._accumulators(x, tile, partial, self.count + k + 1) for k, x in enumerate(reduces)]
         self.count += len(accumulators)
@@ -386,7 +391,13 @@ class NestWriter(ElementWriter):
                 )
         return visited
 
-    def _accumulators(self, x: Element, tile: bool, partial: bool, number: int) -> Accumulators:
+    def _partial_results(self, axis: Axis, reduces: Sequence[Element]) -> int:
+        """How many partial results of a reduction to keep: more of maxima, whose instructions wait for each other."""
+        is_extreme = all(x.params[0] in ("max", "min") and x.args[0].dtype in FLOATS for x in reduces)
+        is_wide = bool(reduces) and is_extreme and not any(x.op == "random" for x in self.ranks)
+        return WIDE_TILE if is_wide and size_of(axis.size, self.elements.values) >= 2 * WIDE_TILE else TILE
+
+    def _accumulators(self, x: Element, tile: bool, partial: int, number: int) -> Accumulators:
         values = self.elements.values
         return Accumulators(x, tile, partial, number, self.schedule, self.types, self.math, values)
 
@@ -418,7 +429,7 @@ class NestWriter(ElementWriter):
         axis: Axis,
         bounds: Sequence[str],
         scope: LoopScope,
-        partial: bool,
+        partial: int,
         blocked: list[Accumulators],
         cooperative: bool,
         is_independent: bool,
@@ -446,14 +457,19 @@ class NestWriter(ElementWriter):
         head, single = ([line.replace("@B@", count) for line in scope.head] for count in (str(blocks_of(TILE)), "1"))
 
         def tiled_loop(begin: str, end: str) -> list[str]:
+            tiles = list[str]()
+            for width in dict.fromkeys((partial, TILE)):
+                tiles += [
+                    f"for (; {start} + {width} <= {end}; {start} += {width}) {{",
+                    *head,
+                    f"{lockstep}for (int v = 0; v < {width}; ++v) {{ const index_t {name} = {start} + v;",
+                    *main,
+                    "}",
+                    "}",
+                ]
             return [
                 f"index_t {start} = {begin};",
-                f"for (; {start} + {TILE} <= {end}; {start} += {TILE}) {{",
-                *head,
-                f"{lockstep}for (int v = 0; v < {TILE}; ++v) {{ const index_t {name} = {start} + v;",
-                *main,
-                "}",
-                "}",
+                *tiles,
                 f"for (; {start} < {end}; ++{start}) {{",
                 *single,
                 f"const index_t {name} = {start};",
@@ -574,7 +590,7 @@ class NestWriter(ElementWriter):
             self._flush()
             self._emit(f"if ({self._holds(store.conditions, level)}) {{", level, False)
         is_single = tile and not store.ordered and len(self.nest.stores) == 1
-        if is_single and len(alternatives := self._alternatives(store.value)) > 1:
+        if is_single and len(alternatives := self._alternatives_of(store.value)) > 1:
             choices = [self._choice(conditions, x, level) for conditions, x in alternatives]
             if _loop_count(choices) <= MAX_TILE_CHOICES:
                 self._store_one_of(store, choices, level)
@@ -600,31 +616,43 @@ class NestWriter(ElementWriter):
         else:
             self._emit(f"if ({self._holds(store.conditions, level)}) {text}" if store.conditions else text, level, tile)
 
-    def _alternatives(self, x: Element) -> list[tuple[Conditions, Element]]:
-        """The alternatives of an element: conditions, and its value under them; the first match counts.
+    def _alternatives_of(self, x: Element) -> list[tuple[Conditions, Element]]:
+        """The alternatives of an element that are worth loops of their own.
 
-        Conditions are uniform over the tile, or hold in an interval of it. The last alternative has none.
-        Empty unless all values are contiguous loads or numbers.
+        In intervals of a tile these are alternative loads, which a single loop would gather; zeros are masked.
         """
         if self.schedule.square or self.schedule.nontemporal:
             return []
-        if x.op == "select" and self._holds_in_interval(x.params[0]):
-            first, second = self._alternatives(x.args[0]), self._alternatives(x.args[1])
+        alternatives = self._alternatives(x, False)
+        if len(alternatives) < 2 and self.schedule.lanes >= LONG_TILE:
+            alternatives = self._alternatives(x, True)
+            if sum(y.op == "load" for _, y in alternatives) < 2:
+                return []
+        return alternatives
+
+    def _alternatives(self, x: Element, intervals: bool) -> list[tuple[Conditions, Element]]:
+        """The alternatives of an element: conditions, and its value under them; the first match counts.
+
+        Conditions are uniform over the tile, or with ``intervals`` hold in an interval of it. The last alternative has
+        none. Empty unless all values are contiguous loads or numbers.
+        """
+        if x.op == "select" and self._holds_in_interval(x.params[0], intervals):
+            first, second = self._alternatives(x.args[0], intervals), self._alternatives(x.args[1], intervals)
             if not first or not second:
                 return []
             first = [(tuple({c.key: c for c in (*x.params[0], *cs)}.values()), y) for cs, y in first] + second
             first = _reachable(first)
             return [choice for choice, after in pairwise(first) if choice[1] is not after[1]] + first[-1:]
-        if x.op == "load" and x.params[2] and self._holds_in_interval(x.params[2]):
+        if x.op == "load" and x.params[2] and self._holds_in_interval(x.params[2], intervals):
             loaded = self.elements.intern("load", (), (*x.params[:2], ()), x.dtype)
             zero = self.elements.number(number(0), x.dtype)
             return [(x.params[2], loaded), ((), zero)] if self._is_contiguous_load(loaded) else []
         return [((), x)] if x.op == "number" or self._is_contiguous_load(x) else []
 
-    def _holds_in_interval(self, conditions: Conditions) -> bool:
-        """Whether conditions hold in one interval of the tile, or in all of it or nowhere."""
+    def _holds_in_interval(self, conditions: Conditions, intervals: bool) -> bool:
+        """Whether conditions hold in all of the tile or nowhere, or with ``intervals`` in one interval of it."""
         return all(
-            self._comparison(c)[1] is not None and c.op not in ("equal", "not_equal")
+            intervals and self._comparison(c)[1] is not None and c.op not in ("equal", "not_equal")
             for c in conditions
             if self._is_tiled(self.elements.condition_axes((c,)))
         )

@@ -202,13 +202,8 @@ _STORE = """
 """
 
 
-@cached_per_context
-def windows_kernel(context: Context, dtype: str, tile: Tile, last: bool) -> CompiledKernel:
-    """Return the kernel that multiplies ``count`` tiles of a packed filter by the windows of an image.
-
-    ``last``: whether outputs have channels last. The kernel's ``near``: whether all tiles read a row of the image
-    before the next row, which keeps the packed filter in the cache; otherwise the image stays there.
-    """
+def windows_body(context: Context, dtype: str, tile: Tile, last: bool) -> str:
+    """Return the text of a work-item of :func:`windows_kernel`."""
     kind, rows, vectors = ctype(context, dtype), range(tile.rows), tile.vectors()
     declare, lines = _sums(kind, tile), _loads(kind, tile, "w")
     lines += [_multiply(context, kind, tile, p, f"p[k + {p} * step]") for p in rows]
@@ -228,6 +223,16 @@ def windows_kernel(context: Context, dtype: str, tile: Tile, last: bool) -> Comp
     for name, text in words.items():
         store = store.replace(f"${name}", text)
     words |= {"declare": declare, "multiply": "\n        ".join(lines), "store": store}
+    return Template(_WINDOWS).safe_substitute(words)
+
+
+@cached_per_context
+def windows_kernel(context: Context, dtype: str, tile: Tile, last: bool) -> CompiledKernel:
+    """Return the kernel that multiplies ``count`` tiles of a packed filter by the windows of an image.
+
+    ``last``: whether outputs have channels last. The kernel's ``near``: whether all tiles read a row of the image
+    before the next row, which keeps the packed filter in the cache; otherwise the image stays there.
+    """
     numbers = [
         *("near", "count", "tile0", "images", "channels", "inner", "m", "first", "rows", "h_least", "columns"),
         *("h_count", "w_count", "h_stride", "w_stride", "h_reach", "w_reach", "h_taps", "w_outer", "run", "base"),
@@ -235,7 +240,7 @@ def windows_kernel(context: Context, dtype: str, tile: Tile, last: bool) -> Comp
     ]
     buffers = [Buffer("image", dtype), Buffer("packed", dtype), Buffer("out", dtype, True)]
     name = f"conv_windows_{tile.name}_{'last' if last else 'first'}_{dtype}"
-    return build(context, name, buffers, numbers, _WINDOWS, words)
+    return build(context, name, buffers, numbers, windows_body(context, dtype, tile, last))
 
 
 def _sums(kind: str, tile: Tile) -> str:
@@ -297,9 +302,8 @@ _FILTER = """
 """
 
 
-@cached_per_context
-def filter_kernel(context: Context, dtype: str, tile: Tile) -> CompiledKernel:
-    """Return the kernel that adds the products of windows' rows [r0, r1) and their inputs to a filter's gradient."""
+def filter_body(context: Context, dtype: str, tile: Tile) -> str:
+    """Return the text of a work-item of :func:`filter_kernel`."""
     kind = ctype(context, dtype)
     lines, stores = _loads(kind, tile, "y"), []
     for p in range(tile.rows):
@@ -323,12 +327,18 @@ def filter_kernel(context: Context, dtype: str, tile: Tile) -> CompiledKernel:
         ),
         "block": str(REGISTER_SUM_TERMS),
     }
+    return Template(_FILTER).safe_substitute(words)
+
+
+@cached_per_context
+def filter_kernel(context: Context, dtype: str, tile: Tile) -> CompiledKernel:
+    """Return the kernel that adds the products of windows' rows [r0, r1) and their inputs to a filter's gradient."""
     numbers = [
         *("groups", "channels", "inner", "m", "first", "rows", "h_least", "columns", "h_count", "w_count"),
         *("h_stride", "w_stride", "h_reach", "w_reach", "h_taps", "w_outer", "run", "r0", "r1", "add"),
     ]
     buffers = [Buffer("image", dtype), Buffer("windows", dtype), Buffer("total", dtype, True)]
-    return build(context, f"conv_sums_{tile.name}_{dtype}", buffers, numbers, _FILTER, words)
+    return build(context, f"conv_sums_{tile.name}_{dtype}", buffers, numbers, filter_body(context, dtype, tile))
 
 
 _UNPACK = """

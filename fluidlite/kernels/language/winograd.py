@@ -8,7 +8,7 @@ Rounding errors are relative to the largest element of a 4 x 4 tile, not to thos
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fluidlite.kernel_support import ITEMSIZE, Convolution, CorrelationAxis, Kernel, convolutions_of, unknown_dims
@@ -16,13 +16,19 @@ from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, register_ke
 
 from . import conv_registers as registers, winograd_texts as texts
 from .conv_registers import FORWARD_LAYOUTS, GRADIENT_LAYOUTS, Dim, dims
-from .conv_vectors import PACK_SIZE, filter_kernel, planes_kernel, tile_of, windows_kernel
+from .conv_vectors import PACK_SIZE, Tile, filter_kernel, planes_kernel, tile_of, windows_kernel
 from .source import PER_ITEM, CallStep, Packing, Workspace, group_size, span_at
 from .winograd_texts import MAX_LANES, SPOTS
 
 DTYPE = "float32"
 MIN_CHANNEL_PAIRS = 512
 """Minimum channels times filters of a group: with less, the transforms cost more than the saved multiplications."""
+MIN_BLOCK_BYTES, MAX_SLOTS_BYTES = 256 << 10, 16 << 20
+"""Bytes of a block of transformed tiles, which stay in a core's cache, and of all blocks that are computed at once."""
+MIN_SLOTS, MAX_SLOTS = 8, 32
+"""Blocks that are computed at a time."""
+SUMMED_BLOCKS, MAX_SUMS_BYTES = 4, 512 << 10
+"""Minimum blocks whose sums a slot adds up, and maximum bytes of these sums; those of all slots are added later."""
 MAX_CHUNK_BYTES = 2 << 20
 """Maximum bytes of transformed tiles in the workspace, or the bytes of the transformed filter if these are more."""
 
@@ -114,14 +120,16 @@ def _step(
     groups, strips = SPOTS * conv.groups, -(-m // tile.width)
     packed_nbytes, space = groups * strips * inner * tile.width * itemsize, Workspace()
     tile_nbytes, max_nbytes = sum(pitches) * itemsize, max(MAX_CHUNK_BYTES, packed_nbytes)
+    blocks = _Blocks(conv.images * -(-h.outs // 2) * -(-w.outs // 2), tile.rows, tile_nbytes, packed_nbytes)
+    if blocks.slots:
+        max_nbytes = blocks.slots * blocks.size * tile_nbytes
     tiles = _Tiles(context, dtype, conv, channels, dims, tile_nbytes, max_nbytes, space)
-    packed_at, rows_of_chunk = space.take(packed_nbytes), max(tiles.max_tiles, tile.rows)
-    inputs_at, sums_at = (space.take(rows_of_chunk * pitch * itemsize) for pitch in pitches)
-    pack, product = texts.filter_kernel(context, dtype, tile), windows_kernel(context, dtype, tile, True)
-    finish = texts.windows_kernel(context, dtype, conv.last)
-    size = conv.channels * 9
-    taps = (conv.filters * size, *((size, 9) if forward else (9, size)), h.tap, w.tap, h.tap_step, w.tap_step)
-    pack_numbers = (inner, m, conv.groups * strips * inner * tile.width, *taps)
+    packed_at, capacity = space.take(packed_nbytes), blocks.capacity or max(tiles.max_tiles, tile.rows)
+    inputs_at, sums_at = (space.take(capacity * pitch * itemsize) for pitch in pitches)
+    pack = texts.filter_kernel(context, dtype, tile)
+    filter_size = conv.channels * 9
+    taps = (*(filter_size, 9)[:: 1 if forward else -1], h.tap, w.tap, h.tap_step, w.tap_step)
+    pack_numbers = (inner, m, conv.groups * strips * inner * tile.width, conv.filters * filter_size, *taps)
     pack_items = conv.groups * strips * -(-inner // PACK_SIZE)
     plane = h.outs * w.outs
     out_steps = (plane * filters, *((w.outs * filters, filters, 1) if conv.last else (w.outs, 1, plane)))
@@ -130,6 +138,9 @@ def _step(
         pack(context, pack_items, (filter, packed), pack_numbers, PER_ITEM)
 
     cached_at = packing.add(packed_nbytes, ("winograd", dtype, tile, pack_items, pack_numbers), pack_all)
+    convolve_part = (_by_blocks if blocks.slots else _by_steps)(
+        context, dtype, tile, tiles, conv.last, (conv.groups, strips, inner, m), pitches, blocks
+    )
 
     def step(context: Context, io: IO, scratch: Span) -> None:
         filter, out, cached = io.span(conv.filter), io.span(conv.out), io.packed(conv.filter)
@@ -139,18 +150,84 @@ def _step(
         inputs, sums = span_at(scratch, inputs_at), span_at(scratch, sums_at)
         for first, images in tiles.parts():
             image, base = tiles.channels_last(context, io.span(source), scratch, first, images)
-            for tile0, n in tiles.chunks(images):
-                tiles.transform(context, image, base, inputs, pitches[0], tile0, n)
-                rows = max(n, tile.rows)
-                args = (0, groups * strips, 0, 1, pitches[0], inner, m, 0, 1, 0, rows, 1, rows, 1, 1, 1, 1, 1, 1, inner)
-                items = groups * strips * -(-rows // tile.rows)
-                product(context, items, (inputs, packed, sums), (*args, 0, 0, 1, 0, pitches[1]), PER_ITEM)
-                numbers = (tile0, n, *tiles.counts, conv.groups, inner, m, pitches[1], base, *tiles.steps)
-                output_args = (*tiles.bounds, *taps, h.outs, w.outs, first * plane * filters, *out_steps)
-                runs = -(-n // texts.run_of(conv.last))
-                finish(context, runs, (image, filter, sums, out), (*numbers, *output_args), group_size(runs))
+            geometry: tuple[int, ...] = (*tiles.counts, conv.groups, inner, m, base, *tiles.steps, *tiles.bounds)
+            geometry += (conv.filters * filter_size, *taps, h.outs, w.outs, first * plane * filters, *out_steps)
+            convolve_part(context, (image, filter, packed, inputs, sums, out), images * tiles.of_image, geometry)
 
     return step, space.need
+
+
+class _Blocks:
+    """The blocks of tiles of a convolution that has enough of them.
+
+    ``size``: tiles of a block. ``slots``: blocks that are computed at a time, each in a part of the workspace; 0: there
+    are too few blocks. ``rows``: tiles of a slot's part. ``capacity``: tiles of the workspace.
+    """
+
+    def __init__(self, tiles: int, rows: int, tile_nbytes: int, packed_nbytes: int, sums: bool = False) -> None:
+        """``rows``: minimum tiles of a part. ``sums``: each slot adds up its blocks in as many bytes as are packed."""
+        size = max(rows, max(MIN_BLOCK_BYTES, packed_nbytes) // tile_nbytes)
+        blocks = -(-tiles // size)
+        self.size = -(-tiles // blocks)
+        self.rows = max(self.size, rows)
+        slot_nbytes = self.rows * tile_nbytes + packed_nbytes * sums
+        slots = min(blocks // SUMMED_BLOCKS, MIN_SLOTS) if sums else min(blocks, MAX_SLOTS)
+        slots = min(slots, MAX_SLOTS_BYTES // slot_nbytes)
+        fits = not sums or packed_nbytes <= MAX_SUMS_BYTES
+        self.slots = slots if fits and slots >= MIN_SLOTS else 0
+        self.capacity = self.slots * self.rows
+
+
+Part = Callable[[Context, Sequence[Span], int, tuple[int, ...]], None]
+"""``part(context, spans, tiles, geometry)`` convolves some images."""
+
+
+def _by_blocks(
+    context: Context,
+    dtype: str,
+    tile: Tile,
+    tiles: _Tiles,
+    last: bool,
+    shape: tuple[int, int, int, int],
+    pitches: tuple[int, int],
+    blocks: _Blocks,
+) -> Part:
+    """All steps of a block of tiles in one work-item."""
+    kernel, strips = texts.blocks_kernel(context, dtype, tile, last), shape[1]
+
+    def convolve(context: Context, spans: Sequence[Span], count: int, geometry: tuple[int, ...]) -> None:
+        slots = min(blocks.slots, -(-count // blocks.size))
+        kernel(context, slots, spans, (count, blocks.size, slots, blocks.rows, strips, *pitches, *geometry), PER_ITEM)
+
+    return convolve
+
+
+def _by_steps(
+    context: Context,
+    dtype: str,
+    tile: Tile,
+    tiles: _Tiles,
+    last: bool,
+    shape: tuple[int, int, int, int],
+    pitches: tuple[int, int],
+    blocks: _Blocks,
+) -> Part:
+    """Step after step for all tiles of a chunk: strips of few tiles keep threads busy, too."""
+    (groups, strips, inner, m), (in_pitch, sum_pitch) = shape, pitches
+    product, finish = windows_kernel(context, dtype, tile, True), texts.windows_kernel(context, dtype, last)
+
+    def convolve(context: Context, spans: Sequence[Span], count: int, geometry: tuple[int, ...]) -> None:
+        image, filter, packed, inputs, sums, out = spans
+        for tile0, n in tiles.chunks(count // tiles.of_image):
+            tiles.transform(context, image, geometry[5], inputs, in_pitch, tile0, n)
+            rows, count_ = max(n, tile.rows), SPOTS * groups * strips
+            args = (0, count_, 0, 1, in_pitch, inner, m, 0, 1, 0, rows, 1, rows, 1, 1, 1, 1, 1, 1, inner)
+            items = count_ * -(-rows // tile.rows)
+            product(context, items, (inputs, packed, sums), (*args, 0, 0, 1, 0, sum_pitch), PER_ITEM)
+            runs = -(-n // texts.run_of(last))
+            finish(context, runs, (image, filter, sums, out), (tile0, n, sum_pitch, *geometry), group_size(runs))
+
+    return convolve
 
 
 def _filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallStep, int]:
@@ -165,10 +242,17 @@ def _filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallS
     pitches = SPOTS * channels + MAX_LANES, SPOTS * filters
     total_nbytes, space = groups * strips * conv.channels * tile.width * itemsize, Workspace()
     tile_nbytes, max_nbytes = sum(pitches) * itemsize, max(MAX_CHUNK_BYTES, total_nbytes)
+    blocks = _Blocks(conv.images * -(-h.outs // 2) * -(-w.outs // 2), 1, tile_nbytes, total_nbytes, sums=True)
+    if blocks.slots:
+        max_nbytes = blocks.slots * blocks.size * tile_nbytes
     tiles = _Tiles(context, dtype, conv, channels, dims, tile_nbytes, max_nbytes, space)
-    inputs_at = space.take(tiles.max_tiles * pitches[0] * itemsize)
-    grads_at = space.take((tiles.max_tiles * pitches[1] + tile.width) * itemsize)  # vectors read past the last filter
-    total_at = space.take(total_nbytes)
+    capacity, slots = blocks.capacity or tiles.max_tiles, max(1, blocks.slots)
+    inputs_at = space.take(capacity * pitches[0] * itemsize)
+    grads_at = space.take((capacity * pitches[1] + slots * tile.width) * itemsize)  # vectors read past the last filter
+    total_at = space.take(slots * total_nbytes)
+    sum_blocks = add_totals = None
+    if blocks.slots:
+        sum_blocks, add_totals = texts.sums_kernel(context, dtype, tile, conv.last), texts.total_kernel(context, dtype)
     spread, product = texts.spread_kernel(context, dtype, conv.last), filter_kernel(context, dtype, tile)
     finish = texts.gradient_kernel(context, dtype, tile)
     plane = h.outs * w.outs
@@ -185,6 +269,27 @@ def _filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallS
         inputs, grads, total = (span_at(scratch, at) for at in (inputs_at, grads_at, total_at))
         for first, images in tiles.parts():
             image, base = tiles.channels_last(context, x, scratch, first, images)
+            if sum_blocks is not None:
+                count = images * tiles.of_image
+                used = min(slots, -(-count // blocks.size))
+                spans, total_size = (image, y, inputs, grads, total), total_nbytes // itemsize
+                numbers: tuple[int, ...] = (
+                    count,
+                    blocks.size,
+                    used,
+                    blocks.rows,
+                    strips,
+                    pitches[0],
+                    total_size,
+                    int(first > 0),
+                )
+                numbers += (*tiles.counts, conv.groups, conv.channels, conv.filters, base, *tiles.steps, *tiles.bounds)
+                sum_blocks(
+                    context, used, spans, (*numbers, first * plane * filters, *y_steps, h.outs, w.outs), PER_ITEM
+                )
+                if not first:
+                    summed = used
+                continue
             for tile0, n in tiles.chunks(images):
                 tiles.transform(context, image, base, inputs, pitches[0], tile0, n)
                 grad_args = (tile0, n, *tiles.counts, filters, first * plane * filters, *y_steps, h.outs, w.outs)
@@ -195,6 +300,9 @@ def _filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallS
                     conv.channels,
                 )
                 product(context, items, (inputs, grads, total), (*sizes, 0, 1, int(first + tile0 > 0)), PER_ITEM)
+        if add_totals is not None and summed > 1:
+            size = total_nbytes // itemsize
+            add_totals(context, -(-size // 256), (total,), (size, summed), PER_ITEM)
         numbers = (
             *(conv.groups, conv.channels, conv.filters, conv.images, *x_steps),
             *(*tiles.bounds, *y_steps, h.outs, w.outs),

@@ -681,24 +681,24 @@ class NestWriter(ElementWriter):
 
     def _store_choices(self, store: Store, choices: Sequence[Choice], level: int, begin: str, end: str) -> None:
         """Store the alternatives in an interval of the tile."""
-        scope, (choice, *others), whole = self.scopes[level], choices, (begin, end)
+        scope, (choice, *later), whole = self.scopes[level], choices, (begin, end)
         if choice.condition:
             self._emit(f"if ({choice.condition}) {{", level, False)
         for limit in choice.begins:
             begin = self._split(limit, begin, end, level)
         if choice.begins:
-            self._store_choices(store, others, level, whole[0], begin)
+            self._store_choices(store, later, level, whole[0], begin)
         for limit in choice.ends:
             end = self._split(limit, begin, end, level)
         if choice.ends:
-            self._store_choices(store, others, level, end, whole[1])
+            self._store_choices(store, later, level, end, whole[1])
         scope.interval = begin, end
         self._store(replace(store, value=choice.value))
         self._flush()
         scope.interval = LoopScope.interval
         if choice.condition:
             self._emit("} else {", level, False)
-            self._store_choices(store, others, level, *whole)
+            self._store_choices(store, later, level, *whole)
             self._emit("}", level, False)
 
     def _split(self, limit: str, begin: str, end: str, level: int) -> str:

@@ -9,7 +9,7 @@ Rounding errors are relative to the largest element of a 4 x 4 tile, not to thos
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fluidlite.kernel_support import ITEMSIZE, Convolution, CorrelationAxis, Kernel, convolutions_of, unknown_dims
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, register_kernel
@@ -18,6 +18,7 @@ from . import conv_registers as registers, winograd_texts as texts
 from .conv_registers import FORWARD_LAYOUTS, GRADIENT_LAYOUTS, Dim, dims
 from .conv_vectors import PACK_SIZE, Tile, filter_kernel, planes_kernel, tile_of, windows_kernel
 from .source import PER_ITEM, CallStep, Packing, Workspace, group_size, span_at
+from .winograd_blocks import ADDED_ELEMENTS, blocks_kernel, sums_kernel, total_kernel
 from .winograd_texts import MAX_LANES, SPOTS
 
 DTYPE = "float32"
@@ -73,7 +74,7 @@ class _Tiles:
         self._numbers = (h.size, w.size, channels, channels * self.plane, self.plane, w.size, 1, 0, w.size, 0)
         self.steps = (self.plane * channels, w.size * channels, channels)
         self.bounds = (h.least, w.least, h.size, w.size)
-        self._transform = texts.image_kernel(context, dtype)
+        self._dtype = dtype
 
     def parts(self) -> Iterator[tuple[int, int]]:
         """Yield (first image, number) of the images that are computed at a time."""
@@ -99,7 +100,7 @@ class _Tiles:
     def transform(self, context: Context, image: Span, base: int, target: Span, pitch: int, first: int, n: int) -> None:
         """Transform ``n`` tiles from tile ``first`` on."""
         numbers = (first, *self.counts, self.channels, pitch, base, *self.steps, *self.bounds)
-        self._transform(context, n, (image, target), numbers, group_size(n))
+        texts.image_kernel(context, self._dtype)(context, n, (image, target), numbers, group_size(n))
 
 
 def _step(
@@ -138,9 +139,8 @@ def _step(
         pack(context, pack_items, (filter, packed), pack_numbers, PER_ITEM)
 
     cached_at = packing.add(packed_nbytes, ("winograd", dtype, tile, pack_items, pack_numbers), pack_all)
-    convolve_part = (_by_blocks if blocks.slots else _by_steps)(
-        context, dtype, tile, tiles, conv.last, (conv.groups, strips, inner, m), pitches, blocks
-    )
+    batch = _Product(context, dtype, tile, tiles, conv.last, conv.groups, strips, inner, m, *pitches, blocks)
+    convolve_part = (_by_blocks if blocks.slots else _by_steps)(batch)
 
     def step(context: Context, io: IO, scratch: Span) -> None:
         filter, out, cached = io.span(conv.filter), io.span(conv.out), io.packed(conv.filter)
@@ -178,54 +178,60 @@ class _Blocks:
         self.capacity = self.slots * self.rows
 
 
+class _Product(NamedTuple):
+    """The products of transformed tiles: ``groups`` groups of ``inner`` channels by ``m`` filters in ``strips``.
+
+    ``last``: whether windows have channels last. ``in_pitch``, ``out_pitch``: elements of a tile's transforms.
+    """
+
+    context: Context
+    dtype: str
+    tile: Tile
+    tiles: _Tiles
+    last: bool
+    groups: int
+    strips: int
+    inner: int
+    m: int
+    in_pitch: int
+    out_pitch: int
+    blocks: _Blocks
+
+
 Part = Callable[[Context, Sequence[Span], int, tuple[int, ...]], None]
 """``part(context, spans, tiles, geometry)`` convolves some images."""
 
 
-def _by_blocks(
-    context: Context,
-    dtype: str,
-    tile: Tile,
-    tiles: _Tiles,
-    last: bool,
-    shape: tuple[int, int, int, int],
-    pitches: tuple[int, int],
-    blocks: _Blocks,
-) -> Part:
+def _by_blocks(p: _Product) -> Part:
     """All steps of a block of tiles in one work-item."""
-    kernel, strips = texts.blocks_kernel(context, dtype, tile, last), shape[1]
+    kernel, blocks = blocks_kernel(p.context, p.dtype, p.tile, p.last), p.blocks
 
     def convolve(context: Context, spans: Sequence[Span], count: int, geometry: tuple[int, ...]) -> None:
         slots = min(blocks.slots, -(-count // blocks.size))
-        kernel(context, slots, spans, (count, blocks.size, slots, blocks.rows, strips, *pitches, *geometry), PER_ITEM)
+        numbers = (count, blocks.size, slots, blocks.rows, p.strips, p.in_pitch, p.out_pitch, *geometry)
+        kernel(context, slots, spans, numbers, PER_ITEM)
 
     return convolve
 
 
-def _by_steps(
-    context: Context,
-    dtype: str,
-    tile: Tile,
-    tiles: _Tiles,
-    last: bool,
-    shape: tuple[int, int, int, int],
-    pitches: tuple[int, int],
-    blocks: _Blocks,
-) -> Part:
+def _by_steps(p: _Product) -> Part:
     """Step after step for all tiles of a chunk: strips of few tiles keep threads busy, too."""
-    (groups, strips, inner, m), (in_pitch, sum_pitch) = shape, pitches
-    product, finish = windows_kernel(context, dtype, tile, True), texts.windows_kernel(context, dtype, last)
+    product, finish = (
+        windows_kernel(p.context, p.dtype, p.tile, True),
+        texts.windows_kernel(p.context, p.dtype, p.last),
+    )
+    parts = SPOTS * p.groups * p.strips
 
     def convolve(context: Context, spans: Sequence[Span], count: int, geometry: tuple[int, ...]) -> None:
         image, filter, packed, inputs, sums, out = spans
-        for tile0, n in tiles.chunks(count // tiles.of_image):
-            tiles.transform(context, image, geometry[5], inputs, in_pitch, tile0, n)
-            rows, count_ = max(n, tile.rows), SPOTS * groups * strips
-            args = (0, count_, 0, 1, in_pitch, inner, m, 0, 1, 0, rows, 1, rows, 1, 1, 1, 1, 1, 1, inner)
-            items = count_ * -(-rows // tile.rows)
-            product(context, items, (inputs, packed, sums), (*args, 0, 0, 1, 0, sum_pitch), PER_ITEM)
-            runs = -(-n // texts.run_of(last))
-            finish(context, runs, (image, filter, sums, out), (tile0, n, sum_pitch, *geometry), group_size(runs))
+        for tile0, n in p.tiles.chunks(count // p.tiles.of_image):
+            p.tiles.transform(context, image, geometry[5], inputs, p.in_pitch, tile0, n)
+            rows = max(n, p.tile.rows)
+            args = (0, parts, 0, 1, p.in_pitch, p.inner, p.m, 0, 1, 0, rows, 1, rows, 1, 1, 1, 1, 1, 1, p.inner)
+            items = parts * -(-rows // p.tile.rows)
+            product(context, items, (inputs, packed, sums), (*args, 0, 0, 1, 0, p.out_pitch), PER_ITEM)
+            runs = -(-n // texts.run_of(p.last))
+            finish(context, runs, (image, filter, sums, out), (tile0, n, p.out_pitch, *geometry), group_size(runs))
 
     return convolve
 
@@ -250,10 +256,6 @@ def _filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallS
     inputs_at = space.take(capacity * pitches[0] * itemsize)
     grads_at = space.take((capacity * pitches[1] + slots * tile.width) * itemsize)  # vectors read past the last filter
     total_at = space.take(slots * total_nbytes)
-    sum_blocks = add_totals = None
-    if blocks.slots:
-        sum_blocks, add_totals = texts.sums_kernel(context, dtype, tile, conv.last), texts.total_kernel(context, dtype)
-    spread, product = texts.spread_kernel(context, dtype, conv.last), filter_kernel(context, dtype, tile)
     finish = texts.gradient_kernel(context, dtype, tile)
     plane = h.outs * w.outs
     y_steps = (plane * filters, *((w.outs * filters, filters, 1) if conv.last else (w.outs, 1, plane)))
@@ -261,48 +263,23 @@ def _filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallS
         h.size * w.size * channels,
         *((w.size * channels, channels, 1) if conv.last else (w.size, 1, h.size * w.size)),
     )
-    items = groups * strips * -(-conv.channels // tile.rows)
     finish_items = conv.groups * strips * -(-conv.channels // PACK_SIZE)
+    shape = conv.groups, strips, conv.channels, conv.filters
+    batch = _Product(context, dtype, tile, tiles, conv.last, *shape, *pitches, blocks)
+    sum_part = (_sums_by_blocks if blocks.slots else _sums_by_steps)(batch)
+    total_size = total_nbytes // itemsize
 
     def step(context: Context, io: IO, scratch: Span) -> None:
         x, y, out = io.span(conv.image), io.span(conv.windows), io.span(conv.out)
         inputs, grads, total = (span_at(scratch, at) for at in (inputs_at, grads_at, total_at))
+        used = 1
         for first, images in tiles.parts():
             image, base = tiles.channels_last(context, x, scratch, first, images)
-            if sum_blocks is not None:
-                count = images * tiles.of_image
-                used = min(slots, -(-count // blocks.size))
-                spans, total_size = (image, y, inputs, grads, total), total_nbytes // itemsize
-                numbers: tuple[int, ...] = (
-                    count,
-                    blocks.size,
-                    used,
-                    blocks.rows,
-                    strips,
-                    pitches[0],
-                    total_size,
-                    int(first > 0),
-                )
-                numbers += (*tiles.counts, conv.groups, conv.channels, conv.filters, base, *tiles.steps, *tiles.bounds)
-                sum_blocks(
-                    context, used, spans, (*numbers, first * plane * filters, *y_steps, h.outs, w.outs), PER_ITEM
-                )
-                if not first:
-                    summed = used
-                continue
-            for tile0, n in tiles.chunks(images):
-                tiles.transform(context, image, base, inputs, pitches[0], tile0, n)
-                grad_args = (tile0, n, *tiles.counts, filters, first * plane * filters, *y_steps, h.outs, w.outs)
-                runs = -(-n // texts.run_of(conv.last))
-                spread(context, runs, (y, grads), grad_args, group_size(runs))
-                sizes = (
-                    *(groups, pitches[0], conv.channels, conv.filters, 0, 1, 0, n, 1, n, 1, 1, 1, 1, 1, 1),
-                    conv.channels,
-                )
-                product(context, items, (inputs, grads, total), (*sizes, 0, 1, int(first + tile0 > 0)), PER_ITEM)
-        if add_totals is not None and summed > 1:
-            size = total_nbytes // itemsize
-            add_totals(context, -(-size // 256), (total,), (size, summed), PER_ITEM)
+            geometry = first, base, first * plane * filters, *y_steps, h.outs, w.outs
+            used = max(used, sum_part(context, (image, y, inputs, grads, total), images * tiles.of_image, geometry))
+        if used > 1:
+            add = total_kernel(context, dtype)
+            add(context, -(-total_size // ADDED_ELEMENTS), (total,), (total_size, used), PER_ITEM)
         numbers = (
             *(conv.groups, conv.channels, conv.filters, conv.images, *x_steps),
             *(*tiles.bounds, *y_steps, h.outs, w.outs),
@@ -310,6 +287,45 @@ def _filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallS
         finish(context, finish_items, (total, x, y, out), numbers, PER_ITEM)
 
     return step, space.need
+
+
+SumPart = Callable[[Context, Sequence[Span], int, tuple[int, ...]], int]
+"""``sum_part(context, spans, tiles, (first image, base, *places of windows))`` adds products for a filter's gradient;
+it returns how many sums of them there are."""
+
+
+def _sums_by_blocks(p: _Product) -> SumPart:
+    """All steps of a block of tiles in one work-item; each slot has sums of its own."""
+    kernel, blocks = sums_kernel(p.context, p.dtype, p.tile, p.last), p.blocks
+    total = SPOTS * p.groups * p.strips * p.inner * p.tile.width
+
+    def add(context: Context, spans: Sequence[Span], count: int, geometry: tuple[int, ...]) -> int:
+        first, base, *places = geometry
+        slots = min(blocks.slots, -(-count // blocks.size))
+        sizes = count, blocks.size, slots, blocks.rows, p.strips, p.in_pitch, total, int(first > 0)
+        shape = *p.tiles.counts, p.groups, p.inner, p.m, base, *p.tiles.steps, *p.tiles.bounds
+        kernel(context, slots, spans, (*sizes, *shape, *places), PER_ITEM)
+        return slots
+
+    return add
+
+
+def _sums_by_steps(p: _Product) -> SumPart:
+    """Step after step for all tiles of a chunk: strips of few tiles keep threads busy, too."""
+    spread, product = texts.spread_kernel(p.context, p.dtype, p.last), filter_kernel(p.context, p.dtype, p.tile)
+    items = SPOTS * p.groups * p.strips * -(-p.inner // p.tile.rows)
+
+    def add(context: Context, spans: Sequence[Span], count: int, geometry: tuple[int, ...]) -> int:
+        (image, y, inputs, grads, total), (first, base, *places) = spans, geometry
+        for tile0, n in p.tiles.chunks(count // p.tiles.of_image):
+            p.tiles.transform(context, image, base, inputs, p.in_pitch, tile0, n)
+            runs = -(-n // texts.run_of(p.last))
+            spread(context, runs, (y, grads), (tile0, n, *p.tiles.counts, p.groups * p.m, *places), group_size(runs))
+            sizes = SPOTS * p.groups, p.in_pitch, p.inner, p.m, 0, 1, 0, n, 1, n, 1, 1, 1, 1, 1, 1, p.inner
+            product(context, items, (inputs, grads, total), (*sizes, 0, 1, int(first + tile0 > 0)), PER_ITEM)
+        return 1
+
+    return add
 
 
 def convolve(call: Call, context: Context) -> Any:

@@ -99,7 +99,7 @@ _IMAGE = (
 )
 
 
-def _image_body(context: Context, dtype: str) -> str:
+def image_body(context: Context, dtype: str) -> str:
     """Return the text that transforms a tile of an image with channels last; elements outside of it are zeros."""
     kind, lanes = ctype(context, dtype), _lanes_of(context, dtype)
     vector = f"{kind}{lanes}"
@@ -123,7 +123,7 @@ def image_kernel(context: Context, dtype: str) -> CompiledKernel:
         *("h_least", "w_least", "h_size", "w_size"),
     ]
     buffers = [Buffer("image", dtype), Buffer("made", dtype, True)]
-    return build(context, f"winograd_image_{dtype}", buffers, numbers, _image_body(context, dtype))
+    return build(context, f"winograd_image_{dtype}", buffers, numbers, image_body(context, dtype))
 
 
 # The filter --------------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def run_of(last: bool) -> int:
     return 1 if last else 8
 
 
-def _windows_body(context: Context, dtype: str, last: bool) -> str:
+def windows_body(context: Context, dtype: str, last: bool) -> str:
     """Return the text that transforms a run of tiles back to windows.
 
     A tile with an element that is not finite is recomputed directly, window by window: a transform turns infinities
@@ -290,7 +290,7 @@ def _windows_body(context: Context, dtype: str, last: bool) -> str:
     return Template(text).safe_substitute(words)
 
 
-_GEOMETRY = (
+GEOMETRY = (
     *("h_tiles", "w_tiles", "groups", "inner", "m", "base", "n_step", "h_step", "w_step"),
     *("h_least", "w_least", "h_size", "w_size", "g_step", "m_step", "c_step"),
     *("h_tap", "w_tap", "h_tap_step", "w_tap_step", "h_count", "w_count", "out_base", "out_n_step"),
@@ -303,68 +303,8 @@ _GEOMETRY = (
 def windows_kernel(context: Context, dtype: str, last: bool) -> CompiledKernel:
     """Return the kernel that transforms [tiles, 16, filters] back to windows; a work-item transforms a run of tiles."""
     buffers = [Buffer("image", dtype), Buffer("filter", dtype), Buffer("sums", dtype), Buffer("out", dtype, True)]
-    name, body = f"winograd_windows_{'last' if last else 'first'}_{dtype}", _windows_body(context, dtype, last)
-    return build(context, name, buffers, ["tile0", "tiles", "pitch", *_GEOMETRY], body)
-
-
-# All steps of a block of tiles -------------------------------------------------------------------------------------
-
-_BLOCKS = """
-  const index_t slot = gid, channels = groups * inner;
-  $buffer $T* const transforms = inputs + slot * rows * in_pitch;
-  $buffer $T* const products = totals + slot * rows * sum_pitch;
-  for (index_t block = slot; block * size < all; block += slots) {
-    const index_t tile0 = block * size, tiles = tile0 + size < all ? size : all - tile0;
-    {
-      $buffer $T* const made = transforms;
-      const index_t pitch = in_pitch;
-      for (index_t gid = 0; gid < tiles; ++gid) {
-        $image
-      }
-    }
-    {
-      $buffer const $T* const image = transforms;
-      $buffer $T* const out = products;
-      const index_t w_count = tiles < $rows ? $rows : tiles, columns = w_count, count = 16 * groups * strips;
-      const index_t near = 0, tile0 = 0, images = 1, channels = in_pitch, first = 0, rows = 1, h_least = 0;
-      const index_t h_count = 1, h_stride = 1, w_stride = 1, h_reach = 1, w_reach = 1, h_taps = 1, w_outer = 1;
-      const index_t run = inner, base = 0, n_step = 0, c_step = 1, h_step = 0, w_step = sum_pitch;
-      const index_t items = count * ((columns + $rows - 1) / $rows);
-      for (index_t gid = 0; gid < items; ++gid) {
-        $product
-      }
-    }
-    {
-      $buffer const $T* const sums = products;
-      const index_t pitch = sum_pitch, runs = (tiles + $run - 1) / $run;
-      for (index_t gid = 0; gid < runs; ++gid) {
-        $windows
-      }
-    }
-  }
-"""
-
-
-@cached_per_context
-def blocks_kernel(context: Context, dtype: str, tile: Tile, last: bool) -> CompiledKernel:
-    """Return the kernel that convolves: a work-item transforms, multiplies and transforms back block after block.
-
-    What one thread writes, no other reads: lines of a workspace that threads share would go from cache to cache.
-    """
-    words = {"T": ctype(context, dtype), "rows": str(tile.rows), "run": str(run_of(last))}
-    text = Template(_BLOCKS).safe_substitute(
-        words,
-        image=_image_body(context, dtype),
-        product=conv_vectors.windows_body(context, dtype, tile, True),
-        windows=_windows_body(context, dtype, last),
-    )
-    buffers = [
-        *(Buffer(name, dtype) for name in ("image", "filter", "packed")),
-        *(Buffer(name, dtype, True) for name in ("inputs", "totals", "out")),
-    ]
-    numbers = ["all", "size", "slots", "rows", "strips", "in_pitch", "sum_pitch", *_GEOMETRY]
-    name = f"winograd_blocks_{'x'.join(map(str, tile.lanes))}_{'last' if last else 'first'}_{dtype}"
-    return build(context, name, buffers, numbers, text)
+    name, body = f"winograd_windows_{'last' if last else 'first'}_{dtype}", windows_body(context, dtype, last)
+    return build(context, name, buffers, ["tile0", "tiles", "pitch", *GEOMETRY], body)
 
 
 # The filter's gradient ---------------------------------------------------------------------------------------------
@@ -388,7 +328,7 @@ _SPREAD = (
 )
 
 
-def _spread_body(context: Context, dtype: str, last: bool) -> str:
+def spread_body(context: Context, dtype: str, last: bool) -> str:
     """Return the text that transforms a run of tiles of windows' gradients.
 
     With Y as above, the gradient of the filter is ``G'[(B' d B) * (A y A')]G`` for gradients ``y`` of windows.
@@ -435,83 +375,7 @@ def spread_kernel(context: Context, dtype: str, last: bool) -> CompiledKernel:
     ]
     buffers = [Buffer("windows", dtype), Buffer("made", dtype, True)]
     name = f"winograd_spread_{'last' if last else 'first'}_{dtype}"
-    return build(context, name, buffers, numbers, _spread_body(context, dtype, last))
-
-
-_SUMS = """
-  const index_t slot = gid, spots = 16 * groups, channels = groups * inner, filters = groups * m;
-  $buffer $T* const transforms = inputs + slot * rows * in_pitch;
-  $buffer $T* const gradients = grads + slot * (rows * 16 * filters + $width);
-  $buffer $T* const own = totals + slot * total;
-  for (index_t block = slot; block * size < all; block += slots) {
-    const index_t tile0 = block * size, tiles = tile0 + size < all ? size : all - tile0;
-    const index_t later = more != 0 || block != slot;
-    {
-      $buffer $T* const made = transforms;
-      const index_t pitch = in_pitch;
-      for (index_t gid = 0; gid < tiles; ++gid) {
-        $image
-      }
-    }
-    {
-      $buffer $T* const made = gradients;
-      const index_t base = y_base, n_step = y_n_step, h_step = y_h_step, w_step = y_w_step, c_step = y_c_step;
-      const index_t runs = (tiles + $run - 1) / $run;
-      for (index_t gid = 0; gid < runs; ++gid) {
-        $spread
-      }
-    }
-    {
-      $buffer const $T* const image = transforms;
-      $buffer const $T* const windows = gradients;
-      $buffer $T* const total = own;
-      const index_t groups = spots, channels = in_pitch, columns = tiles, w_count = tiles, run = inner, add = later;
-      const index_t first = 0, rows = 1, h_least = 0, h_count = 1, h_stride = 1, w_stride = 1, h_reach = 1;
-      const index_t w_reach = 1, h_taps = 1, w_outer = 1, r0 = 0, r1 = 1;
-      const index_t items = groups * strips * ((inner + $last_row) / $rows);
-      for (index_t gid = 0; gid < items; ++gid) {
-        $product
-      }
-    }
-  }
-"""
-
-
-@cached_per_context
-def sums_kernel(context: Context, dtype: str, tile: Tile, last: bool) -> CompiledKernel:
-    """Return the kernel that sums products for a filter's gradient: a work-item sums those of block after block."""
-    words = {"T": ctype(context, dtype), "rows": str(tile.rows), "last_row": str(tile.rows - 1)}
-    words |= {"width": str(tile.width), "run": str(run_of(last))}
-    text = Template(_SUMS).safe_substitute(
-        words,
-        image=_image_body(context, dtype),
-        spread=_spread_body(context, dtype, last),
-        product=conv_vectors.filter_body(context, dtype, tile),
-    )
-    buffers = [
-        *(Buffer(name, dtype) for name in ("image", "windows")),
-        *(Buffer(name, dtype, True) for name in ("inputs", "grads", "totals")),
-    ]
-    numbers = [
-        *("all", "size", "slots", "rows", "strips", "in_pitch", "total", "more", "h_tiles", "w_tiles", "groups"),
-        *("inner", "m", "base", "n_step", "h_step", "w_step", "h_least", "w_least", "h_size", "w_size"),
-        *("y_base", "y_n_step", "y_h_step", "y_w_step", "y_c_step", "h_count", "w_count"),
-    ]
-    name = f"winograd_sums_{tile.name}_{'last' if last else 'first'}_{dtype}"
-    return build(context, name, buffers, numbers, text)
-
-
-_TOTAL = """
-  const index_t begin = gid * 256, end = begin + 256 < size ? begin + 256 : size;
-  for (index_t slot = 1; slot < slots; ++slot)
-    for (index_t e = begin; e < end; ++e) totals[e] += totals[slot * size + e];
-"""
-
-
-@cached_per_context
-def total_kernel(context: Context, dtype: str) -> CompiledKernel:
-    """Return the kernel that adds the sums of all slots to those of the first; a work-item adds 256 elements."""
-    return build(context, f"winograd_total_{dtype}", [Buffer("totals", dtype, True)], ["size", "slots"], _TOTAL)
+    return build(context, name, buffers, numbers, spread_body(context, dtype, last))
 
 
 _GRADIENT = (

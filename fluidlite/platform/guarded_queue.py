@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -80,7 +81,7 @@ class GuardedQueue:
     def threads(self, number: int | None) -> None:
         self.raw.threads = number
 
-    def guarded(self, what: str) -> Guard:
+    def guarded(self, what: str) -> AbstractContextManager[None]:
         """Return a context manager that adds the place and the action ``what`` to exceptions of the plugin."""
         return Guard(self.unit, what)
 

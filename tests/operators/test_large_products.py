@@ -72,7 +72,10 @@ BATCHES = {
     "both": ((3, 70, 130), (3, 130, 170)),
     "right is one": ((2, 3, 70, 130), (130, 170)),
     "left is one": ((70, 130), (3, 130, 170)),
+    "chunks": ((4, 25, 64, 70), (4, 25, 70, 66)),
+    "chunks, right is one": ((100, 64, 70), (70, 66)),
 }
+"""Those of chunks are packed some matrices at a time."""
 
 
 @pytest.mark.parametrize("batch", BATCHES)
@@ -117,6 +120,18 @@ def test_other_dtypes(place: str, turned: tuple[bool, bool], dtype: str, require
         x, y = (layers.data(name, list(v.shape), dtype=dtype, append_batch_size=False) for name, v in given.items())
         (found,) = fluid.Executor(place).run(feed=given, fetch_list=[layers.matmul(x, y, *turned)])
     close(found, a.astype("float64") @ b.astype("float64"), 201, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+@pytest.mark.parametrize("place", PLACES)
+def test_chunks_of_other_dtypes(place: str, dtype: str, require: Any) -> None:
+    require(place.split(":")[0])
+    a, b = random(90, 40, 33, dtype=dtype), random(90, 40, 35, dtype=dtype)
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x, y = (layers.data(n, list(v.shape), dtype=dtype, append_batch_size=False) for n, v in (("x", a), ("y", b)))
+        product = layers.matmul(x, y, transpose_x=True)
+        (found,) = fluid.Executor(place).run(feed={"x": a, "y": b}, fetch_list=[product])
+    close(found, a.astype("float64").swapaxes(1, 2) @ b.astype("float64"), 40, dtype)
 
 
 @pytest.mark.parametrize("mode", ["interpreted", "compiled"])

@@ -17,7 +17,7 @@ import fluidlite as fluid
 from fluidlite import memory, plugin_loader
 from fluidlite.base.errors import AllocationError, DeviceLost, OutOfMemoryError, RegistryError
 from fluidlite.memory import place_memory
-from fluidlite.memory.sharing import Use, turn
+from fluidlite.memory.sharing import Use, lock_contexts, turn
 from fluidlite.memory.strategies import NamedStrategy, Strategy, register_strategy, size_class, strategies
 from fluidlite.platform.context_pool import get_context, new_context
 from fluidlite.tensor import tensor_cache as recycle
@@ -394,6 +394,55 @@ def test_a_reader_elsewhere_waits_for_the_owner(device: FakeDevice) -> None:
     with turn((mine,), lambda: [Use(one, mine, False)]):  # its own: nothing to wait for
         pass
     assert len(device.events) == recorded + 1
+
+
+class Activation:
+    """Records the contexts that are entered and left; fails where it is told to."""
+
+    def __init__(self, context: Any, log: list[tuple[str, Any]], fails: tuple[str, Any]) -> None:
+        self.context, self.log, self.fails = context, log, fails
+
+    def _note(self, what: str) -> None:
+        self.log.append((what, self.context))
+        if self.fails == (what, self.context):
+            raise OSError(what)
+
+    def __enter__(self) -> None:
+        self._note("enter")
+
+    def __exit__(self, *error: object) -> None:
+        self._note("leave")
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("what", ["enter", "leave"])
+def test_contexts_are_left_and_unlocked_if_a_library_fails(
+    device: FakeDevice, what: str, which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contexts = [get_context(device.kind), new_context(device.kind)]
+    log: list[tuple[str, Any]] = []
+    fails = what, contexts[which].raw
+    monkeypatch.setattr(type(contexts[0].raw), "activate", lambda raw: Activation(raw, log, fails), raising=False)
+    with pytest.raises(OSError, match=what), lock_contexts(contexts):
+        assert what == "leave"
+    one, other = (context.raw for context in contexts)
+    entered = [("enter", one), ("enter", other)]
+    if what == "leave":
+        assert log == [*entered, ("leave", other), ("leave", one)]
+    else:
+        assert log == (entered[:1] if which == 0 else [*entered, ("leave", one)])
+    unlocked: list[bool] = []
+
+    def lock_elsewhere() -> None:
+        for context in contexts:
+            unlocked.append(context.lock.acquire(blocking=False))
+            if unlocked[-1]:
+                context.lock.release()
+
+    thread = threading.Thread(target=lock_elsewhere)
+    thread.start()
+    thread.join()
+    assert unlocked == [True, True]
 
 
 def test_memory_of_a_lost_device_is_dropped(device: FakeDevice) -> None:

@@ -9,6 +9,7 @@ _FIRSTS = "reads X again, once a window, where PyTorch has kept places; plan: le
 _TABLE = "cpu numbers integers of a small range by a table, opencl sorts; both keep where each value comes first"
 _PICKED = "a number of each row waits for memory and the logarithm before it; plan: sixteen rows an item, read first"
 _RUN = "one number: what is measured is a run of a program; plan: bound runs, which take a tenth of it"
+_EXACT = "every element pays for the exact reduction of huge arguments; plan: take it only where a vector has one"
 _LOGARITHMS = "PoCL makes no vectors of the four words of a Philox block; plan: sixteen blocks an item"
 _VIEW = "PyTorch hands on one of two results without a copy"
 _COLD = "reads 16 MB once, at memory's pace; a run's own code has left the caches, 0.2 ms more; plan: bound runs"
@@ -31,8 +32,9 @@ CAUSES = {
     "shape": _RUN,
     "is_empty": _RUN,
     "size": _RUN,
-    "sin": "every element pays for the exact reduction of huge arguments; plan: take it only where a vector has one",
-    "cos": "every element pays for the exact reduction of huge arguments; plan: take it only where a vector has one",
+    "sin": _EXACT,
+    "cos": _EXACT,
+    "elementwise_mod": _EXACT,
     "gaussian_random": _LOGARITHMS,
     "truncated_gaussian_random": _LOGARITHMS,
     "gaussian_random_batch_size_like": _LOGARITHMS,

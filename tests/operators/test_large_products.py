@@ -9,7 +9,12 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers
+from fluidlite.kernels.language import linear_algebra
+from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device_registry import devices
+from fluidlite.program.op_call import Call
+from fluidlite.program.registry import ops
+from fluidlite.tensor.tensor_spec import Spec
 
 PLACES = ["cpu", pytest.param("opencl:0", marks=pytest.mark.opencl)]
 Array = np.ndarray[Any, Any]
@@ -294,3 +299,13 @@ def test_no_sum_is_long(place: str, require: Any) -> None:
     )
     for mine, exact in zip(found, wanted, strict=True):
         assert (np.abs(mine - exact) / np.spacing(exact.astype("float32"))).max() < 20
+
+
+def test_only_packed_operands_have_a_packed_form() -> None:
+    """Others would become state of their own for nothing."""
+    pytest.importorskip("llvmlite")
+    context, attrs = get_context(devices.host()), {"transpose_X": False, "transpose_Y": False, "alpha": 1.0}
+    for rows, packed in ((8, set()), (80, {"Y"})):
+        ins = {"X": (Spec.of((rows, 40), "float32"),), "Y": (Spec.of((40, 48), "float32"),)}
+        call = Call(ops.get("matmul"), ins, {"Out": (Spec.of((rows, 48), "float32"),)}, attrs)
+        assert set(linear_algebra.matmul.prepare(call, context).packed) == packed

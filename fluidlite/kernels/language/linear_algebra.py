@@ -77,8 +77,8 @@ def _product(product: Gemm, call: Call, context: Context, packings: defaultdict[
             left.split(chunk, strides[0])
             right.split(chunk, strides[1])
     space = Workspace()
-    left.reserve(space, packings[a], ("rows", m, k, product.a_transposed, rows, dtype))
-    right.reserve(space, packings[b], ("columns", n, k, product.b_transposed, width, dtype))
+    left.reserve(space, packings, ("rows", m, k, product.a_transposed, rows, dtype))
+    right.reserve(space, packings, ("columns", n, k, product.b_transposed, width, dtype))
     kernel_arguments = dtype, stored, width // lanes, len(batch), len(sums), epilogue
     kernel, updates = gemm(context, *kernel_arguments), call.epilogue is not None and bool(call.op.must_alias)
     axes = [(size, x // (m * k) * left.size, y // (n * k) * right.size) for size, x, y in (*batch, *sums)]
@@ -135,11 +135,11 @@ class _Operand:
         else:
             self._step = 0
 
-    def reserve(self, space: Workspace, packing: Packing, key: Hashable) -> None:
-        """Reserve the workspace of a chunk's packed matrices, and declare the packed form of all."""
+    def reserve(self, space: Workspace, packings: defaultdict[str, Packing], key: Hashable) -> None:
+        """Reserve the workspace of a chunk's packed matrices, and declare the packed form of all, if it is packed."""
         if self._pack is not None:
             self._start = space.take(self._chunk * self.packed_step)
-            self._packed_at = packing.add(self._count * self.packed_step, key, self._pack(self._count))
+            self._packed_at = packings[self.slot].add(self._count * self.packed_step, key, self._pack(self._count))
 
     def span(self, context: Context, io: IO, first: int, count: int) -> Span:
         """The matrices from ``first`` on: in place, packed by an earlier run, or packed now."""

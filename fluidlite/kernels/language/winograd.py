@@ -24,7 +24,7 @@ from .winograd_texts import MAX_LANES, SPOTS
 DTYPE = "float32"
 MIN_CHANNEL_PAIRS = 512
 """Minimum channels times filters of a group: with less, the transforms cost more than the saved multiplications."""
-MIN_BLOCK_BYTES, MAX_SLOTS_BYTES = 256 << 10, 16 << 20
+MIN_BLOCK_BYTES, MAX_SLOTS_BYTES = 256 << 10, 8 << 20
 """Bytes of a block of transformed tiles, which stay in a core's cache, and of all blocks that are computed at once."""
 MIN_SLOTS, MAX_SLOTS = 8, 32
 """Blocks that are computed at a time."""

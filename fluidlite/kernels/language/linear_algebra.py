@@ -69,7 +69,8 @@ def _product(product: Gemm, call: Call, context: Context, packings: defaultdict[
         right.pack_as(partial(pack, context, stored, dtype, width, n, k), product.b_transposed)
         right.steps = width, k * width
     matrices = chunk = prod(size for size, _, _ in batch)
-    if len(batch) == 1 and not sums and epilogue is None:
+    is_parallel = getattr(context.language, "group", None) is not None  # work-items of all matrices run side by side
+    if len(batch) == 1 and not sums and epilogue is None and not is_parallel:
         (_, *strides), tiles = batch[0], tile_count(context, dtype, m, n, [])
         nbytes = sum(each.packed_step for each, stride in zip((left, right), strides, strict=True) if stride)
         if nbytes:
@@ -86,7 +87,6 @@ def _product(product: Gemm, call: Call, context: Context, packings: defaultdict[
     if epilogue is not None:
         parameters = tuple(value for _, _, value in epilogue.numbers)
         slots = [slot for *_, slot in epilogue.buffers]
-
     launches = list[tuple[int, int, int, tuple[Any, ...]]]()
     for first in range(0, matrices, chunk):
         count = min(chunk, matrices - first)

@@ -40,6 +40,7 @@ from fluidlite.geometry import (
 )
 from fluidlite.platform.device_context import DoneEvent as DoneEvent
 from fluidlite.platform.device_memory import aligned as aligned
+from fluidlite.platform.kernel_language import runs_side_by_side as runs_side_by_side
 from fluidlite.platform.threads import available_processors as available_processors
 from fluidlite.program.epilogue import product_call as product_call
 from fluidlite.program.kernel_registry import Kernel as Kernel

@@ -11,7 +11,16 @@ from functools import cache, partial
 from math import prod
 from typing import Any
 
-from fluidlite.kernel_support import ITEMSIZE, Gemm, Kernel, epilogue_refusal, epilogue_text, gemms_of, product_call
+from fluidlite.kernel_support import (
+    ITEMSIZE,
+    Gemm,
+    Kernel,
+    epilogue_refusal,
+    epilogue_text,
+    gemms_of,
+    product_call,
+    runs_side_by_side,
+)
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, Span, compute_dtype, register_kernel
 
 from .gemm import gemm, pack, tile_count, tile_shape, tile_width
@@ -69,8 +78,7 @@ def _product(product: Gemm, call: Call, context: Context, packings: defaultdict[
         right.pack_as(partial(pack, context, stored, dtype, width, n, k), product.b_transposed)
         right.steps = width, k * width
     matrices = chunk = prod(size for size, _, _ in batch)
-    is_parallel = getattr(context.language, "group", None) is not None  # work-items of all matrices run side by side
-    if len(batch) == 1 and not sums and epilogue is None and not is_parallel:
+    if len(batch) == 1 and not sums and epilogue is None and not runs_side_by_side(context.language):
         (_, *strides), tiles = batch[0], tile_count(context, dtype, m, n, [])
         nbytes = sum(each.packed_step for each, stride in zip((left, right), strides, strict=True) if stride)
         if nbytes:

@@ -9,6 +9,7 @@ Rounding errors are relative to the largest element of a 4 x 4 tile, not to thos
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from fluidlite.kernel_support import ITEMSIZE, Convolution, CorrelationAxis, Kernel, convolutions_of, unknown_dims
@@ -43,6 +44,11 @@ def _winograd_dims(conv: Convolution, lines: Sequence[CorrelationAxis]) -> tuple
     return dims(lines, conv.counts if conv.kind == "image" else conv.sizes)
 
 
+def _tile_counts(h: Dim, w: Dim) -> tuple[int, int]:
+    """Return the tiles of two by two windows in a column and in a row."""
+    return -(-h.outs // 2), -(-w.outs // 2)
+
+
 class _Tiles:
     """Tiles of an image, transformed in chunks whose transforms fit into the cache.
 
@@ -62,7 +68,7 @@ class _Tiles:
     ) -> None:
         h, w = dims
         self.images, self.channels = conv.images, channels
-        self.counts = -(-h.outs // 2), -(-w.outs // 2)
+        self.counts = _tile_counts(h, w)
         self.of_image = self.counts[0] * self.counts[1]
         max_tiles = max(1, max_nbytes // tile_nbytes)
         self.chunk_images = max(1, min(conv.images, max_tiles // self.of_image))
@@ -74,7 +80,6 @@ class _Tiles:
         self._numbers = (h.size, w.size, channels, channels * self.plane, self.plane, w.size, 1, 0, w.size, 0)
         self.steps = (self.plane * channels, w.size * channels, channels)
         self.bounds = (h.least, w.least, h.size, w.size)
-        self._dtype = dtype
 
     def parts(self) -> Iterator[tuple[int, int]]:
         """Yield (first image, number) of the images that are computed at a time."""
@@ -97,10 +102,9 @@ class _Tiles:
         self._repack(context, items, (image, copy), (base, *self._numbers), group_size(items))
         return copy, 0
 
-    def transform(self, context: Context, image: Span, base: int, target: Span, pitch: int, first: int, n: int) -> None:
-        """Transform ``n`` tiles from tile ``first`` on."""
-        numbers = (first, *self.counts, self.channels, pitch, base, *self.steps, *self.bounds)
-        texts.image_kernel(context, self._dtype)(context, n, (image, target), numbers, group_size(n))
+    def numbers(self, first: int, pitch: int, base: int) -> tuple[int, ...]:
+        """Return the numbers of the kernel that transforms tiles from tile ``first`` on."""
+        return (first, *self.counts, self.channels, pitch, base, *self.steps, *self.bounds)
 
 
 def _step(
@@ -117,11 +121,11 @@ def _step(
     )
     channels, filters, itemsize = conv.groups * inner, conv.groups * m, ITEMSIZE[dtype]
     pitches = SPOTS * channels + MAX_LANES, SPOTS * filters + MAX_LANES  # tiles are in different cache sets
-    tile = tile_of(context, dtype, -(-h.outs // 2) * -(-w.outs // 2), m)
+    tile = tile_of(context, dtype, prod(_tile_counts(h, w)), m)
     groups, strips = SPOTS * conv.groups, -(-m // tile.width)
     packed_nbytes, space = groups * strips * inner * tile.width * itemsize, Workspace()
     tile_nbytes, max_nbytes = sum(pitches) * itemsize, max(MAX_CHUNK_BYTES, packed_nbytes)
-    blocks = _Blocks(conv.images * -(-h.outs // 2) * -(-w.outs // 2), tile.rows, tile_nbytes, packed_nbytes)
+    blocks = _Blocks(conv.images * prod(_tile_counts(h, w)), tile.rows, tile_nbytes, packed_nbytes)
     if blocks.slots:
         max_nbytes = blocks.slots * blocks.size * tile_nbytes
     tiles = _Tiles(context, dtype, conv, channels, dims, tile_nbytes, max_nbytes, space)
@@ -139,8 +143,8 @@ def _step(
         pack(context, pack_items, (filter, packed), pack_numbers, PER_ITEM)
 
     cached_at = packing.add(packed_nbytes, ("winograd", dtype, tile, pack_items, pack_numbers), pack_all)
-    batch = _Product(context, dtype, tile, tiles, conv.last, conv.groups, strips, inner, m, *pitches, blocks)
-    convolve_part = (_by_blocks if blocks.slots else _by_steps)(batch)
+    products = _Products(context, dtype, tile, tiles, conv.last, conv.groups, strips, inner, m, *pitches, blocks)
+    convolve_part = (_by_blocks if blocks.slots else _by_steps)(products)
 
     def step(context: Context, io: IO, scratch: Span) -> None:
         filter, out, cached = io.span(conv.filter), io.span(conv.out), io.packed(conv.filter)
@@ -178,7 +182,7 @@ class _Blocks:
         self.capacity = self.slots * self.rows
 
 
-class _Product(NamedTuple):
+class _Products(NamedTuple):
     """The products of transformed tiles: ``groups`` groups of ``inner`` channels by ``m`` filters in ``strips``.
 
     ``last``: whether windows have channels last. ``in_pitch``, ``out_pitch``: elements of a tile's transforms.
@@ -202,7 +206,7 @@ Part = Callable[[Context, Sequence[Span], int, tuple[int, ...]], None]
 """``part(context, spans, tiles, geometry)`` convolves some images."""
 
 
-def _by_blocks(p: _Product) -> Part:
+def _by_blocks(p: _Products) -> Part:
     """All steps of a block of tiles in one work-item."""
     kernel, blocks = blocks_kernel(p.context, p.dtype, p.tile, p.last), p.blocks
 
@@ -214,18 +218,16 @@ def _by_blocks(p: _Product) -> Part:
     return convolve
 
 
-def _by_steps(p: _Product) -> Part:
+def _by_steps(p: _Products) -> Part:
     """Step after step for all tiles of a chunk: strips of few tiles keep threads busy, too."""
-    product, finish = (
-        windows_kernel(p.context, p.dtype, p.tile, True),
-        texts.windows_kernel(p.context, p.dtype, p.last),
-    )
+    transform, product = texts.image_kernel(p.context, p.dtype), windows_kernel(p.context, p.dtype, p.tile, True)
+    finish = texts.windows_kernel(p.context, p.dtype, p.last)
     parts = SPOTS * p.groups * p.strips
 
     def convolve(context: Context, spans: Sequence[Span], count: int, geometry: tuple[int, ...]) -> None:
-        image, filter, packed, inputs, sums, out = spans
+        (image, filter, packed, inputs, sums, out), base = spans, geometry[texts.GEOMETRY.index("base")]
         for tile0, n in p.tiles.chunks(count // p.tiles.of_image):
-            p.tiles.transform(context, image, geometry[5], inputs, p.in_pitch, tile0, n)
+            transform(context, n, (image, inputs), p.tiles.numbers(tile0, p.in_pitch, base), group_size(n))
             rows = max(n, p.tile.rows)
             args = (0, parts, 0, 1, p.in_pitch, p.inner, p.m, 0, 1, 0, rows, 1, rows, 1, 1, 1, 1, 1, 1, p.inner)
             items = parts * -(-rows // p.tile.rows)
@@ -248,7 +250,7 @@ def _filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallS
     pitches = SPOTS * channels + MAX_LANES, SPOTS * filters
     total_nbytes, space = groups * strips * conv.channels * tile.width * itemsize, Workspace()
     tile_nbytes, max_nbytes = sum(pitches) * itemsize, max(MAX_CHUNK_BYTES, total_nbytes)
-    blocks = _Blocks(conv.images * -(-h.outs // 2) * -(-w.outs // 2), 1, tile_nbytes, total_nbytes, sums=True)
+    blocks = _Blocks(conv.images * prod(_tile_counts(h, w)), 1, tile_nbytes, total_nbytes, sums=True)
     if blocks.slots:
         max_nbytes = blocks.slots * blocks.size * tile_nbytes
     tiles = _Tiles(context, dtype, conv, channels, dims, tile_nbytes, max_nbytes, space)
@@ -265,9 +267,9 @@ def _filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallS
     )
     finish_items = conv.groups * strips * -(-conv.channels // PACK_SIZE)
     shape = conv.groups, strips, conv.channels, conv.filters
-    batch = _Product(context, dtype, tile, tiles, conv.last, *shape, *pitches, blocks)
-    sum_part = (_sums_by_blocks if blocks.slots else _sums_by_steps)(batch)
-    total_size = total_nbytes // itemsize
+    products = _Products(context, dtype, tile, tiles, conv.last, *shape, *pitches, blocks)
+    sum_part = (_sums_by_blocks if blocks.slots else _sums_by_steps)(products)
+    add, total_size = total_kernel(context, dtype) if blocks.slots else None, total_nbytes // itemsize
 
     def step(context: Context, io: IO, scratch: Span) -> None:
         x, y, out = io.span(conv.image), io.span(conv.windows), io.span(conv.out)
@@ -277,8 +279,7 @@ def _filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallS
             image, base = tiles.channels_last(context, x, scratch, first, images)
             geometry = first, base, first * plane * filters, *y_steps, h.outs, w.outs
             used = max(used, sum_part(context, (image, y, inputs, grads, total), images * tiles.of_image, geometry))
-        if used > 1:
-            add = total_kernel(context, dtype)
+        if add is not None and used > 1:
             add(context, -(-total_size // ADDED_ELEMENTS), (total,), (total_size, used), PER_ITEM)
         numbers = (
             *(conv.groups, conv.channels, conv.filters, conv.images, *x_steps),
@@ -294,7 +295,7 @@ SumPart = Callable[[Context, Sequence[Span], int, tuple[int, ...]], int]
 it returns how many sums of them there are."""
 
 
-def _sums_by_blocks(p: _Product) -> SumPart:
+def _sums_by_blocks(p: _Products) -> SumPart:
     """All steps of a block of tiles in one work-item; each slot has sums of its own."""
     kernel, blocks = sums_kernel(p.context, p.dtype, p.tile, p.last), p.blocks
     total = SPOTS * p.groups * p.strips * p.inner * p.tile.width
@@ -310,15 +311,16 @@ def _sums_by_blocks(p: _Product) -> SumPart:
     return add
 
 
-def _sums_by_steps(p: _Product) -> SumPart:
+def _sums_by_steps(p: _Products) -> SumPart:
     """Step after step for all tiles of a chunk: strips of few tiles keep threads busy, too."""
-    spread, product = texts.spread_kernel(p.context, p.dtype, p.last), filter_kernel(p.context, p.dtype, p.tile)
+    transform, spread = texts.image_kernel(p.context, p.dtype), texts.spread_kernel(p.context, p.dtype, p.last)
+    product = filter_kernel(p.context, p.dtype, p.tile)
     items = SPOTS * p.groups * p.strips * -(-p.inner // p.tile.rows)
 
     def add(context: Context, spans: Sequence[Span], count: int, geometry: tuple[int, ...]) -> int:
         (image, y, inputs, grads, total), (first, base, *places) = spans, geometry
         for tile0, n in p.tiles.chunks(count // p.tiles.of_image):
-            p.tiles.transform(context, image, base, inputs, p.in_pitch, tile0, n)
+            transform(context, n, (image, inputs), p.tiles.numbers(tile0, p.in_pitch, base), group_size(n))
             runs = -(-n // texts.run_of(p.last))
             spread(context, runs, (y, grads), (tile0, n, *p.tiles.counts, p.groups * p.m, *places), group_size(runs))
             sizes = SPOTS * p.groups, p.in_pitch, p.inner, p.m, 0, 1, 0, n, 1, n, 1, 1, 1, 1, 1, 1, p.inner

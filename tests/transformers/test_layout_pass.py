@@ -11,8 +11,10 @@ import pytest
 import fluidlite as fluid
 from fluidlite.compiler.passes import AssignLayouts, PassList, default_passes
 from fluidlite.compiler.planning.min_cut import SINK, SOURCE, FlowNetwork
+from fluidlite.compiler.planning.plan import Launch
 from fluidlite.plugin import KernelOptions
 from fluidlite.program.kernel_registry import Library, kernels, register_kernel
+from fluidlite.render.loops import kernels as loop_kernels
 
 layers = fluid.layers
 PLACES = ["cpu", pytest.param("opencl:0", marks=pytest.mark.opencl), "fpga:0"]
@@ -324,3 +326,28 @@ def test_what_a_fetch_moves_lies_over_no_other_fetch(place: str) -> None:
     )
     for got, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(got, wanted, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("place", [p for p in PLACES if p != "fpga:0"], indirect=True)
+def test_loops_are_analysed_in_the_layout_in_which_they_compute(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost model, the check of aliases and the kernel ask for loops over one order of dims, not over the plain
+    order too.
+    """
+    x = layers.data("x", [3, 16, 16])
+    y = layers.batch_norm(layers.conv2d(x, 8, 3, padding=1, bias_attr=False), act="relu")
+    result = started(place, layers.conv2d(y, 4, 3, padding=1, bias_attr=False))
+    lowered: set[tuple[int, ...]] = set()
+    lower = loop_kernels._lower_anew
+
+    def recorded(call: Any) -> Any:
+        lowered.update(spec.dims[1:] for specs in call.ins.values() for spec in specs if spec.rank == 4)
+        return lower(call)
+
+    monkeypatch.setattr(loop_kernels, "_lower_anew", recorded)
+    loop_kernels._cache.clear()
+    _, _, exe = run(place, result)
+    fused = [
+        step for step in exe.explain_last().plan.steps if isinstance(step, Launch) and "batch_norm" in step.call.op.type
+    ]
+    assert [step.call.dims("X0")[1:] for step in fused] == [(16, 16, 8)]
+    assert (8, 16, 16) not in lowered

@@ -138,7 +138,8 @@ class ExpressionFusion(Fusion[LoopMember]):
 
     def _estimate(self, group: frozenset[int]) -> Estimate | None:
         """The time of a group as one kernel, and the orders of its reductions; None if loops cannot compute it."""
-        call = next(self.members[index].call for index in group)
+        member = self.members[next(iter(group))]
+        call = member.call
         if len(group) > 1 or not _has_own_expression(call):
             fused_group = self.fused_group(group)
             if not fused_group.possible or len(fused_group.attrs) > MAX_NUMBERS:
@@ -146,6 +147,7 @@ class ExpressionFusion(Fusion[LoopMember]):
             if len(fused_group.inputs) + len(fused_group.stored) > MAX_VARIABLES:
                 return None
             call = fused_group.call(call.place)
+        call = _in_layout(call, member.layout)
         attrs = tuple(call.attrs.items()) if len(group) == 1 else ()  # otherwise they are part of the operator
         key = (call.op, call.place, tuple(call.ins.items()), tuple(call.outs.items()), repr(attrs))
         return _estimates.get(key, lambda: [_estimate(call)])[0]
@@ -209,9 +211,14 @@ def _has_own_expression(call: Call) -> bool:
 
 def _is_generated_as_loops(call: Call, layout: str | None, unit: Unit, policy: Policy) -> bool:
     """Whether the place would generate a kernel in its kernel language for the call, on tensors in a layout."""
-    in_layout = call_in_layout(call, layout_named(layout)) if layout is not None else None
-    choice = select_kernel(in_layout[0] if in_layout is not None else call, unit.place, policy)
+    choice = select_kernel(_in_layout(call, layout), unit.place, policy)
     return choice.how == "generated" and choice.capability == "language" and choice.place == unit.place
+
+
+def _in_layout(call: Call, layout: str | None) -> Call:
+    """The call on tensors in the layout that its operators shall compute in; the call itself, if they cannot."""
+    in_layout = call_in_layout(call, layout_named(layout)) if layout is not None else None
+    return call if in_layout is None else in_layout[0]
 
 
 def _updates_in_place(op: GraphOp) -> bool:

@@ -11,7 +11,7 @@ from fluidlite.compiler.planning.move_minimization import nbytes
 from fluidlite.compiler.planning.placement import ValuePlacer
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.kernel_selection import select_kernel, tied_choices
+from fluidlite.compiler.selection.kernel_selection import has_layout_kernels, select_kernel, tied_choices
 from fluidlite.platform.place import Place
 from fluidlite.program.layout_rewrite import LAYOUT, call_in_layout
 from fluidlite.program.op_call import Call
@@ -45,9 +45,13 @@ class LayoutChoice(ValuePlacer):
         library = op.operator.hints.get("op_library")
         return self.policy if library is None else self.policy.with_first(target.kind, library)
 
-    def _best_layout(self, op: GraphOp, call: Call, choice: Choice, preferences: Policy) -> Choice:
-        """Of the kernels of equal rank for several layouts, the one for which the fewest input bytes are rearranged."""
-        options = tied_choices(call, choice, preferences)
+    def _plain_choice(self, op: GraphOp, call: Call, target: Place) -> Choice:
+        """The kernel for plain dims: of kernels of equal rank for several layouts, the one for which the fewest input
+        bytes are rearranged.
+        """
+        policy = self._operator_policy(op, target)
+        choice = select_kernel(call, target, policy)
+        options = tied_choices(call, choice, policy)
         if not options:
             return choice
         hint = op.operator.hints.get(LAYOUT)
@@ -69,7 +73,7 @@ class LayoutChoice(ValuePlacer):
             if (layout := layouts.get(slot, PLAIN)) is not None and placement.spec.layout != layout
         )
 
-    def _call_in_layout(self, op: GraphOp, call: Call, choice: Choice, target: Place) -> RelaidCall | None:
+    def _call_in_layout(self, op: GraphOp, call: Call, target: Place) -> RelaidCall | None:
         """The call on tensors in a layout, with its kernel; None: it computes on plain tensors.
 
         An elementwise operator computes in the one layout that its inputs have; another operator in the layout that a
@@ -80,7 +84,9 @@ class LayoutChoice(ValuePlacer):
             return None
         layouts = {value: self._placement(value).spec.layout for value in op.args}
         input_layouts = {layout for layout in layouts.values() if layout is not PLAIN} - {PLAIN}
-        if (hint is None and len(input_layouts) != 1) or choice.layouts:
+        if hint is None and len(input_layouts) != 1:
+            return None
+        if has_layout_kernels(call) and self._plain_choice(op, call, target).layouts:
             return None
         layout = input_layouts.pop() if hint is None else layout_named(hint)
         rewrite = call_in_layout(call, layout)
@@ -97,7 +103,9 @@ class LayoutChoice(ValuePlacer):
             layout_choice = select_kernel(layout_call, target, self._operator_policy(op, target))
         except KernelNotFoundError:
             return None
-        if layout_choice.parts or layout_choice.place != choice.place or layout_choice.layouts:
+        if layout_choice.parts or layout_choice.layouts:
+            return None
+        if layout_choice.place != target and layout_choice.place != self._plain_choice(op, call, target).place:
             return None
         return RelaidCall(layout_call, layout_choice, dict.fromkeys(slots, layout))
 

@@ -18,7 +18,6 @@ from fluidlite.compiler.planning.move_minimization import Overrides
 from fluidlite.compiler.planning.placement import Placement, SharedInput, WriteBacks
 from fluidlite.compiler.planning.plan import Control, Output, PlanEntry
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.decompose import DecompositionPart, PartValue, value_key
 from fluidlite.program.inference import check_inputs, inferred
@@ -170,15 +169,13 @@ class OperatorSteps(LayoutChoice):
         target = devices.unit(device).place if device else self.place
         if definition.unmoved:
             self._check_unmoved(op, target)
-        policy = self._operator_policy(op, target)
         override = self.overrides.get(id(op))
-        choice = select_kernel(call, target, policy) if override is None else override
-        if override is None and choice.kernel is not None:
-            choice = self._best_layout(op, call, choice, policy)
-        assert self.entry is not None
-        in_layout = self._call_in_layout(op, call, choice, target)
+        in_layout = self._call_in_layout(op, call, target) if override is None else None
         if in_layout is not None:
             choice = in_layout.choice
+        else:
+            choice = self._plain_choice(op, call, target) if override is None else override
+        assert self.entry is not None
         self.entry.call, self.entry.choice = call, choice
         if choice.parts:
             self._plan_parts(op, call, choice)
@@ -199,7 +196,7 @@ class OperatorSteps(LayoutChoice):
         for slot, specs in call.outs.items():
             for output, plain in zip(op.outputs.get(slot, [None]), specs, strict=True):
                 spec = plain.with_(layout=layouts.get(slot) or PLAIN) if layouts else plain
-                shared_input = self._shared_input(op, call, slot, output, spec, choice)
+                shared_input = self._shared_input(op, placed, slot, output, spec, choice)
                 outputs.append(self._declare_output(output, spec, choice.place, write_backs, shared_input))
         self._add_launch(op, placed.at(choice.place), choice, keys, outputs, write_backs, in_layout is not None)
         if call.op.constant is not None:

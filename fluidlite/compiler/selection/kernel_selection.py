@@ -80,7 +80,7 @@ def tied_choices(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ..
 
     Kernels that a registration with ``override=True`` replaces are left out.
     """
-    if choice.kernel is None or choice.how not in ("native", "generic") or not _has_layout_kernels(call):
+    if choice.kernel is None or choice.how not in ("native", "generic") or not has_layout_kernels(call):
         return ()
     unit, kind = devices.unit(choice.place), choice.place.kind
     candidates = _candidates(call, choice.place, policy)
@@ -119,7 +119,7 @@ def tied_choices(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ..
     )
 
 
-def _has_layout_kernels(call: Call) -> bool:
+def has_layout_kernels(call: Call) -> bool:
     """Whether a kernel of the operator, or of the operator before its epilogue, declares layouts."""
     rule = call.op.epilogue
     return kernels.has_layouts(call.op.type if rule is None else rule.product.type)

@@ -28,7 +28,7 @@ MAX_PROCESSES = 4
 translating in this process take a third of LLVM's time."""
 MIN_JOBS_PER_PROCESS = 3
 """Waiting modules for each helper process: starting a process takes as long as compiling so many."""
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = 10.0
 """Seconds without a job after which a helper process ends."""
 PATIENCE_SECONDS = 30.0
 """Seconds without an answer after which this process compiles the jobs that helper processes took."""

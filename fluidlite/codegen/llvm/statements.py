@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from fluidlite.codegen.llvm.translate import Module
 
 _LOOPS = ("For", "While", "DoWhile")
-_EXITS = ("Break", "Return")
+
+
+# What a statement contains, as bits: loops, loops over lanes, loops without a constant trip count, exits, and others.
+_LOOP, _LANES, _OPEN_LOOP, _EXIT, _PRAGMA, _ARRAY = (1 << k for k in range(6))
+_OWN_CONTENT = {
+    **dict.fromkeys(_LOOPS, _LOOP),
+    "Break": _EXIT,
+    "Return": _EXIT,
+    "Pragma": _PRAGMA,
+    "ArrayDecl": _ARRAY,
+}
 INDEPENDENT = '"independent"'
 """The pragma before a loop with independent iterations, even if an output aliases an input."""
 LANES = 8
@@ -29,6 +39,7 @@ class Statements(Expressions):
         """For each enclosing loop the targets of ``continue`` and ``break``."""
         self._independent: Any = None
         """The body of the last loop with independent iterations."""
+        self._contents: dict[Any, int] = {}
 
     def parameter(self, name: str, kind: Type) -> None:
         """Declare a parameter; it is in memory, since the text may assign to it."""
@@ -146,11 +157,29 @@ class Statements(Expressions):
             writer.jump(test)
         if is_reached:
             over_items = type(cond).__name__ == "BinaryOp" and getattr(cond.right, "name", "") == "fl_end"
-            outer = _has_lanes(body)
-            keeps_loop = (_trip_count(cond) > 0 and (outer or _has(body, ("Pragma",)))) or _has_open_loop(body)
-            own = independent and not _has(body, ("ArrayDecl",))  # all iterations share an array in the loop
-            writer.lines[-1] += self.module.loop(_lanes(cond, body), outer, keeps_loop, over_items or independent, own)
+            content = self._content(body)
+            keeps_loop = bool(content & _OPEN_LOOP)
+            keeps_loop |= _trip_count(cond) > 0 and bool(content & (_LANES | _PRAGMA))
+            own = independent and not content & _ARRAY  # all iterations share an array in the loop
+            writer.lines[-1] += self.module.loop(
+                _lanes(cond, content), bool(content & _LANES), keeps_loop, over_items or independent, own
+            )
         writer.start(end)
+
+    def _content(self, node: Any) -> int:
+        """What a node contains, itself included, as bits; cached, since each enclosing loop asks."""
+        content = self._contents.get(node)
+        if content is None:
+            kind = type(node).__name__
+            content = _OWN_CONTENT.get(kind, 0)
+            for _, child in node.children():
+                content |= self._content(child)
+            if kind in _LOOPS and not _trip_count(getattr(node, "cond", None)):
+                content |= _OPEN_LOOP
+            if kind == "For" and _lanes(node.cond, self._content(node.stmt)):
+                content |= _LANES
+            self._contents[node] = content
+        return content
 
     def _do_for(self, node: Any) -> None:
         self.scopes.append({})
@@ -186,17 +215,10 @@ class Statements(Expressions):
         writer.terminated = True
 
 
-def _has(node: Any, kinds: tuple[str, ...]) -> bool:
-    """Whether a statement contains a node of one of the kinds."""
-    return node is not None and (
-        type(node).__name__ in kinds or any(_has(child, kinds) for _, child in node.children())
-    )
-
-
-def _lanes(cond: Any, body: Any) -> int:
-    """The trip count of a loop over vector lanes: constant, without inner loops and exits; else 0."""
+def _lanes(cond: Any, content: int) -> int:
+    """The trip count of a loop over vector lanes: constant, with no inner loop or exit in its content; else 0."""
     count = _trip_count(cond)
-    return 0 if count % LANES or _has(body, (*_LOOPS, *_EXITS)) else count
+    return 0 if count % LANES or content & (_LOOP | _EXIT) else count
 
 
 def _trip_count(cond: Any) -> int:
@@ -205,21 +227,3 @@ def _trip_count(cond: Any) -> int:
         return 0
     text: str = cond.right.value.rstrip("lL")
     return int(text) if text.isdigit() else 0
-
-
-def _has_open_loop(node: Any) -> bool:
-    """Whether a statement contains a loop without a constant upper bound."""
-    if node is None:
-        return False
-    return (type(node).__name__ in _LOOPS and not _trip_count(getattr(node, "cond", None))) or any(
-        _has_open_loop(child) for _, child in node.children()
-    )
-
-
-def _has_lanes(node: Any) -> bool:
-    """Whether a statement contains a loop over lanes."""
-    if node is None:
-        return False
-    return (type(node).__name__ == "For" and _lanes(node.cond, node.stmt) > 0) or any(
-        _has_lanes(child) for _, child in node.children()
-    )

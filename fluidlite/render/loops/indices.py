@@ -37,7 +37,7 @@ def leaves_of(n: Number) -> list[Number]:
 
 def linear(index: Sequence[Number], dims: Sequence[Number]) -> Number:
     """The row-major linear index."""
-    total = number(0)
-    for i, d in zip(index, dims, strict=True):
+    total = index[0] if index else number(0)
+    for i, d in zip(index[1:], dims[1:], strict=True):
         total = total * d + i
     return total

@@ -249,16 +249,20 @@ def _assign_items(
         if recomputed:  # in each iteration of an enclosing loop
             missing |= recomputed
             continue
-        max_elements = max(prod(size_of(d, values) for d in x.dims) for x in topological_order([root.x]))
         item_count = prod(root.sizes[name] for name in items)
         last_axis = root.axes[-1].name if root.axes else ""
         if last_axis in items:
             item_count //= min(TILE, max(root.sizes[last_axis], 1))
-        if partial and item_count < MIN_ITEMS and max_elements > MAX_SERIAL_ELEMENTS:
+        if partial and item_count < MIN_ITEMS and _reads_many_elements(root.x, values):
             missing |= set(partial)
         root.inlined = set(axes_of)
         root.items = tuple(axis for axis in root.axes if axis.name in items)
     return missing
+
+
+def _reads_many_elements(x: Tensor, values: Sizes) -> bool:
+    """Whether a tensor, or one that it is computed of, is too large for a single thread."""
+    return any(prod(size_of(d, values) for d in each.dims) > MAX_SERIAL_ELEMENTS for each in topological_order([x]))
 
 
 def _split_axis(
@@ -378,13 +382,15 @@ def _lookup_tables(results: list[Tensor], values: Sizes) -> set[Tensor]:
             )
         if x.op not in REPEATING and x.op not in SCATTERING:
             continue
-        largest = max(prod(size_of(d, values) for d in dims) for dims in (x.dims, *(arg.dims for arg in x.args)))
         for arg in x.args:
             count, slow, reads = steps.get(arg, (0, set[str](), False))
             min_steps, min_reads = (MIN_LOADED_STEPS, MIN_READS // 2) if reads else (MIN_STEPS, MIN_READS)
             min_reads = min_reads if slow.isdisjoint(POLYNOMIALS) else MIN_POLYNOMIAL_READS
             is_costly = count >= min_steps or (bool(slow) and bool(arg.dims) and size_of(arg.dims[-1], values) != 1)
-            if is_costly and largest >= max(min_reads * prod(size_of(d, values) for d in arg.dims), MIN_NEST_ELEMENTS):
+            if not is_costly:
+                continue
+            least = max(min_reads * prod(size_of(d, values) for d in arg.dims), MIN_NEST_ELEMENTS)
+            if any(prod(size_of(d, values) for d in each.dims) >= least for each in (x, *x.args)):
                 tables.add(arg)
     return tables
 

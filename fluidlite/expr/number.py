@@ -160,7 +160,8 @@ class Number(Overloads["Number", "Numeric", "Condition"]):
 
     def arithmetic(self, function: str, *operands: Numeric) -> Number:
         """The number that a function returns; NotImplemented for a tensor operand, which has its own overloads."""
-        return NotImplemented if any([hasattr(x, "dims") for x in operands]) else _make(function, *operands)
+        of_tensor = any([not isinstance(x, _PLAIN) and hasattr(x, "dims") for x in operands])
+        return NotImplemented if of_tensor else _make(function, *operands)
 
     def compare(self, function: str, *operands: Numeric) -> Condition:
         """The condition of a comparison."""
@@ -173,6 +174,7 @@ class Number(Overloads["Number", "Numeric", "Condition"]):
 
 
 Numeric = Union[Number, int, float]
+_PLAIN = (Number, int, float)
 
 
 class Condition:

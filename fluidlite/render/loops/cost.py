@@ -13,10 +13,9 @@ from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.expr.calls import leaves
 from fluidlite.program.codegen_registry import generators
 from fluidlite.program.op_call import Call
-from fluidlite.render.loops.elements import Axis, BufferKey, Element, numbers_in
+from fluidlite.render.loops.elements import Axis, BufferKey, Element
 from fluidlite.render.loops.functions import costs_functions, is_expensive
 from fluidlite.render.loops.guarded_cache import GuardedCache
-from fluidlite.render.loops.indices import leaves_of
 from fluidlite.render.loops.kernels import at_sizes, tiled_nests
 from fluidlite.render.loops.merging import elements_of
 from fluidlite.render.loops.nest import Nest, is_cheaper_later
@@ -161,7 +160,5 @@ def _pass_elements(roots: Iterable[Element], available: Container[Element], nest
             visited[x] = None
             if x in available:
                 continue
-            pending.extend(x.args)
-            leaves = (leaf for n in numbers_in(x) for leaf in leaves_of(n) if leaf.op == "element")
-            pending.extend(nest.elements.computed[leaf.value] for leaf in leaves)
+            pending.extend(nest.elements.operands(x))
     return list(visited)

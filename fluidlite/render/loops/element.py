@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from fluidlite.expr.number import Condition, Number, number
-from fluidlite.render.loops.indices import axis_leaf
+from fluidlite.render.loops.indices import axis_leaf, computed_indices
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,15 +63,22 @@ class Element:
     params: tuple[Any, ...]
     dtype: str
 
+    @cached_property
+    def numbers(self) -> tuple[Number, ...]:
+        """The numbers in the params."""
+        numbers: list[Number] = []
+        for each in self.params:
+            if isinstance(each, Number):
+                numbers.append(each)
+            elif isinstance(each, tuple):
+                for one in each:
+                    if isinstance(one, Condition):
+                        numbers += (one.a, one.b)
+                    elif isinstance(one, Axis):
+                        numbers += one.bounds
+        return tuple(numbers)
 
-def numbers_in(x: Element) -> Iterator[Number]:
-    """The numbers in the params of an element."""
-    for each in x.params:
-        if isinstance(each, Number):
-            yield each
-        elif isinstance(each, tuple):
-            for one in each:
-                if isinstance(one, Condition):
-                    yield from (one.a, one.b)
-                elif isinstance(one, Axis):
-                    yield from one.bounds
+    @cached_property
+    def indices(self) -> tuple[str, ...]:
+        """The names of the computed indices that the numbers depend on."""
+        return computed_indices(self.numbers)

@@ -15,7 +15,7 @@ from fluidlite.codegen.language_text import literal
 from fluidlite.codegen.typed import converted_number as typed_number
 from fluidlite.expr.number import Condition, Number, number
 from fluidlite.render.loops.affine import is_contiguous, stride_of, with_axes
-from fluidlite.render.loops.elements import BufferKey, Element, numbers_in
+from fluidlite.render.loops.elements import BufferKey, Element
 from fluidlite.render.loops.functions import is_expensive
 from fluidlite.render.loops.indices import Conditions, leaves_of
 from fluidlite.render.loops.merging import elements_of
@@ -441,14 +441,9 @@ def blocks_of(count: int) -> int:
 def _reduction_ranks(nest: Nest) -> dict[Element, int]:
     """By element, the nesting depth of its reductions: elements of equal rank do not depend on each other's."""
     ranks: dict[Element, int] = {}
-
-    def of_numbers(numbers: Sequence[Number]) -> int:
-        leaves = [leaf for n in numbers for leaf in leaves_of(n) if leaf.op == "element"]
-        return max((ranks[nest.elements.computed[leaf.value]] for leaf in leaves), default=0)
-
     for x in elements_of(nest):
-        rank = max((ranks[arg] for arg in x.args), default=0)
-        ranks[x] = max(rank, of_numbers(list(numbers_in(x)))) + (x.op in ("reduce", "arg"))
+        rank = max([ranks[operand] for operand in nest.elements.operands(x)], default=0)
+        ranks[x] = rank + (x.op in ("reduce", "arg"))
     return ranks
 
 

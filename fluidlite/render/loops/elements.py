@@ -16,11 +16,11 @@ from fluidlite.expr.number import Condition, Number, highest, lowest, number, pr
 from fluidlite.expr.reductions import reduction_identity
 from fluidlite.expr.tensor import Tensor
 from fluidlite.render.loops.affine import bound_of, divided, is_contiguous, normal, span_of
-from fluidlite.render.loops.element import Axis, Element, numbers_in
-from fluidlite.render.loops.indices import Conditions, Index, element_leaf, leaves_of, linear
+from fluidlite.render.loops.element import Axis, Element
+from fluidlite.render.loops.indices import Conditions, Index, computed_indices, element_leaf, leaves_of, linear
 from fluidlite.render.loops.sizes import GuardedSizes, Sizes, holds, is_equal_size, size_of
 
-__all__ = ["Axis", "BufferKey", "Element", "Elements", "Rule", "dependencies", "numbers_in"]
+__all__ = ["Axis", "BufferKey", "Element", "Elements", "Rule", "dependencies"]
 
 MAX_CONSTANT_DIM = 8
 """A last dim of no more elements is a constant of the text, so that vectors span several rows."""
@@ -198,6 +198,10 @@ class Elements:
     def condition_axes(self, conditions: Conditions) -> frozenset[str]:
         """The names of the axes that conditions depend on."""
         return self.number_axes(each for c in conditions for each in (c.a, c.b))
+
+    def operands(self, x: Element) -> list[Element]:
+        """The operands of an element, and the elements whose values its numbers depend on."""
+        return [*x.args, *[self.computed[name] for name in x.indices]]
 
     def has_reduction(self, x: Element) -> bool:
         """Whether an element depends on a reduction."""
@@ -385,17 +389,13 @@ def dependencies(x: Element, e: Elements, numbers: Iterable[Number] = ()) -> lis
     def visit(x: Element) -> None:
         if x in visited:
             return
-        for arg in x.args:
-            visit(arg)
-        visit_behind(numbers_in(x))
+        for operand in e.operands(x):
+            visit(operand)
         visited[x] = None
 
-    def visit_behind(numbers: Iterable[Number]) -> None:
-        for leaf in (leaf for n in numbers for leaf in leaves_of(n) if leaf.op == "element"):
-            visit(e.computed[leaf.value])
-
     visit(x)
-    visit_behind(numbers)
+    for name in computed_indices(numbers):
+        visit(e.computed[name])
     return list(visited)
 
 

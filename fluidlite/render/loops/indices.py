@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fluidlite.expr.number import Condition, Number, number
 
@@ -33,6 +33,11 @@ def leaves_of(n: Number) -> list[Number]:
         pending.extend(current.args)
     n.leaves = list(leaves.values())
     return n.leaves
+
+
+def computed_indices(numbers: Iterable[Number]) -> tuple[str, ...]:
+    """The names of the computed indices that numbers depend on."""
+    return tuple([leaf.value for n in numbers for leaf in leaves_of(n) if leaf.op == "element"])
 
 
 def linear(index: Sequence[Number], dims: Sequence[Number]) -> Number:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fluidlite.expr.number import Condition, Number, number
 from fluidlite.render.loops.affine import is_equal_number, stride_of, with_axes
-from fluidlite.render.loops.elements import Axis, Element, Elements, dependencies, numbers_in
+from fluidlite.render.loops.elements import Axis, Element, Elements, dependencies
 from fluidlite.render.loops.indices import axis_leaf
 from fluidlite.render.loops.nest import Nest
 
@@ -64,7 +64,7 @@ def _can_merge(nest: Nest, outer: Axis, inner: Axis) -> bool:
                 return False
     if any(x.op == "running" and x.params[1].name in (outer.name, inner.name) for x in elements):
         return False
-    numbers = [n for x in elements for n in numbers_in(x)]
+    numbers = [n for x in elements for n in x.numbers]
     numbers += [n for store in nest.stores for n in (store.offset, *_of_conditions(store.conditions))]
     for n in numbers:
         step, steps = stride_of(n, outer.name), stride_of(n, inner.name)

@@ -10,7 +10,7 @@ from math import prod
 from fluidlite.expr.number import Condition, Number, highest, lowest, number
 from fluidlite.expr.tensor import Tensor
 from fluidlite.render.loops.affine import axis_to_split, divided, quotients_in
-from fluidlite.render.loops.elements import Axis, BufferKey, Element, Elements, Rule, dependencies, numbers_in
+from fluidlite.render.loops.elements import Axis, BufferKey, Element, Elements, Rule, dependencies
 from fluidlite.render.loops.indices import Conditions, Index, linear
 from fluidlite.render.loops.sizes import Sizes, size_of
 
@@ -272,7 +272,7 @@ def _reduction_loop(
         inner = tuple(leaves.get(k, number(0)) if k in reduced else i for k, i in enumerate(index))
         body = e.at(source, inner, guard)
         sizes = {axis.name: e.extents[axis.name] for parts in axes.values() for axis in parts}
-        quotients = (q for x in dependencies(body, e) for n in numbers_in(x) for q in quotients_in(n))
+        quotients = (q for x in dependencies(body, e) for n in x.numbers for q in quotients_in(n))
         split = next(
             (f for q in quotients for f in [axis_to_split(q.args[0], q.args[1], e.values, sizes)] if f is not None),
             None,

@@ -8,9 +8,8 @@ from dataclasses import replace
 from fluidlite.base.dtypes import HALVES
 from fluidlite.expr.number import Number, number
 from fluidlite.render.loops.affine import is_equal_number, stride_of, with_axes
-from fluidlite.render.loops.elements import Axis, Element, Elements, dependencies, numbers_in
+from fluidlite.render.loops.elements import Axis, Element, Elements, dependencies
 from fluidlite.render.loops.functions import costs_functions
-from fluidlite.render.loops.indices import leaves_of
 from fluidlite.render.loops.merging import elements_of, rewritten
 from fluidlite.render.loops.nest import Nest, Store
 from fluidlite.render.loops.sizes import size_of
@@ -36,7 +35,7 @@ def _is_scan(nest: Nest) -> bool:
     if more_stores or store.value.op != "running" or store.target[0] != "made" or store.dtype in HALVES:
         return False
     elements = elements_of(nest)
-    if any(leaf.op == "element" for x in elements for n in numbers_in(x) for leaf in leaves_of(n)):
+    if any(x.indices for x in elements):
         return False
     return not any(x is not store.value and x.op in ("running", "reduce", "arg") for x in elements)
 

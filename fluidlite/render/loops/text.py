@@ -16,9 +16,9 @@ from fluidlite.expr.reductions import reduction_identity
 from fluidlite.render.loops.accumulators import SUM_BLOCK, Accumulators, stepped
 from fluidlite.render.loops.affine import is_contiguous, with_axes
 from fluidlite.render.loops.element_text import STATUS, LoopScope, blocks_of
-from fluidlite.render.loops.elements import Axis, BufferKey, Element, dependencies, numbers_in
+from fluidlite.render.loops.elements import Axis, BufferKey, Element, dependencies
 from fluidlite.render.loops.functions import costs_functions, is_expensive
-from fluidlite.render.loops.indices import leaves_of, linear
+from fluidlite.render.loops.indices import linear
 from fluidlite.render.loops.nest import MAX_UNROLLED, TILE, Store, is_cheaper_later
 from fluidlite.render.loops.nontemporal import nontemporal_tile_store
 from fluidlite.render.loops.schedule import MAX_WIDE_ELEMENTS, is_transposed_load
@@ -344,22 +344,9 @@ class NestWriter(StoreWriter):
             current = pending.pop()
             if current not in visited:
                 visited.add(current)
-                is_computed = current.op in ("reduce", "arg") and self.elements.free_axes(current) <= self.scopes[
-                    0
-                ].axes | {self.schedule.lane}
-                pending += (
-                    ()
-                    if is_computed
-                    else (
-                        *current.args,
-                        *(
-                            self.elements.computed[leaf.value]
-                            for n in numbers_in(current)
-                            for leaf in leaves_of(n)
-                            if leaf.op == "element"
-                        ),
-                    )
-                )
+                reduces = current.op in ("reduce", "arg")
+                if not (reduces and self.elements.free_axes(current) <= self.scopes[0].axes | {self.schedule.lane}):
+                    pending += self.elements.operands(current)
         return visited
 
     def _partial_results(self, axis: Axis, reduces: Sequence[Element]) -> int:

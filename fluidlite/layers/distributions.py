@@ -12,7 +12,7 @@ from fluidlite.layer_helper import check_variable, refuse
 from fluidlite.layers import ops
 from fluidlite.layers.creation import gaussian_random, uniform_random
 from fluidlite.layers.reduce import reduce_max, reduce_prod, reduce_sum
-from fluidlite.layers.tensor import assign, cast
+from fluidlite.layers.tensor import assign, cast, zeros_like
 from fluidlite.program.variable import Variable
 
 
@@ -29,12 +29,13 @@ def _parameter(name: str, value: Any) -> Variable:
 class _Distribution:
     def __init__(self, **parameters: Any) -> None:
         self.batch = [_parameter(name, value) for name, value in parameters.items()]
+        self._of_numbers = all(isinstance(value, (int, float, np.number)) for value in parameters.values())
 
     def _dims(self, shape: Any) -> list[int]:
-        """``shape``, followed by the dims of the parameters."""
+        """``shape``, followed by the dims of the parameters unless these are numbers."""
         if not isinstance(shape, (list, tuple)):
             refuse("shape", shape, "a list of ints")
-        shapes = [list(variable.shape) for variable in self.batch]
+        shapes = [[] if self._of_numbers else list(variable.shape) for variable in self.batch]
         try:
             dims = [*shape, *np.broadcast_shapes(*map(tuple, shapes))]
         except ValueError:
@@ -58,7 +59,7 @@ class Uniform(_Distribution):
         self.low, self.high = self.batch
 
     def sample(self, shape: Sequence[int], seed: int = 0) -> Any:
-        """Draws of dims ``shape`` followed by those of the parameters."""
+        """Draws of dims ``shape`` followed by those of the parameters, if these are no numbers."""
         samples = uniform_random(self._dims(shape), min=0.0, max=1.0, seed=seed)
         return samples * (self.high - self.low) + self.low
 
@@ -87,12 +88,13 @@ class Normal(_Distribution):
         self.loc, self.scale = self.batch
 
     def sample(self, shape: Sequence[int], seed: int = 0) -> Any:
-        """Draws of dims ``shape`` followed by those of the parameters."""
+        """Draws of dims ``shape`` followed by those of the parameters, if these are no numbers."""
         return gaussian_random(self._dims(shape), mean=0.0, std=1.0, seed=seed) * self.scale + self.loc
 
     def entropy(self) -> Any:
-        """0.5 + 0.5 log(2 pi) + log(scale)."""
-        return ops.log(self.scale) + (0.5 + 0.5 * math.log(2 * math.pi))
+        """0.5 + 0.5 log(2 pi) + log(scale), of the dims of ``loc + scale``."""
+        zeros = zeros_like(self.loc + self.scale)
+        return ops.log(self.scale + zeros) + (0.5 + 0.5 * math.log(2 * math.pi))
 
     def log_prob(self, value: Variable) -> Any:
         """The logarithm of the density."""

@@ -283,7 +283,7 @@ def _stanh_grad(x: Any, dout: Any, *, scale_a: Any, scale_b: Any) -> Any:
 activation(
     "stanh",
     lambda x, *, scale_a, scale_b: scale_b * e.tanh(scale_a * x),
-    attrs=(Attr("scale_a", "float", 2.0 / 3.0), Attr("scale_b", "float", 1.7159)),
+    attrs=(Attr("scale_a", "float", 0.67), Attr("scale_b", "float", 1.7159)),
     grad=_stanh_grad,
     doc="Out = scale_b tanh(scale_a X)",
 )

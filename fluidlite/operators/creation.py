@@ -119,36 +119,39 @@ def fill_constant(value_tensor: Any, *, value: float, dtype: str, str_value: str
 
 LIKE_ATTRS = (
     _SHAPE,
-    Attr("input_dim_idx", "int", 0, doc="which dim of Input is the batch; dim 0 of a LoD tensor: its sequences"),
+    Attr("input_dim_idx", "int", 0, doc="which dim of Input is the batch"),
     Attr("output_dim_idx", "int", 0, doc="which dim of Out is the batch"),
 )
 
 
-def infer_like(call: Call) -> Inferred:
-    """Out has the dims and dtype of the attributes, except one dim, which is Input's."""
+def infer_like(call: Call, batch: int | None = None) -> Inferred:
+    """Out has the dims and dtype of the attributes, except one dim, which is ``batch`` or Input's."""
     spec, shape = call.spec("Input"), list(call.attr("shape"))
     input_dim, output_dim = call.attr("input_dim_idx"), call.attr("output_dim_idx")
     if not 0 <= input_dim < spec.rank:
         call.fail_attr("input_dim_idx", f"a dim of Input, which is {call.describe('Input')}")
     if not 0 <= output_dim < len(shape):
         call.fail_attr("output_dim_idx", f"a dim of shape, which has {len(shape)}")
-    batch = spec.dims[input_dim]
-    if input_dim == 0 and spec.lod_level:  # the batch of a LoD tensor is its number of sequences
-        batch = sequence_count(spec)
-    if "value" in call.attrs:
-        number_fits(call, "value", call.attr("dtype"))
-    shape[output_dim] = batch
+    shape[output_dim] = spec.dims[input_dim] if batch is None else batch
     if any(d < 0 for i, d in enumerate(shape) if i != output_dim):
         call.fail_attr("shape", "dims of 0 or more, but for output_dim_idx")
     return {"Out": Spec.of(shape, call.attr("dtype"))}
 
 
+def _infer_constant_like(call: Call) -> Inferred:
+    """As :func:`infer_like`, but the batch of a LoD tensor is its number of sequences, as in Fluid's kernel."""
+    spec = call.spec("Input")
+    number_fits(call, "value", call.attr("dtype"))
+    return infer_like(call, sequence_count(spec) if spec.lod_level and call.attr("input_dim_idx") == 0 else None)
+
+
 @operator(
     "fill_constant_batch_size_like",
-    Inference(infer_like),
+    Inference(_infer_constant_like),
     inputs=[Slot("Input", metadata_only=True, doc="only its dims are read")],
     attrs=[*LIKE_ATTRS, _VALUE, _DTYPE],
-    doc="Out = value; dim output_dim_idx of Out is dim input_dim_idx of Input",
+    doc="Out = value; dim output_dim_idx of Out is dim input_dim_idx of Input, for dim 0 of a LoD tensor its number "
+    "of sequences",
     source="Fluid fill_constant_batch_size_like_op.cc",
 )
 def fill_constant_batch_size_like(input: e.Tensor, *, value: float, dtype: str) -> e.Tensor:

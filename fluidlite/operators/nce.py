@@ -55,7 +55,7 @@ register_op(
     dtypes={"Probs": FLOATS},
     doc="Out[i, j] = a class drawn with replacement: uniform; log_uniform, class k with probability "
     "ln((k + 2) / (k + 1)) / ln(classes + 1); or by Probs",
-    source="Fluid math/sampler.cc",
+    source="Fluid math/sampler.cc, with all classes: Fluid's nce leaves the last one out, and divides by ln(classes)",
 )
 
 _MIN_DIRECT_SCORE = -60.0

@@ -210,7 +210,7 @@ elu x alpha=1.0 name=None
 leaky_relu x alpha=0.02 name=None
 brelu x t_min=0.0 t_max=24.0 name=None
 soft_relu x threshold=40.0 name=None
-stanh x scale_a=ANY scale_b=1.7159 name=None
+stanh x scale_a=0.67 scale_b=1.7159 name=None
 hard_sigmoid x slope=0.2 offset=0.5 name=None
 hard_swish x threshold=6.0 scale=6.0 offset=3.0 name=None
 swish x beta=1.0 name=None

@@ -86,3 +86,19 @@ def test_a_window_far_from_the_next(place: str) -> None:
     attrs = {"ksize": [2, 2], "strides": [1, 2**33]}
     x = np.arange(6, dtype="float32").reshape(1, 1, 3, 2)
     np.testing.assert_array_equal(run(place, "max_pool2d_with_index", {"X": x}, attrs)[0, 0], [[3], [5]])
+
+
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_random_rows_are_as_many_as_rows_and_constant_ones_as_sequences(mode: str) -> None:
+    """Of a LoD tensor, Fluid's constant layer counts sequences; its random layers count rows."""
+    layers = fluid.layers
+    x = layers.data("x", [2], lod_level=1)
+    noise = layers.gaussian_random_batch_size_like(x, [-1, 2])
+    uniform = layers.uniform_random_batch_size_like(x, [-1, 3])
+    constant = layers.fill_constant_batch_size_like(x, [-1, 2], "float32", 1.0)
+    exe = fluid.Executor("cpu", mode=mode)
+    for lengths in ([2, 0, 3], [5]):
+        fed = fluid.create_lod_tensor(np.zeros((5, 2), "float32"), [lengths], fluid.CPUPlace())
+        a, b, c = exe.run(feed={"x": fed}, fetch_list=[noise, uniform, constant])
+        assert (a.shape, b.shape, c.shape) == ((5, 2), (5, 3), (len(lengths), 2))
+        assert len(np.unique(a)) == 10

@@ -216,7 +216,10 @@ def test_uniform_and_normal_distributions() -> None:
     for got, want in zip(found, expected, strict=True):
         np.testing.assert_allclose(got.ravel(), np.ravel(want), rtol=2e-6)
     drawn, gauss = fetched(uniform.sample([4000], seed=3), normal.sample([4000], seed=3))
-    assert drawn.shape == gauss.shape == (4000, 1)
+    assert drawn.shape == (4000,)  # of numbers; those of an array have its dims too
+    assert gauss.shape == (4000, 1)
+    (wide,) = fetched(L.Normal([1.0, 2.0, 3.0], 2.0).entropy())
+    np.testing.assert_allclose(wide, np.full(3, stats.norm(0, 2).entropy()), rtol=2e-6)
     assert stats.kstest(drawn.ravel(), stats.uniform(0, 2).cdf).pvalue > 1e-3
     assert stats.kstest(gauss.ravel(), stats.norm(0.5, 2).cdf).pvalue > 1e-3
     for call in (

@@ -49,7 +49,7 @@ FLUIDS = {
     "hard_sigmoid": {"slope": 0.2, "offset": 0.5}, "hard_swish": {"threshold": 6.0, "scale": 6.0, "offset": 3.0},
     "leaky_relu": {"alpha": 0.02}, "mish": {"threshold": 20.0}, "pow": {"factor": 1.0}, "relu6": {"threshold": 6.0},
     "selu": {"scale": None, "alpha": None}, "soft_relu": {"threshold": 40.0}, "softshrink": {"alpha": None},
-    "stanh": {"scale_a": 2 / 3, "scale_b": 1.7159}, "swish": {"beta": 1.0}, "thresholded_relu": {"threshold": None},
+    "stanh": {"scale_a": 0.67, "scale_b": 1.7159}, "swish": {"beta": 1.0}, "thresholded_relu": {"threshold": None},
 }  # fmt: skip
 REDUCED = ("sum", "mean", "max", "min", "prod", "all", "any")
 OTHERS = {

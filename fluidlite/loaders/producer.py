@@ -12,6 +12,7 @@ from fluidlite.base.errors import FeedError, LoaderError
 from fluidlite.loaders.assembly import Assembler, Field, HostBatch
 from fluidlite.loaders.settings import Settings
 from fluidlite.loaders.sources import Numbers, Rows, Stream, shuffled
+from fluidlite.tensor.tensor import Tensor
 
 END = "end"
 """A request, or its result, at the end of a source."""
@@ -118,6 +119,17 @@ class RowsProducer(Producer):
         return self._assembled(self._rows.fetch(request))
 
 
+def _copied(columns: Any) -> Any:
+    """A batch of the source with arrays and tensors of its own."""
+    if isinstance(columns, Mapping):
+        return {name: _copied(column) for name, column in columns.items()}
+    if isinstance(columns, (list, tuple)):
+        return [_copied(column) for column in columns]
+    if isinstance(columns, Tensor):
+        return Tensor().set(columns)
+    return columns.copy() if isinstance(columns, np.ndarray) else columns
+
+
 class StreamProducer(Producer):
     """The producer of a Stream: a request contains the samples themselves."""
 
@@ -136,7 +148,12 @@ class StreamProducer(Producer):
             if isinstance(self._read_batch(), str):
                 return END
         samples = self._read_batch()
-        return samples if isinstance(samples, str) else self.settings.share(samples)
+        if isinstance(samples, str):
+            return samples
+        samples = self.settings.share(samples)
+        if self.settings.yields == "batches" and self.settings.workers > 1:
+            return _copied(samples)  # another thread may read on before these are used, and the source may refill them
+        return samples
 
     def _read_batch(self) -> Any:
         settings = self.settings

@@ -217,7 +217,7 @@ class CompiledRun:
         """Take the memory back from the nodes of a graph before it is recomputed."""
         self.owner = None
         for node, name in zip(graph.nodes, self.compiled.values, strict=True):
-            if node.leaf:
+            if node.leaf or node._forwarded:  # it stays: another graph has computed it, or only other nodes were reset
                 continue
             if name is not None and node._at._value is self.lent[name]:
                 node._at._value = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import count
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from fluidlite import unique_name
 from fluidlite.base.dtypes import is_float
@@ -65,6 +65,17 @@ class Kind:
         return f"Kind({self.name!r})"
 
 
+class ExactValue(NamedTuple):
+    """An attribute's value that may equal one that computes something else: 0.0 and -0.0; 1, 1.0 and True."""
+
+    value: Any
+    form: str
+
+    @classmethod
+    def of(cls, value: Any) -> ExactValue:
+        return cls(value, repr(value))
+
+
 Attrs = tuple[tuple[str, Hashable], ...]
 
 
@@ -100,7 +111,8 @@ class NodeProgram:
             values = [_input(block, f"in{i}", spec) for i, spec in enumerate(ins)]
             for value, needed in zip(values, self.needs_grad, strict=True):
                 value.stop_gradient = not needed
-            out = kind.build(*values, **dict(attrs))
+            plain = {name: each.value if type(each) is ExactValue else each for name, each in attrs}
+            out = kind.build(*values, **plain)
             if any(out.name == value.name for value in values):  # the value needs its own memory
                 out = emit("assign", {"X": out})
             self.spec: Spec = out._spec()

@@ -63,7 +63,8 @@ def run_operator(
     specs = tuple(tensor._required_spec() for tensor in operands)
     canonical = tuple(sorted((attrs or {}).items()))
     canonical = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in canonical)
-    key = (type, tuple(names), specs, canonical, place, registry_versions(), policy())
+    exact = repr(canonical)  # 0.0 equals -0.0, and True 1
+    key = (type, tuple(names), specs, canonical, exact, place, registry_versions(), policy())
     routine, slots = _routines.get(key, lambda: _routine(type, names, specs, dict(attrs or {}), dev))
     context = get_context(place)
     written = [tensor for tensors in (outputs or {}).values() for tensor in tensors]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from fluidlite.base.errors import DtypeError, FluidError, NodeError
 from fluidlite.nodes.devices import ValueType
 from fluidlite.nodes.node import Node, ValueStorage, _device_of, _own_files, code_location
-from fluidlite.nodes.node_program import Attrs, Kind, NodeProgram, program_of
+from fluidlite.nodes.node_program import Attrs, ExactValue, Kind, NodeProgram, program_of
 from fluidlite.nodes.seeds import next_seed
 from fluidlite.nodes.tensor import Tensor
 from fluidlite.platform.context import Context
@@ -254,6 +254,9 @@ def _with_node(error: FluidError, node: Node, specs: Sequence[Spec]) -> FluidErr
 def operator_node(kind: Kind, inputs: tuple[Node, ...], attrs: Attrs = (), inplace: bool = False) -> OperatorNode:
     """Make a node, for a function that users call. Inlined for speed: a graph may be built for each sample."""
     node = _new_object(OperatorNode)
+    for name, value in attrs:
+        if value.__class__ is float and not value:
+            attrs = tuple([(n, ExactValue.of(value) if n == name else v) for n, v in attrs])
     node.kind = kind
     node._inputs = inputs
     node._attrs = attrs
@@ -340,7 +343,8 @@ def node_function(name: str, build: Callable[..., Any], inplace: tuple[int, ...]
         requests_inplace = bool(attrs.pop("inplace", False))
         if requests_inplace and not inplace:
             raise NodeError(f"{name} cannot write in place: its operators declare no such pair")
-        return operator_node(kind, inputs, tuple(sorted(attrs.items())) if attrs else (), requests_inplace)
+        exact = tuple([(name, ExactValue.of(attrs[name])) for name in sorted(attrs)])
+        return operator_node(kind, inputs, exact, requests_inplace)
 
     make.__name__ = make.__qualname__ = name
     return make

@@ -124,6 +124,14 @@ def _check_numbers(name: str, spec: Spec, array: Array) -> None:
             )
 
 
+def _is_flat_or_equal(dims: tuple[int, ...], declared: tuple[int, ...]) -> bool:
+    """Whether dims of a row are those declared, or a single one, apart from dims of 1; -1 is any, or a further 1."""
+    own, want = [d for d in dims if d != 1], [d for d in declared if d != 1]
+    if len(own) <= 1 or own == [d for d in want if d != -1]:
+        return True
+    return len(own) == len(want) and all(b in (-1, a) for a, b in zip(own, want, strict=True))
+
+
 def _shaped(name: str, spec: Spec, array: Array, rows: int) -> Array:
     declared = spec.dims
     if array.ndim == len(declared) and all(a in (-1, b) for a, b in zip(declared, array.shape, strict=True)):
@@ -132,7 +140,8 @@ def _shaped(name: str, spec: Spec, array: Array, rows: int) -> Array:
     try:
         if not rows:
             return array.reshape((0, *(max(d, 0) for d in row)))
-        if row.count(-1) <= 1 and (rows == declared[0] or declared[0] == -1):
+        is_open = row.count(-1) <= 1 and (rows == declared[0] or declared[0] == -1)
+        if is_open and _is_flat_or_equal(array.shape[1:], row):
             return array.reshape((rows, *row))
     except (ValueError, IndexError):
         pass

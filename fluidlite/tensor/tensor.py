@@ -24,6 +24,13 @@ from fluidlite.tensor.var_type import dtype_of
 _new = object.__new__
 
 
+def _is_basic_index(item: Any) -> bool:
+    """Whether an index selects a view: an int, a slice, ``...`` or None. A bool is a mask."""
+    if item is None or item is ...:
+        return True
+    return isinstance(item, (int, np.integer, slice)) and not isinstance(item, (bool, np.bool_))
+
+
 class Tensor(TensorLod, TensorElements):
     """A view of memory on a place (Fluid's LoDTensor).
 
@@ -138,6 +145,8 @@ class Tensor(TensorLod, TensorElements):
     def __getitem__(self, key: Any) -> Tensor:
         """A view that shares this tensor's memory: ints, slices and ``...`` (NumPy's basic indexing)."""
         spec = self._required_spec()
+        if not all(map(_is_basic_index, key if isinstance(key, tuple) else (key,))):  # others would read the shadow
+            raise TensorError(f"{key!r} is no basic index; a view takes ints, slices and ...")
         size = ITEMSIZE[spec.dtype]
         byte_strides = tuple(s * size for s in self.strides)
         shadow = np.lib.stride_tricks.as_strided(np.empty(1, NUMPY[spec.dtype]), spec.dims, byte_strides)
@@ -147,8 +156,6 @@ class Tensor(TensorLod, TensorElements):
             raise TensorError(f"cannot index dims {list(spec.dims)} with {key!r}: {exc}") from None
         if not isinstance(part, np.ndarray):
             part = shadow[(*np.atleast_1d(key).tolist(), ...)] if not isinstance(key, tuple) else shadow[(*key, ...)]
-        if part.size and not np.may_share_memory(part, shadow):
-            raise TensorError(f"{key!r} is no basic index; a view takes ints, slices and ...")
         if any(s < 0 for s in part.strides):
             raise TensorError("a view cannot run backwards; use the reverse operator")
         view = Tensor()

@@ -108,7 +108,11 @@ def _transfer(source: Tensor, owner: Context, context: Context, into: Tensor | N
     dst = target.span()
     src = source.span()
     if owner is context:
-        context.copy_within(dst, src)
+        overlap = dst.handle is src.handle and abs(dst.offset - src.offset) < src.nbytes
+        if overlap and not is_host(context):  # drivers refuse it, or copy in any order
+            context.copy_in(dst, bytes_at(src, context).data)
+        else:
+            context.copy_within(dst, src)
     elif is_host(context):
         owner.copy_out(_host_bytes(dst), src)
         owner.wait()
@@ -131,7 +135,8 @@ def contiguous(tensor: Tensor) -> Tensor:
 def copy_into(target: Tensor, source: Tensor) -> None:
     """Copy between two tensors of equal dims and dtype, wherever they are."""
     assert target.place is not None
-    if target.allocation is source.allocation and target._byte_offset == source._byte_offset:
+    is_same = target.allocation is source.allocation and target._byte_offset == source._byte_offset
+    if is_same and target._strides == source._strides:
         target.wrote()
         return
     transfer(source, get_context(target.place), target)

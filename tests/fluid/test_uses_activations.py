@@ -96,9 +96,7 @@ unary(
 unary("mish", mish, {"threshold": 0.5}, x=N.far(3, 5, kinks=(0.5, -0.5), low=-2, high=2))
 unary("soft_relu", soft_relu, {"threshold": 0.7}, x=WIDE)
 unary("softshrink", softshrink, {"lambda": 1.0}, x=WIDE)
-unary(
-    "stanh", lambda x, scale_a=0.67, scale_b=1.7159: scale_b * np.tanh(scale_a * x), {"scale_a": 0.3, "scale_b": 2.0}
-)
+unary("stanh", lambda x, scale_a=0.67, scale_b=1.7159: scale_b * np.tanh(scale_a * x), {"scale_a": 0.3, "scale_b": 2.0})
 unary("swish", lambda x, beta=1.0: x * sigmoid(beta * x), {"beta": 2.3})
 unary("thresholded_relu", lambda x, threshold=1.0: x * (x > threshold), {"threshold": 0.25}, x=WIDE)
 unary("pow", lambda x, factor=1.0: x**factor, {"factor": 3.0}, {"factor": -0.5}, x=POSITIVE)

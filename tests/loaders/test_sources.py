@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite.base.errors import FeedError
 from fluidlite.loaders import Batch, BatchedLoader, FullLoader
 
 SAMPLES, SIZE = 23, 5
@@ -290,3 +292,44 @@ def test_two_epochs_at_once() -> None:
     for a, b in zip(loader, loader, strict=True):
         np.testing.assert_array_equal(a["x"].numpy(), b["x"].numpy())
         assert b.epoch == a.epoch + 1
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("form", ["mapping", "sequence", "tensors"])
+def test_a_source_may_refill_the_arrays_of_a_batch(workers: int, form: str) -> None:
+    def source() -> Iterator[Any]:
+        array = np.zeros((2, 2), "float32")
+        for n in range(12):
+            array[:] = n
+            yield {"x": array} if form == "mapping" else [array] if form == "sequence" else {"x": tensor.set(array)}
+
+    def slow(columns: Any) -> Any:
+        sleep(0.002)
+        return columns
+
+    tensor = fluid.Tensor()
+    loader = BatchedLoader(
+        source,
+        yields="batches",
+        workers=workers,
+        preload=4,
+        batch_transform=slow,
+        names=["x"] if form == "sequence" else None,
+    )
+    assert [float(batch["x"].numpy()[0, 0]) for batch in loader] == list(range(12))
+
+
+def test_a_sample_of_other_dims_is_refused() -> None:
+    """A flat row is reshaped, and dims of 1 come and go; another order of dims is not guessed."""
+    image = fluid.layers.data("image", [3, 4])
+    numbers = np.arange(24, dtype="float32")
+    for dims in ((2, 3, 4), (2, 12), (2, 1, 12), (2, 3, 1, 4), (2, 1, 3, 4)):
+        (batch,) = BatchedLoader({"image": numbers.reshape(dims)}, 2, names=[image])
+        np.testing.assert_array_equal(batch["image"].numpy(), numbers.reshape(2, 3, 4))
+        held = fluid.DataFeeder([image], "cpu").feed([(row,) for row in numbers.reshape(dims)])["image"]
+        np.testing.assert_array_equal(np.asarray(held), numbers.reshape(2, 3, 4))
+    for dims in ((2, 4, 3), (2, 2, 6), (2, 2, 2, 3), (2, 6, 1, 2)):
+        with pytest.raises(FeedError, match="image"):
+            list(BatchedLoader({"image": numbers.reshape(dims)}, 2, names=[image]))
+        with pytest.raises(FeedError, match="image"):
+            fluid.DataFeeder([image], "cpu").feed([(row,) for row in numbers.reshape(dims)])

@@ -12,6 +12,7 @@ import pytest
 from grouped import grouped
 
 import fluidlite as fluid
+from fluidlite import nodes
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import TensorError
 from fluidlite.platform.context_pool import get_context
@@ -166,3 +167,22 @@ def test_the_dtypes_are_all_here() -> None:
     wanted = {"bool", "int8", "int16", "int32", "int64", "uint8", "float16", "bfloat16", "float32", "float64"}
     assert wanted <= set(DTYPES)
     assert NUMPY["bfloat16"] == np.dtype(ml_dtypes.bfloat16)
+
+
+def test_views_of_one_tensor_are_copied_to_each_other(place: str) -> None:
+    """Views that begin at one element, or that overlap, as NumPy copies them."""
+    for to, source in (
+        (np.s_[0], np.s_[:, 0]),
+        (np.s_[:, 0], np.s_[0]),
+        (np.s_[0], np.s_[0]),
+        (np.s_[1:], np.s_[:-1]),
+        (np.s_[:-1], np.s_[1:]),
+        (np.s_[:, 1:], np.s_[:, :-1]),
+    ):
+        array = values("float32", (4, 4))
+        tensor, node = fluid.Tensor().set(array, place), nodes.Tensor(place, values=array)
+        tensor[to].assign(tensor[source])
+        node[to] = node[source]
+        array[to] = array[source].copy()
+        np.testing.assert_array_equal(tensor.numpy(), array)
+        np.testing.assert_array_equal(node.numpy(), array)

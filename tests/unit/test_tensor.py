@@ -436,3 +436,19 @@ def test_small_dtypes(dtype: str) -> None:
 def test_repr_names_what_there_is() -> None:
     assert repr(Tensor().resize([2])) == "Tensor(float32[2], no data yet)"
     assert repr(Tensor().set([1.0, 2.0])) == "Tensor(float64[2] on cpu:0)"
+
+
+@pytest.mark.parametrize(
+    "key", [[1, 2], [0], np.array([1]), [True, False, True], (slice(None), [0, 1]), True, "a", 1.0]
+)
+def test_only_basic_indices_make_views(key: Any) -> None:
+    """An index that NumPy would copy by is refused, wherever its copy would lie in memory."""
+    tensor = Tensor().set(np.arange(12.0).reshape(3, 4), "cpu")
+    held = []
+    for n in range(20):  # copies at other addresses
+        held.append(np.empty(n))
+        with pytest.raises(TensorError, match="basic index"):
+            tensor[key]
+        with pytest.raises(TensorError, match="basic index"):
+            tensor[key] = 1.0
+    np.testing.assert_array_equal(tensor.numpy(), np.arange(12.0).reshape(3, 4))

@@ -339,3 +339,49 @@ def test_values_that_somebody_has_given_other_dims_are_right_in_the_next_run(pla
             assert graph.nodes[1].value().numpy().tolist() == [1, 4, 9]
             assert graph.nodes[1].grad().numpy().tolist() == [3, 3, 3]
             assert x.grad().numpy().tolist() == [6, 12, 18]
+
+
+def test_a_compiled_graph_leaves_nodes_that_stay_forwarded(place: str) -> None:
+    """Nodes that another graph has computed, or that were not reset, keep values and gradients when it runs again."""
+    dev = gn.device(place)
+    weight = gn.Weight(dev, np.array([[1, 2], [3, 5], [0, 1]], "float32"))
+    for _ in range(COMPILE_AFTER + 1):  # its structure is known
+        gn.Graph(gn.Sum(gn.LayerNorm(weight))).forward()
+    normal = gn.LayerNorm(weight)
+    first, second = gn.Graph(gn.Sum(normal)), gn.Graph(gn.Sum(normal * normal))
+    first.forward()
+    weight.set_value(gn.Tensor(dev, values=[[1, 2], [3, 4], [9, 1]]))
+    first.reset_forwarded()
+    second.reset_forwarded()
+    second.forward()
+    second.reset_grad()
+    second.backward()
+    gradient, value = np.array(normal.grad().numpy()), np.array(normal.value().numpy())
+    assert np.abs(gradient).max() > 0.1
+    first.forward()
+    np.testing.assert_array_equal(normal.grad().numpy(), gradient)
+    np.testing.assert_array_equal(normal.value().numpy(), value)
+    second.backward()
+    first.backward()
+
+    inner = gn.LayerNorm(weight)
+    graph = gn.Graph(gn.Sum(gn.Tanh(inner)))
+    expected = np.array(graph.forward().numpy())
+    inner.reset_forwarded()
+    np.testing.assert_array_equal(graph.forward().numpy(), expected)
+
+
+def test_attributes_that_are_equal_but_not_the_same(place: str) -> None:
+    """0.0 and -0.0, and 1, 1.0 and True: each has a program of its own."""
+    dev = gn.device(place)
+    x, mask = gn.Data(dev, np.array([1, 2], "float32")), gn.FixedData(dev, np.array([0, 1], "float32"))
+    one = gn.node_function("One", lambda x, mode: x * {bool: 10.0, int: 20.0, float: 30.0}[type(mode)])
+
+    def found(node: gn.Node) -> list[float]:
+        return np.asarray(gn.Graph(node).forward().numpy()).tolist()
+
+    for _ in range(COMPILE_AFTER + 1):
+        for zero in (0.0, -0.0):
+            sign = np.copysign(1.0, zero)
+            assert found(1.0 / gn.Mask(x, mask, zero)) == [sign * np.inf, 0.5]
+        assert [found(one(x, mode=mode)) for mode in (True, 1, 1.0)] == [[10, 20], [20, 40], [30, 60]]

@@ -53,7 +53,7 @@ def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
 
 def shuffle(reader: Reader, buf_size: int) -> Reader:
     """A reader that shuffles within a buffer of ``buf_size`` samples (by Python's ``random``)."""
-    (source,), size = _readers(reader), check_int("buf_size of shuffle", buf_size, FeedError, 0)
+    (source,), size = _readers(reader), check_int("buf_size of shuffle", buf_size, FeedError, 1)
 
     def shuffled() -> Iterator[Any]:
         samples = iter(source())

@@ -16,6 +16,7 @@ from fluidlite.platform.place import Place
 from fluidlite.program.scope import Scope
 from fluidlite.tensor import tensor_cache
 from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_array import TensorArray
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.transfer import copy_into, transfer
 from fluidlite.tensor.written import Written
@@ -85,7 +86,8 @@ class Frame:
                     f"{self.step.op} wrote {slot} on {tensor.place}; it belongs on {target_place}"
                     "\n  Do: set the tensor there, or declare the slot with on_host=True"
                 )
-            is_owned = tensor.allocation is None or id(tensor.allocation) not in input_allocations
+            is_value = isinstance(tensor, TensorArray)  # its memory of no bytes only identifies state
+            is_owned = is_value or tensor.allocation is None or id(tensor.allocation) not in input_allocations
             if out.state or not is_owned:
                 context = self.contexts.get(target_place) or get_context(target_place)
                 tensor = self.store(out.key, tensor, context, is_owned) if out.state else transfer(tensor, context)

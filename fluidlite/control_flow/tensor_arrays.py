@@ -191,7 +191,11 @@ def _infer_sum(call: Call) -> Inferred:
 
 
 def _run_sum(frame: Frame, op: Operator) -> None:
-    arrays = [value for value in frame.read("X") if isinstance(value, TensorArray)]
+    arrays: list[TensorArray] = []
+    for value in frame.read("X"):
+        if not isinstance(value, TensorArray):
+            raise ProgramError(f"X is {value!r}; expected a tensor array")
+        arrays.append(value)
     total = arrays[0].copy()
     for index in range(max(map(len, arrays))):
         elements = [tensor for array in arrays if index < len(array) and (tensor := array.element(index)) is not None]

@@ -363,3 +363,29 @@ def test_unequal_parts_along_a_later_axis_and_their_gradient(cpu: fluid.Executor
 def test_an_array_is_a_value() -> None:
     one = TensorArray()
     assert len(one) == 0 and one.spec is not None and one.spec.is_static
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+def test_gradients_of_arrays_that_a_branch_in_a_loop_may_write(exe: fluid.Executor, writes: int) -> None:
+    """Where the branch does not run, the array passes through it as it is; s adds A[0] 4 times, and the branch writes
+    A[1] = 10 x in the first iterations.
+    """
+    x = fed("x", [3])
+    array = layers.array_write(x, number(0))
+    array = layers.array_write(layers.scale(x, 5.0), number(1), array=array)
+    total = layers.fill_constant([3], "float32", 0.0)
+    total.stop_gradient = False
+    i, n = number(0), number(4)
+    condition = layers.less_than(i, n)
+    with layers.While(condition).block():
+        layers.assign(layers.elementwise_add(total, layers.array_read(array, number(0))), output=total)
+        with layers.ConditionalBlock([layers.less_than(i, number(writes))], is_scalar_condition=True).block():
+            layers.array_write(layers.scale(x, 10.0), number(1), array=array)
+        layers.increment(i)
+        layers.less_than(i, n, cond=condition)
+    loss = layers.reduce_sum(layers.elementwise_add(total, layers.array_read(array, number(1))))
+    (gradient,) = fluid.gradients(loss, x)
+    found, by_x = exe.run(feed={"x": np.ones(3, "float32")}, fetch_list=[loss, gradient])
+    slope = 4 + (10 if writes else 5)
+    np.testing.assert_allclose(found, [3 * slope])
+    np.testing.assert_allclose(by_x, [slope] * 3)

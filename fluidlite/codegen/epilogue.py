@@ -169,7 +169,8 @@ def accumulation(call: Call) -> Union[Accumulation, str]:
         return "its epilogue is no sum with one tensor"
     (other,) = terms.keys() - {rule.product_slot}
     product_spec = then.spec(rule.product_slot)
-    if any([then.dtype(each) != dtype or then.dims(each) != product_spec.dims for each in (slot, other)]):
+    added = (slot, other, rule.product_slot)  # half precision needs no cast in the text: its loads and stores convert
+    if any([then.dtype(each) != dtype or then.dims(each) != product_spec.dims for each in added]):
         return "its epilogue adds a tensor of other dims or another dtype"
     if not (terms[other] and terms[rule.product_slot]):
         return "its epilogue multiplies by zero"  # an accumulation would omit the term, and NaN in it

@@ -75,6 +75,9 @@ def _run(frame: Frame, op: Operator) -> None:
                 if target.spec != tensor.spec:
                     raise ShapeError(f"{op}: step {at} of {name!r} is {tensor.spec!r}; expected {target.spec!r}")
                 transfer.transfer(tensor, context, into=target)
+        if steps is not None:
+            ends = ((name, body.value(name)) for name in attrs["ex_states"])
+            steps.after = {name: tensor._required_spec() for name, tensor in ends if tensor is not None}
     finally:
         body.end()
     declared = frame.planned("outputs")
@@ -152,7 +155,7 @@ def _run_grad(frame: Frame, op: Operator) -> None:
             body.share(name, tensor)
         for name, tensor in (*states.items(), *parameters.items()):
             if name in body.inputs:
-                body.set_zeros(name + STEP_GRAD, tensor._required_spec())
+                body.set_zeros(name + STEP_GRAD, steps.after.get(name) or tensor._required_spec())
         for (_, values, runs), at in reversed(list(zip(steps.records, _step_order(op, length), strict=True))):
             for name, tensor in values.items():
                 body.copy_in(name, tensor)

@@ -186,3 +186,19 @@ def test_a_probability_of_0_costs_nothing_where_the_label_is_0(place: str, mode:
         slopes = np.where(label == 0, 0, -label / x.astype("float64"))
     np.testing.assert_allclose(y[:, 0], costs.sum(1), 1e-6)
     np.testing.assert_allclose(dx, slopes, 1e-6)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+def test_a_product_times_zero_keeps_nan(place: str, mode: str) -> None:
+    """``Out * alpha`` is NaN where a factor is NaN or infinite: BLAS would not read operands."""
+    feed = {"X": np.float32([[NAN, 1], [INF, 2], [1, 2]]), "Y": np.ones((2, 2), "float32")}
+    for libraries in ([], ["plain"]):
+        program = fluid.Program()
+        block = program.global_block()
+        x, y = (block.create_var(slot, array.shape, "float32", is_data=True) for slot, array in feed.items())
+        out = block.create_var("result")
+        block.append_op("matmul", {"X": x, "Y": y}, {"Out": out}, {"alpha": 0.0})
+        exe = fluid.Executor(place, mode=mode, libraries={place.partition(":")[0]: libraries})
+        (found,) = exe.run(program, feed, [out])
+        np.testing.assert_array_equal(found, [[NAN, NAN], [NAN, NAN], [0, 0]])

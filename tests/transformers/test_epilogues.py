@@ -592,3 +592,39 @@ def test_a_fast_product_is_not_traded_for_one_with_an_epilogue() -> None:
     assert rows["matmul"]["library"] == "array"  # the gradient, as the expression says it
     assert rows["momentum"]["how"] == "generated"
     assert not any(type.startswith("fused.matmul") for type in rows)
+
+
+@pytest.mark.parametrize("place", ["cpu", OPENCL])
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("sizes", [(4, 4, 4), (65, 1, 5), (64, 64, 64)])
+@pytest.mark.parametrize("stored", ["half", "float32"])
+def test_a_product_plus_a_half_tensor(place: str, half: str, sizes: tuple[int, int, int], stored: str) -> None:
+    """The product is float32: no accumulation of it in memory for halves, which is half as large."""
+    m, k, n = sizes
+    a, b = (layers.data(name, dims, append_batch_size=False) for name, dims in (("a", [m, k]), ("b", [k, n])))
+    h = layers.data("h", [m, n], dtype=half, append_batch_size=False)
+    y = layers.matmul(a, b) + layers.cast(h, "float32")
+    y = layers.cast(y, half) if stored == "half" else y
+    ones = {"a": np.ones((m, k), "float32"), "b": np.ones((k, n), "float32"), "h": np.ones((m, n), NUMPY[half])}
+    for mode in ("interpreted", "compiled"):
+        exe = fluid.Executor(place, mode=mode)
+        for _ in range(3):
+            (found,) = exe.run(feed=ones, fetch_list=[y])
+            np.testing.assert_array_equal(np.asarray(found, "float32"), np.full((m, n), k + 1.0))
+
+
+@pytest.mark.parametrize("place", ["cpu", OPENCL])
+@pytest.mark.parametrize("dims", [((3, 0, 17), (17, 8)), ((3, 4, 0), (0, 8)), ((0, 4), (4, 0)), ((2, 0, 4), (2, 4, 3))])
+def test_gradients_of_products_of_nothing(place: str, dims: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    x, w = (
+        layers.data(name, list(d), append_batch_size=False, stop_gradient=False)
+        for name, d in zip("xw", dims, strict=True)
+    )
+    loss = layers.reduce_sum(layers.matmul(x, w))
+    gradients = fluid.gradients([loss], [x, w])
+    feed = {name: np.ones(d, "float32") for name, d in zip("xw", dims, strict=True)}
+    for mode in ("interpreted", "compiled"):
+        total, *found = fluid.Executor(place, mode=mode).run(feed=feed, fetch_list=[loss, *gradients])
+        assert total == 0
+        assert [g.shape for g in found] == list(dims)
+        assert not any(g.any() for g in found)

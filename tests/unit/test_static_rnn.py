@@ -148,3 +148,43 @@ def test_refuses() -> None:
         with pytest.raises(fluid.errors.ProgramError, match=message), rnn.step():
             body(rnn)
         assert (len(home.ops), len(home.vars), home.program.num_blocks) == (*held, 1)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("rows", [(1, 2), (2, 2), (2, 1)], ids=["grows", "stays", "shrinks"])
+def test_gradients_of_a_state_whose_dims_change(exe: fluid.Executor, steps: int, rows: tuple[int, int]) -> None:
+    """A start of one row is broadcast to the batch; a start of two becomes their mean."""
+    begin, batch = rows
+    x = layers.data("x", [steps, -1, 4], append_batch_size=False, stop_gradient=False)
+    h0 = layers.data("h0", [-1, 4], append_batch_size=False, stop_gradient=False)
+    rnn = layers.StaticRNN()
+    with rnn.step():
+        word, state = rnn.step_input(x), rnn.memory(init=h0)
+        kept = layers.reduce_mean(state, dim=0, keep_dim=True) if batch == 1 else state
+        after = layers.tanh(layers.elementwise_add(kept, word) if begin != 1 else layers.elementwise_add(word, kept))
+        rnn.update_memory(state, after)
+        rnn.step_output(after)
+    loss = layers.reduce_mean(layers.square(rnn()))
+    gradients = fluid.gradients(loss, [x, h0])
+
+    def cost(words: Any, first: Any) -> float:
+        total, value = 0.0, first
+        for each in words:
+            value = np.tanh((value.mean(0, keepdims=True) if batch == 1 else value) + each)
+            total += (value**2).sum()
+        return float(total / (steps * batch * 4))
+
+    arrays = [RNG.normal(size=(steps, batch, 4)), RNG.normal(size=(begin, 4))]
+    feed = {name: array.astype(np.float32) for name, array in zip(("x", "h0"), arrays, strict=True)}
+    found = exe.run(feed=feed, fetch_list=[loss, *gradients])
+    np.testing.assert_allclose(found[0], [cost(*arrays)], rtol=1e-5)
+    for at, gradient in enumerate(found[1:]):
+        expected = np.zeros_like(arrays[at])
+        for position in np.ndindex(expected.shape):
+            costs = []
+            for step in (1e-5, -1e-5):
+                moved = [array.copy() for array in arrays]
+                moved[at][position] += step
+                costs.append(cost(*moved))
+            expected[position] = (costs[0] - costs[1]) / 2e-5
+        np.testing.assert_allclose(gradient, expected, atol=1e-5)

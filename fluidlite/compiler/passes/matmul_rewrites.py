@@ -83,7 +83,7 @@ def _split(graph: Graph, op: GraphOp, cache: dict[Any, bool]) -> None:
         if not matrices and not (min(rank) > 2 and x.spec.is_static and x.spec.dims[:-2] == y.spec.dims[:-2]):
             return  # vectors, and sums over batches
         sizes = _matrix_dims(x.spec, rank[0] - 1), _matrix_dims(y.spec, 1), _matrix_dims(dout.spec, rank[0] - 1)
-    if matrices and None in sizes:
+    if matrices and any(size is None or 0 in size for size in sizes):  # a 0 of a reshape is a dim of its operand
         return
     batch = () if matrices else x.spec.dims[:-2]
     slots = tuple(slot for slot, _ in used)

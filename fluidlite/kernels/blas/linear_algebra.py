@@ -26,6 +26,8 @@ def _supports(call: Call) -> str | None:
     if reason is not None:
         return reason
     if call.is_static:
+        if not all(gemm.alpha for gemm in gemms_of(call)):
+            return "a factor of 0, for which BLAS does not read operands, and NaN in them"
         looped = batched(dtype) is None
         largest = max([prod(gemm.batch) for gemm in gemms_of(call) if looped or batch_strides(gemm) is None], default=0)
         if largest > _MAX_LOOPED_MATRICES:

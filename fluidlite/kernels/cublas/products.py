@@ -21,6 +21,8 @@ def supports(call: Call) -> str | None:
     for gemm in gemms_of(call) if call.is_static else ():
         if not gemm.k or not prod(gemm.out_dims):
             return "a product of nothing"
+        if not gemm.alpha:
+            return "a factor of 0, for which BLAS does not read operands, and NaN in them"
         if gemm.strided() is None:
             return "matrices that lie at no equal steps, or a sum over them"
         if max(gemm.m, gemm.n, gemm.k, prod(gemm.batch)) >= INT32_LIMIT:

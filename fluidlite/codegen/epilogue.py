@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Union
 from weakref import WeakValueDictionary
 
-from fluidlite.base.dtypes import FLOATS
+from fluidlite.base.dtypes import FLOATS, NUMPY, compute_dtype
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.fork import new_lock
 from fluidlite.codegen.domain import domain_of
@@ -169,10 +169,11 @@ def accumulation(call: Call) -> Union[Accumulation, str]:
         return "its epilogue is no sum with one tensor"
     (other,) = terms.keys() - {rule.product_slot}
     product_spec = then.spec(rule.product_slot)
-    added = (slot, other, rule.product_slot)  # half precision needs no cast in the text: its loads and stores convert
-    if any([then.dtype(each) != dtype or then.dims(each) != product_spec.dims for each in added]):
+    others = then.dtype(slot), then.dtype(other), product_spec.dtype  # the code has no casts of halves
+    if others != (dtype,) * 3 or then.dims(slot) != product_spec.dims or then.dims(other) != product_spec.dims:
         return "its epilogue adds a tensor of other dims or another dtype"
-    if not (terms[other] and terms[rule.product_slot]):
+    number = NUMPY[compute_dtype(dtype)].type
+    if not (number(terms[other]) and number(terms[rule.product_slot])):
         return "its epilogue multiplies by zero"  # an accumulation would omit the term, and NaN in it
     return Accumulation(rule.inputs[other], rule.outputs[slot], terms[other], terms[rule.product_slot])
 

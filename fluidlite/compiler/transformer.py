@@ -306,6 +306,9 @@ class Transformer:
         self._check_open()
         if not self._initialised:
             self._first_call()
+        if len(arguments) > 1 and any(variable.persistable for variable in arguments):
+            # an argument may be a view of state that another one sets
+            arguments = {variable: value._replace(array=np.array(value.array)) for variable, value in arguments.items()}
         state = {variable: value.array for variable, value in arguments.items() if variable.persistable}
         if not computation.valid:
             names = frozenset(variable.name for variable in state)

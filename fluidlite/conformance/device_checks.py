@@ -141,18 +141,20 @@ def _copy_within(place: Place) -> None:
 def _order(place: Place) -> None:
     """A queue executes in order, and the host buffer may be reused as soon as copy_in returns."""
     context = get_context(place)
-    first, second = (memory.alloc(place, 1 << 16, context) for _ in range(2))
-    host = np.empty(1 << 16, np.uint8)
+    size = 1 << 16
+    first, targets = memory.alloc(place, size, context), memory.alloc(place, 20 * size, context)
+    host = np.empty(size, np.uint8)
     for value in range(20):
         host[:] = value
         _write(context, first.span(), host)
         host[:] = 255
-        context.copy_within(second.span(), first.span())
-    _equal("twenty copies in a row", place, _read(context, second.span()), np.full(1 << 16, 19, np.uint8))
+        context.copy_within(_subspan(targets, value * size, size), first.span())
+    expected = np.repeat(np.arange(20, dtype=np.uint8), size)
+    _equal("twenty copies in a row", place, _read(context, targets.span()), expected)
 
 
 def _events(place: Place) -> None:
-    """After its wait an event is done, and the work queued before it is complete."""
+    """An event is done after its wait; the work queued before it is complete as soon as it is done."""
     context = get_context(place)
     allocation = memory.alloc(place, 1 << 16, context)
     data = _pattern(1 << 16)
@@ -166,6 +168,13 @@ def _events(place: Place) -> None:
     _equal("a copy out before the event", place, out, data)
     context.wait_for(event)
     context.wait()
+    for _ in range(20):
+        out[:] = 0
+        context.copy_out(out.data, allocation.span())
+        event = context.record()
+        if event.done():  # without a wait: memory is used again as soon as an event says so
+            _equal("a copy out before an event that is done", place, out.copy(), data)
+        event.wait()
 
 
 def _two_contexts(place: Place) -> None:

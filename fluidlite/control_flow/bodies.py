@@ -44,7 +44,9 @@ class BodyScope(Scope):
         return self.outer.next_run(stream, seed) if self.outer is not None else super().next_run(stream, seed)
 
     def random_runs(self) -> Runs:
-        """The run number of each random stream."""
+        """The run number of each random stream: those of the forward run, while a step is recomputed."""
+        if self.runs is not None:
+            return dict(self.runs)
         return self.outer.random_runs() if self.outer is not None else super().random_runs()
 
     @property

@@ -116,6 +116,7 @@ def _infer_to_sequences(call: Call) -> Inferred:
 def _run_to_sequences(frame: Frame, op: Operator) -> None:
     rows, lod, parts = _sequence_order(op, read_table(frame), read_array(frame, "X"))
     spec = frame.planned("Out")[0]
+    lod = (*lod, *((0,),) * (spec.lod_level - len(lod)))  # no step: the levels of steps have no sequence
     if parts:
         joined = join_rows(parts, frame.context)
     elif all(d >= 0 for d in spec.dims[1:]):

@@ -8,6 +8,7 @@ from typing import Any, Union
 import numpy as np
 
 from fluidlite.base.errors import AttributeValueError, ShapeError
+from fluidlite.compiler.ir.node import WRITE
 from fluidlite.graph import reduction
 from fluidlite.graph.arithmetic import multiply, negative, safelog
 from fluidlite.graph.value import Like, Value, as_value, emit, ints_of, pair, value_like
@@ -144,10 +145,15 @@ def softmax(x: Like, axis: int = -1) -> Value:
 
 
 def _producer(value: Variable, type: str) -> Operator | None:
-    """Return the operator that computes a value, if it has the type."""
-    for op in reversed(value.block.ops):
+    """Return the operator that computes a value, if it has the type and its input X is unchanged since then.
+
+    None for a value that is passed as an argument.
+    """
+    written: set[str] = set()
+    for op in reversed(value.block.ops) if not getattr(value, "is_input", False) else ():
         if value.name in op.output_arg_names:
-            return op if op.type == type else None
+            return op if op.type == type and written.isdisjoint(op.inputs["X"]) else None
+        written.update(op.output_arg_names, [op.attrs["state"]] if op.type == WRITE.type else [])
     return None
 
 

@@ -138,7 +138,7 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
         spec = Spec.of(array.shape, dtype_name(array.dtype))
         if declared is not None and not declared.fits(spec):
             raise ProgramError(f"set_program_state: {name!r} is {declared!r} in the program, and {spec!r} was given")
-        arrays[name] = array
+        arrays[name] = np.array(array)  # it may be a view of state that is set before it
     scope = global_scope()
     for name, array in arrays.items():
         (scope.find_var(name) or scope.var(name)).get_tensor().set(array)

@@ -190,7 +190,8 @@ def test_a_probability_of_0_costs_nothing_where_the_label_is_0(place: str, mode:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("mode", ["interpreted", "compiled"])
-def test_a_product_times_zero_keeps_nan(place: str, mode: str) -> None:
+@pytest.mark.parametrize("alpha", [0.0, 1e-50])  # 0 in float32
+def test_a_product_times_zero_keeps_nan(place: str, mode: str, alpha: float) -> None:
     """``Out * alpha`` is NaN where a factor is NaN or infinite: BLAS would not read operands."""
     feed = {"X": np.float32([[NAN, 1], [INF, 2], [1, 2]]), "Y": np.ones((2, 2), "float32")}
     for libraries in ([], ["plain"]):
@@ -198,7 +199,7 @@ def test_a_product_times_zero_keeps_nan(place: str, mode: str) -> None:
         block = program.global_block()
         x, y = (block.create_var(slot, array.shape, "float32", is_data=True) for slot, array in feed.items())
         out = block.create_var("result")
-        block.append_op("matmul", {"X": x, "Y": y}, {"Out": out}, {"alpha": 0.0})
+        block.append_op("matmul", {"X": x, "Y": y}, {"Out": out}, {"alpha": alpha})
         exe = fluid.Executor(place, mode=mode, libraries={place.partition(":")[0]: libraries})
         (found,) = exe.run(program, feed, [out])
         np.testing.assert_array_equal(found, [[NAN, NAN], [NAN, NAN], [0, 0]])

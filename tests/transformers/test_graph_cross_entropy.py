@@ -88,3 +88,33 @@ def test_the_entropy_of_probabilities(transformer: Transformer) -> None:
     found = transformer.computation(ng.deriv(ng.cross_entropy_multi(q, q), x), x)(np.log(values))
     inner = -np.log(values) - 1
     np.testing.assert_allclose(found, values * (inner - (values * inner).sum()), rtol=1e-11)
+
+
+@pytest.mark.parametrize("kind", ["multi", "binary"])
+def test_logits_that_are_assigned_meanwhile(transformer: Transformer, kind: str) -> None:
+    """The cross entropy is of the probabilities as they were computed, with the gradient of those."""
+    logits, onehot = np.float32([[1, 2, 3]]), np.float32([[1, 0, 0]])
+    w, t = ng.variable((1, 3), initial_value=logits), ng.constant(onehot)
+    y = ng.softmax(w) if kind == "multi" else ng.sigmoid(w)
+    new = ng.assign(w, w * 0.0)
+    if kind == "multi":
+        loss, plain = ng.cross_entropy_multi(y, t), ng.sum(-t * ng.log(y), axis=-1)
+    else:
+        loss, plain = ng.cross_entropy_binary(y, t), -(t * ng.log(y) + (1 - t) * ng.log(1 - y))
+    _, _, found, expected = transformer.computation([y, new, loss, plain])()
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    p = np.exp(logits) / np.exp(logits).sum() if kind == "multi" else 1 / (1 + np.exp(-logits))
+    np.testing.assert_allclose(
+        expected.sum(), -np.log(p[0, 0]) - (0 if kind == "multi" else np.log1p(-p[0, 1:]).sum()), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", ["multi", "binary"])
+def test_probabilities_that_are_an_argument(transformer: Transformer, kind: str) -> None:
+    w, t = ng.variable((1, 3), initial_value=np.float32([[1, 2, 3]])), ng.constant(np.float32([[1, 0, 0]]))
+    y = ng.softmax(w) if kind == "multi" else ng.sigmoid(w)
+    y.is_input = True
+    loss = ng.cross_entropy_multi(y, t) if kind == "multi" else ng.cross_entropy_binary(y, t)
+    found = transformer.computation(loss, y)(np.float32([[0.5, 0.25, 0.25]]))
+    expected = np.log([2.0]) if kind == "multi" else -np.log([[0.5, 0.75, 0.75]])
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

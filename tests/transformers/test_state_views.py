@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite import graph as ng
 from fluidlite.compiler import interpreter
 from fluidlite.platform.context_pool import get_context
 from fluidlite.transformers import make_transformer
@@ -211,3 +212,26 @@ def test_state_that_nobody_else_holds_is_exchanged(place: str) -> None:
         exe.run(main, {"x": np.zeros((4, 4), "float32")}, scope=scope)
         assert counts.copy_within - before == 1
         assert tensor_of(scope).data().ctypes.data == address
+
+
+def test_state_that_is_set_from_views_of_state() -> None:
+    """Arguments and values of a state dict may be views of state that is set before they are read."""
+    a, b = np.full(3, 1, "float32"), np.full(3, 2, "float32")
+    transformer = make_transformer()
+    first, second = ng.variable((3,), initial_value=a), ng.variable((3,), initial_value=b)
+    x = ng.placeholder((3,))
+    views = transformer.computation([first, second], copy=False)()
+    transformer.computation(None, first, second)(views[1], views[0])
+    now = transformer.computation([first, second])()
+    np.testing.assert_array_equal(now, [b, a])
+    view = transformer.computation(first, copy=False)()
+    found = transformer.computation(first + x, first, x)(np.full(3, 5, "float32"), view)
+    np.testing.assert_array_equal(found, np.full(3, 7))
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
+        for name, value in (("p", 1.0), ("q", 2.0)):
+            layers.create_parameter([3], "float32", name=name, default_initializer=fluid.initializer.Constant(value))
+    fluid.Executor("cpu").run(startup)
+    p, q = (fluid.global_scope().find_var(name).get_tensor() for name in "pq")
+    fluid.io.set_program_state(main, {"p": q.numpy(), "q": p.numpy()})
+    np.testing.assert_array_equal([p.numpy(), q.numpy()], [b, a])

@@ -527,3 +527,42 @@ def test_a_condition_may_be_a_constant_truth_value(value: bool) -> None:
     assert found.tolist() == [3 if value else 4]
     with pytest.raises(fluid.errors.ProgramError, match="'value' is bool True; expected a number"):
         layers.fill_constant([1], "float32", True)
+
+
+@pytest.mark.parametrize("nesting", ["cond", "while", "static_rnn"])
+def test_random_numbers_of_nested_blocks_are_those_of_the_forward_run(exe: fluid.Executor, nesting: str) -> None:
+    """A dropout inside a block inside a loop: x is 1, so that its gradient is the sum of the masks, as its value is."""
+    x = layers.data("x", [4])
+    x.stop_gradient = False
+    total, yes = layers.scale(x, 0.0), layers.fill_constant([1], "bool", True)
+    i, n = layers.fill_constant([1], "int64", 0), layers.fill_constant([1], "int64", 3)
+    condition = layers.less_than(i, n)
+
+    def inner() -> Any:
+        if nesting == "cond":
+            return layers.cond(yes, lambda: layers.dropout(x, 0.5), lambda: layers.scale(x, 1.0))
+        if nesting == "while":
+            inside, k = layers.scale(x, 0.0), layers.fill_constant([1], "int64", 0)
+            more = layers.less_than(k, n)
+            with layers.While(more).block():
+                layers.assign(inside + layers.dropout(x, 0.5), output=inside)
+                layers.increment(k)
+                layers.less_than(k, n, cond=more)
+            return inside
+        rows, rnn = layers.reshape(x, [1, -1, 4]), layers.StaticRNN()
+        with rnn.step():
+            row = rnn.step_input(rows)
+            rnn.step_output(layers.dropout(row, 0.5))
+        return layers.reduce_sum(rnn(), 0)
+
+    with layers.While(condition).block():
+        layers.assign(total + inner(), output=total)
+        layers.increment(i)
+        layers.less_than(i, n, cond=condition)
+    (gradient,) = fluid.gradients(layers.reduce_sum(total), x)
+    scope, sums = fluid.Scope(), []
+    for _ in range(3):
+        value, found = exe.run(feed={"x": np.ones((2, 4), "float32")}, fetch_list=[total, gradient], scope=scope)
+        np.testing.assert_array_equal(found, value)
+        sums.append(value.tolist())
+    assert sums[0] != sums[1] or sums[1] != sums[2]

@@ -329,3 +329,20 @@ def test_a_filled_state_of_steps_in_sequences_of_sequences(exe: fluid.Executor) 
         (found,) = exe.run(feed=feed, fetch_list=[out], return_numpy=False)
         assert found.recursive_sequence_lengths() == lod
         np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@pytest.mark.parametrize("lengths", [[[0, 0], []], [[1, 0], [2]], [[0], []]])
+def test_steps_keep_inner_levels_if_there_is_no_step(mode: str, lengths: list[list[int]]) -> None:
+    x = layers.data("x", [2], lod_level=2)
+    table = layers.lod_rank_table(x)
+    again = layers.array_to_lod_tensor(layers.lod_tensor_to_array(x, table), table)
+    pooled = [layers.sequence_pool(each, "sum", pad_value=5.0) for each in (x, again)]
+    fed = fluid.LoDTensor()
+    fed.set(np.ones((sum(lengths[1]), 2), "float32"), fluid.CPUPlace())
+    fed.set_recursive_sequence_lengths(lengths)
+    exe = fluid.Executor("cpu", mode=mode)
+    back, expected, found = exe.run(feed={"x": fed}, fetch_list=[again, *pooled], return_numpy=False)
+    assert back.lod() == fed.lod()
+    assert found.lod() == expected.lod()
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))

@@ -158,6 +158,47 @@ def test_a_device_that_copies_wrongly_is_caught(monkeypatch: pytest.MonkeyPatch)
         device_checks()["device[copy_within]"](CPU)
 
 
+def test_a_copy_that_overtakes_queued_copies_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only copies in run at once; the queue runs when something is read."""
+    raw, queued = type(get_context("cpu").raw), []
+    true_copy, true_out = raw.copy_within, raw.copy_out
+
+    def copy_out(self: Any, host: Any, src: Span) -> None:
+        while queued:
+            true_copy(self, *queued.pop(0))
+        true_out(self, host, src)
+
+    monkeypatch.setattr(raw, "copy_within", lambda self, dst, src: queued.append((dst, src)))
+    monkeypatch.setattr(raw, "copy_out", copy_out)
+    with pytest.raises(ConformanceError, match="twenty copies"):
+        device_checks()["device[order]"](CPU)
+
+
+def test_an_event_that_is_done_before_its_work_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw, queued = type(get_context("cpu").raw), []
+    true_out = raw.copy_out
+
+    def run(self: Any) -> None:
+        while queued:
+            true_out(self, *queued.pop(0))
+
+    class Early:
+        def __init__(self, context: Any) -> None:
+            self.context = context
+
+        def done(self) -> bool:
+            return True
+
+        def wait(self) -> None:
+            run(self.context)
+
+    monkeypatch.setattr(raw, "copy_out", lambda self, host, src: queued.append((host, src)))
+    monkeypatch.setattr(raw, "wait", run)
+    monkeypatch.setattr(raw, "record", lambda self: Early(self))
+    with pytest.raises(ConformanceError, match="an event that is done"):
+        device_checks()["device[events]"](CPU)
+
+
 def test_known_failures_are_lines_with_reasons() -> None:
     text = "# all\nrelu[rank4:float64]: no doubles\n\ntop_k: slow  # later\nmean[one]: why: so\n"
     assert read_known_failures(text) == {"relu[rank4:float64]": "no doubles", "top_k": "slow", "mean[one]": "why: so"}

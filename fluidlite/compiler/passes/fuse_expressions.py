@@ -147,7 +147,7 @@ class ExpressionFusion(Fusion[LoopMember]):
             if len(fused_group.inputs) + len(fused_group.stored) > MAX_VARIABLES:
                 return None
             call = fused_group.call(call.place)
-        call = _in_layout(call, member.layout)
+        call = call if member.layout is None else _in_layout(call, member.layout)
         attrs = tuple(call.attrs.items()) if len(group) == 1 else ()  # otherwise they are part of the operator
         key = (call.op, call.place, tuple(call.ins.items()), tuple(call.outs.items()), repr(attrs))
         return _estimates.get(key, lambda: [_estimate(call)])[0]
@@ -211,13 +211,13 @@ def _has_own_expression(call: Call) -> bool:
 
 def _is_generated_as_loops(call: Call, layout: str | None, unit: Unit, policy: Policy) -> bool:
     """Whether the place would generate a kernel in its kernel language for the call, on tensors in a layout."""
-    choice = select_kernel(_in_layout(call, layout), unit.place, policy)
+    choice = select_kernel(call if layout is None else _in_layout(call, layout), unit.place, policy)
     return choice.how == "generated" and choice.capability == "language" and choice.place == unit.place
 
 
-def _in_layout(call: Call, layout: str | None) -> Call:
+def _in_layout(call: Call, layout: str) -> Call:
     """The call on tensors in the layout that its operators shall compute in; the call itself, if they cannot."""
-    in_layout = call_in_layout(call, layout_named(layout)) if layout is not None else None
+    in_layout = call_in_layout(call, layout_named(layout))
     return call if in_layout is None else in_layout[0]
 
 

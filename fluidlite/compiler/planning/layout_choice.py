@@ -49,9 +49,9 @@ class LayoutChoice(ValuePlacer):
         """The kernel for plain dims: of kernels of equal rank for several layouts, the one for which the fewest input
         bytes are rearranged.
         """
-        policy = self._operator_policy(op, target)
+        policy = self._operator_policy(op, target) if "op_library" in op.operator.hints else self.policy
         choice = select_kernel(call, target, policy)
-        options = tied_choices(call, choice, policy)
+        options = tied_choices(call, choice, policy) if choice.kernel is not None else ()
         if not options:
             return choice
         hint = op.operator.hints.get(LAYOUT)

@@ -11,6 +11,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from fluidlite.kernel_support import ITEMSIZE, Accumulation, Gemm, Kernel, accumulation, gemms_of
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, register_kernel
 
@@ -26,10 +28,11 @@ def _supports(call: Call) -> str | None:
     if reason is not None:
         return reason
     if call.is_static:
-        if not all(gemm.alpha for gemm in gemms_of(call)):
-            return "a factor of 0, for which BLAS does not read operands, and NaN in them"
-        looped = batched(dtype) is None
-        largest = max([prod(gemm.batch) for gemm in gemms_of(call) if looped or batch_strides(gemm) is None], default=0)
+        gemms, number, looped = gemms_of(call), np.dtype(dtype).type, batched(dtype) is None
+        for gemm in gemms:
+            if not number(gemm.alpha):  # as BLAS gets it
+                return "a factor of 0, for which BLAS does not read operands, and NaN in them"
+        largest = max([prod(gemm.batch) for gemm in gemms if looped or batch_strides(gemm) is None], default=0)
         if largest > _MAX_LOOPED_MATRICES:
             return f"a batch of {largest} matrices; above {_MAX_LOOPED_MATRICES} NumPy's own loop is faster"
     if call.epilogue is not None:

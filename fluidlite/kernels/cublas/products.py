@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from fluidlite.kernel_support import Gemm, gemms_of
 from fluidlite.plugin import IO, Call, Context, Prepared, register_kernel
 
@@ -21,7 +23,7 @@ def supports(call: Call) -> str | None:
     for gemm in gemms_of(call) if call.is_static else ():
         if not gemm.k or not prod(gemm.out_dims):
             return "a product of nothing"
-        if not gemm.alpha:
+        if not (np.float64 if call.key_dtype == "float64" else np.float32)(gemm.alpha):
             return "a factor of 0, for which BLAS does not read operands, and NaN in them"
         if gemm.strided() is None:
             return "matrices that lie at no equal steps, or a sum over them"

@@ -169,8 +169,8 @@ def accumulation(call: Call) -> Union[Accumulation, str]:
         return "its epilogue is no sum with one tensor"
     (other,) = terms.keys() - {rule.product_slot}
     product_spec = then.spec(rule.product_slot)
-    others = then.dtype(slot), then.dtype(other), product_spec.dtype  # the code has no casts of halves
-    if others != (dtype,) * 3 or then.dims(slot) != product_spec.dims or then.dims(other) != product_spec.dims:
+    dtypes = then.dtype(slot), then.dtype(other), product_spec.dtype  # the code has no casts of halves
+    if dtypes != (dtype,) * 3 or then.dims(slot) != product_spec.dims or then.dims(other) != product_spec.dims:
         return "its epilogue adds a tensor of other dims or another dtype"
     number = NUMPY[compute_dtype(dtype)].type
     if not (number(terms[other]) and number(terms[rule.product_slot])):

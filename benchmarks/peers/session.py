@@ -129,6 +129,11 @@ class Session:
                   file=sys.stderr, flush=True)  # fmt: skip
 
 
+def _ratio(seconds: float, base: float) -> float:
+    """The ratio of two times; NaN where the clock's step is longer than the base."""
+    return seconds / base if base else float("nan")
+
+
 def tables(rows: list[Row]) -> None:
     """Print one table for what is timed, and one for memory."""
     shown = []
@@ -140,7 +145,7 @@ def tables(rows: list[Row]) -> None:
         work, times = WORKLOADS[row["workload"]], row["times"]
         title = f"{work.letter}: {work.title}" if times is base else ""
         shown.append([title, row["contender"], row["unit"], times.median * scale, times.least * scale,
-                      times.median / base.median, times.least / base.least])  # fmt: skip
+                      _ratio(times.median, base.median), _ratio(times.least, base.least)])  # fmt: skip
     heads = ["workload", "contender", "unit", "median", "least", "to the first, median", "to the first, least"]
     if shown:
         show("Workloads, in turns", heads, shown)

@@ -145,17 +145,17 @@ class Tensor(TensorLod, TensorElements):
     def __getitem__(self, key: Any) -> Tensor:
         """A view that shares this tensor's memory: ints, slices and ``...`` (NumPy's basic indexing)."""
         spec = self._required_spec()
-        if not all(map(_is_basic_index, key if isinstance(key, tuple) else (key,))):  # others would read the shadow
+        items = key if isinstance(key, tuple) else (key,)
+        if not all(map(_is_basic_index, items)):
             raise TensorError(f"{key!r} is no basic index; a view takes ints, slices and ...")
         size = ITEMSIZE[spec.dtype]
         byte_strides = tuple(s * size for s in self.strides)
         shadow = np.lib.stride_tricks.as_strided(np.empty(1, NUMPY[spec.dtype]), spec.dims, byte_strides)
         try:
-            part = shadow[key]
+            # a view, also of one element: the shadow has no memory that may be read
+            part = shadow[items if any(item is ... for item in items) else (*items, ...)]
         except IndexError as exc:
             raise TensorError(f"cannot index dims {list(spec.dims)} with {key!r}: {exc}") from None
-        if not isinstance(part, np.ndarray):
-            part = shadow[(*np.atleast_1d(key).tolist(), ...)] if not isinstance(key, tuple) else shadow[(*key, ...)]
         if any(s < 0 for s in part.strides):
             raise TensorError("a view cannot run backwards; use the reverse operator")
         view = Tensor()

@@ -452,3 +452,13 @@ def test_only_basic_indices_make_views(key: Any) -> None:
         with pytest.raises(TensorError, match="basic index"):
             tensor[key] = 1.0
     np.testing.assert_array_equal(tensor.numpy(), np.arange(12.0).reshape(3, 4))
+
+
+def test_an_element_of_a_large_tensor_is_a_view() -> None:
+    """Only its address is computed; the array that it is computed with has no such memory."""
+    tensor = Tensor().set(np.zeros(1 << 26, np.int8), "cpu")
+    for key in (-1, (-1,), (..., -1), np.int64(-1)):
+        tensor[key] = 7
+        assert tensor[key].dims == ()
+        assert int(tensor[key]) == 7
+        tensor[key] = 0

@@ -44,10 +44,18 @@ def index_slot(doc: str) -> Slot:
     return Slot("I", on_host=True, doc=doc)
 
 
+def read_arrays(frame: Frame, slot: str) -> list[TensorArray]:
+    """The arrays of a slot; raises ProgramError for another value."""
+    arrays: list[TensorArray] = []
+    for value in frame.read(slot):
+        if not isinstance(value, TensorArray):
+            raise ProgramError(f"{slot} is {value!r}; expected a tensor array")
+        arrays.append(value)
+    return arrays
+
+
 def read_array(frame: Frame, slot: str) -> TensorArray:
-    (array,) = frame.read(slot)
-    if not isinstance(array, TensorArray):
-        raise ProgramError(f"{slot} is {array!r}; expected a tensor array")
+    (array,) = read_arrays(frame, slot)
     return array
 
 
@@ -191,11 +199,7 @@ def _infer_sum(call: Call) -> Inferred:
 
 
 def _run_sum(frame: Frame, op: Operator) -> None:
-    arrays: list[TensorArray] = []
-    for value in frame.read("X"):
-        if not isinstance(value, TensorArray):
-            raise ProgramError(f"X is {value!r}; expected a tensor array")
-        arrays.append(value)
+    arrays = read_arrays(frame, "X")
     total = arrays[0].copy()
     for index in range(max(map(len, arrays))):
         elements = [tensor for array in arrays if index < len(array) and (tensor := array.element(index)) is not None]

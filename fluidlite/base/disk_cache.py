@@ -17,6 +17,7 @@ from fluidlite.base.lru_cache import CacheInfo
 _log = logging.getLogger("fluidlite.cache")
 _MARK = b"fluidlite-cache-1\n"
 _BLOCK = 4096
+_FINISHED, _UNFINISHED = ".bin", ".tmp"  # a process that is ended while it writes leaves an unfinished file
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 MAX_BYTES = 256 << 20
 """Limit of the folder's size in bytes; the least recently used files are deleted first."""
@@ -71,7 +72,8 @@ class DiskCache:
                 content = stream.read()
             mark, rest = content[: len(_MARK)], content[len(_MARK) :]
             if mark == _MARK and rest[:32] == hashlib.sha256(rest[32:]).digest():
-                os.utime(file)
+                with suppress(OSError):  # a cache that is only read
+                    os.utime(file)
                 self.hits += 1
                 return rest[32:]
         except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
@@ -86,7 +88,7 @@ class DiskCache:
         try:
             file = self._file(key)
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=file.parent)
+            handle, name = tempfile.mkstemp(suffix=_UNFINISHED, dir=file.parent)
             try:
                 with os.fdopen(handle, "wb") as out:
                     out.write(_MARK + hashlib.sha256(content).digest() + content)
@@ -113,7 +115,7 @@ class DiskCache:
         return CacheInfo(entries, None, self.hits, self.misses, 0.0, nbytes, MAX_BYTES)
 
     def _file(self, key: tuple[str, ...]) -> Path:
-        return self._folder() / (hashlib.sha256("\0".join(key).encode()).hexdigest() + ".bin")
+        return self._folder() / (hashlib.sha256("\0".join(key).encode()).hexdigest() + _FINISHED)
 
     def _trim(self) -> None:
         files = list(self._files())
@@ -128,7 +130,7 @@ class DiskCache:
     def _files(self) -> Iterator[tuple[float, int, str]]:
         """Yield each file's time of last use, its bytes on the disk (whole blocks) and its path."""
         for entry in os.scandir(self._folder()):
-            if entry.name.endswith(".bin"):
+            if entry.name.endswith((_FINISHED, _UNFINISHED)):
                 with suppress(FileNotFoundError):
                     facts = entry.stat()
                     yield facts.st_mtime, -(-facts.st_size // _BLOCK) * _BLOCK, entry.path

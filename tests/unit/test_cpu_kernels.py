@@ -117,6 +117,38 @@ def test_the_folder_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert DiskCache(tmp_path).get("0") is None
 
 
+def test_files_of_processes_that_ended_while_they_wrote_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from fluidlite.base import disk_cache\n"
+        "os.replace = lambda *names: os._exit(9)\n"
+        "disk_cache.DiskCache(Path(sys.argv[1])).put(bytes(9000), 'key')"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=120).returncode == 9
+    (unfinished,) = tmp_path.iterdir()
+    assert DiskCache(tmp_path).size() == (1, 12288)
+    os.utime(unfinished, (0, 0))
+    monkeypatch.setattr("fluidlite.base.disk_cache.MAX_BYTES", 10_000)
+    monkeypatch.setattr("fluidlite.base.disk_cache.TRIM_BELOW", "g")  # at each write
+    cache = DiskCache(tmp_path)
+    cache.put(b"code", "key")
+    assert cache.get("key") == b"code"
+    assert not unfinished.exists()
+
+
+def test_a_cache_that_is_only_read_has_hits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    DiskCache(tmp_path).put(b"code", "key")
+
+    def refuse(*args: object) -> None:
+        raise PermissionError("a file system that is only read")
+
+    monkeypatch.setattr("os.utime", refuse)
+    cache = DiskCache(tmp_path)
+    assert cache.get("key") == b"code"
+    assert (cache.hits, cache.misses) == (1, 0)
+
+
 @pytest.fixture(scope="module")
 def language(tmp_path_factory: pytest.TempPathFactory) -> LLVMLanguage:
     return LLVMLanguage(DiskCache(tmp_path_factory.mktemp("kernels")))

@@ -92,6 +92,8 @@ class CompiledProgram:
         if places is not None:
             several = check_list("places", places, "a place, or a list of places", one=(str, Place))
             self._places = [devices.unit(place).place for place in several]
+        if len(self._places) < 2:
+            world()  # now: the others are then told if this process fails before its first run
         self._loss, self._parallel = loss_name, True
         return self
 

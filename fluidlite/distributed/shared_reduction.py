@@ -80,7 +80,10 @@ class SharedReductions:
                 self._staging = self.heap.allocate(nbytes)
             staged = self._staging[:nbytes].view(flat[0].dtype)
             np.concatenate(flat, out=staged)
-            self._large([staged], reduction, what)
+            pieces = [staged]
+            if len(flat) <= MAX_PIECES:  # the pieces of members whose arrays all lie in their heaps
+                pieces = np.split(staged, np.cumsum([array.size for array in flat[:-1]]))
+            self._large(pieces, reduction, what)
             _scatter(staged, flat)
             return
         self._large(flat, reduction, what)

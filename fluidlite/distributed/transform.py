@@ -213,7 +213,7 @@ def gather_rows(block: Block, values: Variable, after: Operator, members: int) -
     """Insert an all-gather of a sparse gradient, so that operators after backward read the rows of all members.
 
     An all-gather takes equally many rows of each member. Each is therefore padded to the maximum with zeros for a row
-    that it has anyway: only rows that some member has are updated, as in one process.
+    that some member has: no other row is updated, as in one process.
 
     ``values``: a gradient of sparse rows.
     ``after``: the operator that writes it.
@@ -234,15 +234,16 @@ def gather_rows(block: Block, values: Variable, after: Operator, members: int) -
 
     count = add("shape", {"Input": [rows]})
     max_count = add("c_allreduce_max", {"X": [count]}, {"use_calc_stream": True})
-    max_count = add("elementwise_max", {"X": [max_count], "Y": [constant(1, "int32")]})
     steps = add("range", {"Start": [constant(0, "int32")], "End": [max_count], "Step": [constant(1, "int32")]})
     index = add("elementwise_min", {"X": [steps], "Y": [count]})  # from ``count`` on: padding
-    first = add("slice", {"Input": [rows]}, {"axes": [0], "starts": [0], "ends": [1]})
+    rows_or_none = add("concat", {"X": [rows, constant(-1, "int64")]}, {"axis": 0})
+    last = add("reduce_max", {"X": [rows_or_none]}, {"dim": [0], "keep_dim": True})
+    last = add("c_allreduce_max", {"X": [last]}, {"use_calc_stream": True})
     gather = {"nranks": members, "use_calc_stream": True}
     gathered = []
     for name in (
-        add("concat", {"X": [rows, first, constant(0, "int64")]}, {"axis": 0}),
-        add("pad", {"X": [values.name]}, {"paddings": [0, 2, 0, 0], "pad_value": 0.0}),
+        add("concat", {"X": [rows, last]}, {"axis": 0}),
+        add("pad", {"X": [values.name]}, {"paddings": [0, 1, 0, 0], "pad_value": 0.0}),
     ):
         gathered.append(add("c_allgather", {"X": [add("gather", {"X": [name], "Index": [index]})]}, gather))
     for op in block.ops[at:]:

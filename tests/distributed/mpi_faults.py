@@ -35,7 +35,24 @@ def say_all() -> None:
     sys.excepthook = said
 
 
+def fails_before_its_first_run() -> None:
+    """One process, when its program is compiled for data parallelism; the others wait for it in their first run."""
+    mpi.LEAVE_SECONDS = 60.0
+    x = fluid.layers.data("x", [4])
+    loss = fluid.layers.mean(fluid.layers.fc(x, 1))
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    executor = fluid.Executor("cpu", mode="interpreted")
+    executor.run(fluid.default_startup_program())
+    program = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel(loss.name)
+    say_all()
+    if os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+        raise ValueError("its part of the data is missing")
+    executor.run(program, {"x": np.ones((2, 4), "float32")})
+
+
 def main(how: str) -> None:
+    if how == "early":
+        fails_before_its_first_run()
     group = world()
     say_all()
     mpi.LEAVE_SECONDS = 60.0  # the others are waited for till they have said why they end, however slow they are

@@ -18,11 +18,12 @@ def numbers(rank: int, size: int, dtype: str) -> np.ndarray:
 
 
 def reductions(place: str) -> None:
-    """Arrays that lie in the memory that is shared, or elsewhere, of sizes around each bound."""
+    """Arrays that lie in the shared memory, or elsewhere, or there on one process, of sizes around each bound."""
     group = world()
     shared = group.shared
     assert shared is not None and not group.overlaps, "a processor is free here"
     rank, size = group.rank, group.size
+    there = place == "there" or (place == "there on one" and rank == 1)
     for dtype in ("float32", "float64", "int32", "int64"):
         each = np.dtype(dtype).itemsize
         for total in (1, SMALL_BYTES // each, SMALL_BYTES // each + 1, 3 * CHUNK_BYTES // each + 5):
@@ -32,7 +33,7 @@ def reductions(place: str) -> None:
                 ends = np.cumsum(sizes)[:-1]
                 arrays = []
                 for part in np.split(numbers(rank, total, dtype), ends):
-                    made = shared.heap.allocate(part.nbytes) if place == "there" else np.empty(part.nbytes, np.uint8)
+                    made = shared.heap.allocate(part.nbytes) if there else np.empty(part.nbytes, np.uint8)
                     made.view(dtype)[...] = part
                     arrays.append(made.view(dtype))
                 group.reduce_in_place(arrays, reduction)
@@ -98,6 +99,7 @@ def main(how: str) -> None:
             sys.exit(3)
     reductions("there")
     reductions("elsewhere")
+    reductions("there on one")
     forked()
     given_back()
     group.barrier()

@@ -82,6 +82,7 @@ def test_three_processes_train_to_the_losses_of_one_with_the_whole_batch(
     ("how", "messages"),
     [
         ("raise", ["ValueError: bad batch", "process 1 of 3 ended by ValueError: bad batch, while process"]),
+        ("early", ["process 1 of 3 ended by ValueError: its part of the data is missing, while process"]),
         ("kill", ["KILLED BY SIGNAL|EXIT CODE: 9|Killed|signal 9"]),
         ("exit", ["process 1 of 3 left, while process"]),
         ("programs", ["of member 1 of 3 is not that of member 0"]),

@@ -161,7 +161,8 @@ class MemoryVerifier:
             raise ProgramError(
                 f"memory plan: {_step_text(index, step)} is not run, but {key!r} has not the memory of {source!r}"
             )
-        self._ids[key] = self._ids[source]
+        if self._buffers[key].nbytes:  # else nothing has written it
+            self._ids[key] = self._ids[source]
 
     def _fill(self, buffer: PlannedBuffer, writer: str) -> int:
         value = len(self._writers)

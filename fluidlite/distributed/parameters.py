@@ -21,14 +21,13 @@ def broadcast_state(program: Program, scope: Scope, group: Group) -> None:
     if group.size == 1:
         return
     names = state_names(program, scope)
-    specs = [scope.var(name).get_tensor().spec for name in names]
+    tensors = [scope.var(name).get_tensor() for name in names]
     check_same(
         group,
         "the variables that live from run to run",
-        "\n".join(f"{n} {s}" for n, s in zip(names, specs, strict=True)),
+        "\n".join(f"{name} {tensor.spec} {tensor.lod()}" for name, tensor in zip(names, tensors, strict=True)),
     )
-    for name in names:
-        tensor = scope.var(name).get_tensor()
+    for tensor in tensors:
         value = np.ascontiguousarray(tensor.numpy()).reshape(-1)
         content = group.broadcast(value.view(np.uint8), 0)
         if group.rank:

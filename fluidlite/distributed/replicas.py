@@ -11,6 +11,7 @@ import numpy as np
 
 from fluidlite.base.arguments import check_list, check_mapping
 from fluidlite.base.errors import CollectiveError, FeedError, FetchError
+from fluidlite.base.fork import new_rlock
 from fluidlite.distributed.groups import Group, member_runs, set_thread_ring, share_devices
 from fluidlite.distributed.parameters import state_names
 from fluidlite.distributed.threads import Rendezvous
@@ -33,7 +34,7 @@ class Replicas:
     The first runs on the caller's scope; the others keep copies of its values, which stay equal, since all make the
     same updates. Values that others write to the scope (a startup program, loading) are copied again, and at each run
     those that may be written through an exported array. The caller's thread runs no member: it holds no queue while it
-    waits, so that no member waits for it.
+    waits, so that no member waits for it. Runs of several threads take turns.
 
     ``executor``: the executor whose settings the members' executors get.
     ``program_of``: the program that a member of a group runs.
@@ -48,6 +49,7 @@ class Replicas:
         self._versions: dict[str, _Version] = {}
         self._threads = [ThreadPoolExecutor(1, f"fluidlite-replica-{i}") for i in range(len(self.places))]
         self._rendezvous = self._new_rendezvous()
+        self._running = new_rlock()
 
     def _new_rendezvous(self) -> Rendezvous:
         rendezvous = Rendezvous(len(self.places))
@@ -63,6 +65,16 @@ class Replicas:
         feeds = self._split_feed(feed)
         requested = fetch_list if fetch_list is not None else ()
         fetches = check_list("fetch_list", requested, "variables or names", FetchError, one=(str, Variable))
+        with self._running:
+            results = self._run_members(feeds, fetches, scope, return_numpy)
+        if not return_merged:
+            return [list(parts) for parts in zip(*results, strict=True)]
+        names = [item if isinstance(item, str) else item.name for item in fetches]
+        return [joined(name, parts) for name, parts in zip(names, zip(*results, strict=True), strict=True)]
+
+    def _run_members(
+        self, feeds: Sequence[Mapping[str, Any]], fetches: Sequence[Any], scope: Scope, return_numpy: bool
+    ) -> list[Any]:
         members = self._rendezvous.members
         programs = [self._program_of(member) for member in members]
         self._copy_changes(programs[0], scope)
@@ -94,10 +106,7 @@ class Replicas:
             self._rendezvous, self._owner = self._new_rendezvous(), None  # the members' values may differ now
             raise next((exc for exc in errors if not isinstance(exc, CollectiveError)), errors[0])
         self._versions = self._current_versions(programs[0], scope)
-        if not return_merged:
-            return [list(parts) for parts in zip(*results, strict=True)]
-        names = [item if isinstance(item, str) else item.name for item in fetches]
-        return [joined(name, parts) for name, parts in zip(names, zip(*results, strict=True), strict=True)]
+        return results
 
     def _split_feed(self, feed: Any) -> list[Mapping[str, Any]]:
         """The feed of each place: its part of the rows, or its item of a list of feeds."""
@@ -129,9 +138,10 @@ class Replicas:
         for name in [name for name, entry in current.items() if entry[2] is None or self._versions.get(name) != entry]:
             variable = scope.find_var(name)
             assert variable is not None
-            value = variable.tensor.numpy().copy()
+            value, lod = variable.tensor.numpy().copy(), variable.tensor.lod()
             for i, replica_scope in enumerate(self._scopes, 1):  # on its thread: a run then waits for no other queue
-                self._threads[i].submit(replica_scope.var(name).get_tensor().set, value, self.places[i]).result()
+                tensor = replica_scope.var(name).get_tensor()
+                self._threads[i].submit(tensor.set, value, self.places[i], lod).result()
 
 
 def split(name: str, value: Any, count: int) -> list[Any]:

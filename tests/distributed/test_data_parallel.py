@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -278,6 +279,38 @@ def test_what_is_written_through_an_array_is_seen_by_all(view: Callable[[Any], A
         assert executor.run(program, feed, [loss])[0].mean() == pytest.approx(single.item(), rel=1e-6)
 
 
+def test_state_has_its_lod_on_all_places() -> None:
+    x = layers.data("x", [1])
+    create = fluid.default_main_program().global_block().create_var
+    words = create(name="words", shape=[-1, 1], dtype="float32", lod_level=1, persistable=True)
+    y = layers.elementwise_add(x, layers.sequence_pool(words, "sum"))
+    scope, executor = fluid.global_scope(), fluid.Executor("cpu")
+    scope.var("words").get_tensor().set(np.arange(4, dtype="float32")[:, None], "cpu", [[0, 1, 4]])
+    program = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel(places=["cpu", "cpu"])
+    (found,) = executor.run(program, {"x": np.zeros((4, 1), "float32")}, [y])
+    np.testing.assert_array_equal(found.ravel(), [0, 6, 0, 6])
+
+
+def test_threads_share_a_program_of_several_places() -> None:
+    x = layers.data("x", [1])
+    count = layers.create_global_var([1], 0.0, "float32", persistable=True, name="count")
+    layers.increment(count)
+    y = layers.elementwise_add(x, count)
+    executor = fluid.Executor("cpu")
+    program = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel(places=["cpu", "cpu"])
+
+    def work(number: int) -> list[float]:
+        scope = fluid.Scope()
+        executor.run(fluid.default_startup_program(), scope=scope)
+        feed = {"x": np.full((2, 1), 100.0 * number, "float32")}
+        return [float(executor.run(program, feed, [y], scope=scope)[0].max()) for _ in range(20)]
+
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(work, range(3)))
+    for number, found in enumerate(results):
+        assert found == [100.0 * number + step for step in range(1, 21)]
+
+
 def test_feeds_may_be_split_by_hand() -> None:
     main, startup, loss = model()
     program = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=["cpu", "cpu"])
@@ -351,10 +384,13 @@ def test_members_train_a_table_by_the_rows_of_all(kind: str, optimizer: str, mod
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_a_member_without_rows_gathers_those_of_others() -> None:
-    words = fluid.create_lod_tensor(WORDS[:3], [[1, 1, 1, 1], [0, 0, 1, 2]], "cpu")
-    _, wanted = trained(None, "sgd", "compiled", words, None)
-    _, found = trained(["cpu", "cpu"], "sgd", "compiled", words, None)
+@pytest.mark.parametrize("optimizer", ROWS)
+@pytest.mark.parametrize("lengths", [[0, 0, 1, 2], [0, 0, 0, 0]], ids=["one", "all"])
+def test_a_member_without_rows_gathers_those_of_others(optimizer: str, lengths: list[int]) -> None:
+    """Rows that no member has, such as row 0, stay as they are."""
+    words = fluid.create_lod_tensor(1 + WORDS[: sum(lengths)] % 11, [[1, 1, 1, 1], lengths], "cpu")
+    _, wanted = trained(None, optimizer, "compiled", words, None)
+    _, found = trained(["cpu", "cpu"], optimizer, "compiled", words, None)
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 

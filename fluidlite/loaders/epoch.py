@@ -81,6 +81,7 @@ class EpochRun:
         """The queue for buffers whose leases ended: on a device, events of their readers are recorded first."""
         self._permits: SimpleQueue[bool | None] = SimpleQueue()
         self._requesting = new_lock()
+        self._taking = new_lock()
         self._ending = new_rlock()  # re-entrant: Python may collect the iterator in a thread that holds it
         self._working = len(producers)
         self._requested = 0
@@ -176,10 +177,9 @@ class EpochRun:
 
         Raises the exception that was raised while this batch was assembled.
         """
-        if self.closed:
-            return None
         try:
-            return self._take()
+            with self._taking:
+                return None if self.closed else self._take()
         except BaseException:  # including an interrupt, which may have lost a batch
             self.close()
             raise

@@ -8,6 +8,7 @@ from typing import Any
 from fluidlite import unique_name
 from fluidlite.base.arguments import as_int, check_bool, check_list
 from fluidlite.base.errors import EOFException, FeedError, LoaderError, ProgramError
+from fluidlite.base.fork import new_lock
 from fluidlite.loaders.batch import Batch
 from fluidlite.loaders.loader import BatchedLoader, EpochIterator
 from fluidlite.platform.device_registry import devices
@@ -96,6 +97,7 @@ class GeneratorLoader:
         self._loader: BatchedLoader | None = None
         self._epoch: EpochIterator | None = None
         self._started = self._ended = False
+        self._taking = new_lock()  # several threads may run the program
         if not self.iterable:
             variables[0].block.program.readers.append(self)
 
@@ -234,11 +236,14 @@ class GeneratorLoader:
                 f"the reader {self.name!r} feeds {', '.join(self.feed_names)}, and was not started"
                 f"\n  Do: start() it before the run, or feed {', '.join(self.feed_names)}"
             )
-        if self._epoch is None and not self._ended:  # started before the place was known
-            self._epoch = self._on(self._places[0] if self._places else place).__iter__()
-        batch = next(self._epoch, None) if self._epoch is not None else None
+        with self._taking:
+            if self._epoch is None and not self._ended:  # started before the place was known
+                self._epoch = self._on(self._places[0] if self._places else place).__iter__()
+            epoch = self._epoch
+            batch = next(epoch, None) if epoch is not None else None
+            if batch is None and self._epoch is epoch:  # else it was reset meanwhile
+                self._epoch, self._ended = None, True
         if batch is None:
-            self._epoch, self._ended = None, True
             raise EOFException(
                 f"the reader {self.name!r} has no more batches\n  Do: reset() it, and start() the next epoch"
             )

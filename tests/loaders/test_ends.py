@@ -131,6 +131,22 @@ def test_python_collects_an_iterator_while_locks_are_held(place: str, monkeypatc
         assert fluid.memory.used(place) == used
 
 
+def test_threads_that_share_an_iterator_end_with_it() -> None:
+    batches, taken = iter(BatchedLoader({"x": np.arange(100, dtype=np.float32)[:, None]}, 1)), []
+
+    def work() -> None:
+        for batch in batches:
+            taken.append(batch["x"].numpy().item())
+
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert not any(worker.is_alive() for worker in workers)
+    assert sorted(taken) == list(range(100))
+
+
 def test_a_loader_is_closed_while_another_thread_waits() -> None:
     go_on = threading.Event()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -209,6 +211,33 @@ def test_a_reset_in_the_middle(place: str) -> None:
             found = executor.run(fetch_list=[y])[0]
             np.testing.assert_array_equal(found, Y[number * SIZE :][:SIZE])
         loader.reset()
+
+
+def test_threads_share_the_batches_of_an_epoch() -> None:
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        reader = fluid.layers.py_reader(4, [[-1, 1]], ["float32"])
+        y = fluid.layers.scale(fluid.layers.read_file(reader), 2.0)
+    reader.decorate_tensor_provider(lambda: ([np.full((1, 1), i, "float32")] for i in range(100)))
+    executor = fluid.Executor("cpu")
+    executor.run(fluid.Program())
+    for _ in range(3):
+        taken: list[float] = []
+
+        def work(taken: list[float] = taken) -> None:
+            with contextlib.suppress(fluid.core.EOFException):
+                while True:
+                    taken.append(executor.run(main, fetch_list=[y])[0].item() / 2)
+
+        reader.start()
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+        assert sorted(taken) == list(range(100))
+        reader.reset()
 
 
 def test_a_process_reads() -> None:

@@ -109,18 +109,20 @@ class Tensor(TensorLod, TensorElements):
 
     def _replace(self, make: Callable[[], Tensor]) -> None:
         """Take over the memory and metadata of a tensor that ``make`` returns, while no run uses this one's memory."""
-        from fluidlite.tensor.transfer import exclusive
+        from fluidlite.tensor.transfer import at_its_place
 
-        with exclusive(self):
+        def replace(context: object = None) -> None:
             source, version_before = make(), self.version
             if source is not self:
-                self.spec, self.place, self.allocation = source.spec, source.place, source.allocation
-                self._byte_offset, self._strides, self._array = (
-                    source._byte_offset,
-                    source._strides,
-                    source._array,
-                )
+                self.spec, self.allocation = source.spec, source.allocation
+                self._byte_offset, self._strides, self._array = source._byte_offset, source._strides, source._array
                 self._rise_from(version_before)
+                self.place = source.place  # last: the new place's queue is not held, and others may use it now
+
+        if self.allocation is None or self.place is None:
+            replace()
+        else:
+            at_its_place(self, replace, writes=True)
 
     def assign(self, other: Any) -> Tensor:
         """Copy the contents of another tensor or array in, and keep this tensor's place."""

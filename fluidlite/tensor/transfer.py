@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
+
+_Result = TypeVar("_Result")
 
 
 def _host_bytes(span: Span) -> memoryview:
@@ -66,30 +68,46 @@ def order_after_writes(tensor: Tensor, context: Context) -> None:
             pass
 
 
-@contextmanager
-def exclusive(tensor: Tensor) -> Iterator[None]:
-    """Exclude all other uses of a tensor inside the block: runs that use it end before it, or begin after it."""
-    if tensor.allocation is None or tensor.place is None:
-        yield
-        return
-    context = get_context(tensor.place)
-    with turn((context,), lambda: uses(context, None, tensor)):
-        yield
+def at_its_place(tensor: Tensor, action: Callable[[Context], _Result], writes: bool = False) -> _Result:
+    """Call ``action(context)`` with the context of the tensor's place, while no other use of the tensor conflicts.
+
+    Another thread may move the tensor before the context is locked; the new place's context is then taken.
+    """
+    while True:
+        place = tensor.place
+        assert place is not None
+        context = get_context(place)
+        with context.lock:  # the fast path
+            if tensor.place is place and can_use_without_waiting(tensor, context, writes):
+                return action(context)
+        with turn((context,), partial(uses, context, *((None, tensor) if writes else (tensor, None)))):
+            if tensor.place is place:
+                return action(context)
 
 
 def transfer(source: Tensor, context: Context, into: Tensor | None = None) -> Tensor:
     """Copy a contiguous tensor with its LoD to the context's place: one copy, or two through the host."""
-    place = source.place
-    assert source.spec is not None and place is not None
-    owner = context if place == context.place else get_context(place)
-    if can_use_without_waiting(source, owner) and can_use_without_waiting(
-        into, context, True
-    ):  # the fast path, for the copies of a run
-        with owner.lock, context.lock:
-            if can_use_without_waiting(source, owner) and can_use_without_waiting(into, context, True):
+    while True:
+        place = source.place
+        assert source.spec is not None and place is not None
+        owner = context if place == context.place else get_context(place)
+        if can_use_without_waiting(source, owner) and can_use_without_waiting(
+            into, context, True
+        ):  # the fast path, for the copies of a run
+            with owner.lock, context.lock:
+                if (
+                    source.place is place
+                    and can_use_without_waiting(source, owner)
+                    and can_use_without_waiting(into, context, True)
+                ):
+                    return _transfer(source, owner, context, into)
+        with turn({owner, context}, partial(_transfer_uses, source, owner, context, into)):
+            if source.place is place:  # else another thread has moved it
                 return _transfer(source, owner, context, into)
-    with turn({owner, context}, lambda: (*uses(owner, source), *uses(context, None, into))):
-        return _transfer(source, owner, context, into)
+
+
+def _transfer_uses(source: Tensor, owner: Context, context: Context, into: Tensor | None) -> tuple[Use, ...]:
+    return (*uses(owner, source), *uses(context, None, into))
 
 
 def _transfer(source: Tensor, owner: Context, context: Context, into: Tensor | None) -> Tensor:
@@ -144,15 +162,13 @@ def copy_into(target: Tensor, source: Tensor) -> None:
 
 def write_host(target: Tensor, array: np.ndarray[Any, Any]) -> None:
     """Copy a host array into an allocated tensor of the same dims and dtype."""
-    spec, place = target.spec, target.place
-    assert spec is not None and place is not None
+    spec = target.spec
+    assert spec is not None
     if not spec.size:
         target.wrote()
         return
-    context = get_context(place)
-    array = np.ascontiguousarray(array, NUMPY[spec.dtype])
-    with turn((context,), lambda: uses(context, None, target)):
-        _write(target, array, spec, context)
+    contiguous_array = np.ascontiguousarray(array, NUMPY[spec.dtype])
+    at_its_place(target, lambda context: _write(target, contiguous_array, spec, context), writes=True)
 
 
 def _write(target: Tensor, array: np.ndarray[Any, Any], spec: Spec, context: Context) -> None:
@@ -200,26 +216,28 @@ def begin_read(source: Tensor, context: Context) -> np.ndarray[Any, Any]:
 
 def read_host(source: Tensor, copied: bool = False) -> np.ndarray[Any, Any]:
     """The values as a NumPy array: a view of host memory (of an arena's, or with ``copied``: a copy), else a copy."""
-    spec, place = source.spec, source.place
-    if spec is None or place is None or source.allocation is None:
+    if source.spec is None or source.place is None or source.allocation is None:
         raise TensorError("the tensor has no data yet; call mutable_data(place, dtype), or set(array, place)")
-    context = get_context(place)
-    allocation = source.allocation
+    return at_its_place(source, lambda context: _read(source, context, copied))
+
+
+def _read(source: Tensor, context: Context, copied: bool) -> np.ndarray[Any, Any]:
+    """See `read_host`; the caller holds the queue, and it is its turn."""
+    spec, allocation = source.spec, source.allocation
+    assert spec is not None and allocation is not None
     allocation.live_block()
     if is_host(context):
-        order_after_writes(source, context)
         view = source.native()
         if copied or not allocation.is_permanent or not spec.size:
-            view = np.array(view)
-            return view if view.dtype == NUMPY[spec.dtype] else view.view(NUMPY[spec.dtype])
-        array = np.asarray(_Keeper(view, allocation))
+            array = np.array(view)
+        else:
+            array = np.asarray(_Keeper(view, allocation))
         return array if array.dtype == NUMPY[spec.dtype] else array.view(NUMPY[spec.dtype])
-    with turn((context,), lambda: uses(context, source)):
-        if source._strides is None:
-            out = begin_read(source, context)
-            context.wait()
-            return out
-        return np.array(_strided(bytes_at(source.span(), context), spec, source._strides))
+    if source._strides is None:
+        out = begin_read(source, context)
+        context.wait()
+        return out
+    return np.array(_strided(bytes_at(source.span(), context), spec, source._strides))
 
 
 def borrow(array: np.ndarray[Any, Any], spec: Spec, context: Context) -> Tensor:

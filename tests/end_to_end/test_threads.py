@@ -285,6 +285,33 @@ def test_a_scope_that_several_threads_train_and_read(place: str) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
+def test_a_tensor_that_another_thread_moves(place: str) -> None:
+    """It is read, written and copied where it is at that moment."""
+    tensor = fluid.Tensor().set(np.zeros(3, "float32"), "cpu")
+    ended = threading.Event()
+
+    def work(number: int) -> None:
+        try:
+            last = 0.0
+            for step in range(500):
+                if number == 0:
+                    tensor.move_to(("cpu", place)[step % 2])
+                elif number == 1:
+                    tensor.set(np.full(3, step, "float32"))
+                else:
+                    found = np.array(tensor if number == 2 else tensor.to(place))
+                    assert found.min() == found.max() >= last
+                    last = found.min()
+                if ended.is_set():
+                    return
+        except BaseException:
+            ended.set()
+            raise
+
+    together(work)
+    assert tensor.numpy().min() == 499
+
+
 def test_what_is_listed_while_others_add_to_it() -> None:
     class Thing:
         pass

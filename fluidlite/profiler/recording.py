@@ -91,6 +91,7 @@ class Recording:
         self._lock = new_lock()
         self._stacks: dict[int, list[_LaunchRecord]] = {}
         self.depths: dict[int, int] = {}
+        self._closed = False
         self._clear()
 
     def _clear(self) -> None:
@@ -230,6 +231,8 @@ class Recording:
             pending, self._pending = self._pending, []
             runs, self._runs = self._runs, []
             self._reads = self._stamps = 0
+            if self._closed:
+                return  # of runs that end after the profile
             groups: dict[tuple[int, int], list[tuple[_LaunchRecord, Any, Any]]] = {}
             for record in pending:  # ordered by end: inner records come before outer ones
                 begins, ends = self._times(record)
@@ -280,6 +283,7 @@ class Recording:
         """Add pending records, and drop references to plans and contexts."""
         self.sum_up()
         with self._lock:
+            self._closed = True
             self._sites.clear()
             self._references.clear()
             self._queues.clear()

@@ -445,3 +445,26 @@ def test_cuda_stamps() -> None:
     first, second = (CUDAStamp(cupy, Event(at), lambda wait: wait()) for at in (2.0, 5.5))  # milliseconds
     second.wait()
     assert second.event.waited == 1 and second.seconds_since(first) == pytest.approx(3.5e-3)
+
+
+def test_a_run_that_ends_after_the_profile() -> None:
+    """It is not part of it."""
+    began, goes_on = threading.Event(), threading.Event()
+
+    def wait(a: Any) -> Any:
+        began.set()
+        assert goes_on.wait(60)
+        return np.asarray(a) * 2
+
+    x = layers.data("x", [8])
+    out = fluid.default_main_program().current_block().create_var(name="out", dtype="float32", shape=[-1, 8])
+    layers.py_func(wait, x, out)
+    executor, results = fluid.Executor("cpu"), []
+    run = threading.Thread(target=lambda: results.append(executor.run(feed={"x": FEED["x"]}, fetch_list=[out])))
+    with profiler.recorded() as profile:
+        run.start()
+        assert began.wait(60)
+    goes_on.set()
+    run.join(60)
+    assert len(results) == 1
+    assert not profile.rows("calls")

@@ -79,6 +79,7 @@ class Optimizer:
         self._parameter_list = parameter_list
         self._grad_clip = grad_clip
         self._learning_rates: dict[int, Variable] = {}
+        self._rate_dtype = "float32"
         self._scaled_rates: dict[Any, Variable] = {}
         self._accumulators: dict[tuple[int, str, str], Variable] = {}
         self.helper = LayerHelper(type(self).__name__, name="optimizer")
@@ -104,7 +105,7 @@ class Optimizer:
                 rate = tensor.create_global_var(
                     [1],
                     float(self._learning_rate),
-                    "float32",
+                    self._rate_dtype,
                     persistable=True,
                     name=unique_name.generate("learning_rate"),
                 )
@@ -121,9 +122,9 @@ class Optimizer:
         key = (rate.block.program.serial, rate.name, factor, dtype)
         if key not in self._scaled_rates:  # shared by equal factors
             with rate.block.program.roles("lr_sched"):
+                rate = rate._of_dtype(dtype)  # first: the factor is then of the parameter's precision
                 if factor != 1.0:
                     rate = rate._scaled(factor, 0.0)
-                rate = rate._of_dtype(dtype)
             self._scaled_rates[key] = rate
         return self._scaled_rates[key]
 
@@ -228,6 +229,7 @@ class Optimizer:
         with program_guard(program), program.roles("optimize"):
             self._create_accumulators(block, [param for param, _ in decayed])
             self._scaled_rates = {}
+            self._rate_dtype = "float64" if any(param.dtype == "float64" for param, _ in decayed) else "float32"
             start = len(block.ops)
             for param, grad in decayed:
                 if grad is not None and grad.selected is not None and self._updates_rows(param):

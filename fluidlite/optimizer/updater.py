@@ -115,7 +115,9 @@ class Updater(Optimizer):
 
     def _update_operands(self, param: Parameter, grad: Variable) -> tuple[dict[str, Variable], dict[str, Variable]]:
         """Inputs and outputs of the operator by slot."""
-        inputs = {"Param": param, "Grad": grad, **self._inputs()}
+        dtype = compute_dtype(param.dtype)
+        numbers = {slot: var._of_dtype(dtype) for slot, var in self._inputs().items()}
+        inputs = {"Param": param, "Grad": grad, **numbers}
         if self.rate_slot is not None:
             inputs[self.rate_slot] = self._create_param_lr((param, grad))
         outputs: dict[str, Variable] = {"ParamOut": param}

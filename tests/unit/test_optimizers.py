@@ -108,7 +108,16 @@ def test_adam() -> None:
 
 
 def test_double_precision_parameters() -> None:
-    check(train(optimizer.SGD(0.125), dtype="float64"), descend(lambda w, g, i: w - 0.125 * g), rtol=1e-12)
+    got = train(optimizer.SGD(0.1), dtype="float64", learning_rate=0.3)
+    np.testing.assert_allclose(np.stack(got), np.stack(descend(lambda w, g, i: w - 0.1 * 0.3 * g)), rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_beta_that_is_a_variable_has_the_dtype_of_the_update(dtype: str) -> None:
+    beta = layers.create_global_var([1], 0.9, "float32", persistable=True, name="beta")
+    variable = train(optimizer.Adam(0.125, beta1=beta), dtype=dtype)
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope()):
+        check(variable, train(optimizer.Adam(0.125, beta1=float(np.float32(0.9))), dtype=dtype), rtol=1e-6)
 
 
 def test_a_parameters_own_learning_rate() -> None:

@@ -17,9 +17,9 @@ from weakref import finalize
 from fluidlite.kernel_support import available_processors, first_in_child, new_lock
 
 MAX_THREADS = 64
+"""Threads of the pool at most, the caller included."""
 ENTRY_SLOTS = 32
 """Chains of a process that have an entry point without arguments."""
-"""Threads of the pool at most, the caller included."""
 CHUNKS_PER_THREAD = 4
 """Chunks of items for each thread, so that other threads take the chunks of a late one."""
 GRAIN_MULTIPLE = 256

@@ -10,6 +10,7 @@ from fluidlite.base.exports import export as _export
 from fluidlite.base.fork import (
     acquire_at_fork as acquire_at_fork,
     first_in_child as first_in_child,
+    never_finalize as never_finalize,
     new_lock as new_lock,
     new_rlock as new_rlock,
 )

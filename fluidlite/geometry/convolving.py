@@ -8,7 +8,6 @@ first two are one computation, a **correlation**: outputs with a distance of ``s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
@@ -114,6 +113,12 @@ class Convolution(NamedTuple):
         """The computed slot."""
         return {"windows": self.windows, "image": self.image, "filter": self.filter}[self.kind]
 
+    def sides(self) -> tuple[str, int, int, Dims, Dims]:
+        """The sides of a correlation: the slot that it reads, channels of a group that it reads and computes, sizes."""
+        image, windows = (self.image, self.channels, self.sizes), (self.windows, self.filters, self.counts)
+        (slot, inner, sizes), (_, rows, outs) = (image, windows) if self.kind == "windows" else (windows, image)
+        return slot, inner, rows, sizes, outs
+
     @property
     def taps(self) -> int:
         """Filter elements per channel."""
@@ -188,23 +193,12 @@ def convolutions_of(call: Call) -> tuple[Convolution, ...]:
     images, channels, sizes = split_dims(call.dims(image), last)
     _, filters, counts = split_dims(call.dims(windows), last)
     groups = call.attr("groups")
-    shape = shape_of(call, split_dims(call.dims("Input"), last)[2])
+    input_sizes = split_dims(call.dims("Input"), last)[2]  # for SAME padding
+    shape = windows_of(call, input_sizes, call.dims("Filter")[2:], call.attr("dilations"))
 
     def convolution(kind: str, image: str, filter: str, windows: str) -> Convolution:
-        return Convolution(
-            kind,
-            image,
-            filter,
-            windows,
-            images,
-            groups,
-            channels // groups,
-            filters // groups,
-            sizes,
-            counts,
-            shape,
-            last,
-        )
+        sides = (channels // groups, filters // groups, sizes, counts)
+        return Convolution(kind, image, filter, windows, images, groups, *sides, shape, last)
 
     if not backward:
         return (convolution("image" if transposed else "windows", image, "Filter", windows),)
@@ -218,8 +212,3 @@ def convolutions_of(call: Call) -> tuple[Convolution, ...]:
     if call.has("Filter" + GRAD):
         gradients.append(convolution("filter", image, "Filter" + GRAD, windows))
     return tuple(gradients)
-
-
-def shape_of(call: Call, sizes: Sequence[int]) -> Windows:
-    """Return the windows of a call; ``sizes``: the spatial dims of Input, for SAME padding."""
-    return windows_of(call, sizes, call.dims("Filter")[2:], call.attr("dilations"))

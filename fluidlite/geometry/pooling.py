@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from fluidlite.geometry.windows import channels_last, explicit_pads, split_dims, windows_of
+from fluidlite.geometry.windows import channels_last, split_dims, windows_of
 
 if TYPE_CHECKING:
     from fluidlite.program.op_call import Call
@@ -40,28 +40,18 @@ class PoolAxis(NamedTuple):
 
 
 def pool_axes(call: Call) -> tuple[PoolAxis, ...]:
-    """Return the windows along each spatial dim of X, whose dims are known.
+    """Return the windows along each spatial dim of X, for a call of ``pool2d``, ``pool3d`` or a gradient of one.
 
-    It reads ``ksize``, ``strides``, ``paddings``, ``global_pooling`` and ``adaptive``; ``ceil_mode``,
-    ``padding_algorithm`` and ``data_format`` only if the operator has them.
+    Dims must be known.
     """
-    dims = call.dims("X")
-    last = "data_format" in call.attrs and channels_last(call)
-    sizes = split_dims(dims, last)[2]
-    spatial = len(sizes)
+    sizes, kernel = split_dims(call.dims("X"), channels_last(call))[2], call.attr("ksize")
     if call.attr("global_pooling"):
         return tuple(PoolAxis(n, 1, n, 1, 0, False) for n in sizes)
-    kernel = call.attr("ksize")
     if call.attr("adaptive"):
         return tuple(PoolAxis(n, count, 0, 0, 0, True) for n, count in zip(sizes, kernel, strict=True))
-    if "padding_algorithm" in call.attrs:
-        windows = windows_of(call, sizes, kernel)
-        strides, pads = windows.strides, windows.pads
-    else:
-        strides, pads = call.attr("strides"), explicit_pads(call, spatial)
-    ceil = bool(call.attrs.get("ceil_mode"))
+    windows, ceil = windows_of(call, sizes, kernel), call.attr("ceil_mode")
     axes = []
-    for n, k, step, (before, after) in zip(sizes, kernel, strides, pads, strict=True):
+    for n, k, step, (before, after) in zip(sizes, kernel, windows.strides, windows.pads, strict=True):
         count = (n + before + after - k + (step - 1 if ceil else 0)) // step + 1
         axes.append(PoolAxis(n, count, k, step, before, False))
     return tuple(axes)
@@ -69,6 +59,6 @@ def pool_axes(call: Call) -> tuple[PoolAxis, ...]:
 
 def pool_planes(call: Call) -> tuple[int, int]:
     """Return (outer, inner): the elements of the dims before and after the spatial dims of X."""
-    last = "data_format" in call.attrs and channels_last(call)
+    last = channels_last(call)
     images, channels, _ = split_dims(call.dims("X"), last)
     return (images, channels) if last else (images * channels, 1)

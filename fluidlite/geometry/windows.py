@@ -43,16 +43,6 @@ class Windows(NamedTuple):
     dilations: Dims
 
 
-def explicit_pads(call: Call, spatial: int) -> Pads:
-    """Return the attribute ``paddings`` as pairs: it has one number, or (before, after), for each spatial dim."""
-    paddings = call.attr("paddings")
-    return (
-        tuple((p, p) for p in paddings)
-        if len(paddings) == spatial
-        else tuple(zip(paddings[::2], paddings[1::2], strict=True))
-    )
-
-
 def windows_of(call: Call, sizes: Sequence[int], kernel: Sequence[int], dilations: Sequence[int] = ()) -> Windows:
     """Return the windows that ``strides``, ``paddings`` and ``padding_algorithm`` of the call describe.
 
@@ -65,8 +55,10 @@ def windows_of(call: Call, sizes: Sequence[int], kernel: Sequence[int], dilation
     elif algorithm == "SAME":
         steps = (1,) * spatial
         pads = tuple(_same_pads(n, k, s) for n, k, s in zip(sizes, kernel, strides, strict=True))
-    else:
-        pads = explicit_pads(call, spatial)
+    else:  # one number, or (before, after), for each spatial dim
+        paddings = call.attr("paddings")
+        pairs = (paddings, paddings) if len(paddings) == spatial else (paddings[::2], paddings[1::2])
+        pads = tuple(zip(*pairs, strict=True))
     return Windows(tuple(kernel), strides, pads, steps)
 
 

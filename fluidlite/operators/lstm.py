@@ -75,13 +75,13 @@ def _infer(call: Call) -> Inferred:
     state, units = _units(call)
     need_dims(call, "Weight", (state, 4 * state if state >= 0 else -1), "from the hidden state to the 4 gates")
     _check_common(call, state, units)
+    return {"Hidden": rows_like(call, units), **_cell_specs(call, units)}
+
+
+def _cell_specs(call: Call, units: int) -> dict[str, Spec]:
     x = call.spec("Input")
-    return {
-        "Hidden": rows_like(call, units),
-        "Cell": rows_like(call, units),
-        "BatchGate": Spec.of(x.dims, x.dtype),
-        "BatchCellPreAct": Spec.of((x.dims[0], units), x.dtype),
-    }
+    cells = Spec.of((x.dims[0], units), x.dtype)
+    return {"Cell": rows_like(call, units), "BatchGate": Spec.of(x.dims, x.dtype), "BatchCellPreAct": cells}
 
 
 def _bias_and_peepholes(bias: Any, units: Any, peepholes: bool) -> list[Any]:
@@ -90,6 +90,24 @@ def _bias_and_peepholes(bias: Any, units: Any, peepholes: bool) -> list[Any]:
     if not peepholes:
         return [row]
     return [e.slice_axis(row, 1, at * units, size * units) for at, size in ((0, 4), (4, 1), (5, 1), (6, 1))]
+
+
+def _scan(
+    input: Any, initial: Any, widths: Any, weight: Any, bias: Any, projection: list[Any], is_reverse: bool, attrs: Any
+) -> Any:
+    """A scan over rows that are sorted by step; ``initial``, ``widths``: of the state and of the cell."""
+    offsets = e.offsets(input)
+    peepholes = _bias_and_peepholes(bias, widths[1], attrs["use_peepholes"])
+    state, cell, gates, *hidden = e.steps(
+        lstm_step,
+        [initial_states(x, offsets, width, weight.dtype) for x, width in zip(initial, widths, strict=True)],
+        [e.arrange(input, offsets, reverse=is_reverse)],
+        [weight, *peepholes, *projection],
+        offsets,
+        **attrs,
+    )
+    outputs = [e.arrange(x, offsets, inverse=True, reverse=is_reverse) for x in (state, cell)]
+    return *outputs, gates, cell, *hidden
 
 
 @operator(
@@ -115,19 +133,8 @@ def _bias_and_peepholes(bias: Any, units: Any, peepholes: bool) -> list[Any]:
     source="Fluid lstm_op.cc, lstm_kernel.h",
 )
 def lstm(input: Any, h0: Any, c0: Any, weight: Any, bias: Any, *, is_reverse: bool, **attrs: Any) -> Any:
-    """A scan over rows that are sorted by step."""
-    units, offsets = weight.dims[0], e.offsets(input)
-    initial = [initial_states(state, offsets, units, weight.dtype) for state in (h0, c0)]
-    hidden, cell, gates = e.steps(
-        lstm_step,
-        initial,
-        [e.arrange(input, offsets, reverse=is_reverse)],
-        [weight, *_bias_and_peepholes(bias, units, attrs["use_peepholes"])],
-        offsets,
-        **attrs,
-    )
-    outputs = [e.arrange(x, offsets, inverse=True, reverse=is_reverse) for x in (hidden, cell)]
-    return *outputs, gates, cell
+    """The state of a step is its hidden state."""
+    return _scan(input, (h0, c0), (weight.dims[0], weight.dims[0]), weight, bias, [], is_reverse, attrs)
 
 
 def _infer_projected(call: Call) -> Inferred:
@@ -136,14 +143,8 @@ def _infer_projected(call: Call) -> Inferred:
     call.need(width < 0 or width % 4 == 0, "Weight", "a second dim of 4 gates")
     need_dims(call, "ProjWeight", (units, state), "from the hidden state to the projected one")
     _check_common(call, state, units)
-    x = call.spec("Input")
-    return {
-        "Projection": rows_like(call, state),
-        "Cell": rows_like(call, units),
-        "BatchGate": Spec.of(x.dims, x.dtype),
-        "BatchCellPreAct": Spec.of((x.dims[0], units), x.dtype),
-        "BatchHidden": Spec.of((x.dims[0], units), x.dtype),
-    }
+    specs = _cell_specs(call, units)
+    return {"Projection": rows_like(call, state), **specs, "BatchHidden": specs["BatchCellPreAct"]}
 
 
 @operator(
@@ -199,16 +200,6 @@ def _infer_projected(call: Call) -> Inferred:
 def lstmp(
     input: Any, h0: Any, c0: Any, weight: Any, proj_weight: Any, bias: Any, *, is_reverse: bool, **attrs: Any
 ) -> Any:
-    """A scan over rows that are sorted by step."""
-    (units, width), offsets = proj_weight.dims, e.offsets(input)
-    initial = [initial_states(h0, offsets, width, weight.dtype), initial_states(c0, offsets, units, weight.dtype)]
-    projected, cell, gates, hidden = e.steps(
-        lstm_step,
-        initial,
-        [e.arrange(input, offsets, reverse=is_reverse)],
-        [weight, *_bias_and_peepholes(bias, units, attrs["use_peepholes"]), proj_weight],
-        offsets,
-        **attrs,
-    )
-    outputs = [e.arrange(x, offsets, inverse=True, reverse=is_reverse) for x in (projected, cell)]
-    return *outputs, gates, cell, hidden
+    """The state of a step is its projected hidden state."""
+    units, width = proj_weight.dims
+    return _scan(input, (h0, c0), (width, units), weight, bias, [proj_weight], is_reverse, attrs)

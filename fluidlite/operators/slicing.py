@@ -9,8 +9,7 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL
 from fluidlite.expr.declare import operator
 from fluidlite.expr.number import number as as_number
-from fluidlite.geometry.boxes import slice_window
-from fluidlite.geometry.numbers import numbers_of
+from fluidlite.geometry.numbers import OptionalInt, numbers_of
 from fluidlite.operators.inference import Inferred, dims_compatible, normal_axis, spec_like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, as_tensor, as_tensors
@@ -51,6 +50,28 @@ def _check_bounds(call: Call, *names: str) -> None:
             call.fail_attr(name, "steps other than 0")
 
 
+def _box_dims(call: Call) -> list[int]:
+    """Dims of the box of Input that a call reads, of which Out lacks those of 1 in decrease_axis; -1 where unknown.
+
+    Negative bounds count from the end, and bounds out of range are clamped, as in Python; but with a negative step, an
+    end of -1 means before the first element.
+    """
+    dims, axes, flags = list(call.dims("Input")), call.attr("axes"), call.attr("infer_flags")
+    unknown: tuple[OptionalInt, ...] = (None,) * len(axes)
+    starts, ends = (numbers_of(call, name) or unknown for name in ("starts", "ends"))
+    strides = numbers_of(call, "strides") or unknown if "strides" in call.attrs else (1,) * len(axes)
+    dropped = {axis % len(dims) for axis in call.attr("decrease_axis")}
+    for i, (axis, start, end, step) in enumerate(zip(axes, starts, ends, strides, strict=True)):
+        axis, n = axis % len(dims), dims[axis]
+        if start == -1 and end == 0 and axis in dropped and flags[i : i + 1] == (-1,):
+            end, step = n, 1  # x[i] with i = -1 from a tensor: its end was computed as i + 1
+        if n < 0 or start is None or end is None or step is None:
+            dims[axis] = -1
+        else:
+            dims[axis] = len(range(n)[start : (-n - 1 if step < 0 and end == -1 else end) : step])
+    return dims
+
+
 def _infer_slice(call: Call) -> Inferred:
     x = call.spec("Input")
     sliced_axes = [normal_axis(call, "axes", axis, x.rank, "Input") for axis in call.attr("axes")]
@@ -59,7 +80,7 @@ def _infer_slice(call: Call) -> Inferred:
     dropped_axes = {normal_axis(call, "decrease_axis", axis, x.rank, "Input") for axis in call.attr("decrease_axis")}
     strided = "strides" in call.attrs
     _check_bounds(call, "starts", "ends", *(("strides",) if strided else ()))
-    _, dims, _ = slice_window(call)
+    dims = _box_dims(call)
     for axis in sliced_axes:
         if strided and dims[axis] == 0 and x.dims[axis] > 0:
             call.fail_attr(

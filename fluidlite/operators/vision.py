@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
@@ -10,7 +11,6 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
-from fluidlite.geometry.unfolding import image_runs
 from fluidlite.operators.inference import Inferred, dims_compatible
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -19,6 +19,8 @@ from fluidlite.tensor.tensor_spec import Spec
 
 _MAX_SEQUENCES = 1 << 18
 """Maximum number of images of im2sequence: each becomes a sequence of the LoD."""
+_MAX_SIZE = 2**31
+"""Rows or columns of an image; larger sizes are errors."""
 Ints = tuple[int, ...]
 
 # im2sequence -------------------------------------------------------------------------------------------------------
@@ -43,14 +45,48 @@ def _infer_unfold(call: Call) -> Inferred:
             f"{[x.dims[0], 2]}, sizes of X",
         )
     call.need(x.dims[0] <= _MAX_SEQUENCES, "X", f"at most {_MAX_SEQUENCES:,} images: each is a sequence of Out")
-    runs = image_runs(call)
+    counts = _window_counts(call)
     columns = -1 if x.dims[1] < 0 else x.dims[1] * prod(call.attr("kernels"))
-    if runs is None:
+    if counts is None:
         return {"Out": Spec.of((-1, columns), x.dtype, lod_level=1)}
-    offsets = [0]
-    for run in runs:
-        offsets += [offsets[-1] + run.height * run.width * (i + 1) for i in range(run.images)]
-    return {"Out": Spec.of((offsets[-1], columns), x.dtype, lod=(tuple(offsets),))}
+    offsets = (0, *accumulate(counts))
+    return {"Out": Spec.of((offsets[-1], columns), x.dtype, lod=(offsets,))}
+
+
+def _pair(call: Call, name: str) -> tuple[int, int]:
+    """Return an attribute with a positive number for rows and one for columns."""
+    pair = call.attr(name)
+    if len(pair) != 2 or min(pair) < 1:
+        call.fail_attr(name, "2 numbers of 1 or more, one for each spatial dim")
+    return pair[0], pair[1]
+
+
+def _window_counts(call: Call) -> list[int] | None:
+    """Return the number of windows of each image; None if dims or Y are unknown."""
+    x, kernel, strides = call.dims("X"), _pair(call, "kernels"), _pair(call, "strides")
+    pads = call.attr("paddings")
+    if len(pads) != 4 or any(p < 0 for p in pads):
+        call.fail_attr("paddings", "4 numbers of 0 or more: above, left, below, right")
+    sizes = [(x[2], x[3])] * max(x[0], 0)
+    if call.has("Y") and x[0] != 1:
+        step = _pair(call, "out_stride")
+        values = call.value("Y")
+        if values is None or x[0] < 0:
+            return None
+        if not all(0 <= value < _MAX_SIZE for value in values):  # NaN fails, too
+            call.fail("Y", "sizes of images", values)
+        pairs = zip(values[::2], values[1::2], strict=True)
+        sizes = [(-(-int(h) // step[0]), -(-int(w) // step[1])) for h, w in pairs]
+    elif min(x[2:]) < 0:
+        return None
+    counts = []
+    for image, size in enumerate(sizes):
+        axes = zip(size, kernel, strides, pads[:2], pads[2:], strict=True)
+        count = prod(max((n + before + after - taps) // step + 1, 0) for n, taps, step, before, after in axes)
+        if not count:
+            call.fail_attr("kernels", f"windows that fit in image {image}, {list(size)}, with its paddings")
+        counts.append(count)
+    return None if x[0] < 0 else counts
 
 
 class _ImageWindows(NamedTuple):

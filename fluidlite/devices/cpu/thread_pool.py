@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import Any
 from weakref import finalize
 
-from fluidlite.kernel_support import available_processors, new_lock
+from fluidlite.kernel_support import available_processors, first_in_child, new_lock
 
 MAX_THREADS = 64
+"""Threads of the pool at most, the caller included."""
 ENTRY_SLOTS = 32
 """Chains of a process that have an entry point without arguments."""
-"""Threads of the pool at most, the caller included."""
 CHUNKS_PER_THREAD = 4
 """Chunks of items for each thread, so that other threads take the chunks of a late one."""
 GRAIN_MULTIPLE = 256
@@ -320,12 +320,9 @@ def thread_pool(load: Any) -> ThreadPool:
         return _pools[0]
 
 
+@first_in_child
 def _leave_to_parent() -> None:
     """In a forked child, which has no threads: earlier command buffers compute alone, later ones get a new pool."""
     for pool in _pools:
         pool.leave()
     _pools.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import os
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from fluidlite.kernel_support import first_in_child, never_finalize
 
 log = logging.getLogger("fluidlite.cuda")
 
@@ -80,11 +80,8 @@ class GraphChain:
 _chains: weakref.WeakSet[GraphChain] = weakref.WeakSet()
 
 
+@first_in_child
 def _leave_to_parent() -> None:
     """Keep graphs alive in a forked child: it has no driver, so freeing one would fail and CuPy would print that."""
     for chain in _chains:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(chain._graph))
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
+        never_finalize(chain._graph)

@@ -196,9 +196,7 @@ def _correlation(conv: Convolution, lines: tuple[CorrelationAxis, ...], routine:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach."""
     grouped = (conv.groups, conv.filters, conv.channels, *(1,) * (3 - len(lines)), *conv.shape.kernel)
     forward, groups = conv.kind == "windows", conv.groups
-    source, inner, m = (
-        (conv.image, conv.channels, conv.filters) if forward else (conv.windows, conv.filters, conv.channels)
-    )
+    source, inner, m, sizes, _ = conv.sides()
     lines = (_UNIT_LINE,) * (3 - len(lines)) + lines
     dims, out_dims = (conv.image_dims(), conv.windows_dims())[:: 1 if forward else -1]
     if not all(line.taps for line in lines):
@@ -208,7 +206,7 @@ def _correlation(conv: Convolution, lines: tuple[CorrelationAxis, ...], routine:
             _as_3d(io.array(conv.out), out_dims, conv.last)[(..., *empty)] = 0
 
         return clear
-    unroll = _Unroll(lines, conv.sizes if forward else conv.counts, (groups, inner))
+    unroll = _Unroll(lines, sizes, (groups, inner))
     taps = tuple(slice(line.tap, None, line.tap_step) for line in lines)
     depth, height, width = unroll.counts
     k = inner * lines[2].taps

@@ -13,11 +13,12 @@ from fluidlite.kernel_support import ITEMSIZE, Convolution, CorrelationAxis, con
 from fluidlite.kernels.language.source import (
     COPY_DTYPES,
     Buffer,
-    CallStep,
+    Packing,
+    Step,
     Workspace,
     build,
+    convolution_kernel,
     ctype,
-    sequential_steps,
     span_at,
     store,
 )
@@ -168,12 +169,11 @@ class _Columns:
 
 
 def _correlation(
-    conv: Convolution, lines: Sequence[CorrelationAxis], dtype: str, context: Context
-) -> tuple[CallStep, int]:
+    conv: Convolution, lines: Sequence[CorrelationAxis], context: Context, dtype: str, packing: Packing
+) -> list[Step]:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach, and its workspace."""
     forward, groups = conv.kind == "windows", conv.groups
-    source, sizes, outs = (conv.image, conv.sizes, conv.counts) if forward else (conv.windows, conv.counts, conv.sizes)
-    inner, rows = (conv.channels, conv.filters) if forward else (conv.filters, conv.channels)
+    source, inner, rows, sizes, outs = conv.sides()
     columns = _Columns(context, dtype, lines, sizes, groups * inner, False)
     positions, depth, size = columns.positions, columns.rows // groups, ITEMSIZE[dtype]
     out_image, sizes3 = groups * rows * prod(outs), _three(outs, 1)
@@ -222,10 +222,10 @@ def _correlation(
                 items = count * groups * rows * positions
                 place_results(context, items, (results, out), (first * out_image, *place_numbers), None)
 
-    return step, space.need
+    return [(step, space.need)]
 
 
-def _filter(conv: Convolution, dtype: str, context: Context) -> tuple[CallStep, int]:
+def _filter(conv: Convolution, context: Context, dtype: str) -> Step:
     """Return the step that computes the gradient of a filter, and its workspace: a sum over images."""
     groups, rows, wide, size = conv.groups, conv.filters, compute_dtype(dtype), ITEMSIZE[dtype]
     columns = _Columns(context, dtype, conv.lines(), conv.sizes, groups * conv.channels, True)
@@ -273,15 +273,8 @@ def _filter(conv: Convolution, dtype: str, context: Context) -> tuple[CallStep, 
 
 
 def convolve(call: Call, context: Context) -> Any:
-    """Return the kernel that runs the computations of a call in order, in one workspace."""
-    steps: list[tuple[CallStep, int]] = []
-    for conv in (each.flattened() for each in convolutions_of(call)):
-        dtype = call.dtype(conv.out)
-        if conv.kind == "filter":
-            steps.append(_filter(conv, dtype, context))
-        else:
-            steps += [_correlation(conv, lines, dtype, context) for lines in conv.correlations()]
-    return sequential_steps(steps)
+    """Return the kernel of a call, from columns."""
+    return convolution_kernel(call, context, _correlation, _filter, flattened=True)
 
 
 def _registered(op: str) -> Any:

@@ -7,16 +7,12 @@ once a kernel that packs for many rows.
 
 from __future__ import annotations
 
-import pkgutil
-from collections.abc import Callable
-from importlib import import_module
-from typing import Any
-
+from fluidlite.kernels import Register, kernels_of_package
 from fluidlite.plugin import Library, hookimpl
 
 
 @hookimpl
-def register_libraries(register: Callable[[Any], None]) -> None:
+def register_libraries(register: Register) -> None:
     """Register the libraries of kernels that need vector registers; all other kernels belong to "plain"."""
     register(
         Library("winograd", ("*",), 30, "convolutions of 3 x 3 with fewer products, rounded at the size of a tile")
@@ -24,8 +20,4 @@ def register_libraries(register: Callable[[Any], None]) -> None:
     register(Library("registers", ("*",), 20, "convolutions and products whose sums stay in vector registers"))
 
 
-@hookimpl
-def register_kernels(register: Callable[[Any], None]) -> None:
-    """Register the kernels of every module of this package."""
-    for module in pkgutil.iter_modules(__path__):
-        register(import_module(f"{__name__}.{module.name}"))
+register_kernels = kernels_of_package(__name__)

@@ -37,12 +37,12 @@ from .conv_tiles import (
 from .source import (
     PER_ITEM,
     Buffer,
-    CallStep,
     Packing,
+    Step,
     Workspace,
     build,
+    convolution_kernel,
     group_size,
-    sequential_steps,
     span_at,
     store,
     zero_filler,
@@ -200,23 +200,20 @@ class _Planes:
 
 
 def convolve(call: Call, context: Context) -> Any:
-    """Return the kernel that runs the computations of a call in order, in one workspace."""
-    steps: list[tuple[CallStep, int]] = []
-    packing, filter = Packing(), ""
-    for conv in (each.flattened() for each in convolutions_of(call)):
-        dtype = call.dtype(conv.out)
-        if conv.kind == "filter":
-            steps.append(_filter_step(conv, dtype, context))
-        else:
-            filter = conv.filter
-            for lines in conv.correlations():
-                folded, parts = _parts(conv, lines)
-                steps += [_correlation(conv, lines, images, folded, dtype, context, packing) for images in parts]
-    return sequential_steps(steps, filter, packing)
+    """Return the kernel of a call, from planes."""
+    return convolution_kernel(call, context, _correlations, _filter_step, flattened=True)
 
 
 def _chunk(images: int, nbytes: int) -> int:
     return max(1, min(images, MAX_PLANES_BYTES // nbytes))
+
+
+def _correlations(
+    conv: Convolution, lines: tuple[CorrelationAxis, ...], context: Context, dtype: str, packing: Packing
+) -> list[Step]:
+    """Return the steps that compute the windows, or the part of an image that ``lines`` reach, for some images each."""
+    folded, parts = _parts(conv, lines)
+    return [_correlation(conv, lines, images, folded, dtype, context, packing) for images in parts]
 
 
 def _correlation(
@@ -227,13 +224,9 @@ def _correlation(
     dtype: str,
     context: Context,
     packing: Packing,
-) -> tuple[CallStep, int]:
+) -> Step:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach, and its workspace."""
-    forward, (skipped, count) = conv.kind == "windows", images
-    source, inner, m = (
-        (conv.image, conv.channels, conv.filters) if forward else (conv.windows, conv.filters, conv.channels)
-    )
-    sizes, outs = (conv.sizes, conv.counts) if forward else (conv.counts, conv.sizes)
+    (skipped, count), (source, inner, m, sizes, outs) = images, conv.sides()
     reached = all(line.taps for line in lines)
     if not reached:  # the sum is zero: one tap over no channels
         lines = tuple(replace(line, taps=1) for line in lines)
@@ -324,7 +317,7 @@ def _tile(m: int, positions: int, dtype: str) -> tuple[int, int]:
     return rows, 1 if vectors == 1 else 2 if rows == 8 else 4 if vectors > 2 else 2
 
 
-def _filter_step(conv: Convolution, dtype: str, context: Context) -> tuple[CallStep, int]:
+def _filter_step(conv: Convolution, context: Context, dtype: str) -> Step:
     """Return the step that computes the gradient of a filter, and its workspace."""
     wide, lines = compute_dtype(dtype), conv.lines()
     size = conv.groups * conv.filters * conv.channels * conv.taps

@@ -6,7 +6,7 @@ computes each output, in a fixed order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from fluidlite.kernel_support import (
     fused_refusal,
     unknown_dims,
 )
-from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, Span, register_kernel
+from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, register_kernel
 
 from .conv_vectors import (
     PACK_SIZE,
@@ -31,7 +31,7 @@ from .conv_vectors import (
     unpack_kernel,
     windows_kernel,
 )
-from .source import PER_ITEM, CallStep, Packing, Workspace, group_size, sequential_steps, span_at
+from .source import PER_ITEM, Packing, Step, Workspace, convolution_kernel, group_size, span_at
 
 MIN_ROW_WINDOWS, MIN_GROUP_FILTERS = 4, 8
 """Minimum windows of a row and filters of a group: with fewer, registers would be mostly empty."""
@@ -45,9 +45,6 @@ MAX_RESIDENT_BYTES = 640 << 10
 """Maximum bytes of packed filters that stay in the cache while an image is read."""
 MAX_WINDOWS_BYTES = 256 << 10
 """Bytes of windows that a filter's gradient reads at a time, so that they stay in the cache for all work-items."""
-
-Correlate = Callable[[Convolution, Sequence[CorrelationAxis], Context, str, Packing], tuple[CallStep, int]]
-"""Returns the step that computes a correlation, and the bytes of its workspace."""
 
 
 class Dim(NamedTuple):
@@ -163,13 +160,9 @@ def _has_contiguous_taps(conv: Convolution, w: Dim) -> bool:
 
 def windows_step(
     conv: Convolution, lines: Sequence[CorrelationAxis], context: Context, dtype: str, packing: Packing
-) -> tuple[CallStep, int]:
+) -> list[Step]:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach, and its workspace."""
-    forward = conv.kind == "windows"
-    source, inner, m = (
-        (conv.image, conv.channels, conv.filters) if forward else (conv.windows, conv.filters, conv.channels)
-    )
-    sizes, outs = (conv.sizes, conv.counts) if forward else (conv.counts, conv.sizes)
+    source, inner, m, sizes, outs = conv.sides()
     reached = all(line.taps for line in lines)
     if not reached:  # the sum over no taps is zero
         lines = tuple(CorrelationAxis(line.count, line.first, line.step, 0, 1, 1, 1, 0, 1) for line in lines)
@@ -186,10 +179,10 @@ def windows_step(
     pack, product = pack_kernel(context, dtype, tile), windows_kernel(context, dtype, tile, conv.last)
     parts = -(-inner // PACK_SIZE)
     tap_size, filter_size = conv.taps, conv.channels * conv.taps
-    sides = (filter_size, tap_size) if forward else (tap_size, filter_size)
+    pack_steps = (filter_size, tap_size) if conv.kind == "windows" else (tap_size, filter_size)
     pack_numbers = (
         *(inner, m, conv.filters * filter_size),
-        *sides,
+        *pack_steps,
         *(conv.shape.kernel[1], h.taps, w.taps, h.tap, w.tap, h.tap_step, w.tap_step),
     )
     plane = prod(outs)
@@ -228,10 +221,10 @@ def windows_step(
                     pack_tiles(context, io.span(conv.filter), packed, tile0, count)
                 product(context, count * number * items, (span, packed, out), (resident, count, tile0, *args), PER_ITEM)
 
-    return step, space.need
+    return [(step, space.need)]
 
 
-def filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallStep, int]:
+def filter_step(conv: Convolution, context: Context, dtype: str) -> Step:
     """Return the step that computes the gradient of a filter, and its workspace."""
     h, w = dims(conv.lines(), conv.sizes)
     space, itemsize = Workspace(), ITEMSIZE[dtype]
@@ -276,28 +269,9 @@ def filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallSt
     return step, space.need
 
 
-def prepared(
-    call: Call,
-    context: Context,
-    correlate: Correlate,
-    filter_gradient: Callable[[Convolution, Context, str], tuple[CallStep, int]],
-) -> Prepared:
-    """Return the kernel that runs the computations of a call in order, in one workspace."""
-    steps: list[tuple[CallStep, int]] = []
-    packing, filter = Packing(), ""
-    for conv in convolutions_of(call):
-        dtype = call.dtype(conv.out)
-        if conv.kind == "filter":
-            steps.append(filter_gradient(conv, context, dtype))
-        else:
-            filter = conv.filter
-            steps += [correlate(conv, lines, context, dtype, packing) for lines in conv.correlations()]
-    return sequential_steps(steps, filter, packing)
-
-
 def convolve(call: Call, context: Context) -> Any:
     """Return the kernel of a call, with sums in registers."""
-    return prepared(call, context, windows_step, filter_step)
+    return convolution_kernel(call, context, windows_step, filter_step)
 
 
 def supports(call: Call) -> str | None:

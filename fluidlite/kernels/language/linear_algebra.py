@@ -90,7 +90,7 @@ def _product(product: Gemm, call: Call, context: Context, packings: defaultdict[
     right.reserve(space, packings, ("columns", n, k, product.b_transposed, width, dtype))
     kernel_arguments = dtype, stored, width // lanes, len(batch), len(sums), epilogue
     kernel, updates = gemm(context, *kernel_arguments), call.epilogue is not None and bool(call.op.must_alias)
-    axes = [(size, x // (m * k) * left.size, y // (n * k) * right.size) for size, x, y in (*batch, *sums)]
+    axes = [(size, x * left.size, y * right.size) for size, x, y in (*batch, *sums)]
     constants, parameters, slots = (m, n, k, *left.steps, *right.steps, product.alpha), (), [out]
     if epilogue is not None:
         parameters = tuple(value for _, _, value in epilogue.numbers)
@@ -166,15 +166,11 @@ class _Operand:
 
 
 def _batches(product: Gemm) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
-    """Return (size, stride in A, stride in B) of the output's batch axes and of the summed ones, merging axes."""
-    axes = []
-    rank = len(product.batch)
-    for dims in (product.a_dims, product.b_dims):
-        padded = (1,) * (rank + 2 - len(dims)) + dims
-        axes.append([0 if padded[axis] == 1 else prod(padded[axis + 1 :]) for axis in range(rank)])
+    """Return (size, step in A, step in B), in matrices, of the output's batch axes and of the summed ones, merged."""
+    a_steps, b_steps, _ = product.steps()
     batch: list[tuple[int, int, int]] = []
     sums: list[tuple[int, int, int]] = []
-    for axis, (size, step_a, step_b) in enumerate(zip(product.batch, *axes, strict=True)):
+    for axis, (size, step_a, step_b) in enumerate(zip(product.batch, a_steps, b_steps, strict=True)):
         if size == 1:
             continue
         target = sums if axis in product.summed else batch

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
-from fluidlite.kernel_support import aligned
-from fluidlite.plugin import IO, Context, Prepared, Span, kernel_source
+from fluidlite.kernel_support import Convolution, CorrelationAxis, aligned, convolutions_of
+from fluidlite.plugin import IO, Call, Context, Prepared, Span, kernel_source
 
 MakeArguments = ParamSpec("MakeArguments")
 REGISTER_SUM_TERMS = 512
@@ -114,24 +114,38 @@ def zero_filler(context: Context, dtype: str) -> Callable[[Context, Span, int], 
     return fill
 
 
-CallStep = Callable[[Context, IO, Span], None]
-"""``step(context, io, scratch)`` runs one of the computations of a call."""
+Step = tuple[Callable[[Context, IO, Span], None], int]
+"""``step(context, io, scratch)``, which runs one of the computations of a call, and the bytes that it needs."""
+Correlate = Callable[[Convolution, tuple[CorrelationAxis, ...], Context, str, Packing], list[Step]]
+"""Returns the steps that compute the windows, or the part of an image that some lines reach."""
+FilterGradient = Callable[[Convolution, Context, str], Step]
+"""Returns the step that computes the gradient of a filter."""
 
 
-def sequential_steps(
-    steps: Sequence[tuple[CallStep, int]], filter: str = "", packing: Packing | None = None
+def convolution_kernel(
+    call: Call, context: Context, correlate: Correlate, filter_gradient: FilterGradient, flattened: bool = False
 ) -> Prepared:
-    """Return the kernel that runs steps in order, in one workspace; each comes with the bytes that it needs.
+    """Return the kernel that runs the computations of a convolution or of a gradient in order, in one workspace.
 
-    ``filter``: the slot of the input that ``packing`` packs.
+    ``flattened``: whether an image that one window covers is one pixel.
     """
+    steps: list[Step] = []
+    packing, filter = Packing(), ""
+    for conv in convolutions_of(call):
+        conv, dtype = conv.flattened() if flattened else conv, call.dtype(conv.out)
+        if conv.kind == "filter":
+            steps.append(filter_gradient(conv, context, dtype))
+        else:
+            filter = conv.filter
+            for lines in conv.correlations():
+                steps += correlate(conv, lines, context, dtype, packing)
 
     def run(context: Context, io: IO) -> None:
         space = scratch(io)
         for step, _ in steps:
             step(context, io, space)
 
-    packed = {filter: packing.declaration()} if packing is not None and packing.need else {}
+    packed = {filter: packing.declaration()} if packing.need else {}
     return Prepared(run, max(need for _, need in steps), packed=packed)
 
 

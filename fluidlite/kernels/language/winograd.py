@@ -18,7 +18,7 @@ from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, register_ke
 from . import conv_registers as registers, winograd_texts as texts
 from .conv_registers import FORWARD_LAYOUTS, GRADIENT_LAYOUTS, Dim, dims
 from .conv_vectors import PACK_SIZE, Tile, filter_kernel, planes_kernel, tile_of, windows_kernel
-from .source import PER_ITEM, CallStep, Packing, Workspace, group_size, span_at
+from .source import PER_ITEM, Packing, Step, Workspace, convolution_kernel, group_size, span_at
 from .winograd_blocks import ADDED_ELEMENTS, blocks_kernel, sums_kernel, total_kernel
 from .winograd_texts import MAX_LANES, SPOTS
 
@@ -42,6 +42,12 @@ def _winograd_dims(conv: Convolution, lines: Sequence[CorrelationAxis]) -> tuple
     if any(line.taps != 3 or line.stride != 1 or abs(line.reach) != 1 or line.step != 1 for line in lines):
         return None
     return dims(lines, conv.counts if conv.kind == "image" else conv.sizes)
+
+
+def _strides(height: int, width: int, channels: int, last: bool) -> tuple[int, int, int, int]:
+    """Return the strides of images, rows, columns and channels."""
+    plane = height * width
+    return (plane * channels, *((width * channels, channels, 1) if last else (width, 1, plane)))
 
 
 def _tile_counts(h: Dim, w: Dim) -> tuple[int, int]:
@@ -109,16 +115,13 @@ class _Tiles:
 
 def _step(
     conv: Convolution, lines: Sequence[CorrelationAxis], context: Context, dtype: str, packing: Packing
-) -> tuple[CallStep, int]:
+) -> list[Step]:
     """Return the step that computes the windows, or the gradient of an image, and its workspace."""
     dims = _winograd_dims(conv, lines)
     if dims is None:
         return registers.windows_step(conv, lines, context, dtype, packing)
     h, w = dims
-    forward = conv.kind == "windows"
-    source, inner, m = (
-        (conv.image, conv.channels, conv.filters) if forward else (conv.windows, conv.filters, conv.channels)
-    )
+    source, inner, m, *_ = conv.sides()
     channels, filters, itemsize = conv.groups * inner, conv.groups * m, ITEMSIZE[dtype]
     pitches = SPOTS * channels + MAX_LANES, SPOTS * filters + MAX_LANES  # tiles are in different cache sets
     tile = tile_of(context, dtype, prod(_tile_counts(h, w)), m)
@@ -133,11 +136,10 @@ def _step(
     inputs_at, sums_at = (space.take(capacity * pitch * itemsize) for pitch in pitches)
     pack = texts.filter_kernel(context, dtype, tile)
     filter_size = conv.channels * 9
-    taps = (*(filter_size, 9)[:: 1 if forward else -1], h.tap, w.tap, h.tap_step, w.tap_step)
+    taps = (*(filter_size, 9)[:: 1 if conv.kind == "windows" else -1], h.tap, w.tap, h.tap_step, w.tap_step)
     pack_numbers = (inner, m, conv.groups * strips * inner * tile.width, conv.filters * filter_size, *taps)
     pack_items = conv.groups * strips * -(-inner // PACK_SIZE)
-    plane = h.outs * w.outs
-    out_steps = (plane * filters, *((w.outs * filters, filters, 1) if conv.last else (w.outs, 1, plane)))
+    plane, out_steps = h.outs * w.outs, _strides(h.outs, w.outs, filters, conv.last)
 
     def pack_all(context: Context, filter: Span, packed: Span) -> None:
         pack(context, pack_items, (filter, packed), pack_numbers, PER_ITEM)
@@ -158,7 +160,7 @@ def _step(
             geometry += (conv.filters * filter_size, *taps, h.outs, w.outs, first * plane * filters, *out_steps)
             convolve_part(context, (image, filter, packed, inputs, sums, out), images * tiles.of_image, geometry)
 
-    return step, space.need
+    return [(step, space.need)]
 
 
 class _Blocks:
@@ -238,7 +240,7 @@ def _by_steps(p: _Products) -> Part:
     return convolve
 
 
-def _filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallStep, int]:
+def _filter_step(conv: Convolution, context: Context, dtype: str) -> Step:
     """Return the step that computes the gradient of a filter, and its workspace."""
     dims = _winograd_dims(conv, conv.lines())
     if dims is None:
@@ -259,12 +261,8 @@ def _filter_step(conv: Convolution, context: Context, dtype: str) -> tuple[CallS
     grads_at = space.take((capacity * pitches[1] + slots * tile.width) * itemsize)  # vectors read past the last filter
     total_at = space.take(slots * total_nbytes)
     finish = texts.gradient_kernel(context, dtype, tile)
-    plane = h.outs * w.outs
-    y_steps = (plane * filters, *((w.outs * filters, filters, 1) if conv.last else (w.outs, 1, plane)))
-    x_steps = (
-        h.size * w.size * channels,
-        *((w.size * channels, channels, 1) if conv.last else (w.size, 1, h.size * w.size)),
-    )
+    plane, y_steps = h.outs * w.outs, _strides(h.outs, w.outs, filters, conv.last)
+    x_steps = _strides(h.size, w.size, channels, conv.last)
     finish_items = conv.groups * strips * -(-conv.channels // PACK_SIZE)
     shape = conv.groups, strips, conv.channels, conv.filters
     products = _Products(context, dtype, tile, tiles, conv.last, *shape, *pitches, blocks)
@@ -332,7 +330,7 @@ def _sums_by_steps(p: _Products) -> SumPart:
 
 def convolve(call: Call, context: Context) -> Any:
     """Return the kernel of a call; computations to which Winograd does not apply run by :mod:`conv_registers`."""
-    return registers.prepared(call, context, _step, _filter_step)
+    return convolution_kernel(call, context, _step, _filter_step)
 
 
 def supports(call: Call) -> str | None:

@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
-from importlib import import_module
-from typing import Any
+from fluidlite.kernels import kernels_of_package
 
-from fluidlite.plugin import hookimpl
-
-
-@hookimpl
-def register_kernels(register: Any) -> None:
-    """Register the kernels of every module of this package."""
-    for module in pkgutil.iter_modules(__path__):
-        register(import_module(f"{__name__}.{module.name}"))
+register_kernels = kernels_of_package(__name__)

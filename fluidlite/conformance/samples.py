@@ -16,7 +16,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, TypeVar, Union
 
+import numpy as np
+
 from fluidlite import plugin_loader
+from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import OperatorNotFoundError, PluginWarning, RegistryError
 from fluidlite.base.fork import new_rlock
 from fluidlite.base.plugin_modules import plugin_modules
@@ -41,7 +44,8 @@ class Sample:
     name : str
         Shown in test ids.
     dtypes : tuple of str
-        The sample also runs with its floating inputs cast to each of these.
+        The sample also runs with its floating inputs cast to each of these. If some are floating, an integer type
+        gets eight times the numbers, and bool whether they are positive: then without gradients.
     outputs : tuple of str
         Output slots to request; empty: all of the definition.
     """
@@ -53,6 +57,25 @@ class Sample:
     name: str = ""
     dtypes: tuple[str, ...] = ("float32",)
     outputs: tuple[str, ...] = ()
+
+    def becomes_exact(self, dtype: str) -> bool:
+        """Whether floating inputs are cast to an integer type or bool."""
+        return dtype in NUMPY and dtype not in ALL_FLOATS and not set(ALL_FLOATS).isdisjoint(self.dtypes)
+
+    def inputs_in(self, dtype: str) -> dict[str, list[np.ndarray[Any, Any]]]:
+        """The arrays by slot, floating ones cast to one of ``dtypes``."""
+        return {slot: [self._cast(np.asarray(item), dtype) for item in _items(v)] for slot, v in self.inputs.items()}
+
+    def _cast(self, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+        if dtype_name(array.dtype) not in ALL_FLOATS:
+            return array
+        if self.becomes_exact(dtype):
+            return np.asarray(array > 0 if dtype == "bool" else np.rint(array * 8).astype(dtype))
+        return array.astype(NUMPY[dtype]) if dtype in ALL_FLOATS else array
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 Reference = Callable[..., Mapping[str, Any]]

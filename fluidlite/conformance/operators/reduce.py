@@ -109,6 +109,23 @@ def _truth_samples() -> list[Sample]:
 
 
 register_samples(
+    "logsumexp",
+    reference=_reference(np.logaddexp.reduce),
+    samples=lambda: [
+        Sample({"X": rand(3, 4)}, {}, ("X",), name="columns", dtypes=EVERY),
+        Sample({"X": rand(3, 4)}, {"dim": [-1], "keep_dim": True}, ("X",), name="rows", dtypes=WIDE),
+        Sample({"X": rand(2, 3, 4)}, {"dim": [0, 2]}, ("X",), name="two"),
+        Sample({"X": rand(2, 3)}, {"reduce_all": True}, ("X",), name="all", dtypes=WIDE),
+        Sample({"X": rand(2, 3)}, {"reduce_all": True, "keep_dim": True}, ("X",), name="all_kept"),
+        Sample({"X": rand()}, {"reduce_all": True}, ("X",), name="rank0"),
+        Sample({"X": rand()}, {"reduce_all": True, "keep_dim": True}, ("X",), name="rank0_kept"),
+        Sample({"X": rand(4, 3, low=500, high=900)}, {"dim": [1]}, name="large_numbers"),
+        Sample({"X": rand(3, 0)}, {}, name="empty"),
+    ],
+)
+
+
+register_samples(
     "sum",
     reference=lambda inputs, attrs: {"Out": np.sum(np.stack(inputs["X"]), axis=0)},
     samples=lambda: [

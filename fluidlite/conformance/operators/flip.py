@@ -7,15 +7,11 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _register_reverse(type: str, attr: str) -> None:
-    def reference(inputs: Inputs, attrs: Attrs) -> Outputs:
-        out = inputs["X"]
-        for axis in {axis % out.ndim for axis in attrs[attr]}:
-            out = np.take(out, np.arange(out.shape[axis] - 1, -1, -1), axis)
-        return {"Out": out}
-
     register_samples(
         type,
-        reference=reference,
+        reference=lambda inputs, attrs: {
+            "Out": np.flip(inputs["X"], tuple({axis % inputs["X"].ndim for axis in attrs[attr]}))
+        },
         samples=lambda: [
             Sample({"X": rand(3, 5)}, {attr: [0]}, ("X",), name="rows", dtypes=COPIED),
             Sample({"X": rand(3, 5)}, {attr: [-1]}, ("X",), name="columns", dtypes=EVERY),
@@ -32,8 +28,9 @@ _register_reverse("reverse", "axis")
 _register_reverse("flip", "dims")
 
 
-@register_samples(
+register_samples(
     "roll",
+    reference=lambda inputs, attrs: {"Out": np.roll(inputs["X"], attrs["shifts"], attrs["dims"] or None)},
     samples=lambda: [
         Sample({"X": rand(4, 5)}, {"shifts": [1], "dims": [0]}, ("X",), name="rows", dtypes=COPIED),
         Sample({"X": rand(4, 5)}, {"shifts": [-2], "dims": [-1]}, ("X",), name="columns", dtypes=EVERY),
@@ -45,13 +42,6 @@ _register_reverse("flip", "dims")
         Sample({"X": rand(0, 3)}, {"shifts": [1, 1], "dims": [0, 1]}, name="empty"),
     ],
 )
-def _reference_roll(inputs: Inputs, attrs: Attrs) -> Outputs:
-    out, dims = inputs["X"], attrs["dims"]
-    if not dims:
-        return {"Out": np.roll(out, sum(attrs["shifts"]))}
-    for axis, shift in zip(dims, attrs["shifts"], strict=True):
-        out = np.roll(out, shift, axis)
-    return {"Out": out}
 
 
 @register_samples(
@@ -68,9 +58,5 @@ def _reference_roll(inputs: Inputs, attrs: Attrs) -> Outputs:
     ],
 )
 def _reference_triangle(inputs: Inputs, attrs: Attrs) -> Outputs:
-    x, diagonal = inputs["X"], attrs["diagonal"]
-    out = np.zeros_like(x)
-    for i, j in np.ndindex(x.shape[-2:]):
-        if (j - i <= diagonal) if attrs["lower"] else (j - i >= diagonal):
-            out[..., i, j] = x[..., i, j]
-    return {"Out": out}
+    triangle = np.tril if attrs["lower"] else np.triu
+    return {"Out": triangle(inputs["X"], attrs["diagonal"])}

@@ -24,11 +24,8 @@ register_samples(
 
 def _reference_lookup(inputs: Inputs, attrs: Attrs) -> Outputs:
     w, ids = inputs["W"], inputs["Ids"][..., 0]
-    out = np.zeros((*ids.shape, w.shape[1]))
-    for where in np.ndindex(ids.shape):
-        if attrs["padding_idx"] == -1 or ids[where] != attrs["padding_idx"]:
-            out[where] = w[ids[where]]
-    return {"Out": out}
+    is_padding = (ids == attrs["padding_idx"]) & (ids != -1)
+    return {"Out": np.where(is_padding[..., None], 0.0, w[np.where(is_padding, 0, ids)])}
 
 
 def _lookup_samples() -> list[Sample]:

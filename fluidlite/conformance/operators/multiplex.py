@@ -23,10 +23,6 @@ def _samples() -> list[Sample]:
 
 register_samples(
     "multiplex",
-    reference=lambda inputs, attrs: {
-        "Out": np.reshape(
-            [inputs["X"][k][i] for i, k in enumerate(inputs["Ids"].reshape(-1))], inputs["X"][0].shape
-        ).astype(inputs["X"][0].dtype)
-    },
+    reference=lambda inputs, attrs: {"Out": np.stack(inputs["X"])[inputs["Ids"][:, 0], range(len(inputs["Ids"]))]},
     samples=_samples,
 )

@@ -31,17 +31,21 @@ def _scatter_samples() -> list[Sample]:
 
 @register_samples("scatter", samples=_scatter_samples)
 def _reference_scatter(inputs: Inputs, attrs: Attrs) -> Outputs:
-    out, ids = inputs["X"].copy(), inputs["Ids"].reshape(-1).tolist()
+    out, ids = inputs["X"].copy(), inputs["Ids"].reshape(-1)
+    out[ids] = inputs["Updates"] if attrs["overwrite"] else 0  # the last of several updates stays
     if not attrs["overwrite"]:
-        for row in ids:
-            out[row] = 0
-    for row, update in zip(ids, inputs["Updates"], strict=True):
-        out[row] = update if attrs["overwrite"] else out[row] + update
+        np.add.at(out, ids, inputs["Updates"])
     return {"Out": out}
 
 
-@register_samples(
+def _places(index: Any) -> Any:
+    """The places that rows of indices name, in an array with a dim of 1 before its own: a row may be empty."""
+    return (np.zeros(index.shape[:-1], "int64"), *np.moveaxis(index, -1, 0))
+
+
+register_samples(
     "gather_nd",
+    reference=lambda inputs, attrs: {"Out": inputs["X"][None][_places(inputs["Index"])]},
     samples=lambda: [
         Sample(
             {"X": rand(5, 4), "Index": np.array([[1, 2], [0, 3], [1, 2]])}, {}, ("X",), name="elements", dtypes=NUMBERS
@@ -53,12 +57,6 @@ def _reference_scatter(inputs: Inputs, attrs: Attrs) -> Outputs:
         Sample({"X": rand(3, 2), "Index": ints(0, 2)}, {}, name="none"),
     ],
 )
-def _reference_gather_nd(inputs: Inputs, attrs: Attrs) -> Outputs:
-    x, index = inputs["X"], inputs["Index"]
-    out = np.zeros((*index.shape[:-1], *x.shape[index.shape[-1] :]), x.dtype)
-    for where in np.ndindex(index.shape[:-1]):
-        out[where] = x[tuple(index[where])]
-    return {"Out": out}
 
 
 def _scatter_nd_samples() -> list[Sample]:
@@ -77,7 +75,6 @@ def _scatter_nd_samples() -> list[Sample]:
 
 @register_samples("scatter_nd_add", samples=_scatter_nd_samples)
 def _reference_scatter_nd_add(inputs: Inputs, attrs: Attrs) -> Outputs:
-    out, index = inputs["X"].copy(), inputs["Index"]
-    for where in np.ndindex(index.shape[:-1]):
-        out[tuple(index[where])] += inputs["Updates"][where]
+    out = inputs["X"].copy()
+    np.add.at(out[None], _places(inputs["Index"]), inputs["Updates"])
     return {"Out": out}

@@ -48,16 +48,17 @@ def _argsort_samples() -> list[Sample]:
     ]
 
 
+def _order(x: Any, axis: int, descending: bool) -> Any:
+    """Places of the numbers in order, equal ones as they lie, NaN at the end."""
+    upwards = x if not descending else -x if x.dtype.kind == "f" else ~x
+    return np.argsort(upwards, axis, kind="stable")
+
+
 @register_samples("argsort", samples=_argsort_samples)
 def _reference_argsort(inputs: Inputs, attrs: Attrs) -> Outputs:
-    lines = np.moveaxis(inputs["X"], attrs["axis"], -1)
-    order = np.zeros(lines.shape, "int64")
-    for where in np.ndindex(lines.shape[:-1]):
-        line = lines[where].tolist()
-        sign = -1 if attrs["descending"] else 1
-        order[where] = sorted(range(len(line)), key=lambda j: (line[j] != line[j], sign * line[j], j))
-    out = np.take_along_axis(lines, order, -1)
-    return {"Out": np.moveaxis(out, -1, attrs["axis"]), "Indices": np.moveaxis(order, -1, attrs["axis"])}
+    x, axis = inputs["X"], attrs["axis"]
+    order = _order(x, axis, attrs["descending"])
+    return {"Out": np.take_along_axis(x, order, axis), "Indices": order}
 
 
 @register_samples(
@@ -77,27 +78,15 @@ def _reference_argsort(inputs: Inputs, attrs: Attrs) -> Outputs:
 )
 def _reference_top_k(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, k = inputs["X"], int(inputs["K"][0]) if "K" in inputs else attrs["k"]
-    order = np.zeros((*x.shape[:-1], k), "int64")
-    for where in np.ndindex(x.shape[:-1]):
-        row = x[where].tolist()
-        order[where] = sorted(range(len(row)), key=lambda j: (-row[j], j))[:k]
+    order = _order(x, -1, descending=True)[..., :k]
     return {"Out": np.take_along_axis(x, order, -1), "Indices": order}
 
 
-def _reference_arg(better: Callable[[Any, Any], bool]) -> Callable[..., dict[str, Any]]:
+def _reference_arg(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     def reference(inputs: Inputs, attrs: Attrs) -> Outputs:
-        x = inputs["X"].reshape(-1) if attrs["flatten"] else np.moveaxis(inputs["X"], attrs["axis"], -1)
-        out = np.zeros(x.shape[:-1], attrs["dtype"] or "int64")
-        for where in np.ndindex(out.shape):
-            best = 0
-            for j, value in enumerate(x[where]):
-                largest = x[where][best]
-                if largest == largest and (better(value, largest) or value != value):
-                    best = j
-            out[where] = best
-        if attrs["keepdims"] and not attrs["flatten"]:
-            out = np.expand_dims(out, attrs["axis"])
-        return {"Out": out.reshape(out.shape or (1,))}
+        axis = None if attrs["flatten"] else attrs["axis"]
+        out = function(inputs["X"], axis, keepdims=attrs["keepdims"] and axis is not None)
+        return {"Out": np.asarray(out, attrs["dtype"] or "int64").reshape(out.shape or (1,))}
 
     return reference
 
@@ -127,5 +116,5 @@ def _arg_samples() -> list[Sample]:
     ]
 
 
-register_samples("arg_max", reference=_reference_arg(lambda x, best: x > best), samples=_arg_samples)
-register_samples("arg_min", reference=_reference_arg(lambda x, best: x < best), samples=_arg_samples)
+register_samples("arg_max", reference=_reference_arg(np.argmax), samples=_arg_samples)
+register_samples("arg_min", reference=_reference_arg(np.argmin), samples=_arg_samples)

@@ -9,6 +9,11 @@ from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Out
 from fluidlite.conformance.samples import Sample, register_samples
 
 
+def _values(name: str, x: Any, dtypes: tuple[str, ...] = ("float32",), **attrs: Any) -> Sample:
+    """A sample without gradients."""
+    return Sample({"X": x}, attrs, name=name, dtypes=dtypes)
+
+
 def _argsort_samples() -> list[Sample]:
     nan, inf = np.nan, np.inf
     return [
@@ -16,31 +21,18 @@ def _argsort_samples() -> list[Sample]:
         Sample({"X": distinct(5, 7)}, {"descending": True}, ("X",), name="descending", dtypes=EVERY),
         Sample({"X": distinct(5, 4)}, {"axis": 0}, ("X",), name="columns", dtypes=EVERY),
         Sample({"X": distinct(2, 5, 3)}, {"axis": -2, "descending": True}, ("X",), name="middle"),
-        Sample({"X": ints(3, 90, high=9).astype("float32")}, {}, name="ties", dtypes=WIDE),
-        Sample({"X": ints(3, 90, high=9).astype("float32")}, {"descending": True}, name="ties_descending", dtypes=WIDE),
-        Sample({"X": np.array([[nan, 1, inf, -inf, nan, -0.0, 0.0, -2]], "float32")}, {}, name="special", dtypes=EVERY),
-        Sample(
-            {"X": np.array([nan, 1, inf, -inf, nan, 0.0, -0.0, -2], "float32")},
-            {"descending": True},
-            name="special_descending",
-            dtypes=EVERY,
+        _values("ties", ints(3, 90, high=9).astype("float32"), WIDE),
+        _values("ties_descending", ints(3, 90, high=9).astype("float32"), WIDE, descending=True),
+        _values("special", np.array([[nan, 1, inf, -inf, nan, -0.0, 0.0, -2]], "float32"), EVERY),
+        _values(
+            "special_descending", np.array([nan, 1, inf, -inf, nan, 0.0, -0.0, -2], "float32"), EVERY, descending=True
         ),
-        Sample({"X": distinct(1500)}, {}, name="long", dtypes=WIDE),
-        Sample({"X": distinct(3, 333)}, {"descending": True}, name="long_rows", dtypes=WIDE),
-        Sample({"X": distinct(70, 3)}, {"axis": 0}, name="long_columns"),
-        Sample(
-            {"X": np.array([3, -(2**31), 2**31 - 1, 0, 3], "int32")},
-            {"descending": True},
-            name="int32",
-            dtypes=("int32",),
-        ),
-        Sample(
-            {"X": np.array([3, -(2**63), 2**63 - 1, 0, 3], "int64")},
-            {"descending": True},
-            name="int64",
-            dtypes=("int64",),
-        ),
-        Sample({"X": ints(3, 80, low=-50, high=50)}, {}, name="small_int64", dtypes=("int64",)),
+        _values("long", distinct(1500), WIDE),
+        _values("long_rows", distinct(3, 333), WIDE, descending=True),
+        _values("long_columns", distinct(70, 3), axis=0),
+        _values("int32", np.array([3, -(2**31), 2**31 - 1, 0, 3], "int32"), ("int32",), descending=True),
+        _values("int64", np.array([3, -(2**63), 2**63 - 1, 0, 3], "int64"), ("int64",), descending=True),
+        _values("small_int64", ints(3, 80, low=-50, high=50), ("int64",)),
         Sample({"X": rand(3, 4)}, {}, lod={"X": ((0, 1, 3),)}, name="sequences"),
         Sample({"X": rand(0, 4)}, {}, name="empty"),
         Sample({"X": rand(4, 0)}, {}, name="empty_rows"),
@@ -102,11 +94,7 @@ def _arg_samples() -> list[Sample]:
         Sample({"X": ints(4, 9, high=3).astype("float32")}, {"axis": 1}, name="ties", dtypes=EVERY),
         Sample({"X": ints(9, 4, high=3).astype("float32")}, {"axis": 0}, name="ties_in_columns", dtypes=EVERY),
         Sample({"X": np.array([[1, nan, 2, nan], [inf, 1, inf, -inf]], "float32")}, {"axis": 1}, name="special"),
-        Sample(
-            {"X": np.array([[1, nan, 2], [inf, nan, -inf], [3, 1, inf]], "float32")},
-            {"axis": 0},
-            name="special_in_columns",
-        ),
+        _values("special_in_columns", np.array([[1, nan, 2], [inf, nan, -inf], [3, 1, inf]], "float32"), axis=0),
         Sample({"X": distinct(6)}, {"axis": 0}, name="vector"),
         Sample({"X": distinct(2, 3000)}, {"axis": 1}, name="long"),
         Sample({"X": ints(4, 9, low=-9)}, {"axis": 1}, name="int64", dtypes=("int64",)),

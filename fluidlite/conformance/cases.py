@@ -10,7 +10,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.base.errors import FluidError
-from fluidlite.conformance.samples import Sample, reference_of, samples_of
+from fluidlite.conformance.samples import Sample, becomes_exact, inputs_in, reference_of, samples_of
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.registry import ops
 from fluidlite.program.rules import GradRule
@@ -44,7 +44,7 @@ class Case:
 
     def inputs(self) -> dict[str, list[Array]]:
         """The arrays to feed: floating ones in the case's dtype, others as in the sample."""
-        return self.sample.inputs_in(self.dtype)
+        return inputs_in(self.sample, self.dtype)
 
     def attrs(self) -> dict[str, Any]:
         """All attributes of the operator in canonical form."""
@@ -107,6 +107,6 @@ def cases(types: Iterable[str] | None = None) -> list[Case]:
             label = name if number == 1 else f"{name}#{number}"
             exact = replace(sample, grads=())
             selected += [
-                Case(op, exact if sample.becomes_exact(dtype) else sample, label, dtype) for dtype in sample.dtypes
+                Case(op, exact if becomes_exact(sample, dtype) else sample, label, dtype) for dtype in sample.dtypes
             ]
     return selected

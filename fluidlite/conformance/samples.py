@@ -58,24 +58,24 @@ class Sample:
     dtypes: tuple[str, ...] = ("float32",)
     outputs: tuple[str, ...] = ()
 
-    def becomes_exact(self, dtype: str) -> bool:
-        """Whether floating inputs are cast to an integer type or bool."""
-        return dtype in NUMPY and dtype not in ALL_FLOATS and not set(ALL_FLOATS).isdisjoint(self.dtypes)
 
-    def inputs_in(self, dtype: str) -> dict[str, list[np.ndarray[Any, Any]]]:
-        """The arrays by slot, floating ones cast to one of ``dtypes``."""
-        return {slot: [self._cast(np.asarray(item), dtype) for item in _items(v)] for slot, v in self.inputs.items()}
+def becomes_exact(sample: Sample, dtype: str) -> bool:
+    """Whether floating inputs are cast to an integer type or bool."""
+    return dtype in NUMPY and dtype not in ALL_FLOATS and not set(ALL_FLOATS).isdisjoint(sample.dtypes)
 
-    def _cast(self, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+
+def inputs_in(sample: Sample, dtype: str) -> dict[str, list[np.ndarray[Any, Any]]]:
+    """The arrays by slot, floating ones cast to one of the sample's dtypes."""
+
+    def cast(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         if dtype_name(array.dtype) not in ALL_FLOATS:
             return array
-        if self.becomes_exact(dtype):
+        if becomes_exact(sample, dtype):
             return np.asarray(array > 0 if dtype == "bool" else np.rint(array * 8).astype(dtype))
         return array.astype(NUMPY[dtype]) if dtype in ALL_FLOATS else array
 
-
-def _items(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+    items = {slot: v if isinstance(v, (list, tuple)) else [v] for slot, v in sample.inputs.items()}
+    return {slot: [cast(np.asarray(item)) for item in arrays] for slot, arrays in items.items()}
 
 
 Reference = Callable[..., Mapping[str, Any]]

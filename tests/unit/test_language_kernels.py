@@ -25,7 +25,7 @@ from grouped import grouped
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import DeviceUnavailable, OutOfRangeError
 from fluidlite.codegen import philox
-from fluidlite.conformance.samples import Sample, reference_of, samples_of
+from fluidlite.conformance.samples import Sample, inputs_in, reference_of, samples_of
 from fluidlite.devices.opencl import OpenCLDevice
 from fluidlite.kernels import language as plugin
 from fluidlite.platform.context import Context
@@ -269,7 +269,7 @@ def widened(value: Any) -> Any:
 
 
 def inputs_of(sample: Sample, dtype: str) -> dict[str, Any]:
-    arrays = sample.inputs_in(dtype)
+    arrays = inputs_in(sample, dtype)
     return {slot: arrays[slot] if isinstance(value, list) else arrays[slot][0] for slot, value in sample.inputs.items()}
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
+from fluidlite.base.dtypes import dtype_name
 from fluidlite.base.errors import FluidError
-from fluidlite.conformance.samples import Sample, reference_of, samples_of
+from fluidlite.conformance.samples import Sample, becomes_exact, inputs_in, reference_of, samples_of
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.registry import ops
 from fluidlite.program.rules import GradRule
@@ -29,7 +29,7 @@ class Case:
     label : str
         The sample's name, unique within the operator.
     dtype : str
-        The dtype to which the sample's floating inputs are cast.
+        The dtype to which the sample's floating inputs are cast; an exact one has no gradients.
     """
 
     op: OpDef
@@ -44,13 +44,7 @@ class Case:
 
     def inputs(self) -> dict[str, list[Array]]:
         """The arrays to feed: floating ones in the case's dtype, others as in the sample."""
-        return {slot: [self._cast(item) for item in _items(value)] for slot, value in self.sample.inputs.items()}
-
-    def _cast(self, item: Any) -> Array:
-        array = np.asarray(item)
-        if self.dtype in ALL_FLOATS and dtype_name(array.dtype) in ALL_FLOATS:
-            return array.astype(NUMPY[self.dtype])
-        return array
+        return inputs_in(self.sample, self.dtype)
 
     def attrs(self) -> dict[str, Any]:
         """All attributes of the operator in canonical form."""
@@ -86,10 +80,6 @@ def canonical(op: OpDef, attrs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _items(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
 def cases_of(type: str) -> list[Case]:
     """The cases of one operator.
 
@@ -115,5 +105,8 @@ def cases(types: Iterable[str] | None = None) -> list[Case]:
             name = sample.name or "sample"
             number = name_counts[name] = name_counts.get(name, 0) + 1
             label = name if number == 1 else f"{name}#{number}"
-            selected += [Case(op, sample, label, dtype) for dtype in sample.dtypes]
+            exact = replace(sample, grads=())
+            selected += [
+                Case(op, exact if becomes_exact(sample, dtype) else sample, label, dtype) for dtype in sample.dtypes
+            ]
     return selected

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import numpy as np
 
@@ -193,25 +194,18 @@ def _two_contexts(place: Place) -> None:
 
 def _threads(place: Place) -> None:
     """Threads with their own contexts do not interfere."""
-    failures: list[BaseException] = []
+    started = Barrier(3)
 
     def work(seed: int) -> None:
-        try:
-            for size in (100, 5000):
-                allocation = memory.alloc(place, size, get_context(place))
-                data = _pattern(size, seed)
-                _write(get_context(place), allocation.span(), data)
-                _equal("a thread's own copy", place, _read(get_context(place), allocation.span()), data)
-        except BaseException as exc:
-            failures.append(exc)
+        started.wait()  # so that each runs in a thread of its own
+        for size in (100, 5000):
+            allocation = memory.alloc(place, size, get_context(place))
+            data = _pattern(size, seed)
+            _write(get_context(place), allocation.span(), data)
+            _equal("a thread's own copy", place, _read(get_context(place), allocation.span()), data)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, range(3)))
 
 
 def _many_allocations(place: Place) -> None:

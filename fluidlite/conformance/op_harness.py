@@ -17,6 +17,7 @@ from fluidlite.compiler.kernel_checks import debug
 from fluidlite.compiler.planning.plan import Launch, Plan
 from fluidlite.compiler.planning.plan_liveness import MIN_INPLACE_BYTES, min_inplace_bytes
 from fluidlite.conformance.cases import Array, Case
+from fluidlite.conformance.certificate import Use
 from fluidlite.platform.place import Place
 from fluidlite.program.block import Block
 from fluidlite.program.program import Program
@@ -106,7 +107,6 @@ MODES = ("interpreted", "compiled")
 """The executor's modes; a place must be correct in both."""
 
 
-Use = tuple[str, str, str]
 _uses: ContextVar[list[Use] | None] = ContextVar("uses", default=None)
 
 

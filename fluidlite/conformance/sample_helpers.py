@@ -21,6 +21,9 @@ Outputs = dict[str, Any]
 
 WIDE = ("float32", "float64")
 EVERY = ("float32", "float64", "float16", "bfloat16")
+NUMBERS = (*EVERY, "int64")
+COPIED = (*NUMBERS, "bool")
+"""``dtypes`` of the samples of operators that copy elements."""
 MIXED = ("mixed",)
 """``dtypes`` of a sample whose inputs differ in dtype: they are not cast."""
 

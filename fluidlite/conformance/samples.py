@@ -16,7 +16,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, TypeVar, Union
 
+import numpy as np
+
 from fluidlite import plugin_loader
+from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import OperatorNotFoundError, PluginWarning, RegistryError
 from fluidlite.base.fork import new_rlock
 from fluidlite.base.plugin_modules import plugin_modules
@@ -41,7 +44,8 @@ class Sample:
     name : str
         Shown in test ids.
     dtypes : tuple of str
-        The sample also runs with its floating inputs cast to each of these.
+        The sample also runs with its floating inputs cast to each of these. If some are floating, an integer type
+        gets eight times the numbers, and bool whether they are positive: then without gradients.
     outputs : tuple of str
         Output slots to request; empty: all of the definition.
     """
@@ -53,6 +57,25 @@ class Sample:
     name: str = ""
     dtypes: tuple[str, ...] = ("float32",)
     outputs: tuple[str, ...] = ()
+
+
+def becomes_exact(sample: Sample, dtype: str) -> bool:
+    """Whether floating inputs are cast to an integer type or bool."""
+    return dtype in NUMPY and dtype not in ALL_FLOATS and not set(ALL_FLOATS).isdisjoint(sample.dtypes)
+
+
+def inputs_in(sample: Sample, dtype: str) -> dict[str, list[np.ndarray[Any, Any]]]:
+    """The arrays by slot, floating ones cast to one of the sample's dtypes."""
+
+    def cast(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if dtype_name(array.dtype) not in ALL_FLOATS:
+            return array
+        if becomes_exact(sample, dtype):
+            return np.asarray(array > 0 if dtype == "bool" else np.rint(array * 8).astype(dtype))
+        return array.astype(NUMPY[dtype]) if dtype in ALL_FLOATS else array
+
+    items = {slot: v if isinstance(v, (list, tuple)) else [v] for slot, v in sample.inputs.items()}
+    return {slot: [cast(np.asarray(item)) for item in arrays] for slot, arrays in items.items()}
 
 
 Reference = Callable[..., Mapping[str, Any]]

@@ -25,7 +25,7 @@ from grouped import grouped
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import DeviceUnavailable, OutOfRangeError
 from fluidlite.codegen import philox
-from fluidlite.conformance.samples import Sample, reference_of, samples_of
+from fluidlite.conformance.samples import Sample, inputs_in, reference_of, samples_of
 from fluidlite.devices.opencl import OpenCLDevice
 from fluidlite.kernels import language as plugin
 from fluidlite.platform.context import Context
@@ -268,11 +268,9 @@ def widened(value: Any) -> Any:
     return array.astype("float64") if dtype_name(array.dtype) in ALL_FLOATS else array
 
 
-def converted(value: Any, dtype: str) -> Any:
-    if isinstance(value, list):
-        return [converted(a, dtype) for a in value]
-    array = np.asarray(value)
-    return array.astype(NUMPY[dtype]) if dtype in ALL_FLOATS and dtype_name(array.dtype) in ALL_FLOATS else array
+def inputs_of(sample: Sample, dtype: str) -> dict[str, Any]:
+    arrays = inputs_in(sample, dtype)
+    return {slot: arrays[slot] if isinstance(value, list) else arrays[slot][0] for slot, value in sample.inputs.items()}
 
 
 def close(got: Array, want: Any, dtype: str, scale: float = 1.0) -> None:
@@ -338,7 +336,7 @@ def test_values_are_the_references(machine: Machine, type: str, numbered: Number
     attrs = {attr.name: attr.default for attr in ops.get(type).attrs}
     reference = reference_with_lod(ops.get(type), sample.lod)
     for dtype in sample.dtypes:
-        inputs = {slot: converted(value, dtype) for slot, value in sample.inputs.items()}
+        inputs = inputs_of(sample, dtype)
         want = reference({slot: widened(value) for slot, value in inputs.items()}, {**attrs, **sample.attrs})
         for slot, arrays in execute(machine, type, inputs, sample.attrs, lod=sample.lod).items():
             if slot in want:
@@ -362,7 +360,7 @@ def test_gradients_are_the_references_slopes(machine: Machine, type: str, number
     reference = reference_with_lod(op, sample.lod)
     full = {**{attr.name: attr.default for attr in op.attrs}, **sample.attrs}
     rng = np.random.default_rng(3)
-    inputs = {slot: converted(value, "float64") for slot, value in sample.inputs.items()}
+    inputs = inputs_of(sample, "float64")
     outputs = execute(machine, type, inputs, sample.attrs, lod=sample.lod)
     left_out = ops.get(rule.type).decomposed  # kernels do not know these slots
     slots = [slot for slot in sample.grads if slot + GRAD not in left_out]

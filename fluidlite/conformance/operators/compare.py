@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.base.dtypes import INTS
 from fluidlite.conformance.sample_helpers import EVERY, bools, ints, pairwise, point
 from fluidlite.conformance.samples import Sample, register_samples
 
@@ -15,19 +16,12 @@ def _numbers() -> list[Sample]:
 
     special = np.asarray([0.0, -0.0, np.nan, np.inf, -np.inf, 1.0], "float32")
     return [
-        Sample(pair((5, 7), (5, 7)), {}, name="same", dtypes=EVERY),
+        Sample(pair((5, 7), (5, 7)), {}, name="same", dtypes=(*EVERY, *INTS)),
         Sample(pair((1,), (1,)), {}, name="one"),
         Sample(pair((4, 3), (3,)), {}, name="broadcast"),
         Sample(pair((3, 3), (3,)), {"axis": 0}, name="axis0"),
         Sample(pair((0, 3), (0, 3)), {}, name="empty"),
         Sample({"X": np.repeat(special, 6), "Y": np.tile(special, 6)}, {}, name="special"),
-        Sample({"X": ints(20, high=3), "Y": ints(20, high=3, seed=1)}, {}, name="int64", dtypes=("int64",)),
-        Sample(
-            {"X": ints(9, high=3, dtype="int32"), "Y": ints(9, high=3, seed=1, dtype="int32")},
-            {},
-            name="int32",
-            dtypes=("int32",),
-        ),
     ]
 
 

@@ -12,6 +12,7 @@ from fluidlite.conformance.operators.conv_common import (
     fused,
     reference_dilations,
     reference_pads,
+    windows,
     with_epilogue,
 )
 from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs
@@ -22,19 +23,9 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, w = channels_first(inputs["Input"], attrs), inputs["Filter"]
     kernel, groups, strides = w.shape[2:], attrs["groups"], attrs["strides"]
     dilations, pads = reference_dilations(attrs), reference_pads(x.shape[2:], kernel, attrs)
-    spatial, room = range(2, x.ndim), list(x.shape[:2])
-    middle: Any = [...]
-    for n, (before, after) in zip(x.shape[2:], pads, strict=True):
-        room.append(before + n + after)
-        middle.append(slice(before, before + n))
-    padded: Any = np.zeros(room)
-    padded[tuple(middle)] = x
-    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
-    windows: Any = np.lib.stride_tricks.sliding_window_view(padded, reach, tuple(spatial))
-    windows = windows[(..., *(slice(None, None, each) for each in (*strides, *dilations)))]
-    counts = windows.shape[2 : x.ndim]
-    windows = windows.transpose(0, 1, *range(x.ndim, windows.ndim), *spatial)
-    columns = windows.reshape(x.shape[0], groups, prod(w.shape[1:]), prod(counts))
+    padded = np.pad(x, [(0, 0), (0, 0), *pads])
+    parts, counts = windows(padded, kernel, strides, dilations)
+    columns = parts.reshape(x.shape[0], groups, prod(w.shape[1:]), prod(counts))
     y = w.reshape(groups, w.shape[0] // groups, -1) @ columns
     y = y.reshape(x.shape[0], w.shape[0], *counts)
     return with_epilogue(y, inputs, attrs)

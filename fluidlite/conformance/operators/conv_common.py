@@ -30,6 +30,17 @@ def reference_dilations(attrs: Attrs) -> list[int]:
     return [1] * len(attrs["dilations"]) if attrs["padding_algorithm"] == "SAME" else list(attrs["dilations"])
 
 
+def windows(
+    padded: Any, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[Any, tuple[int, ...]]:
+    """Return the windows of images, [images, channels, *kernel, *counts], and their counts along the spatial dims."""
+    spatial = range(2, padded.ndim)
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    parts: Any = np.lib.stride_tricks.sliding_window_view(padded, reach, tuple(spatial))
+    parts = parts[(..., *(slice(None, None, each) for each in (*strides, *dilations)))]
+    return parts.transpose(0, 1, *range(padded.ndim, parts.ndim), *spatial), parts.shape[2 : padded.ndim]
+
+
 def case(
     name: str,
     x: Sequence[int],

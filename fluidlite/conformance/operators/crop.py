@@ -2,25 +2,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, rand, stated
+from fluidlite.conformance.sample_helpers import NUMBERS, WIDE, Attrs, Inputs, Outputs, rand, stated
 from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
-    x = inputs["X"]
     offsets = stated(inputs, attrs, "offsets", "OffsetsTensor", "Offsets")
     shape = inputs["Y"].shape if "Y" in inputs else stated(inputs, attrs, "shape", "ShapeTensor", "Shape")
-    for axis, (start, length) in enumerate(zip(offsets, shape, strict=True)):
-        stop = x.shape[axis] if length < 0 else start + length
-        x = np.moveaxis(np.moveaxis(x, axis, 0)[start:stop], 0, axis)
-    return {"Out": x}
+    bounds = zip(offsets, shape, strict=True)
+    return {"Out": inputs["X"][tuple(slice(start, None if n < 0 else start + n) for start, n in bounds)]}
 
 
 register_samples(
     "crop",
     reference=_reference,
     samples=lambda: [
-        Sample({"X": rand(5, 6)}, {"offsets": [1, 2], "shape": [3, 2]}, ("X",), name="matrix", dtypes=EVERY),
+        Sample({"X": rand(5, 6)}, {"offsets": [1, 2], "shape": [3, 2]}, ("X",), name="matrix", dtypes=NUMBERS),
         Sample({"X": rand(4, 5, 3)}, {"offsets": [1, 0, 2], "shape": [2, 5, 1]}, ("X",), name="rank3", dtypes=WIDE),
         Sample({"X": rand(4, 5)}, {"offsets": [0, 1], "shape": [-1, 3]}, ("X",), name="remainder"),
         Sample({"X": rand(5, 6), "Y": rand(2, 3)}, {"offsets": [2, 3]}, ("X",), name="like_y"),
@@ -31,7 +28,6 @@ register_samples(
         Sample({"X": rand(4, 5), "Offsets": np.asarray([0, 2])}, {"shape": [3, -1]}, ("X",), name="offsets_and_rest"),
         Sample({"X": rand(4, 5), "Offsets": np.asarray([0, 0])}, {"shape": [4, 2]}, ("X",), name="offsets_zero"),
         Sample({"X": rand(4, 5), "Offsets": np.asarray([1, 3])}, {"shape": [3, 2]}, ("X",), name="offsets_tensor_end"),
-        Sample({"X": ints(6)}, {"offsets": [2], "shape": [3]}, name="int64", dtypes=("int64",)),
         Sample({"X": rand(0, 6)}, {"offsets": [0, 2], "shape": [0, 3]}, name="empty"),
     ],
 )
@@ -41,7 +37,7 @@ register_samples(
     "crop_tensor",
     reference=_reference,
     samples=lambda: [
-        Sample({"X": rand(5, 6)}, {"offsets": [1, 2], "shape": [3, 2]}, ("X",), name="matrix", dtypes=EVERY),
+        Sample({"X": rand(5, 6)}, {"offsets": [1, 2], "shape": [3, 2]}, ("X",), name="matrix", dtypes=NUMBERS),
         Sample({"X": rand(4, 5, 3)}, {"offsets": [1, 0, 2], "shape": [2, -1, 1]}, ("X",), name="rest", dtypes=WIDE),
         Sample({"X": rand(4, 5), "Shape": np.asarray([2, -1], "int32")}, {"offsets": [0, 3]}, ("X",), name="shape"),
         Sample(
@@ -57,7 +53,6 @@ register_samples(
             ("X",),
             name="each_offset",
         ),
-        Sample({"X": ints(6)}, {"offsets": [2], "shape": [3]}, name="int64", dtypes=("int64",)),
         Sample({"X": rand(0, 6)}, {"offsets": [0, 2], "shape": [-1, 3]}, name="empty"),
     ],
 )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 
@@ -44,32 +45,20 @@ def xxh64(data: bytes, seed: int) -> int:
     return state ^ state >> 32
 
 
+def _sample(name: str, x: Any, *offsets: int, **attrs: int) -> Sample:
+    return Sample({"X": x}, attrs, lod={"X": (offsets,)} if offsets else {}, name=name, dtypes=(x.dtype.name,))
+
+
 @register_samples(
     "hash",
     samples=lambda: [
-        Sample(
-            {"X": ints(8, 1, dtype="int32")},
-            {"num_hash": 4, "mod_by": 10000},
-            lod={"X": ((0, 2, 8),)},
-            name="words",
-            dtypes=("int32",),
-        ),
-        Sample({"X": ints(5, 3, low=-99, dtype="int32")}, {"num_hash": 2}, name="three_words", dtypes=("int32",)),
-        Sample(
-            {"X": ints(5, 19, low=-99, dtype="int32")},
-            {"num_hash": 2, "mod_by": 2**31},
-            name="stripes_and_rest",
-            dtypes=("int32",),
-        ),
-        Sample({"X": ints(5, 1, low=-99)}, {"mod_by": 2**63 - 1}, name="int64", dtypes=("int64",)),
-        Sample(
-            {"X": ints(5, 11, low=-(2**62), high=2**62)},
-            {"num_hash": 3, "mod_by": 2**62 + 7},
-            name="int64_stripes",
-            dtypes=("int64",),
-        ),
-        Sample({"X": ints(3, 0)}, {}, name="no_bytes", dtypes=("int64",)),
-        Sample({"X": ints(0, 3)}, {}, name="no_rows", dtypes=("int64",)),
+        _sample("words", ints(8, 1, dtype="int32"), 0, 2, 8, num_hash=4, mod_by=10000),
+        _sample("three_words", ints(5, 3, low=-99, dtype="int32"), num_hash=2),
+        _sample("stripes_and_rest", ints(5, 19, low=-99, dtype="int32"), num_hash=2, mod_by=2**31),
+        _sample("int64", ints(5, 1, low=-99), mod_by=2**63 - 1),
+        _sample("int64_stripes", ints(5, 11, low=-(2**62), high=2**62), num_hash=3, mod_by=2**62 + 7),
+        _sample("no_bytes", ints(3, 0)),
+        _sample("no_rows", ints(0, 3)),
     ],
 )
 def _reference_hash(inputs: Inputs, attrs: Attrs) -> Outputs:

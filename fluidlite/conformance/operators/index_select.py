@@ -2,21 +2,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, NUMBERS, WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 register_samples(
     "index_select",
-    reference=lambda inputs, attrs: {
-        "Out": np.stack([np.moveaxis(inputs["X"], attrs["dim"], 0)[i] for i in inputs["Index"]], attrs["dim"])
-    },
+    reference=lambda inputs, attrs: {"Out": np.take(inputs["X"], inputs["Index"], attrs["dim"])},
     samples=lambda: [
-        Sample({"X": rand(6, 3), "Index": np.array([4, 0, 4, 5])}, {}, ("X",), name="rows", dtypes=EVERY),
+        Sample({"X": rand(6, 3), "Index": np.array([4, 0, 4, 5])}, {}, ("X",), name="rows", dtypes=NUMBERS),
         Sample({"X": rand(3, 5), "Index": np.array([4, 0, 4])}, {"dim": 1}, ("X",), name="columns", dtypes=EVERY),
         Sample({"X": rand(2, 4, 3), "Index": np.array([3, 3, 0, 1, 2], "int32")}, {"dim": -2}, ("X",), name="middle"),
         Sample({"X": rand(40, 3), "Index": np.array([2, 2])}, {"dim": 1}, ("X",), name="few_of_many"),
         Sample({"X": rand(5), "Index": np.array([2])}, {}, ("X",), name="vector"),
-        Sample({"X": ints(3, 5), "Index": np.array([2, 4])}, {"dim": 1}, name="int64", dtypes=("int64",)),
         Sample({"X": rand(0, 3), "Index": np.array([2])}, {"dim": 1}, name="empty"),
     ],
 )
@@ -24,14 +21,9 @@ register_samples(
 
 register_samples(
     "index_sample",
-    reference=lambda inputs, attrs: {
-        "Out": np.asarray(
-            [[row[i] for i in picked] for row, picked in zip(inputs["X"], inputs["Index"], strict=True)],
-            inputs["X"].dtype,
-        ).reshape(inputs["Index"].shape)
-    },
+    reference=lambda inputs, attrs: {"Out": np.take_along_axis(inputs["X"], inputs["Index"], 1)},
     samples=lambda: [
-        Sample({"X": rand(4, 6), "Index": ints(4, 3, high=6)}, {}, ("X",), name="samples", dtypes=EVERY),
+        Sample({"X": rand(4, 6), "Index": ints(4, 3, high=6)}, {}, ("X",), name="samples", dtypes=NUMBERS),
         Sample(
             {"X": rand(2, 3), "Index": np.array([[1, 1, 1, 0], [2, 0, 2, 2]], "int32")},
             {},
@@ -39,7 +31,6 @@ register_samples(
             name="repeated_int32",
             dtypes=WIDE,
         ),
-        Sample({"X": ints(4, 6), "Index": ints(4, 3, high=6)}, {}, name="int64", dtypes=("int64",)),
         Sample({"X": rand(0, 3), "Index": ints(0, 2)}, {}, name="empty"),
     ],
 )

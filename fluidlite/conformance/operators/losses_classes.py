@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from fluidlite.conformance.operators.loss import hard_labels, picked, reference_cross_entropy
 from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
@@ -28,34 +30,15 @@ def _reference_bpr(inputs: Inputs, attrs: Attrs) -> Outputs:
     return {"Y": np.asarray(losses, "float64").reshape(label.shape)}
 
 
-def _samples_two() -> list[Sample]:
-    def p(*dims: int) -> Any:
-        return rand(*dims, low=0.1, high=0.9)
-
-    certain = np.asarray([[0, 1], [1, 0]], "float32")
-    return [
-        Sample({"X": p(5, 4), "Label": ints(5, 1, high=4)}, {}, ("X",), name="rows", dtypes=EVERY),
-        Sample({"X": p(5, 4), "Label": np.array([[1], [-100], [3], [0], [-100]])}, {}, ("X",), name="ignored"),
-        Sample({"X": p(5, 4), "Label": ints(5, 1, high=4)}, {"ignore_index": 2}, ("X",), name="ignore_index"),
-        Sample({"X": p(2, 3, 4), "Label": ints(2, 3, high=4, dtype="int32")}, {}, ("X",), name="short_int32"),
-        Sample({"X": certain, "Label": ints(2, 1, high=1)}, {}, name="zero_probability"),
-        Sample({"X": p(0, 4), "Label": ints(0, 1)}, {}, name="empty"),
-    ]
-
-
-@register_samples("cross_entropy2", samples=_samples_two)
+@register_samples(
+    "cross_entropy2",
+    samples=lambda: [replace(s, dtypes=EVERY) if s.name == "hard" else s for s in hard_labels()],
+)
 def _reference_two(inputs: Inputs, attrs: Attrs) -> Outputs:
-    x, label = inputs["X"], inputs["Label"]
-    table = x.reshape(prod(x.shape[:-1]), x.shape[-1])
-    match = [0.0 if c == attrs["ignore_index"] else table[i, c] for i, c in enumerate(label.reshape(-1))]
-    with np.errstate(divide="ignore"):
-        cost = np.minimum(-np.log(np.asarray(match, "float64")), 1e20)
-    cost[label.reshape(-1) == attrs["ignore_index"]] = 0
-    return {
-        "Y": cost.reshape(label.shape),
-        "MatchX": np.asarray(match, "float64").reshape(*x.shape[:-1], 1),
-        "XShape": np.zeros((*x.shape, 0)),
-    }
+    x = inputs["X"]
+    match = picked(x, inputs["Label"], attrs["ignore_index"])
+    cost = reference_cross_entropy(inputs, {**attrs, "soft_label": False})
+    return {**cost, "MatchX": match.reshape(*x.shape[:-1], 1), "XShape": np.zeros((*x.shape, 0))}
 
 
 def _samples_center() -> list[Sample]:

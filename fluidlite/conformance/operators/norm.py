@@ -75,8 +75,5 @@ _FIRST: dict[str, Any] = {"data_layout": "NCHW"}
 )
 def _reference_affine(inputs: Inputs, attrs: Attrs) -> Outputs:
     x = inputs["X"]
-    letters = "abcde"[: x.ndim]
-    channel = letters[1] if attrs["data_layout"] == "NCHW" else letters[-1]
-    ones = np.ones(x.shape)
-    out = np.einsum(f"{letters},{channel}->{letters}", x, inputs["Scale"])
-    return {"Out": out + np.einsum(f"{letters},{channel}->{letters}", ones, inputs["Bias"])}
+    dims = (-1, *(1 for _ in x.shape[2:])) if attrs["data_layout"] == "NCHW" else (-1,)
+    return {"Out": x * inputs["Scale"].reshape(dims) + inputs["Bias"].reshape(dims)}

@@ -34,12 +34,6 @@ def _samples() -> list[Sample]:
 
 @register_samples("prelu", samples=_samples)
 def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
-    x, slopes, mode = inputs["X"], inputs["Alpha"].reshape(-1), attrs["mode"]
-    out = np.array(x)
-    flat = out.reshape(-1)
-    inner = int(np.prod(x.shape[2:])) if x.ndim > 1 else 1
-    for i, value in enumerate(x.reshape(-1)):
-        which = {"all": 0, "channel": i // inner % x.shape[1] if x.ndim > 1 else 0, "element": i % slopes.size}[mode]
-        if value <= 0:
-            flat[i] = slopes[which] * value
-    return {"Out": out}
+    x = inputs["X"]
+    dims = {"all": (), "channel": (-1, *(1 for _ in x.shape[2:])), "element": (-1, *x.shape[1:])}
+    return {"Out": np.where(x > 0, x, inputs["Alpha"].reshape(dims[attrs["mode"]]) * x)}

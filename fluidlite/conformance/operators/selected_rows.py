@@ -10,24 +10,19 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 def _added(to: str, count: int, inputs: Inputs) -> Outputs:
     out = np.zeros((count, inputs["Values"].shape[1]))
-    for at, row in zip(inputs[to], inputs["Values"], strict=True):
-        out[at] += row
+    np.add.at(out, inputs[to], inputs["Values"])
     return {"Out": out}
 
 
-def _positions(rows: Any, height: int) -> dict[str, Any]:
-    out = np.full(height, -1)
-    for at, row in enumerate(rows):
-        out[row] = at
+def _set(array: Any, rows: Any, values: Any) -> dict[str, Any]:
+    out = array.copy()
+    out[rows] = values
     return {"Out": out}
 
 
 def _at(positions: Any, values: Any) -> dict[str, Any]:
-    out = np.zeros((len(positions), values.shape[1]))
-    for row, at in enumerate(positions):
-        if at >= 0:
-            out[row] = values[at]
-    return {"Out": out}
+    present = positions >= 0
+    return _set(np.zeros((len(positions), values.shape[1])), present, values[positions[present]])
 
 
 @register_samples(
@@ -68,7 +63,7 @@ register_samples(
 )
 register_samples(
     "row_positions",
-    reference=lambda inputs, attrs: _positions(inputs["Rows"], attrs["height"]),
+    reference=lambda inputs, attrs: _set(np.full(attrs["height"], -1), inputs["Rows"], range(len(inputs["Rows"]))),
     samples=lambda: [
         Sample({"Rows": np.array([4, 0, 2])}, {"height": 6}, name="different"),
         Sample({"Rows": ints(0)}, {"height": 3}, name="none"),
@@ -84,15 +79,11 @@ register_samples(
 )
 
 
-@register_samples(
+register_samples(
     "set_rows",
+    reference=lambda inputs, attrs: _set(inputs["X"], inputs["Rows"], inputs["Values"]),
     samples=lambda: [
         Sample({"X": rand(6, 3), "Rows": np.array([4, 0]), "Values": rand(2, 3)}, {}, name="rows", dtypes=EVERY),
         Sample({"X": rand(6, 3), "Rows": ints(0), "Values": rand(0, 3)}, {}, name="none"),
     ],
 )
-def _set(inputs: Inputs, attrs: Attrs) -> Outputs:
-    out = inputs["X"].copy()
-    for at, row in zip(inputs["Rows"], inputs["Values"], strict=True):
-        out[at] = row
-    return {"Out": out}

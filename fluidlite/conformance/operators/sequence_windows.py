@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -10,25 +11,14 @@ from fluidlite.conformance.samples import Sample, register_samples
 _ONE_LEVEL, _TWO_LEVELS = {"X": ((0, 2, 2, 7),)}, {"X": ((0, 1, 2), (0, 3, 7))}
 
 
+def _conv(name: str, lod: Any, length: int, start: int, width: int, dtypes: tuple[str, ...] = ("float32",)) -> Sample:
+    inputs = {"X": rand(7, 2), "Filter": rand(2 * length, width, seed=1)}
+    return Sample(inputs, {"contextLength": length, "contextStart": start}, ("X", "Filter"), lod, name, dtypes)
+
+
 @register_samples(
     "sequence_conv",
-    samples=lambda: [
-        Sample(
-            {"X": rand(7, 2), "Filter": rand(6, 3, seed=1)},
-            {"contextLength": 3, "contextStart": -1},
-            ("X", "Filter"),
-            _ONE_LEVEL,
-            name="around",
-            dtypes=WIDE,
-        ),
-        Sample(
-            {"X": rand(7, 2), "Filter": rand(4, 1, seed=1)},
-            {"contextLength": 2, "contextStart": 1},
-            ("X", "Filter"),
-            _TWO_LEVELS,
-            name="ahead",
-        ),
-    ],
+    samples=lambda: [_conv("around", _ONE_LEVEL, 3, -1, 3, WIDE), _conv("ahead", _TWO_LEVELS, 2, 1, 1)],
 )
 def _reference_conv(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
     x, rows = inputs["X"], []

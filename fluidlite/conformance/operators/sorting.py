@@ -9,6 +9,11 @@ from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Out
 from fluidlite.conformance.samples import Sample, register_samples
 
 
+def _values(name: str, x: Any, dtypes: tuple[str, ...] = ("float32",), **attrs: Any) -> Sample:
+    """A sample without gradients."""
+    return Sample({"X": x}, attrs, name=name, dtypes=dtypes)
+
+
 def _argsort_samples() -> list[Sample]:
     nan, inf = np.nan, np.inf
     return [
@@ -16,31 +21,18 @@ def _argsort_samples() -> list[Sample]:
         Sample({"X": distinct(5, 7)}, {"descending": True}, ("X",), name="descending", dtypes=EVERY),
         Sample({"X": distinct(5, 4)}, {"axis": 0}, ("X",), name="columns", dtypes=EVERY),
         Sample({"X": distinct(2, 5, 3)}, {"axis": -2, "descending": True}, ("X",), name="middle"),
-        Sample({"X": ints(3, 90, high=9).astype("float32")}, {}, name="ties", dtypes=WIDE),
-        Sample({"X": ints(3, 90, high=9).astype("float32")}, {"descending": True}, name="ties_descending", dtypes=WIDE),
-        Sample({"X": np.array([[nan, 1, inf, -inf, nan, -0.0, 0.0, -2]], "float32")}, {}, name="special", dtypes=EVERY),
-        Sample(
-            {"X": np.array([nan, 1, inf, -inf, nan, 0.0, -0.0, -2], "float32")},
-            {"descending": True},
-            name="special_descending",
-            dtypes=EVERY,
+        _values("ties", ints(3, 90, high=9).astype("float32"), WIDE),
+        _values("ties_descending", ints(3, 90, high=9).astype("float32"), WIDE, descending=True),
+        _values("special", np.array([[nan, 1, inf, -inf, nan, -0.0, 0.0, -2]], "float32"), EVERY),
+        _values(
+            "special_descending", np.array([nan, 1, inf, -inf, nan, 0.0, -0.0, -2], "float32"), EVERY, descending=True
         ),
-        Sample({"X": distinct(1500)}, {}, name="long", dtypes=WIDE),
-        Sample({"X": distinct(3, 333)}, {"descending": True}, name="long_rows", dtypes=WIDE),
-        Sample({"X": distinct(70, 3)}, {"axis": 0}, name="long_columns"),
-        Sample(
-            {"X": np.array([3, -(2**31), 2**31 - 1, 0, 3], "int32")},
-            {"descending": True},
-            name="int32",
-            dtypes=("int32",),
-        ),
-        Sample(
-            {"X": np.array([3, -(2**63), 2**63 - 1, 0, 3], "int64")},
-            {"descending": True},
-            name="int64",
-            dtypes=("int64",),
-        ),
-        Sample({"X": ints(3, 80, low=-50, high=50)}, {}, name="small_int64", dtypes=("int64",)),
+        _values("long", distinct(1500), WIDE),
+        _values("long_rows", distinct(3, 333), WIDE, descending=True),
+        _values("long_columns", distinct(70, 3), axis=0),
+        _values("int32", np.array([3, -(2**31), 2**31 - 1, 0, 3], "int32"), ("int32",), descending=True),
+        _values("int64", np.array([3, -(2**63), 2**63 - 1, 0, 3], "int64"), ("int64",), descending=True),
+        _values("small_int64", ints(3, 80, low=-50, high=50), ("int64",)),
         Sample({"X": rand(3, 4)}, {}, lod={"X": ((0, 1, 3),)}, name="sequences"),
         Sample({"X": rand(0, 4)}, {}, name="empty"),
         Sample({"X": rand(4, 0)}, {}, name="empty_rows"),
@@ -48,16 +40,17 @@ def _argsort_samples() -> list[Sample]:
     ]
 
 
+def _order(x: Any, axis: int, descending: bool) -> Any:
+    """Places of the numbers in order, equal ones as they lie, NaN at the end."""
+    upwards = x if not descending else -x if x.dtype.kind == "f" else ~x
+    return np.argsort(upwards, axis, kind="stable")
+
+
 @register_samples("argsort", samples=_argsort_samples)
 def _reference_argsort(inputs: Inputs, attrs: Attrs) -> Outputs:
-    lines = np.moveaxis(inputs["X"], attrs["axis"], -1)
-    order = np.zeros(lines.shape, "int64")
-    for where in np.ndindex(lines.shape[:-1]):
-        line = lines[where].tolist()
-        sign = -1 if attrs["descending"] else 1
-        order[where] = sorted(range(len(line)), key=lambda j: (line[j] != line[j], sign * line[j], j))
-    out = np.take_along_axis(lines, order, -1)
-    return {"Out": np.moveaxis(out, -1, attrs["axis"]), "Indices": np.moveaxis(order, -1, attrs["axis"])}
+    x, axis = inputs["X"], attrs["axis"]
+    order = _order(x, axis, attrs["descending"])
+    return {"Out": np.take_along_axis(x, order, axis), "Indices": order}
 
 
 @register_samples(
@@ -77,27 +70,15 @@ def _reference_argsort(inputs: Inputs, attrs: Attrs) -> Outputs:
 )
 def _reference_top_k(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, k = inputs["X"], int(inputs["K"][0]) if "K" in inputs else attrs["k"]
-    order = np.zeros((*x.shape[:-1], k), "int64")
-    for where in np.ndindex(x.shape[:-1]):
-        row = x[where].tolist()
-        order[where] = sorted(range(len(row)), key=lambda j: (-row[j], j))[:k]
+    order = _order(x, -1, descending=True)[..., :k]
     return {"Out": np.take_along_axis(x, order, -1), "Indices": order}
 
 
-def _reference_arg(better: Callable[[Any, Any], bool]) -> Callable[..., dict[str, Any]]:
+def _reference_arg(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     def reference(inputs: Inputs, attrs: Attrs) -> Outputs:
-        x = inputs["X"].reshape(-1) if attrs["flatten"] else np.moveaxis(inputs["X"], attrs["axis"], -1)
-        out = np.zeros(x.shape[:-1], attrs["dtype"] or "int64")
-        for where in np.ndindex(out.shape):
-            best = 0
-            for j, value in enumerate(x[where]):
-                largest = x[where][best]
-                if largest == largest and (better(value, largest) or value != value):
-                    best = j
-            out[where] = best
-        if attrs["keepdims"] and not attrs["flatten"]:
-            out = np.expand_dims(out, attrs["axis"])
-        return {"Out": out.reshape(out.shape or (1,))}
+        axis = None if attrs["flatten"] else attrs["axis"]
+        out = function(inputs["X"], axis, keepdims=attrs["keepdims"] and axis is not None)
+        return {"Out": np.asarray(out, attrs["dtype"] or "int64").reshape(out.shape or (1,))}
 
     return reference
 
@@ -113,11 +94,7 @@ def _arg_samples() -> list[Sample]:
         Sample({"X": ints(4, 9, high=3).astype("float32")}, {"axis": 1}, name="ties", dtypes=EVERY),
         Sample({"X": ints(9, 4, high=3).astype("float32")}, {"axis": 0}, name="ties_in_columns", dtypes=EVERY),
         Sample({"X": np.array([[1, nan, 2, nan], [inf, 1, inf, -inf]], "float32")}, {"axis": 1}, name="special"),
-        Sample(
-            {"X": np.array([[1, nan, 2], [inf, nan, -inf], [3, 1, inf]], "float32")},
-            {"axis": 0},
-            name="special_in_columns",
-        ),
+        _values("special_in_columns", np.array([[1, nan, 2], [inf, nan, -inf], [3, 1, inf]], "float32"), axis=0),
         Sample({"X": distinct(6)}, {"axis": 0}, name="vector"),
         Sample({"X": distinct(2, 3000)}, {"axis": 1}, name="long"),
         Sample({"X": ints(4, 9, low=-9)}, {"axis": 1}, name="int64", dtypes=("int64",)),
@@ -127,5 +104,5 @@ def _arg_samples() -> list[Sample]:
     ]
 
 
-register_samples("arg_max", reference=_reference_arg(lambda x, best: x > best), samples=_arg_samples)
-register_samples("arg_min", reference=_reference_arg(lambda x, best: x < best), samples=_arg_samples)
+register_samples("arg_max", reference=_reference_arg(np.argmax), samples=_arg_samples)
+register_samples("arg_min", reference=_reference_arg(np.argmin), samples=_arg_samples)

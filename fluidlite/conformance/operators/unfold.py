@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from fluidlite.conformance.operators.conv_common import windows
 from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
@@ -29,12 +31,7 @@ def _sample(name: str, x: Any, *sizes: Any, dtypes: tuple[str, ...] = ("float32"
     ],
 )
 def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
-    x, (kh, kw), (sh, sw), (dh, dw) = inputs["X"], attrs["kernel_sizes"], attrs["strides"], attrs["dilations"]
-    up, left, down, right = attrs["paddings"]
+    x, (up, left, down, right) = inputs["X"], attrs["paddings"]
     padded = np.pad(x, ((0, 0), (0, 0), (up, down), (left, right)))
-    windows = []
-    for top in range(0, padded.shape[2] - dh * (kh - 1), sh):
-        for side in range(0, padded.shape[3] - dw * (kw - 1), sw):
-            window = padded[:, :, top : top + dh * (kh - 1) + 1 : dh, side : side + dw * (kw - 1) + 1 : dw]
-            windows.append(window.reshape(x.shape[0], x.shape[1] * kh * kw))
-    return {"Y": np.stack(windows, axis=-1)}
+    parts, counts = windows(padded, attrs["kernel_sizes"], attrs["strides"], attrs["dilations"])
+    return {"Y": parts.reshape(x.shape[0], x.shape[1] * prod(attrs["kernel_sizes"]), prod(counts))}

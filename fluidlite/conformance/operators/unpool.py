@@ -8,42 +8,25 @@ from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Out
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _unpooled(n: int, c: int, h: int, w: int, size: int, dtype: str = "int32") -> dict[str, Any]:
-    """X, and unique indices of its elements in a plane of ``size``."""
-    rng = np.random.default_rng(3)
-    places = np.stack([rng.permutation(size)[: h * w] for _ in range(n * c)]).reshape(n, c, h, w)
-    return {"X": rand(n, c, h, w), "Indices": places.astype(dtype)}
+def _case(name: str, dims: tuple[int, ...], size: int, dtypes: Any = ("float32",), **attrs: Any) -> Sample:
+    """X, and unique indices (int64 if ``name`` says so) of its elements in a plane of ``size``."""
+    rng, (images, channels, height, width) = np.random.default_rng(3), dims
+    planes = [rng.permutation(size)[: height * width] for _ in range(images * channels)]
+    places = np.reshape(planes, dims).astype("int64" if name == "int64" else "int32")
+    grads = ("X",) if images else ()
+    return Sample(
+        {"X": rand(*dims), "Indices": places}, {"unpooling_type": "max", **attrs}, grads, name=name, dtypes=dtypes
+    )
 
 
 @register_samples(
     "unpool",
     samples=lambda: [
-        Sample(
-            _unpooled(2, 3, 3, 2, 24),
-            {"ksize": [2, 2], "strides": [2, 2], "unpooling_type": "max"},
-            ("X",),
-            name="windows",
-            dtypes=EVERY,
-        ),
-        Sample(_unpooled(1, 2, 3, 3, 16), {"ksize": [2, 2], "unpooling_type": "max"}, ("X",), name="overlap"),
-        Sample(
-            _unpooled(1, 2, 3, 3, 25),
-            {"ksize": [3, 3], "strides": [2, 2], "paddings": [1, 1], "unpooling_type": "max"},
-            ("X",),
-            name="padded",
-            dtypes=WIDE,
-        ),
-        Sample(
-            _unpooled(1, 2, 2, 3, 24, "int64"),
-            {"ksize": [2, 2], "strides": [2, 2], "unpooling_type": "max"},
-            ("X",),
-            name="int64",
-        ),
-        Sample(
-            {"X": rand(0, 2, 2, 2), "Indices": np.zeros((0, 2, 2, 2), "int32")},
-            {"ksize": [2, 2], "unpooling_type": "max"},
-            name="no_images",
-        ),
+        _case("windows", (2, 3, 3, 2), 24, EVERY, ksize=[2, 2], strides=[2, 2]),
+        _case("overlap", (1, 2, 3, 3), 16, ksize=[2, 2]),
+        _case("padded", (1, 2, 3, 3), 25, WIDE, ksize=[3, 3], strides=[2, 2], paddings=[1, 1]),
+        _case("int64", (1, 2, 2, 3), 24, ksize=[2, 2], strides=[2, 2]),
+        _case("no_images", (0, 2, 2, 2), 16, ksize=[2, 2]),
     ],
 )
 def _reference_unpool(inputs: Inputs, attrs: Attrs) -> Outputs:

@@ -47,31 +47,20 @@ def _reference_unfold(inputs: Inputs, attrs: Attrs) -> Outputs:
     return {"Out": np.asarray(rows).reshape(len(rows), x.shape[1] * kh * kw)}
 
 
+def _rows(name: str, dims: tuple[int, ...], context: int, *lod: Any, dtypes: tuple[str, ...] = ("float32",)) -> Sample:
+    inputs = {"X": rand(*dims), "Filter": rand(context, dims[-1], seed=1)}
+    return Sample(inputs, {}, ("X", "Filter") if dims[0] else (), {"X": lod} if lod else {}, name, dtypes)
+
+
 @register_samples(
     "row_conv",
     samples=lambda: [
-        Sample(
-            {"X": rand(7, 4), "Filter": rand(3, 4, seed=1)},
-            {},
-            ("X", "Filter"),
-            {"X": ((0, 2, 2, 7),)},
-            name="sequences",
-            dtypes=EVERY,
-        ),
-        Sample({"X": rand(2, 5, 3), "Filter": rand(2, 3, seed=1)}, {}, ("X", "Filter"), name="batch", dtypes=EVERY),
-        Sample(
-            {"X": rand(6, 70), "Filter": rand(4, 70, seed=1)},
-            {},
-            ("X", "Filter"),
-            {"X": ((0, 1, 3), (0, 1, 3, 6))},
-            name="wide",
-            dtypes=WIDE,
-        ),
-        Sample({"X": rand(2, 2, 3), "Filter": rand(5, 3, seed=1)}, {}, ("X", "Filter"), name="long_context"),
-        Sample(
-            {"X": rand(3, 2), "Filter": rand(1, 2, seed=1)}, {}, ("X", "Filter"), {"X": ((0, 3),)}, name="no_context"
-        ),
-        Sample({"X": rand(0, 2), "Filter": rand(2, 2)}, {}, (), {"X": ((0,),)}, name="no_rows"),
+        _rows("sequences", (7, 4), 3, (0, 2, 2, 7), dtypes=EVERY),
+        _rows("batch", (2, 5, 3), 2, dtypes=EVERY),
+        _rows("wide", (6, 70), 4, (0, 1, 3), (0, 1, 3, 6), dtypes=WIDE),
+        _rows("long_context", (2, 2, 3), 5),
+        _rows("no_context", (3, 2), 1, (0, 3)),
+        _rows("no_rows", (0, 2), 2, (0,)),
     ],
 )
 def _reference_rows(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:

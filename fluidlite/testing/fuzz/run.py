@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Barrier
 from typing import Any
 
 from fluidlite.base.errors import (
@@ -200,24 +201,21 @@ def _metadata(first: Array, second: Array, value: Bounded | None) -> str:
 
 def _threads(recipe: Recipe, built: Built, executor: Any, place: Place, alone: Any, outcome: Outcome) -> None:
     """Run one executor in several threads with a scope each: results must have the same bits as in one thread."""
-    failures: list[str] = []
+    started = Barrier(recipe.threads)
 
-    def work(number: int) -> None:
+    def failure(number: int) -> str:
+        started.wait()  # so that each runs in a thread of its own
         try:
             got = execute(recipe, built, executor, new_scope(recipe, place), place)
         except RunFailed as failed:
-            failures.append(f"thread {number}: {type(failed.error).__name__}: {_line(failed.error)}")
-            return
+            return f"thread {number}: {type(failed.error).__name__}: {_line(failed.error)}"
         for turn, (mine, other) in enumerate(zip(got, alone, strict=True)):
             for name, array in mine.items():
                 if array.tobytes() != other[name].tobytes() and not name.endswith("@GRAD"):
-                    failures.append(f"thread {number}: {name} in run {turn} has other bits than alone")
-                    return
+                    return f"thread {number}: {name} in run {turn} has other bits than alone"
+        return ""
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(recipe.threads)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(recipe.threads) as pool:
+        failures = list(filter(None, pool.map(failure, range(recipe.threads))))
     if failures:
         outcome.findings.append(Finding("threads", failures[0], "", recipe))

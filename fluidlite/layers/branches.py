@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from fluidlite.layer_helper import LayerHelper, check_function, check_variable, 
 from fluidlite.layers import ops
 from fluidlite.layers.loops import check_condition
 from fluidlite.layers.structure import flatten_structure, pack, same_structure
-from fluidlite.layers.sub_blocks import SubBlock, control_flow
+from fluidlite.layers.sub_blocks import control_flow, sub_block
 from fluidlite.layers.tensor import fill_constant
 from fluidlite.program.block import Block
 from fluidlite.program.variable import Variable
@@ -46,9 +47,9 @@ class ConditionalBlock:
             check_condition("inputs", self.inputs[0])
         self.helper = LayerHelper("conditional_block", name=name)
 
-    def block(self) -> SubBlock:
+    def block(self) -> AbstractContextManager[Block]:
         """Layers inside run if the condition holds."""
-        return SubBlock(self.helper.main_program, self._done)
+        return sub_block(self.helper.main_program, self._done)
 
     def _done(self, outer: Block, block: Block) -> None:
         attrs = {"is_scalar_condition": self.is_scalar_condition}
@@ -87,7 +88,7 @@ class Switch:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         return None
 
-    def case(self, condition: Variable) -> SubBlock:
+    def case(self, condition: Variable) -> AbstractContextManager[Block]:
         """Layers inside run if this condition is the first that holds."""
         check_condition("condition", condition)
         if self._has_default:
@@ -97,7 +98,7 @@ class Switch:
         self._none_before = negated if self._none_before is None else ops.logical_and(self._none_before, negated)
         return ConditionalBlock([case_condition], is_scalar_condition=True).block()
 
-    def default(self) -> SubBlock:
+    def default(self) -> AbstractContextManager[Block]:
         """Layers inside run if no condition holds."""
         if self._none_before is None or self._has_default:
             raise ProgramError("the default of Switch comes once, after one case or more")
@@ -130,18 +131,12 @@ def cond(
     def done(_: Block, block: Block) -> None:
         blocks.append(block)
 
-    count = len(program.blocks)
-    try:
-        for function in (true_fn, false_fn):
-            with SubBlock(program, done):
-                branch_results.append(function() if function is not None else None)
-        results = _merge_results(outer, branch_results, blocks)
-        if any(block.ops for block in blocks):
-            control_flow(outer, "conditional_block", blocks, "Input", {"Cond": [pred]}, {"is_scalar_condition": True})
-    except BaseException:
-        del program.blocks[count:]
-        program.touch()
-        raise
+    for function in (true_fn, false_fn):
+        with sub_block(program, done):
+            branch_results.append(function() if function is not None else None)
+    results = _merge_results(outer, branch_results, blocks)
+    if any(block.ops for block in blocks):
+        control_flow(outer, "conditional_block", blocks, "Input", {"Cond": [pred]}, {"is_scalar_condition": True})
     return results
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.control_flow.sub_program import outer_writes
 from fluidlite.layer_helper import LayerHelper, check_function, check_int, check_variable, refuse
 from fluidlite.layers.structure import flatten_structure, pack
-from fluidlite.layers.sub_blocks import SubBlock, control_flow
+from fluidlite.layers.sub_blocks import control_flow, sub_block
 from fluidlite.layers.tensor import assign
 from fluidlite.program.block import Block
 from fluidlite.program.variable import Variable
@@ -70,9 +71,9 @@ class While:
         self.is_test = bool(is_test)
         self.max_iterations = 0 if max_iterations is None else check_int("max_iterations", max_iterations, 1)
 
-    def block(self) -> SubBlock:
+    def block(self) -> AbstractContextManager[Block]:
         """Layers inside define one iteration."""
-        return SubBlock(self.helper.main_program, self._done)
+        return sub_block(self.helper.main_program, self._done)
 
     def _done(self, outer: Block, body: Block) -> None:
         name = self.cond_var.name

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.control_flow.sub_program import outer_reads, outer_writes
 from fluidlite.layer_helper import LayerHelper, check_int, check_variable, refuse
-from fluidlite.layers.sub_blocks import SubBlock
+from fluidlite.layers.sub_blocks import sub_block
 from fluidlite.program.block import Block
 from fluidlite.program.variable import Variable
 
@@ -50,20 +51,17 @@ class StaticRNN:
         self._outputs: list[tuple[Variable, Variable]] = []  # one step, and the sequence of all steps
         self._done = False
 
-    def step(self) -> SubBlock:
+    def step(self) -> AbstractContextManager[Block]:
         """Layers inside define one step."""
         if self._outer is not None:
             raise ProgramError("StaticRNN has one step block; it was opened already")
-        program = self.helper.main_program
-        self._outer = program.current_block()
-        rnn = self
+        self._outer = self.helper.main_program.current_block()
+        return self._step()
 
-        class Step(SubBlock):
-            def __enter__(self) -> Block:
-                rnn._block = super().__enter__()
-                return rnn._block
-
-        return Step(program, self._append_recurrent)
+    @contextmanager
+    def _step(self) -> Iterator[Block]:
+        with sub_block(self.helper.main_program, self._append_recurrent) as self._block:
+            yield self._block
 
     def _inside(self, method: str) -> tuple[Block, Block]:
         if self._block is None or self._outer is None or self._done:

@@ -11,9 +11,9 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import LayerHelper, check_function, check_variable, refuse
 from fluidlite.layers import ops
 from fluidlite.layers.loops import check_condition
-from fluidlite.layers.structure import flatten_structure, pack, same_structure
 from fluidlite.layers.sub_blocks import control_flow, sub_block
 from fluidlite.layers.tensor import fill_constant
+from fluidlite.layers.utils import flatten, pack_sequence_as, same_structure
 from fluidlite.program.block import Block
 from fluidlite.program.variable import Variable
 from fluidlite.program.variable_metadata import copy_operator
@@ -144,14 +144,12 @@ def _merge_results(outer: Block, returned: Sequence[Any], blocks: Sequence[Block
     """Create the variables that both branches write."""
     if returned[0] is None and returned[1] is None:
         return None
-    if not same_structure(*returned) or any(
-        leaf is None for leaf in (*flatten_structure(returned[0]), *flatten_structure(returned[1]))
-    ):
+    if not same_structure(*returned) or any(leaf is None for leaf in (*flatten(returned[0]), *flatten(returned[1]))):
         raise ProgramError(
             f"true_fn of cond returned {_structure_text(returned[0])}, false_fn {_structure_text(returned[1])}; "
             "expected the same structure"
         )
-    pairs = list(zip(flatten_structure(returned[0]), flatten_structure(returned[1]), strict=True))
+    pairs = list(zip(flatten(returned[0]), flatten(returned[1]), strict=True))
     results = [outer.create_temporary(prefix="cond") for _ in pairs]
     for result, pair in zip(results, pairs, strict=True):
         for side, value in zip(("true_fn", "false_fn"), pair, strict=True):
@@ -163,11 +161,11 @@ def _merge_results(outer: Block, returned: Sequence[Any], blocks: Sequence[Block
             block.append_op(copy_operator(value), {"X": value}, {"Out": result})
         dims = tuple(a if a == b else -1 for a, b in zip(first.dims, second.dims, strict=True))
         result.declare(first.with_(dims=dims, lod_level=max(first.lod_level, second.lod_level)))
-    return pack(returned[0], results)
+    return pack_sequence_as(returned[0], results)
 
 
 def _structure_text(structure: Any) -> str:
-    leaves = flatten_structure(structure)
+    leaves = flatten(structure)
     return f"{type(structure).__name__} of {len(leaves)}" if structure is not None else "None"
 
 

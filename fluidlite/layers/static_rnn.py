@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from fluidlite.base.errors import ProgramError
 from fluidlite.control_flow.sub_program import outer_reads, outer_writes
 from fluidlite.layer_helper import LayerHelper, check_int, check_variable, refuse
-from fluidlite.layers.sub_blocks import sub_block
+from fluidlite.layers.sub_blocks import in_outer_block, sub_block
+from fluidlite.layers.tensor import fill_constant_batch_size_like
 from fluidlite.program.block import Block
 from fluidlite.program.variable import Variable
 
@@ -115,15 +116,12 @@ class StaticRNN:
                 refuse("init", init, "a Variable, or shape and batch_ref")
             source = check_variable("batch_ref", batch_ref)
             source = next((sequence for sequence, step in self._inputs if step is source), source)
-            init = outer.create_temporary(prefix=f"{self.helper.name}.memory", stop_gradient=True)
-            attrs = {
-                "shape": list(shape),
-                "value": float(init_value),
-                "dtype": source.dtype,
-                "input_dim_idx": check_int("ref_batch_dim_idx", ref_batch_dim_idx),
-                "output_dim_idx": check_int("init_batch_dim_idx", init_batch_dim_idx),
-            }
-            outer.append_op("fill_constant_batch_size_like", {"Input": source}, {"Out": init}, attrs)
+            axes = (
+                check_int("ref_batch_dim_idx", ref_batch_dim_idx),
+                check_int("init_batch_dim_idx", init_batch_dim_idx),
+            )
+            with in_outer_block(outer):
+                init = fill_constant_batch_size_like(source, shape, source.dtype, init_value, *axes)
         self._check_outside("init", init)
         before = outer.create_var(f"{self.helper.name}.before_{len(self._memories)}")
         before.declare(init._spec().with_(lod_level=0))

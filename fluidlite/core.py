@@ -5,6 +5,7 @@ from typing import Any as _Any
 
 from fluidlite.base.errors import EOFException as EOFException, FluidError as _FluidError
 from fluidlite.base.exports import export as _export
+from fluidlite.framework import is_compiled_with_cuda as is_compiled_with_cuda
 from fluidlite.loaders.record_file import RecordIOWriter as RecordIOWriter
 from fluidlite.platform.device_registry import devices as _devices, named_place as _named_place
 from fluidlite.platform.place import (
@@ -49,11 +50,6 @@ kGradVarSuffix = grad_var_suffix
 def get_cuda_device_count() -> int:
     """The number of usable CUDA devices."""
     return sum(place.kind == "cuda" for place in _devices.places())
-
-
-def is_compiled_with_cuda() -> bool:
-    """Whether a CUDA place can be used now."""
-    return get_cuda_device_count() > 0
 
 
 def is_compiled_with_mkldnn() -> bool:

@@ -1,41 +1,6 @@
 """The exceptions and warnings of fluidlite; the base class is :class:`FluidError`."""
 
-from fluidlite.base.errors import (
-    AllocationError as AllocationError,
-    AttributeValueError as AttributeValueError,
-    CollectiveError as CollectiveError,
-    CompileError as CompileError,
-    DeviceError as DeviceError,
-    DeviceLost as DeviceLost,
-    DeviceUnavailable as DeviceUnavailable,
-    DtypeError as DtypeError,
-    EOFException as EOFException,
-    FallbackWarning as FallbackWarning,
-    FeedError as FeedError,
-    FetchError as FetchError,
-    FluidError as FluidError,
-    GradientError as GradientError,
-    KernelError as KernelError,
-    KernelNotFoundError as KernelNotFoundError,
-    LayoutError as LayoutError,
-    LoaderError as LoaderError,
-    LoDError as LoDError,
-    MissingExtraError as MissingExtraError,
-    NetworkError as NetworkError,
-    NonFiniteError as NonFiniteError,
-    OperatorNotFoundError as OperatorNotFoundError,
-    OutOfMemoryError as OutOfMemoryError,
-    OutOfRangeError as OutOfRangeError,
-    PlaceError as PlaceError,
-    PluginWarning as PluginWarning,
-    ProgramError as ProgramError,
-    RegistryError as RegistryError,
-    SavedModelError as SavedModelError,
-    ShapeError as ShapeError,
-    SupportsError as SupportsError,
-    TensorError as TensorError,
-    WorkerError as WorkerError,
-)
+from fluidlite.base.errors import *  # noqa: F403
 from fluidlite.base.exports import export as _export
 
 _export(__name__)

@@ -45,7 +45,6 @@ from fluidlite.platform.kernel_language import runs_side_by_side as runs_side_by
 from fluidlite.platform.threads import available_processors as available_processors
 from fluidlite.program.epilogue import product_call as product_call
 from fluidlite.program.kernel_registry import Kernel as Kernel
-from fluidlite.program.rules import GradRule as GradRule
 from fluidlite.render.loops.accumulators import SUM_BLOCK as SUM_BLOCK
 
 philox_uniform = _philox.uniform

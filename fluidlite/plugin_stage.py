@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -94,25 +95,19 @@ def take_kernels(stage: Stage, item: Any) -> None:
 
 def commit(stage: Stage, name: str, origin: str) -> list[Callable[[], None]]:
     done: list[Callable[[], None]] = []
-
-    def keep(add: Callable[[], None], remove: Callable[[], None]) -> None:
-        add()
-        done.append(remove)
-
+    registries: tuple[tuple[Sequence[Any], Callable[[Any], None], Callable[[Any], None]], ...] = (
+        (stage.devices, lambda device: devices.add(device, f"plugin {name!r} ({origin})"), devices.remove),
+        (stage.libraries, kernels.add_library, kernels.remove_library),
+        (stage.operators, lambda declared: ops.add(*declared), lambda declared: ops.remove(declared[0])),
+        (stage.kernels, kernels.add, kernels.remove),
+        (stage.strategies, strategies.add, strategies.remove),
+        (stage.passes, lambda graph_pass: passes.add(graph_pass, name), passes.remove),
+    )
     try:
-        for device in stage.devices:
-            whose = f"plugin {name!r} ({origin})"
-            keep(lambda d=device, o=whose: devices.add(d, o), lambda d=device: devices.remove(d))  # type: ignore[misc]
-        for library in stage.libraries:
-            keep(lambda x=library: kernels.add_library(x), lambda x=library: kernels.remove_library(x))  # type: ignore[misc]
-        for op, override in stage.operators:
-            keep(lambda o=op, v=override: ops.add(o, v), lambda o=op: ops.remove(o))  # type: ignore[misc]
-        for kernel in stage.kernels:
-            keep(lambda k=kernel: kernels.add(k), lambda k=kernel: kernels.remove(k))  # type: ignore[misc]
-        for strategy in stage.strategies:
-            keep(lambda s=strategy: strategies.add(s), lambda s=strategy: strategies.remove(s))  # type: ignore[misc]
-        for item in stage.passes:
-            keep(lambda p=item: passes.add(p, name), lambda p=item: passes.remove(p))  # type: ignore[misc]
+        for items, add, remove in registries:
+            for item in items:
+                add(item)
+                done.append(partial(remove, item))
     except Exception:
         for undo in reversed(done):
             undo()

@@ -4,8 +4,6 @@ Every error that fluidlite raises on purpose is a :class:`FluidError`, and is al
 exception that a Python programmer would expect (``ValueError``, ``KeyError``, ``MemoryError``, ...).
 """
 
-from __future__ import annotations
-
 
 class FluidError(Exception):
     """Base of all errors of fluidlite."""

@@ -143,20 +143,12 @@ def _clear_bodies() -> None:
     _bodies.clear()
 
 
-def body_of(frame: Frame, op: Operator, index: int, make: Callable[[], tuple[Program, Sequence[str]]]) -> BlockBody:
+def body_of(frame: Frame, op: Operator, call: Any, make: Callable[[], tuple[Program, Sequence[str]]]) -> BlockBody:
     """The body of an operator on the context of a run; made at the first run, and again after an edit of its program.
 
+    ``call``: which of them: the index of the sub-block, or a key of another program that it runs; see MAX_BODIES.
     ``make`` returns its program, and for the gradient of a step the names whose gradients it computes.
     """
-    return _cached_body(frame, op, index, make)
-
-
-def call_of(frame: Frame, op: Operator, key: Any, make: Callable[[], Program]) -> BlockBody:
-    """A program that an operator runs besides sub-blocks, cached by ``key``; see MAX_BODIES."""
-    return _cached_body(frame, op, ("call", key), lambda: (make(), ()))
-
-
-def _cached_body(frame: Frame, op: Operator, call: Any, make: Callable[[], tuple[Program, Sequence[str]]]) -> BlockBody:
     context = frame.context
     program = op.block.program
     key = (call, context, frame.bodies, program.serial, program.edits)
@@ -220,15 +212,19 @@ class StepRecords(Tensor):
 
     ``records``: (block index, values by name, random run numbers or None) of each step.
     ``before``, ``after``: specs of the values that the operator read, and wrote.
+    ``recording``: whether a gradient will read them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recording: bool) -> None:
         super().__init__()
+        self.recording = recording
         self.records: list[tuple[int, dict[str, Tensor], Runs | None]] = []
         self.before: dict[str, Spec] = {}
         self.after: dict[str, Spec] = {}
 
     def record(self, index: int, body: BlockBody, names: Iterable[str], random: bool) -> None:
         """Record copies of the values that the next step changes."""
+        if not self.recording:
+            return
         values = {name: value for name in names if (value := body.copy_out(name)) is not None}
         self.records.append((index, values, body.scope.random_runs() if random else None))

@@ -47,10 +47,9 @@ class _BlockRun:
         self.written: tuple[str, ...] = op.attrs["written"]
         self.values = dict(zip(self.inside, frame.read(slot), strict=True))
         self.planned = frame.planned("Out")
-        self.steps = StepRecords() if frame.output_count(steps_slot) and not op.attrs["is_test"] else None
+        self.steps = StepRecords(bool(frame.output_count(steps_slot)) and not op.attrs["is_test"])
         self.steps_slot = steps_slot
-        if self.steps is not None:
-            self.steps.before = {name: tensor._required_spec() for name, tensor in self.values.items()}
+        self.steps.before = {name: tensor._required_spec() for name, tensor in self.values.items()}
 
     def body(self, index: int) -> BlockBody:
         block = self.op.block.program.blocks[index]
@@ -67,8 +66,7 @@ class _BlockRun:
 
     def record(self, index: int, body: BlockBody, random: bool) -> None:
         """Record the values that the gradient of the next step needs."""
-        if self.steps is not None:
-            self.steps.record(index, body, (name for name in self.written if name in self.values), random)
+        self.steps.record(index, body, (name for name in self.written if name in self.values), random)
 
     def finish(self, body: BlockBody | None) -> None:
         """Write the outputs from a body; None: it did not run, and the outputs are the inputs."""
@@ -85,10 +83,9 @@ class _BlockRun:
             tensors.append(value)
         if tensors:
             self.frame.write("Out", tensors)
-        if self.steps is not None:
-            self.steps.after = {n: t._required_spec() for n, t in zip(self.written, tensors, strict=True)}
+        self.steps.after = {n: t._required_spec() for n, t in zip(self.written, tensors, strict=True)}
         if self.frame.output_count(self.steps_slot):
-            self.frame.write(self.steps_slot, [self.steps if self.steps is not None else StepRecords()])
+            self.frame.write(self.steps_slot, [self.steps])
 
 
 def _condition_value(array: Any, name: str) -> bool:
@@ -121,13 +118,12 @@ def _run_while(frame: Frame, op: Operator) -> None:
         return
     body = run.body(index)
     try:
-        random = run.steps is not None and is_random(body.program)
+        random = run.steps.recording and is_random(body.program)
         run_program, program, scope, fetches = body.executor.run, body.program, body.scope, [name]
         count, trips = 0, _trip_count(run, body, index, name)
         if trips is not None and not 0 < max_iterations < trips:
             for remaining in reversed(range(trips)):
-                if run.steps is not None:
-                    run.record(index, body, random)
+                run.record(index, body, random)
                 run_program(program, None, [] if remaining else fetches, scope=scope)  # the last raises deferred errors
             holds = False
         while holds:
@@ -137,8 +133,7 @@ def _run_while(frame: Frame, op: Operator) -> None:
                     "\n  Do: see that the block changes the condition, or give max_iterations= more"
                 )
             count += 1
-            if run.steps is not None:
-                run.record(index, body, random)
+            run.record(index, body, random)
             (array,) = run_program(program, None, fetches, scope=scope)
             holds = bool(array) if array.size == 1 else _condition_value(array, name)
         run.finish(body)
@@ -159,7 +154,7 @@ def _run_conditional(frame: Frame, op: Operator) -> None:
         return
     body = run.body(index)
     try:
-        run.record(index, body, run.steps is not None and is_random(body.program))
+        run.record(index, body, run.steps.recording and is_random(body.program))
         body.executor.run(body.program, None, [], scope=body.scope)
         run.finish(body)
     finally:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fluidlite.compiler.frame import Frame
-from fluidlite.control_flow.bodies import call_of
+from fluidlite.control_flow.bodies import body_of
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.operator import Operator
 from fluidlite.program.operator_arguments import check_attrs
@@ -34,7 +34,7 @@ def run_operator(
     definition = ops.get(type)
     counts = tuple((name, len(tensors)) for name, tensors in inputs.items())
     key = (type, counts, tuple(sorted((attrs or {}).items())), count)
-    body = call_of(frame, op, key, lambda: _program(op, definition, counts, attrs or {}, count))
+    body = body_of(frame, op, key, lambda: (_program(op, definition, counts, attrs or {}, count), ()))
     body.begin(frame)
     try:
         for name, tensors in inputs.items():

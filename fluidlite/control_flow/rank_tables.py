@@ -6,9 +6,6 @@ above that of its sequences, so the number of these levels is the level of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
 
 from fluidlite.base.dtypes import ALL
@@ -169,22 +166,6 @@ def _run_shrink_grad(frame: Frame, op: Operator) -> None:
 # Declarations
 
 
-def register_rows_gradient(
-    type: str, run: Any, more_inputs: Sequence[Slot], doc: str, source: str, grad: Callable[[Any], None]
-) -> None:
-    """Register the gradient operator of an operator that selects rows of X."""
-    register_op(
-        type,
-        Inference(infer_like_x),
-        Differentiation(rule=grad),
-        Execution(run=run, pure=True),
-        inputs=(Slot("X", metadata_only=True), *more_inputs, Slot("Out" + GRAD, run_place=True)),
-        outputs=(Slot("X" + GRAD, run_place=True),),
-        doc=doc,
-        source=source,
-    )
-
-
 register_op(
     "lod_rank_table",
     Differentiation(stop_gradient={"X": "lengths do not depend on values"}),
@@ -217,13 +198,15 @@ register_op(
     doc="Out is the sequences of X in the order of the table",
     source="Fluid reorder_lod_tensor_by_rank_op.cc",
 )
-register_rows_gradient(
+register_op(
     "reorder_lod_tensor_by_rank_grad",
-    _run_reorder_grad,
-    (table_slot(),),
-    "X@GRAD is Out@GRAD, in the order of X",
-    "Fluid reorder_lod_tensor_by_rank_op.cc",
-    forward_as_gradient("reorder_lod_tensor_by_rank", ("RankTable",)),
+    Inference(infer_like_x),
+    Differentiation(rule=forward_as_gradient("reorder_lod_tensor_by_rank", ("RankTable",))),
+    Execution(run=_run_reorder_grad, pure=True),
+    inputs=(Slot("X", metadata_only=True), table_slot(), Slot("Out" + GRAD, run_place=True)),
+    outputs=(Slot("X" + GRAD, run_place=True),),
+    doc="X@GRAD is Out@GRAD, in the order of X",
+    source="Fluid reorder_lod_tensor_by_rank_op.cc",
 )
 register_op(
     "shrink_rnn_memory",
@@ -240,11 +223,13 @@ register_op(
     doc="Out is the sequences of X that have a step I",
     source="Fluid shrink_rnn_memory_op.cc",
 )
-register_rows_gradient(
+register_op(
     "shrink_rnn_memory_grad",
-    _run_shrink_grad,
-    (),
-    "X@GRAD is Out@GRAD, and 0 for sequences that have ended",
-    "Fluid shrink_rnn_memory_op.cc",
-    grad_shrink,
+    Inference(infer_like_x),
+    Differentiation(rule=grad_shrink),
+    Execution(run=_run_shrink_grad, pure=True),
+    inputs=(Slot("X", metadata_only=True), Slot("Out" + GRAD, run_place=True)),
+    outputs=(Slot("X" + GRAD, run_place=True),),
+    doc="X@GRAD is Out@GRAD, and 0 for sequences that have ended",
+    source="Fluid shrink_rnn_memory_op.cc",
 )

@@ -52,7 +52,7 @@ def _run(frame: Frame, op: Operator) -> None:
     sequences, length = _sequences(frame, op)
     index = attrs["sub_block"]
     body = body_of(frame, op, index, lambda: (body_program(op.block.program.blocks[index]), ()))
-    steps = StepRecords() if frame.output_count("step_scopes") and not attrs["is_test"] else None
+    steps = StepRecords(bool(frame.output_count("step_scopes")) and not attrs["is_test"])
     outs: list[Tensor] = []
     body.begin(frame)
     try:
@@ -60,10 +60,9 @@ def _run(frame: Frame, op: Operator) -> None:
             body.copy_in(name, tensor)
         for name, tensor in zip(attrs["inside"], frame.read(_PARAMETERS), strict=True):
             body.share(name, tensor)
-        random = steps is not None and is_random(body.program)
+        random = steps.recording and is_random(body.program)
         for at in _step_order(op, length):
-            if steps is not None:
-                steps.record(index, body, attrs["ex_states"], random)
+            steps.record(index, body, attrs["ex_states"], random)
             for name, tensor in zip(attrs["step_inputs"], sequences, strict=True):
                 body.copy_in(name, step_view(tensor, at))
             body.executor.run(body.program, None, [], scope=body.scope)
@@ -75,9 +74,8 @@ def _run(frame: Frame, op: Operator) -> None:
                 if target.spec != tensor.spec:
                     raise ShapeError(f"{op}: step {at} of {name!r} is {tensor.spec!r}; expected {target.spec!r}")
                 transfer.transfer(tensor, context, into=target)
-        if steps is not None:
-            ends = ((name, body.value(name)) for name in attrs["ex_states"])
-            steps.after = {name: tensor._required_spec() for name, tensor in ends if tensor is not None}
+        ends = ((name, body.value(name)) for name in attrs["ex_states"])
+        steps.after = {name: tensor._required_spec() for name, tensor in ends if tensor is not None}
     finally:
         body.end()
     declared = frame.planned("outputs")
@@ -89,7 +87,7 @@ def _run(frame: Frame, op: Operator) -> None:
         check_fits(name, tensor, spec)
     frame.write("outputs", outs)
     if frame.output_count("step_scopes"):
-        frame.write("step_scopes", [steps if steps is not None else StepRecords()])
+        frame.write("step_scopes", [steps])
 
 
 def _step_output(body: BlockBody, name: str) -> Tensor:

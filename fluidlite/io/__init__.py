@@ -30,17 +30,6 @@ from fluidlite.io.variables import (
     save_vars as save_vars,
 )
 from fluidlite.loaders.fluid_loader import DataLoader as DataLoader, PyReader as PyReader
-from fluidlite.reader import (
-    ComposeNotAligned as ComposeNotAligned,
-    buffered as buffered,
-    cache as cache,
-    chain as chain,
-    compose as compose,
-    firstn as firstn,
-    map_readers as map_readers,
-    multiprocess_reader as multiprocess_reader,
-    shuffle as shuffle,
-    xmap_readers as xmap_readers,
-)
+from fluidlite.reader import *  # noqa: F403  its __all__ is the list
 
 _export(__name__)

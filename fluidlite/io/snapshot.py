@@ -22,14 +22,14 @@ _CHUNK_BYTES = 1 << 20
 class SavedFile:
     """An open file of a snapshot; the digest of its content is checked if the manifest has one.
 
-    ``size``: in bytes.
+    ``size``, ``left``: in bytes: of the file, and after the read position.
     """
 
     def __init__(self, folder: Path, name: str, handle: int, content: Content | None = None) -> None:
         self.path = folder / name
         self._manifest = folder / MANIFEST
         self._stream = os.fdopen(handle, "rb", buffering=0)
-        self._left = self.size = os.fstat(handle).st_size
+        self.left = self.size = os.fstat(handle).st_size
         self._content = content
         self._digest = hashlib.sha256()
 
@@ -38,10 +38,6 @@ class SavedFile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stream.close()
-
-    @property
-    def left(self) -> int:
-        return self._left
 
     def peek(self, count: int) -> bytes:
         """Return the first ``count`` bytes of the file (or fewer), without moving the read position."""
@@ -54,7 +50,7 @@ class SavedFile:
 
     def rewind(self) -> None:
         self._stream.seek(0)
-        self._left, self._digest = self.size, hashlib.sha256()
+        self.left, self._digest = self.size, hashlib.sha256()
 
     def _mixed(self, why: str) -> SavedModelError:
         return SavedModelError(
@@ -76,7 +72,7 @@ class SavedFile:
                 if self._content is not None:
                     self._digest.update(target[done : done + count])
                 done += count
-        self._left -= done
+        self.left -= done
 
     def read(self, count: int) -> bytearray:
         content = bytearray(count)
@@ -87,7 +83,7 @@ class SavedFile:
         """Skip ``count`` bytes; they are read only if the file has a digest."""
         if self._content is None:
             self._stream.seek(count, os.SEEK_CUR)
-            self._left -= count
+            self.left -= count
             return
         self._check_size()
         buffer = memoryview(bytearray(min(count, _CHUNK_BYTES)))
@@ -99,7 +95,7 @@ class SavedFile:
     def finish(self) -> None:
         """Read the rest; raise SavedModelError unless size and digest are those of the manifest."""
         self._check_size()
-        self.skip(self._left)
+        self.skip(self.left)
         if self._content is not None and self._digest.hexdigest() != self._content.sha256:
             raise self._mixed("its content is another")
 

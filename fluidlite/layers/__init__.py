@@ -73,7 +73,7 @@ def _layers_of(module: _ModuleType) -> list[str]:
 
 
 _HELPERS = {"attribute_checks", "common", "declare", "declared", "declared_use", "device", "documentation"}  # no layers
-_HELPERS |= {"int_or_variable", "ops", "public", "structure", "sub_blocks", "utils"}
+_HELPERS |= {"int_or_variable", "ops", "public", "sub_blocks", "utils"}
 _modules = [
     _import_module(f"{__name__}.{_info.name}")
     for _info in _iter_modules(__spec__.submodule_search_locations)

@@ -12,15 +12,14 @@ from fluidlite.base.dtypes import FLOATS
 from fluidlite.base.errors import AttributeValueError, ShapeError
 from fluidlite.layer_helper import check_function, check_int, check_variable, refuse
 from fluidlite.layers.beam_search import gather_tree
-from fluidlite.layers.common import append
 from fluidlite.layers.decoders import Decoder
 from fluidlite.layers.index import gather, topk
 from fluidlite.layers.nn import softmax
 from fluidlite.layers.ops import layer
 from fluidlite.layers.shape import reshape, shape, unsqueeze
 from fluidlite.layers.slicing_padding import expand, slice
-from fluidlite.layers.structure import flatten_structure, map_leaves
 from fluidlite.layers.tensor import assign, cast, fill_constant, fill_constant_batch_size_like
+from fluidlite.layers.utils import flatten, map_structure
 from fluidlite.program.variable import Variable
 
 IMPOSSIBLE_LOG_PROB = -1e9
@@ -106,10 +105,10 @@ class BeamSearchDecoder(Decoder):
         """``inits`` are states of the cell, [batch, ...]. Only the first beam of each sequence is possible at first."""
         if inits is None:
             refuse("inits", inits, "the states of the cell", "give those of an encoder, or cell.get_initial_states(x)")
-        states = map_leaves(lambda x: _to_beams(x, self.beam_size), inits)
-        reference, dims = flatten_structure(inits)[0], [-1, self.beam_size]
+        states = map_structure(lambda x: _to_beams(x, self.beam_size), inits)
+        reference, dims = flatten(inits)[0], [-1, self.beam_size]
         words = fill_constant_batch_size_like(reference, dims, "int64", self.start_token)
-        dtype = next((x.dtype for x in flatten_structure(inits) if x.dtype in FLOATS), "float32")
+        dtype = next((x.dtype for x in flatten(inits) if x.dtype in FLOATS), "float32")
         zeros = fill_constant_batch_size_like(reference, dims, dtype, 0.0)
         first_beam_scores = np.full(self.beam_size, IMPOSSIBLE_LOG_PROB, dtype)
         first_beam_scores[0] = 0
@@ -122,9 +121,9 @@ class BeamSearchDecoder(Decoder):
 
     def step(self, time: Variable, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any, Any, Variable]:
         """One call of the cell, and one selection; ``kwargs`` are passed to the cell."""
-        merged = map_leaves(self._merge, states.cell_states)
-        outputs, cell_states = self.cell(map_leaves(self._merge, inputs), merged, **kwargs)
-        outputs, cell_states = map_leaves(self._split, outputs), map_leaves(self._split, cell_states)
+        merged = map_structure(self._merge, states.cell_states)
+        outputs, cell_states = self.cell(map_structure(self._merge, inputs), merged, **kwargs)
+        outputs, cell_states = map_structure(self._split, outputs), map_structure(self._split, cell_states)
         if self.output_fn is not None:
             outputs = self.output_fn(outputs)
         output, state = self._beam_search_step(check_variable("output_fn", outputs), cell_states, states)
@@ -167,7 +166,7 @@ class BeamSearchDecoder(Decoder):
         new_lengths = lengths + cast(layer("logical_not")(was_ended), "int64")
         end = fill_constant([1], "int64", self.end_token)
         is_ended = layer("logical_or")(was_ended, layer("equal")(words, end))
-        cells = map_leaves(lambda x: self._gather(x, parents), cell_states)
+        cells = map_structure(lambda x: self._gather(x, parents), cell_states)
         for output in (words, parents, is_ended, new_lengths):
             output.stop_gradient = True
         return self.OutputWrapper(best, words, parents), self.StateWrapper(cells, best, is_ended, new_lengths)
@@ -193,4 +192,4 @@ def _dims(argument: str, x: Any, begin: int) -> list[Any]:
 def _to_beams(x: Variable, beam_size: int) -> Variable:
     """[batch, ...] as [batch, beams, ...], with equal beams."""
     rank = len(check_variable("inits", x).shape)
-    return append("expand", "expand", {"X": unsqueeze(x, [1])}, {"expand_times": [1, beam_size, *[1] * (rank - 1)]})
+    return expand(unsqueeze(x, [1]), [1, beam_size, *[1] * (rank - 1)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -10,9 +11,9 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import LayerHelper, check_function, check_variable, refuse
 from fluidlite.layers import ops
 from fluidlite.layers.loops import check_condition
-from fluidlite.layers.structure import flatten_structure, pack, same_structure
-from fluidlite.layers.sub_blocks import SubBlock, control_flow
+from fluidlite.layers.sub_blocks import control_flow, sub_block
 from fluidlite.layers.tensor import fill_constant
+from fluidlite.layers.utils import flatten, pack_sequence_as, same_structure
 from fluidlite.program.block import Block
 from fluidlite.program.variable import Variable
 from fluidlite.program.variable_metadata import copy_operator
@@ -46,9 +47,9 @@ class ConditionalBlock:
             check_condition("inputs", self.inputs[0])
         self.helper = LayerHelper("conditional_block", name=name)
 
-    def block(self) -> SubBlock:
+    def block(self) -> AbstractContextManager[Block]:
         """Layers inside run if the condition holds."""
-        return SubBlock(self.helper.main_program, self._done)
+        return sub_block(self.helper.main_program, self._done)
 
     def _done(self, outer: Block, block: Block) -> None:
         attrs = {"is_scalar_condition": self.is_scalar_condition}
@@ -87,7 +88,7 @@ class Switch:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         return None
 
-    def case(self, condition: Variable) -> SubBlock:
+    def case(self, condition: Variable) -> AbstractContextManager[Block]:
         """Layers inside run if this condition is the first that holds."""
         check_condition("condition", condition)
         if self._has_default:
@@ -97,7 +98,7 @@ class Switch:
         self._none_before = negated if self._none_before is None else ops.logical_and(self._none_before, negated)
         return ConditionalBlock([case_condition], is_scalar_condition=True).block()
 
-    def default(self) -> SubBlock:
+    def default(self) -> AbstractContextManager[Block]:
         """Layers inside run if no condition holds."""
         if self._none_before is None or self._has_default:
             raise ProgramError("the default of Switch comes once, after one case or more")
@@ -130,18 +131,12 @@ def cond(
     def done(_: Block, block: Block) -> None:
         blocks.append(block)
 
-    count = len(program.blocks)
-    try:
-        for function in (true_fn, false_fn):
-            with SubBlock(program, done):
-                branch_results.append(function() if function is not None else None)
-        results = _merge_results(outer, branch_results, blocks)
-        if any(block.ops for block in blocks):
-            control_flow(outer, "conditional_block", blocks, "Input", {"Cond": [pred]}, {"is_scalar_condition": True})
-    except BaseException:
-        del program.blocks[count:]
-        program.touch()
-        raise
+    for function in (true_fn, false_fn):
+        with sub_block(program, done):
+            branch_results.append(function() if function is not None else None)
+    results = _merge_results(outer, branch_results, blocks)
+    if any(block.ops for block in blocks):
+        control_flow(outer, "conditional_block", blocks, "Input", {"Cond": [pred]}, {"is_scalar_condition": True})
     return results
 
 
@@ -149,14 +144,12 @@ def _merge_results(outer: Block, returned: Sequence[Any], blocks: Sequence[Block
     """Create the variables that both branches write."""
     if returned[0] is None and returned[1] is None:
         return None
-    if not same_structure(*returned) or any(
-        leaf is None for leaf in (*flatten_structure(returned[0]), *flatten_structure(returned[1]))
-    ):
+    if not same_structure(*returned) or any(leaf is None for leaf in (*flatten(returned[0]), *flatten(returned[1]))):
         raise ProgramError(
             f"true_fn of cond returned {_structure_text(returned[0])}, false_fn {_structure_text(returned[1])}; "
             "expected the same structure"
         )
-    pairs = list(zip(flatten_structure(returned[0]), flatten_structure(returned[1]), strict=True))
+    pairs = list(zip(flatten(returned[0]), flatten(returned[1]), strict=True))
     results = [outer.create_temporary(prefix="cond") for _ in pairs]
     for result, pair in zip(results, pairs, strict=True):
         for side, value in zip(("true_fn", "false_fn"), pair, strict=True):
@@ -168,11 +161,11 @@ def _merge_results(outer: Block, returned: Sequence[Any], blocks: Sequence[Block
             block.append_op(copy_operator(value), {"X": value}, {"Out": result})
         dims = tuple(a if a == b else -1 for a, b in zip(first.dims, second.dims, strict=True))
         result.declare(first.with_(dims=dims, lod_level=max(first.lod_level, second.lod_level)))
-    return pack(returned[0], results)
+    return pack_sequence_as(returned[0], results)
 
 
 def _structure_text(structure: Any) -> str:
-    leaves = flatten_structure(structure)
+    leaves = flatten(structure)
     return f"{type(structure).__name__} of {len(leaves)}" if structure is not None else "None"
 
 

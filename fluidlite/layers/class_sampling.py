@@ -12,6 +12,7 @@ from fluidlite.base.errors import AttributeValueError, DtypeError
 from fluidlite.layer_helper import LayerHelper, check_float, check_int, check_variable, refuse
 from fluidlite.layers.common import append
 from fluidlite.layers.declare import Bias, Weight, also, layer
+from fluidlite.layers.loss import softmax_with_cross_entropy
 from fluidlite.layers.nn import scale
 from fluidlite.layers.slicing_padding import slice as slice_of
 from fluidlite.layers.tensor import assign, sums
@@ -124,8 +125,8 @@ def nce(
         draw_inputs["Probs"].stop_gradient = True
     attrs = {"num_total_classes": classes, "sampler": sampler}
     draw_attrs = {**attrs, "num": count, "seed": seed}
-    inputs["Samples"] = append("sample_classes", "sample_classes", draw_inputs, draw_attrs, stop_gradient=True)
-    return scale(append("nce", "nce", inputs, attrs, slot="Cost"), 1 / (count + 1))
+    inputs["Samples"] = append("sample_classes", draw_inputs, draw_attrs, stop_gradient=True)
+    return scale(append("nce", inputs, attrs, slot="Cost"), 1 / (count + 1))
 
 
 def sampled_softmax_with_cross_entropy(
@@ -184,8 +185,6 @@ def sampled_softmax_with_cross_entropy(
     inputs = {"Logits": logits, "Labels": label, "Samples": samples, "Probabilities": probabilities}
     attrs = {"remove_accidental_hits": bool(remove_accidental_hits)}
     helper.append_op("sample_logits", inputs, {"SampledLogits": scores, "SampledLabels": columns}, attrs)
-    type, costs = "softmax_with_cross_entropy", []
-    for i in range(true_count):
-        column = slice_of(columns, axes=[1], starts=[i], ends=[i + 1])
-        costs.append(append(type, type, {"Logits": scores, "Label": column}, slot="Loss", extra=("Softmax",)))
+    label_columns = [slice_of(columns, axes=[1], starts=[i], ends=[i + 1]) for i in range(true_count)]
+    costs = [softmax_with_cross_entropy(scores, column) for column in label_columns]
     return scale(sums(costs) if true_count > 1 else costs[0], 1 / true_count)

@@ -10,6 +10,8 @@ import numpy as np
 from fluidlite.layer_helper import check_float, check_int, check_ints, check_variable
 from fluidlite.layers.common import append
 from fluidlite.layers.declare import also, layer
+from fluidlite.layers.shape import reshape
+from fluidlite.layers.slicing_padding import expand
 from fluidlite.layers.tensor import assign, cast, fill_constant
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.var_type import dtype_of
@@ -70,12 +72,11 @@ def eye(
     rows = check_int("num_rows", num_rows, minimum=0)
     columns = rows if num_columns is None else check_int("num_columns", num_columns, minimum=0)
     attrs = {"num_rows": rows, "num_columns": columns, "dtype": dtype_of(dtype)}
-    out = append("eye", "eye", {}, attrs, name=name, stop_gradient=True)
+    out = append("eye", {}, attrs, name=name, stop_gradient=True)
     if batch_shape is not None:
         batch = check_ints("batch_shape", batch_shape)
-        dims = [1] * len(batch) + [rows, columns]
-        out = append("eye", "reshape2", {"X": out}, {"shape": dims}, extra=("XShape",), stop_gradient=True)
-        out = append("eye", "expand", {"X": out}, {"expand_times": [*batch, 1, 1]}, stop_gradient=True)
+        out = expand(reshape(out, [1] * len(batch) + [rows, columns]), [*batch, 1, 1])
+        out.stop_gradient = True
     return out
 
 

@@ -31,7 +31,6 @@ __all__ = [
     "VariableList",
     "Weight",
     "also",
-    "declaration_of",
     "layer",
     "layer_like",
     "make",
@@ -110,10 +109,7 @@ class Declaration:
         self.arguments = [self._argument(p, names) for p in signature.parameters.values() if p.name not in HELPED]
         self.inputs = {slot.name for slot in self.definition.inputs}
         self.outputs = {slot.name for slot in self.definition.outputs}
-        self._names, self._argument_names = (*signature.parameters,), {*signature.parameters}
-        empty = inspect.Parameter.empty
-        self._defaults = {p.name: p.default for p in signature.parameters.values() if p.default is not empty}
-        unknown = {*names} - self._argument_names
+        unknown = {*names} - {*signature.parameters}
         if unknown:
             raise RegistryError(f"layers.{name} has no argument {sorted(unknown)[0]!r}, which its declaration names")
 
@@ -150,19 +146,14 @@ class Declaration:
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Check the arguments, and append the operator."""
-        values = {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
-        is_repeated = kwargs and not kwargs.keys().isdisjoint(self._names[: len(args)])
-        if is_repeated or len(args) > len(self._names) or values.keys() != self._argument_names:
-            self._refuse(args, kwargs)
-        return LayerCall(self, values).append()
-
-    def _refuse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
-            self.signature.bind(*args, **kwargs)
+            bound = self.signature.bind(*args, **kwargs)
         except TypeError as exc:
             empty = inspect.Signature.empty
             parameters = [each.replace(annotation=empty) for each in self.signature.parameters.values()]
             raise TypeError(f"layers.{self.name}{inspect.Signature(parameters)}: {exc}") from None
+        bound.apply_defaults()
+        return LayerCall(self, bound.arguments).append()
 
 
 def _find(definitions: Sequence[Any], name: str) -> Any:
@@ -244,8 +235,3 @@ def make(declaration: Declaration, function: Callable[..., Any]) -> Callable[...
     module = "fluidlite.layers" if function.__module__.startswith("fluidlite.layers") else "fluidlite"
     generated.__doc__ = documentation(declaration, function.__doc__ or "", module)
     return generated
-
-
-def declaration_of(function: Any) -> Declaration | None:
-    declaration: Declaration | None = getattr(function, "declaration", None)
-    return declaration

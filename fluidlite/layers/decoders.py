@@ -14,8 +14,8 @@ from fluidlite.layers.nn import scale, softmax
 from fluidlite.layers.ops import layer
 from fluidlite.layers.shape import squeeze, transpose
 from fluidlite.layers.slicing_padding import pad
-from fluidlite.layers.structure import flatten_structure, map_leaves
 from fluidlite.layers.tensor import cast, fill_constant, fill_constant_batch_size_like
+from fluidlite.layers.utils import flatten, map_structure
 from fluidlite.program.variable import Variable
 
 
@@ -83,7 +83,7 @@ class TrainingHelper(DecodeHelper):
     """
 
     def __init__(self, inputs: Any, sequence_length: Variable, time_major: bool = False) -> None:
-        for each in flatten_structure(inputs):
+        for each in flatten(inputs):
             if len(check_variable("inputs", each).shape) < 2:
                 refuse("inputs", each, "[batch, steps, ...], or [steps, batch, ...] with time_major=True")
         lengths = check_variable("sequence_length", sequence_length)
@@ -92,7 +92,7 @@ class TrainingHelper(DecodeHelper):
         if len(lengths.shape) != 1:
             refuse("sequence_length", lengths, "[batch]")
         self.inputs, self.sequence_length, self.time_major = inputs, lengths, time_major
-        self._steps = map_leaves(self._pad_steps, inputs)
+        self._steps = map_structure(self._pad_steps, inputs)
 
     def _pad_steps(self, x: Variable) -> Variable:
         """[steps + 1, batch, ...]: the padded last step is read but not used."""
@@ -101,7 +101,7 @@ class TrainingHelper(DecodeHelper):
         return pad(steps, [0, 1] + [0, 0] * (rank - 1))
 
     def _at(self, step: Variable) -> Any:
-        return map_leaves(lambda x: squeeze(gather(x, step), [0]), self._steps)
+        return map_structure(lambda x: squeeze(gather(x, step), [0]), self._steps)
 
     def initialize(self) -> tuple[Any, Variable]:
         """The first step; sequences of length 0 have ended."""

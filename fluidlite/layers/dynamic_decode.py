@@ -14,7 +14,6 @@ from fluidlite.layers.ops import layer
 from fluidlite.layers.reduce import reduce_all
 from fluidlite.layers.shape import squeeze, transpose, unsqueeze
 from fluidlite.layers.slicing_padding import multiplex, slice as cut
-from fluidlite.layers.structure import flatten_structure, map_leaves, pack, same_structure
 from fluidlite.layers.sub_blocks import in_outer_block
 from fluidlite.layers.tensor import (
     assign,
@@ -25,6 +24,7 @@ from fluidlite.layers.tensor import (
     zeros_like,
 )
 from fluidlite.layers.tensor_array import array_write, create_array, tensor_array_to_tensor
+from fluidlite.layers.utils import flatten, map_structure, pack_sequence_as, same_structure
 from fluidlite.program.program import Program
 from fluidlite.program.variable import Variable
 
@@ -67,7 +67,7 @@ def dynamic_decode(
     ended.stop_gradient = True
     lengths = zeros_like(cast(ended, "int64"))
     lengths.stop_gradient = True
-    loop_values = map_leaves(_loop_variable, [inputs, states])
+    loop_values = map_structure(_loop_variable, [inputs, states])
     step = fill_constant([1], "int64", 0)
     condition = layer("logical_not")(reduce_all(ended))
     loop = While(condition, is_test=is_test, max_iterations=MAX_STEPS if limit is None else limit + 1)
@@ -82,28 +82,27 @@ def dynamic_decode(
             next_ended = layer("logical_or")(next_ended, ended)
             next_lengths = lengths + cast(layer("logical_not")(ended), "int64")
         if impute_finished and not decoder.tracks_own_finished:  # else ended sequences may have been reordered
-            pairs = zip(flatten_structure(loop_values[1]), flatten_structure(next_states), strict=True)
-            next_states = pack(next_states, [_keep_ended(old, new, ended) for old, new in pairs])
-        buffers = map_leaves(lambda x: _write(helper.main_program, x, step, ended, limit if is_test else None), outputs)
+            pairs = zip(flatten(loop_values[1]), flatten(next_states), strict=True)
+            next_states = pack_sequence_as(next_states, [_keep_ended(old, new, ended) for old, new in pairs])
+        buffers = map_structure(
+            lambda x: _write(helper.main_program, x, step, ended, limit if is_test else None), outputs
+        )
         increment(step)
         write(
-            [*flatten_structure(loop_values), ended, lengths],
-            [*flatten_structure([next_inputs, next_states]), next_ended, next_lengths],
+            [*flatten(loop_values), ended, lengths],
+            [*flatten([next_inputs, next_states]), next_ended, next_lengths],
         )
         holds = layer("logical_not")(reduce_all(ended))
         if limit is not None:
             holds = layer("logical_and")(holds, layer("less_equal")(step, fill_constant([1], "int64", limit)))
         assign(holds, output=condition)
-    joined = [_all_steps(buffer, step) for buffer in flatten_structure(buffers)]
-    joined = [
-        x if x.dtype == of.dtype else cast(x, of.dtype)
-        for x, of in zip(joined, flatten_structure(outputs), strict=True)
-    ]
-    outputs, final_states = pack(outputs, joined), loop_values[1]
+    joined = [_all_steps(buffer, step) for buffer in flatten(buffers)]
+    joined = [x if x.dtype == of.dtype else cast(x, of.dtype) for x, of in zip(joined, flatten(outputs), strict=True)]
+    outputs, final_states = pack_sequence_as(outputs, joined), loop_values[1]
     with suppress(NotImplementedError):
         outputs, final_states = decoder.finalize(outputs, final_states, lengths)
     if not output_time_major:
-        outputs = map_leaves(lambda x: transpose(x, [1, 0, *range(2, len(x.shape))]), outputs)
+        outputs = map_structure(lambda x: transpose(x, [1, 0, *range(2, len(x.shape))]), outputs)
     return (outputs, final_states, lengths) if return_length else (outputs, final_states)
 
 
@@ -125,7 +124,7 @@ def _check_structure(what: str, old: Any, new: Any) -> None:
     """Raise if a step returns another structure than it got, or other dtypes and ranks."""
     if not same_structure(old, new):
         raise ProgramError(f"decoder.step returned {what} of another structure than it was given; expected the same")
-    for old_leaf, new_leaf in zip(flatten_structure(old), flatten_structure(new), strict=True):
+    for old_leaf, new_leaf in zip(flatten(old), flatten(new), strict=True):
         check_variable(f"{what} that decoder.step returned", new_leaf)
         if old_leaf.dtype != new_leaf.dtype or len(old_leaf.shape) != len(new_leaf.shape):
             raise ShapeError(

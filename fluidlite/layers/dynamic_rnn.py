@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from fluidlite.base.errors import ProgramError
@@ -17,7 +18,7 @@ from fluidlite.layers.rank_table import (
     shrink_memory,
 )
 from fluidlite.layers.shape import transpose
-from fluidlite.layers.sub_blocks import SubBlock, in_outer_block
+from fluidlite.layers.sub_blocks import in_outer_block
 from fluidlite.layers.tensor import fill_constant, fill_constant_batch_size_like, increment
 from fluidlite.layers.tensor_array import array_read, array_write, create_array
 from fluidlite.program.block import Block
@@ -75,36 +76,26 @@ class DynamicRNN:
         self.cond.stop_gradient = True
         self.while_op = While(self.cond)
 
-    def block(self) -> SubBlock:
+    def block(self) -> AbstractContextManager[Block]:
         """Layers inside define one step."""
         if self.status != self.BEFORE_RNN:
             raise ProgramError("DynamicRNN has one block; it was opened already")
-        rnn = self
-        loop_block = self.while_op.block()
+        return self._step()
 
-        class StepBlock(SubBlock):
-            def __enter__(self) -> Block:
-                rnn._parent = self.program.current_block()
-                block = super().__enter__()
-                with in_outer_block(rnn._parent):
-                    rnn.step_idx = fill_constant([1], "int64", 0)
-                    rnn.zero_idx = fill_constant([1], "int64", 0)
-                rnn.status = rnn.IN_RNN
-                return block
-
-            def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-                rnn.status = rnn.AFTER_RNN
-                if kind is None:
-                    try:
-                        rnn._finish_step()
-                    except BaseException as exc:
-                        super().__exit__(type(exc), exc, None)
-                        raise
-                super().__exit__(kind, error, trace)
-                if kind is None:
-                    rnn.outputs = [array_to_lod_tensor(array, rnn._table("output")) for array in rnn.output_array]
-
-        return StepBlock(loop_block.program, loop_block.done)
+    @contextmanager
+    def _step(self) -> Iterator[Block]:
+        self._parent = self.helper.main_program.current_block()
+        with self.while_op.block() as block:
+            with in_outer_block(self._parent):
+                self.step_idx = fill_constant([1], "int64", 0)
+                self.zero_idx = fill_constant([1], "int64", 0)
+            self.status = self.IN_RNN
+            try:
+                yield block
+            finally:
+                self.status = self.AFTER_RNN
+            self._finish_step()
+        self.outputs = [array_to_lod_tensor(array, self._table("output")) for array in self.output_array]
 
     def _finish_step(self) -> None:
         """Append the operators at the end of the block."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import check_variable, refuse
@@ -51,13 +52,25 @@ class IfElse:
         for rows in self._rows.values():
             rows.stop_gradient = True
 
-    def true_block(self) -> Branch:
+    def true_block(self) -> AbstractContextManager[None]:
         """Layers inside compute the rows for which the condition holds."""
-        return Branch(self, True)
+        return self._branch(True)
 
-    def false_block(self) -> Branch:
+    def false_block(self) -> AbstractContextManager[None]:
         """Layers inside compute the other rows."""
-        return Branch(self, False)
+        return self._branch(False)
+
+    @contextmanager
+    def _branch(self, side: bool) -> Iterator[None]:
+        if self._open_branch is not None:
+            raise ProgramError("a branch of IfElse is opened in another")
+        self._open_branch = side
+        try:
+            yield
+        finally:
+            self._open_branch = None
+        if side not in self._outputs:
+            raise ProgramError("a branch of IfElse has no output\n  Do: branches.output(...)")
 
     def input(self, x: Variable) -> Variable:
         """The rows of ``x`` that the branch computes."""
@@ -91,22 +104,3 @@ class IfElse:
                 raise ProgramError(f"the branches of IfElse make {x._spec()!r} and {y._spec()!r} of their rows")
             merged.append(gather(concat([x, y]), positions))
         return merged
-
-
-class Branch:
-    """One branch of an :class:`IfElse`, a context."""
-
-    def __init__(self, if_else: IfElse, side: bool) -> None:
-        self._if_else, self._side = if_else, side
-
-    def __enter__(self) -> None:
-        if self._if_else._open_branch is not None:
-            raise ProgramError("a branch of IfElse is opened in another")
-        self._if_else._open_branch = self._side
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._if_else._open_branch = None
-        if kind is None and self._side not in self._if_else._outputs:
-            raise ProgramError("a branch of IfElse has no output\n  Do: branches.output(...)")

@@ -23,20 +23,20 @@ class NumberArgument(NamedTuple):
     unknown: list[bool]
 
 
-def numbers(argument: str, value: Any, slot: str, list_slot: str) -> NumberArgument:
+def numbers(argument: str, value: Any, slot: str, list_slot: str, minimum: int | None = None) -> NumberArgument:
     """Convert a layer's argument.
 
     ``argument``: its name.
     ``slot``: the slot for a Variable that has all numbers.
     ``list_slot``: the slot for a list of Variables of one number each; ints among them become constants.
-    Raises ProgramError if it is no number.
+    Raises ProgramError if it is no number, or less than ``minimum``.
     """
     if isinstance(value, Variable):
         return NumberArgument([], {slot: value}, [])
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         value = [value]
     items: Sequence[Any] = list(value)
-    values = [-1 if isinstance(item, Variable) else check_int(argument, item) for item in items]
+    values = [-1 if isinstance(item, Variable) else check_int(argument, item, minimum) for item in items]
     unknown = [isinstance(item, Variable) for item in items]
     if not any(unknown):
         return NumberArgument(values, {}, unknown)

@@ -17,8 +17,8 @@ from fluidlite.base.arguments import check_list
 from fluidlite.base.dtypes import compute_dtype
 from fluidlite.layer_helper import check_bool, check_float, check_int, refuse
 from fluidlite.layers import ops
-from fluidlite.layers.common import append
 from fluidlite.layers.nn import scale
+from fluidlite.layers.products import pow
 from fluidlite.layers.reduce import reduce_sum
 from fluidlite.layers.tensor import autoincreased_step_counter, cast, fill_constant, sums
 from fluidlite.program.program import default_main_program
@@ -59,10 +59,6 @@ def _is_below(step: Variable, bound: float) -> Variable:
     return cast(ops.less_than(step, fill_constant([1], "float32", bound)), "float32")
 
 
-def _power(x: Variable, factor: float) -> Variable:
-    return append("pow", "pow", {"X": x}, {"factor": factor})
-
-
 def _not(flag: Variable) -> Variable:
     return scale(flag, -1.0, 1.0)
 
@@ -78,7 +74,7 @@ def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) 
         if not value > 0:
             refuse(argument, value, "a number above 0")
     step = _decay_step_counter(begin=1)
-    falling = _power(step, -0.5)
+    falling = pow(step, -0.5)
     rising = scale(step, steps**-1.5)
     factor = check_float("learning_rate", learning_rate) * width**-0.5
     return scale(ops.elementwise_min(falling, rising), factor)
@@ -137,7 +133,7 @@ def polynomial_decay(
     else:
         part = ops.elementwise_min(part, one)
     end = check_float("end_learning_rate", end_learning_rate)
-    decayed = _power(ops.elementwise_sub(one, part), check_float("power", power))
+    decayed = pow(ops.elementwise_sub(one, part), check_float("power", power))
     return scale(decayed, check_float("learning_rate", learning_rate) - end, end)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.control_flow.sub_program import outer_writes
 from fluidlite.layer_helper import LayerHelper, check_function, check_int, check_variable, refuse
-from fluidlite.layers.structure import flatten_structure, pack
-from fluidlite.layers.sub_blocks import SubBlock, control_flow
+from fluidlite.layers.sub_blocks import control_flow, sub_block
 from fluidlite.layers.tensor import assign
+from fluidlite.layers.utils import flatten, pack_sequence_as
 from fluidlite.program.block import Block
 from fluidlite.program.variable import Variable
 
@@ -70,9 +71,9 @@ class While:
         self.is_test = bool(is_test)
         self.max_iterations = 0 if max_iterations is None else check_int("max_iterations", max_iterations, 1)
 
-    def block(self) -> SubBlock:
+    def block(self) -> AbstractContextManager[Block]:
         """Layers inside define one iteration."""
-        return SubBlock(self.helper.main_program, self._done)
+        return sub_block(self.helper.main_program, self._done)
 
     def _done(self, outer: Block, body: Block) -> None:
         name = self.cond_var.name
@@ -107,16 +108,16 @@ def while_loop(
     check_function("body", body)
     if not isinstance(loop_vars, (list, tuple)) or not loop_vars:
         refuse("loop_vars", loop_vars, "a list of one Variable or more")
-    initial = [check_variable("loop_vars", each) for each in flatten_structure(list(loop_vars))]
+    initial = [check_variable("loop_vars", each) for each in flatten(list(loop_vars))]
     loop_variables = [_loop_variable(variable) for variable in initial]
-    arguments = pack(list(loop_vars), loop_variables)
+    arguments = pack_sequence_as(list(loop_vars), loop_variables)
     initial_condition = check_condition("cond", cond(*arguments))
     condition = assign(initial_condition)
     loop = While(condition, is_test, name, max_iterations)
     with loop.block():
         returned = body(*arguments)
         results = list(returned) if isinstance(returned, (list, tuple)) else [returned]
-        values = flatten_structure(results)
+        values = flatten(results)
         if len(results) != len(loop_vars) or len(values) != len(loop_variables):
             raise ProgramError(
                 f"body of while_loop returned {len(results)} value(s), {len(values)} variables; "

@@ -18,7 +18,6 @@ from fluidlite.program.undo import undone_on_error
 from fluidlite.program.variable import Variable
 
 Layer = TypeVar("Layer", bound=Callable[..., Any])
-OPTIMIZE_ROLE = "optimize"
 _ROWS_LAYERS = {"merge_selected_rows", "get_tensor_from_selected_rows"}  # take SelectedRows only
 _KIND_ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """Python's errors for an argument of the wrong kind."""
@@ -33,10 +32,11 @@ def public(layer: Layer) -> Layer:
         blocks = dict.fromkeys((main.current_block(), main.global_block(), start))
         try:
             with undone_on_error(*blocks):
-                if layer.__name__ in SPARSE_LAYERS and any(map(_has_rows, (*args, *kwargs.values()))):
+                sparse = _sparse_rows(args, kwargs)
+                if sparse and layer.__name__ in SPARSE_LAYERS:
                     return SPARSE_LAYERS[layer.__name__](layer, *args, **kwargs)
-                if main.role != OPTIMIZE_ROLE and layer.__name__ not in _ROWS_LAYERS:
-                    _refuse_rows(args, kwargs)
+                for variable in sparse if layer.__name__ not in _ROWS_LAYERS else ():
+                    variable._need_tensor()
                 return layer(*args, **kwargs)
         except FluidError as exc:
             text = str(exc)
@@ -58,20 +58,10 @@ def public(layer: Layer) -> Layer:
     return cast(Layer, _public)
 
 
-def _refuse_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse sparse gradients: their values, read as a dense tensor, would silently give wrong results."""
-    for value in (*args, *kwargs.values()):
-        for each in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(each, Variable) and each.selected is not None:
-                raise ProgramError(
-                    f"{each.name!r} is sparse rows (SelectedRows) of {each.selected.height}; expected a tensor"
-                    "\n  Do: layers.get_tensor_from_selected_rows first, or is_sparse=False"
-                )
-
-
-def _has_rows(value: Any) -> bool:
-    items = value if isinstance(value, (list, tuple)) else (value,)
-    return any(isinstance(each, Variable) and each.selected is not None for each in items)
+def _sparse_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Variable]:
+    """Return the arguments, and the items of lists among them, that are SelectedRows."""
+    values = [value if isinstance(value, (list, tuple)) else (value,) for value in (*args, *kwargs.values())]
+    return [item for items in values for item in items if isinstance(item, Variable) and item.selected is not None]
 
 
 def _line_text() -> str:

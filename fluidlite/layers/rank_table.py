@@ -25,9 +25,7 @@ def lod_rank_table(x: Variable, level: int = 0) -> Variable:
     Raises: ShapeError: If ``x`` has no such level
     """
     inputs = {"X": check_variable("x", x)}
-    table = append(
-        "lod_rank_table", "lod_rank_table", inputs, {"level": check_int("level", level, 0)}, stop_gradient=True
-    )
+    table = append("lod_rank_table", inputs, {"level": check_int("level", level, 0)}, stop_gradient=True)
     table.type = VarType.LOD_RANK_TABLE
     return table
 

@@ -8,13 +8,15 @@ from typing import Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import LayerHelper, check_float, check_int, check_variable, refuse
-from fluidlite.layers.common import append, layers_getattr
+from fluidlite.layers import ops
+from fluidlite.layers.common import layers_getattr
+from fluidlite.layers.nn import mul
 from fluidlite.layers.sequence_lod import sequence_mask
 from fluidlite.layers.shape import shape, split, squeeze, stack, transpose, unstack
 from fluidlite.layers.slicing_padding import reverse, slice
 from fluidlite.layers.static_rnn import StaticRNN
-from fluidlite.layers.structure import flatten_structure, map_leaves, pack
 from fluidlite.layers.tensor import cast, concat, fill_constant, fill_constant_batch_size_like
+from fluidlite.layers.utils import flatten, map_structure, pack_sequence_as
 from fluidlite.param_attr import ParamAttr
 from fluidlite.program.variable import Variable
 
@@ -106,7 +108,7 @@ class _Gates(RNNCell):
             )
             self._parameters.append((weight, bias))
         weight, bias = self._parameters[number]
-        product = append("mul", "mul", {"X": concat([rows, state], axis=1), "Y": weight})
+        product = mul(concat([rows, state], axis=1), weight)
         return product if bias is None else product + bias
 
 
@@ -236,9 +238,9 @@ def rnn(
 
     if -1 in counts:
         to_time_major: Callable[[Variable], Variable] = _swap_axes if axis else lambda x: x
-        sequences = pack(inputs, [to_time_major(leaf) for leaf in leaves])
+        sequences = pack_sequence_as(inputs, [to_time_major(leaf) for leaf in leaves])
         outputs, states = run_steps(cell, sequences, initial_states, sequence_length, is_reverse, **kwargs)
-        return map_leaves(to_time_major, outputs), map_leaves(lambda leaf: index_first_dim(leaf, -1), states)
+        return map_structure(to_time_major, outputs), map_structure(lambda leaf: index_first_dim(leaf, -1), states)
     steps = counts.pop()
     parts = [unstack(leaf, axis=axis) for leaf in leaves]
     states, outputs = initial_states, []
@@ -246,13 +248,13 @@ def rnn(
         active = None
         if sequence_length is not None:
             limit = fill_constant([1], sequence_length.dtype, t)
-            active = append("greater_than", "greater_than", {"X": sequence_length, "Y": limit}, stop_gradient=True)
-        output, states = _step(cell, pack(inputs, [part[t] for part in parts]), states, active, kwargs)
+            active = ops.greater_than(sequence_length, limit)
+        output, states = _step(cell, pack_sequence_as(inputs, [part[t] for part in parts]), states, active, kwargs)
         outputs.append(output)
     if is_reverse:
         outputs.reverse()
     columns = [stack(list(leaf), axis=axis) for leaf in zip(*map(_leaves, outputs), strict=True)]
-    return pack(outputs[0], columns), states
+    return pack_sequence_as(outputs[0], columns), states
 
 
 def _step(cell: Cell, inputs: Any, states: Any, active: Variable | None, kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -267,7 +269,7 @@ def run_steps(
 
     Outputs are in the order of the steps, states in the order of computation.
     """
-    sequences = flatten_structure(inputs)
+    sequences = flatten(inputs)
     if sequence_length is not None:
         sequences = [*sequences, _step_mask(sequences[0], sequence_length)]
     loop = StaticRNN()
@@ -276,15 +278,17 @@ def run_steps(
         step_inputs = [loop.step_input(each) for each in ordered]
         active = step_inputs.pop() if sequence_length is not None else None
         before = [loop.memory(init=each) for each in _leaves(states)]
-        output, new_states = _step(cell, pack(inputs, step_inputs), pack(states, before), active, kwargs)
-        after = flatten_structure(new_states)
+        output, new_states = _step(
+            cell, pack_sequence_as(inputs, step_inputs), pack_sequence_as(states, before), active, kwargs
+        )
+        after = flatten(new_states)
         for old, each in zip(before, after, strict=True):
             loop.update_memory(old, each)
-        loop.output(*flatten_structure(output), *after)
-    results = flatten_structure(loop())
+        loop.output(*flatten(output), *after)
+    results = flatten(loop())
     count = len(results) - len(after)
     outs = [reverse(each, 0) for each in results[:count]] if is_reverse else results[:count]
-    return pack(output, outs), pack(new_states, results[count:])
+    return pack_sequence_as(output, outs), pack_sequence_as(new_states, results[count:])
 
 
 def _swap_axes(x: Variable) -> Variable:
@@ -315,16 +319,15 @@ def _keep_ended(old: Any, new: Any, active: Variable) -> Any:
         mask = cast(active, new_state.dtype)
         mask.stop_gradient = True
         from_new, from_old = (
-            append("elementwise_mul", "elementwise_mul", {"X": x, "Y": y}, {"axis": 0})
-            for x, y in ((new_state, mask), (old_state, 1.0 - mask))
+            ops.elementwise_mul(x, y, axis=0) for x, y in ((new_state, mask), (old_state, 1.0 - mask))
         )
         merged.append(from_new + from_old)
-    return pack(new, merged)
+    return pack_sequence_as(new, merged)
 
 
 def _activation(activation: Any, default: str) -> Callable[[Any], Variable]:
     if activation is None:
-        return lambda x: append(default, default, {"X": x})
+        return ops.layer(default)
     if not callable(activation):
         refuse("activation", activation, "a layer, such as fluid.layers.sigmoid")
     layer: Callable[[Any], Variable] = activation
@@ -353,7 +356,7 @@ def with_name_suffix(attr: Any, suffix: str) -> Any:
 
 
 def _leaves(structure: Any) -> list[Any]:
-    leaves = flatten_structure(structure)
+    leaves = flatten(structure)
     if not leaves:
         refuse("inputs", structure, "one Variable or more")
     return leaves

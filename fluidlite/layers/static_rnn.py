@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.control_flow.sub_program import outer_reads, outer_writes
 from fluidlite.layer_helper import LayerHelper, check_int, check_variable, refuse
-from fluidlite.layers.sub_blocks import SubBlock
+from fluidlite.layers.sub_blocks import in_outer_block, sub_block
+from fluidlite.layers.tensor import fill_constant_batch_size_like
 from fluidlite.program.block import Block
 from fluidlite.program.variable import Variable
 
@@ -50,20 +52,17 @@ class StaticRNN:
         self._outputs: list[tuple[Variable, Variable]] = []  # one step, and the sequence of all steps
         self._done = False
 
-    def step(self) -> SubBlock:
+    def step(self) -> AbstractContextManager[Block]:
         """Layers inside define one step."""
         if self._outer is not None:
             raise ProgramError("StaticRNN has one step block; it was opened already")
-        program = self.helper.main_program
-        self._outer = program.current_block()
-        rnn = self
+        self._outer = self.helper.main_program.current_block()
+        return self._step()
 
-        class Step(SubBlock):
-            def __enter__(self) -> Block:
-                rnn._block = super().__enter__()
-                return rnn._block
-
-        return Step(program, self._append_recurrent)
+    @contextmanager
+    def _step(self) -> Iterator[Block]:
+        with sub_block(self.helper.main_program, self._append_recurrent) as self._block:
+            yield self._block
 
     def _inside(self, method: str) -> tuple[Block, Block]:
         if self._block is None or self._outer is None or self._done:
@@ -117,15 +116,12 @@ class StaticRNN:
                 refuse("init", init, "a Variable, or shape and batch_ref")
             source = check_variable("batch_ref", batch_ref)
             source = next((sequence for sequence, step in self._inputs if step is source), source)
-            init = outer.create_temporary(prefix=f"{self.helper.name}.memory", stop_gradient=True)
-            attrs = {
-                "shape": list(shape),
-                "value": float(init_value),
-                "dtype": source.dtype,
-                "input_dim_idx": check_int("ref_batch_dim_idx", ref_batch_dim_idx),
-                "output_dim_idx": check_int("init_batch_dim_idx", init_batch_dim_idx),
-            }
-            outer.append_op("fill_constant_batch_size_like", {"Input": source}, {"Out": init}, attrs)
+            axes = (
+                check_int("ref_batch_dim_idx", ref_batch_dim_idx),
+                check_int("init_batch_dim_idx", init_batch_dim_idx),
+            )
+            with in_outer_block(outer):
+                init = fill_constant_batch_size_like(source, shape, source.dtype, init_value, *axes)
         self._check_outside("init", init)
         before = outer.create_var(f"{self.helper.name}.before_{len(self._memories)}")
         before.declare(init._spec().with_(lod_level=0))

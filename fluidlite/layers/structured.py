@@ -60,12 +60,8 @@ def edit_distance(
     for name, value in pair:
         if value.lod_level != 1 or len(value.shape) not in (1, 2) or value.shape[1:] not in ((), (1,), (-1,)):
             refuse(name, value, "[rows, 1] with one level of LoD")
-    hyps, refs = (
-        append(
-            "sequence_erase", "sequence_erase", {"X": x, "Values": x}, {"tokens": ignored_tokens}, stop_gradient=True
-        )
-        for _, x in pair
-    )
+    tokens = {"tokens": ignored_tokens}
+    hyps, refs = (append("sequence_erase", {"X": x, "Values": x}, tokens, stop_gradient=True) for _, x in pair)
     return also(Hyps=hyps, Refs=refs)
 
 

@@ -1,4 +1,4 @@
-"""SubBlock: a context in which layers fill a block that an operator will run."""
+"""Contexts in which layers fill a block that an operator will run, or an enclosing block."""
 
 from __future__ import annotations
 
@@ -10,39 +10,26 @@ from fluidlite.control_flow.sub_program import has_value, outer_reads, outer_wri
 from fluidlite.program.block import Block
 from fluidlite.program.operator import Operator
 from fluidlite.program.program import Program
+from fluidlite.program.undo import undone_on_error
 
 
-class SubBlock:
+def _sub_block(program: Program, done: Callable[[Block, Block], None]) -> Iterator[Block]:  # no name for errors
     """A context in which layers append to a new block; the block is removed if an error is raised.
 
     ``done``: ``done(outer, block)`` is called at the end, when the outer block is current again.
     """
-
-    def __init__(self, program: Program, done: Callable[[Block, Block], None]) -> None:
-        self.program = program
-        self.done = done
-
-    def __enter__(self) -> Block:
-        program = self.program
-        self._outer, self._count = program.current_block(), len(program.blocks)
-        self._before = list(self._outer.ops), set(self._outer.vars)
-        self.block = program.create_block()
-        return self.block
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self.program.current_block_idx = self._outer.idx
-        self.program.touch()
-        succeeded = False
+    outer = program.current_block()
+    with undone_on_error(outer):
+        block = program.create_block()
         try:
-            if kind is None:
-                self.done(self._outer, self.block)
-                succeeded = True
+            yield block
         finally:
-            if not succeeded:
-                del self.program.blocks[self._count :]
-                self._outer.ops[:] = self._before[0]
-                for name in [name for name in self._outer.vars if name not in self._before[1]]:
-                    del self._outer.vars[name]
+            program.current_block_idx = outer.idx
+            program.touch()
+        done(outer, block)
+
+
+sub_block = contextmanager(_sub_block)
 
 
 @contextmanager

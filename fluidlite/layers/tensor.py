@@ -18,7 +18,7 @@ from fluidlite.layer_helper import (
     check_variable,
     refuse,
 )
-from fluidlite.layers.common import append, layers_getattr
+from fluidlite.layers.common import layers_getattr
 from fluidlite.layers.declare import Unused, also, layer
 from fluidlite.param_attr import ParamAttr
 from fluidlite.platform.place import Place, PlaceLike
@@ -238,10 +238,15 @@ def assign(input: Variable | np.ndarray[Any, Any], output: Variable | None = Non
 
     The values of an array are copied into the program now.
     """
+    helper = LayerHelper("assign")
+    if output is None:
+        output = helper.create_variable_for_type_inference(stop_gradient=isinstance(input, np.ndarray))
+    out = {"Out": check_variable("out", output)}
     if isinstance(input, np.ndarray):
-        attrs = value_attrs(input, dtype_of(input.dtype))
-        return append("assign", "assign_value", {}, attrs, out=output, stop_gradient=output is None)
-    return append("assign", copy_operator(check_variable("input", input)), {"X": input}, out=output)
+        helper.append_op("assign_value", {}, out, value_attrs(input, dtype_of(input.dtype)))
+    else:
+        helper.append_op(copy_operator(check_variable("input", input)), {"X": input}, out)
+    return output
 
 
 @layer("increment", {"value": "step", "in_place": ""})

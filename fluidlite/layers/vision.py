@@ -10,7 +10,7 @@ from fluidlite.base.errors import AttributeValueError
 from fluidlite.layer_helper import check_int, check_variable, refuse
 from fluidlite.layers.conv import four_paddings, per_dim
 from fluidlite.layers.declare import BodyArg, Names, Weight, also, layer, layer_like
-from fluidlite.layers.tensor import fill_constant
+from fluidlite.layers.int_or_variable import numbers
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
@@ -60,16 +60,10 @@ def _resize(
 
 def _sizes(out_shape: Any, spatial: int) -> dict[str, Any]:
     """The sizes as attributes, or as tensors if one of them is."""
-    if isinstance(out_shape, Variable):
-        return {"OutSize": out_shape}
-    if not isinstance(out_shape, (list, tuple)) or len(out_shape) != spatial:
+    if not isinstance(out_shape, Variable) and (not isinstance(out_shape, (list, tuple)) or len(out_shape) != spatial):
         refuse("out_shape", out_shape, f"{spatial} sizes, or a Variable that has them")
-    sizes = [size if isinstance(size, Variable) else check_int("out_shape", size, 1) for size in out_shape]
-    if any(isinstance(size, Variable) for size in sizes):
-        return {
-            "SizeTensor": [s if isinstance(s, Variable) else fill_constant([1], "int32", s) for s in sizes],
-        }
-    return dict(zip(("out_d", "out_h", "out_w")[-spatial:], sizes, strict=True))
+    sizes = numbers("out_shape", out_shape, "OutSize", "SizeTensor", minimum=1)
+    return sizes.inputs or dict(zip(("out_d", "out_h", "out_w")[-spatial:], sizes.attr, strict=True))
 
 
 @layer("bilinear_interp", {**_SIZE_NAMES, "resample": Attr("resample", "str", choices=(*_METHODS,))}, body=_resize)

@@ -176,7 +176,7 @@ class Backward(GradientParts):
         else:
             attrs = {attr.name: op.attrs[attr.name] for attr in definition.attrs if attr.name in op.attrs}
         attrs = {name: value for name, value in attrs.items() if value is not None}
-        self.append(op, rule.type, inputs, outputs, attrs)
+        self.append(rule.type, inputs, outputs, attrs, op)
 
 
 def _names(items: Iterable[Variable | str] | None) -> set[str]:

@@ -48,7 +48,9 @@ def copy_program(program: Program, for_test: bool = False) -> Program:
         new.blocks.append(duplicate)
     new.current_block_idx = program.current_block_idx if not for_test else 0
     if for_test:
-        _drop_unused(new, keep=set())
+        used = _used_names(new)
+        for block in new.blocks:
+            block.vars = {n: v for n, v in block.vars.items() if n in used or v.persistable or v.is_data}
     return new
 
 
@@ -105,12 +107,9 @@ def _needed_blocks(program: Program, operators: Sequence[Operator]) -> set[int]:
     return reached(inside(operators), lambda index: inside(program.blocks[index].ops))
 
 
-def _drop_unused(program: Program, keep: set[str]) -> None:
-    read = {
-        name for block in program.blocks for op in block.ops for name in (*op.input_arg_names, *op.output_arg_names)
-    }
-    for block in program.blocks:
-        block.vars = {n: v for n, v in block.vars.items() if n in read or n in keep or v.persistable or v.is_data}
+def _used_names(program: Program) -> set[str]:
+    """Return the names of all variables that operators read or write."""
+    return {n for block in program.blocks for op in block.ops for n in (*op.input_arg_names, *op.output_arg_names)}
 
 
 def prune(program: Program, targets: Sequence[Variable | str], feeds: Sequence[Variable | str] = ()) -> Program:
@@ -136,11 +135,7 @@ def prune(program: Program, targets: Sequence[Variable | str], feeds: Sequence[V
             needed -= writes - reads
             needed |= reads
     new.global_block().ops[:] = needed_ops[::-1]
-    used_names = (
-        set(names)
-        | feed_names
-        | {n for b in new.blocks for op in b.ops for n in (*op.input_arg_names, *op.output_arg_names)}
-    )
+    used_names = _used_names(new).union(names, feed_names)
     for block in new.blocks:
         block.vars = {n: v for n, v in block.vars.items() if n in used_names}
     new.readers = [reader for reader in program.readers if feed_names.isdisjoint(reader.feed_names)]

@@ -91,7 +91,7 @@ class GradMaker:
         names_by_slot = {
             slot: [EMPTY if name is None else name for name in listed_names(names)] for slot, names in outputs.items()
         }
-        self._backward.append(self.operator, type, inputs, names_by_slot, attrs)
+        self._backward.append(type, inputs, names_by_slot, attrs, self.operator)
 
 
 def name_outputs(op: Operator, rule: GradRule) -> None:

@@ -78,7 +78,7 @@ class GradientParts:
                 return EMPTY
             target = self.declare(name)
             zeros = zeros_operator(self.block.vars[target])
-            self.append_raw(zeros, {"X": [name]}, {"Out": [target]}, None, None)
+            self.append(zeros, {"X": [name]}, {"Out": [target]})
             self.parts[name] = [target]
             return target
         if len(parts) > 1:
@@ -86,7 +86,7 @@ class GradientParts:
                 self.parts[name] = [sum_with_rows(self, name, parts)]
                 return self.parts[name][0]
             target = self.declare(name)
-            self.append_raw(sum_operator(self.block.vars[target]), {"X": list(parts)}, {"Out": [target]}, None, None)
+            self.append(sum_operator(self.block.vars[target]), {"X": list(parts)}, {"Out": [target]})
             self.parts[name] = [target]
         return self.parts[name][0]
 
@@ -132,42 +132,29 @@ class GradientParts:
 
     def append(
         self,
-        forward: Operator,
         type: str,
         inputs: Mapping[str, Any],
         outputs: Mapping[str, Any],
-        attrs: Mapping[str, Any] | None,
+        attrs: Mapping[str, Any] | None = None,
+        forward: Operator | None = None,
     ) -> None:
-        if all(name == EMPTY for names in outputs.values() for name in listed_names(names)):
+        """Append the gradient operator of a forward operator, or one that adds gradients, if an output is needed."""
+        names_by_slot = {slot: listed_names(names) for slot, names in outputs.items()}
+        if all(name == EMPTY for names in names_by_slot.values() for name in names):
             return
-        needed = {slot: names for slot, names in outputs.items() if any(name != EMPTY for name in listed_names(names))}
-        self.append_raw(type, inputs, needed, attrs, forward)
-
-    def append_raw(
-        self,
-        type: str,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Any],
-        attrs: Mapping[str, Any] | None,
-        forward: Operator | None,
-    ) -> None:
-        """Append the gradient operator of a forward operator, or one that combines gradients."""
         renames, self._pending_renames = self._pending_renames, {}
+        needed = {
+            slot: [renames.get(name, name) for name in names]
+            for slot, names in names_by_slot.items()
+            if any(name != EMPTY for name in names)
+        }
         if forward is not None and "op_device" in forward.hints:  # a gradient runs where its operator does
             attrs = {**(attrs or {}), "op_device": forward.hints["op_device"]}
-        outputs = {slot: [renames.get(n, n) for n in listed_names(names)] for slot, names in outputs.items()}
-        op = self.block._insert(
-            len(self.block.ops),
-            type,
-            inputs,
-            outputs,
-            attrs,
-            role="backward",
-            line=forward.line if forward is not None else None,
-        )
+        line = forward.line if forward is not None else None
+        op = self.block._insert(len(self.block.ops), type, inputs, needed, attrs, role="backward", line=line)
         self._writers.update(dict.fromkeys(op.output_arg_names, op))
         for callback in self.callbacks:
-            callback(block=self.block, context={n: n.split(GRAD)[0] for names in outputs.values() for n in names})
+            callback(block=self.block, context={n: n.split(GRAD)[0] for names in needed.values() for n in names})
 
     def result(self, name: str) -> str | None:
         """Return the name of the gradient of a variable's last value, or None."""

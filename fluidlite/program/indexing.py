@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import ProgramError
@@ -14,21 +13,8 @@ _OPEN_END = 2**30
 """The end of an open slice: larger than every dim, and exact in float32, the dtype of constant attributes."""
 
 
-@dataclass
-class _SliceArguments:
-    """The arguments of ``strided_slice``; a bound may be a variable."""
-
-    axes: list[int] = field(default_factory=list)
-    starts: list[Any] = field(default_factory=list)
-    ends: list[Any] = field(default_factory=list)
-    strides: list[Any] = field(default_factory=list)
-    dropped: list[int] = field(default_factory=list)
-
-    def add(self, axis: int, start: Any, end: Any, stride: Any) -> None:
-        self.axes.append(axis)
-        self.starts.append(start)
-        self.ends.append(end)
-        self.strides.append(stride)
+Slices = list[tuple[int, Any, Any, Any]]
+"""Axis, start, end and stride of slices; a bound may be a variable."""
 
 
 def indexed(variable: Variable, key: Any) -> Variable:
@@ -39,17 +25,18 @@ def indexed(variable: Variable, key: Any) -> Variable:
     Raises ProgramError if the index is of another kind, or has more items than the variable has dims.
     """
     keys = key if isinstance(key, tuple) else (key,)
-    arguments, new_axes = _SliceArguments(), []
+    slices: Slices = []
+    dropped, new_axes = list[int](), []
     axis = rank = 0
     for item in _expanded(variable, keys):
         if item is None:
             new_axes.append(rank)
             rank += 1
             continue
-        rank += _add_item(variable, arguments, axis, item)
+        rank += _add_item(variable, slices, dropped, axis, item)
         axis += 1
-    out = _append_slice(variable, arguments) if arguments.axes else variable
-    if new_axes and len(arguments.dropped) == len(variable.shape):
+    out = _append_slice(variable, slices, dropped) if slices else variable
+    if new_axes and len(dropped) == len(variable.shape):
         new_axes.pop()  # without remaining dims it is [1] already
     if not new_axes:
         return out
@@ -75,12 +62,12 @@ def _expanded(variable: Variable, keys: tuple[Any, ...]) -> list[Any]:
     return [*keys[: dots[0]], *[slice(None)] * (rank - count), *keys[dots[0] + 1 :]]
 
 
-def _add_item(variable: Variable, arguments: _SliceArguments, axis: int, item: Any) -> int:
+def _add_item(variable: Variable, slices: Slices, dropped: list[int], axis: int, item: Any) -> int:
     """Add one item to the slice; return the number of dims that remain of its axis, 0 or 1."""
     if _is_variable(item) or (isinstance(item, int) and not isinstance(item, bool)):
         end = _OPEN_END if isinstance(item, int) and item == -1 else item + 1
-        arguments.add(axis, item, end, 1)
-        arguments.dropped.append(axis)
+        slices.append((axis, item, end, 1))
+        dropped.append(axis)
         return 0
     if not isinstance(item, slice):
         raise ProgramError(
@@ -99,7 +86,7 @@ def _add_item(variable: Variable, arguments: _SliceArguments, axis: int, item: A
         raise ProgramError(f"variable {variable.name!r} is sliced backwards to its last element: nothing is left")
     start = (-1 if is_reversed else 0) if item.start is None else item.start
     end = (-1 if is_reversed else _OPEN_END) if item.stop is None else item.stop  # -1: before the first
-    arguments.add(axis, start, end, step)
+    slices.append((axis, start, end, step))
     return 1
 
 
@@ -109,16 +96,17 @@ def _is_variable(item: Any) -> bool:
     return isinstance(item, Variable)
 
 
-def _append_slice(variable: Variable, arguments: _SliceArguments) -> Variable:
+def _append_slice(variable: Variable, slices: Slices, dropped: list[int]) -> Variable:
     """Append ``slice``, or ``strided_slice`` if a step is not 1."""
     block = variable.block.program.current_block()
-    bounds = {"starts": arguments.starts, "ends": arguments.ends}
-    strided = any(_is_variable(step) or step != 1 for step in arguments.strides)
+    axes, starts, ends, strides = zip(*slices, strict=True)
+    bounds = {"starts": starts, "ends": ends}
+    strided = any(_is_variable(step) or step != 1 for step in strides)
     if strided:
-        bounds["strides"] = arguments.strides
+        bounds["strides"] = strides
     inputs: dict[str, Any] = {"Input": variable}
-    attrs: dict[str, Any] = {"axes": arguments.axes, "decrease_axis": arguments.dropped}
-    flags = [1] * len(arguments.axes)
+    attrs: dict[str, Any] = {"axes": axes, "decrease_axis": dropped}
+    flags = [1] * len(axes)
     for name, values in bounds.items():
         attrs[name] = [(1 if name == "strides" else 0) if _is_variable(value) else value for value in values]
         if not any(map(_is_variable, values)):

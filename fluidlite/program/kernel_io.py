@@ -70,10 +70,7 @@ class IO:
 
     def array(self, slot: str, i: int = 0) -> Any:
         """Return the slot's memory as an array of the place's namespace; writing to it sets an output's value."""
-        tensor = self.tensors[self.call.index[slot] + i]
-        if tensor.allocation is None:
-            tensor.allocate(self.context)
-        return tensor.native()
+        return self.tensor(slot, i).native()
 
     def arrays(self, slot: str) -> list[Any]:
         """The arrays of a duplicable slot."""

@@ -24,9 +24,9 @@ def sum_with_rows(gradients: GradientParts, name: str, parts: Sequence[str]) -> 
         target = block.create_var(gradients.base(name))
         row_numbers = block.create_var(_rows_name(block, target.name), stop_gradient=True)
         row_names = [selected.rows for selected in rows]
-        gradients.append_raw("concat", {"X": row_names}, {"Out": [row_numbers.name]}, {"axis": 0}, None)
+        gradients.append("concat", {"X": row_names}, {"Out": [row_numbers.name]}, {"axis": 0})
         # the values last: data-parallel training gathers both after the writer of the values
-        gradients.append_raw("concat", {"X": list(parts)}, {"Out": [target.name]}, {"axis": 0}, None)
+        gradients.append("concat", {"X": list(parts)}, {"Out": [target.name]}, {"axis": 0})
         target.select(SelectedRowsOf(row_numbers.name, rows[0].height))
         return target.name
     dense = []
@@ -34,11 +34,11 @@ def sum_with_rows(gradients: GradientParts, name: str, parts: Sequence[str]) -> 
         if selected is not None:
             dense_part = block.create_temporary(block.vars[part].dtype).name
             inputs = {"Rows": [selected.rows], "Values": [part]}
-            gradients.append_raw("dense_rows", inputs, {"Out": [dense_part]}, {"height": selected.height}, None)
+            gradients.append("dense_rows", inputs, {"Out": [dense_part]}, {"height": selected.height})
             part = dense_part
         dense.append(part)
     summed = gradients.declare(name)
-    gradients.append_raw("sum", {"X": dense}, {"Out": [summed]}, None, None)
+    gradients.append("sum", {"X": dense}, {"Out": [summed]})
     return summed
 
 
@@ -59,11 +59,11 @@ def look_up_by_rows(backward: Backward, op: Operator) -> bool:
     rows = block.create_var(_rows_name(block, values), stop_gradient=True).name
     block.vars[values].spec = None
     backward.append(
-        op,
         "lookup_table_rows_grad",
         {"Ids": [ids], "OutGrad": [grad]},
         {"Rows": [rows], "Values": [values]},
         {"padding_idx": op.attrs["padding_idx"], "height": height},
+        op,
     )
     block.vars[values].select(SelectedRowsOf(rows, height))
     return True

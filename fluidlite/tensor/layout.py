@@ -52,7 +52,6 @@ class Layout:
 
 
 PLAIN = Layout("plain")
-NCHW = PLAIN
 NHWC = Layout("NHWC", (0, 2, 3, 1))
 NDHWC = Layout("NDHWC", (0, 2, 3, 4, 1))
 _LAYOUTS = {layout.name: layout for layout in (PLAIN, NHWC, NDHWC)}

@@ -81,7 +81,7 @@ class TensorArray(Tensor):
         OutOfRangeError
             If one was never written.
         """
-        items = [item for item in self._items[: self._length] if item is not None]
+        items = [item for item in self.elements() if item is not None]
         if len(items) != self._length:
             missing = next(i for i, item in enumerate(self._items) if item is None)
             raise OutOfRangeError(f"element {missing} of the array of {self._length} was never written")
@@ -149,11 +149,10 @@ class TensorArray(Tensor):
         return self._length
 
     def __getitem__(self, index: Any) -> Any:
-        items = self._items[: self._length]
-        return items[index]
+        return self.elements()[index]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._items[: self._length])
+        return iter(self.elements())
 
     def numpy(self) -> Any:
         """Raise TensorError: the elements are not one array.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from fluidlite import layers
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import check_function, check_int, check_variable, refuse
-from fluidlite.layers.sub_blocks import SubBlock, in_outer_block
+from fluidlite.layers.sub_blocks import in_outer_block
 from fluidlite.program.program import default_main_program
 from fluidlite.program.variable import Variable
 
@@ -206,7 +206,7 @@ class _Decoder:
         if self._inside is not False:
             raise ProgramError(f"the result of {type(self).__name__} is there after its block")
 
-    def _steps(self) -> SubBlock:
+    def _steps(self) -> AbstractContextManager[Any]:
         raise NotImplementedError
 
     def _finish_step(self) -> None:
@@ -245,7 +245,7 @@ class TrainingDecoder(_Decoder):
         super().__init__(state_cell)
         self.dynamic_rnn = layers.DynamicRNN()
 
-    def _steps(self) -> SubBlock:
+    def _steps(self) -> AbstractContextManager[Any]:
         return self.dynamic_rnn.block()
 
     def _memory(self, init: InitState) -> Variable:
@@ -342,7 +342,7 @@ class BeamSearchDecoder(_Decoder):
         self._updates: list[tuple[Variable, Variable]] = []
         self._results: dict[str, Variable] = {}
 
-    def _steps(self) -> SubBlock:
+    def _steps(self) -> AbstractContextManager[Any]:
         return self._while_op.block()
 
     def _finish_step(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from fluidlite import layers
 from fluidlite.layer_helper import check_float, check_int, check_variable, refuse
 from fluidlite.layers.rnn import RNNCell, index_first_dim, run_steps, with_name_suffix
-from fluidlite.layers.structure import flatten_structure
+from fluidlite.layers.utils import flatten
 from fluidlite.program.variable import Variable
 
 __all__ = ["BasicGRUUnit", "BasicLSTMUnit", "basic_gru", "basic_lstm"]
@@ -263,7 +263,7 @@ def _layers(
             )
             states = states[0] if len(initial_states) == 1 else states
             _, results = run_steps(_without_output(cell), current, states, sequence_length, is_reverse=bool(way))
-            steps = flatten_structure(results)
+            steps = flatten(results)
             current = layers.reverse(steps[0], axis=0) if way else steps[0]
             current = layers.dropout(current, dropout_prob=rate) if rate else current
             final_states.append([index_first_dim(each, -1) for each in steps])

@@ -27,21 +27,10 @@ KINDS = {
 }
 """The supported kinds of variables, by Paddle's number."""
 _NAMES_OF_KINDS = {8: "SELECTED_ROWS", 12: "LOD_RANK_TABLE", 14: "PLACE_LIST", 15: "READER", 16: "CHANNEL", 18: "TUPLE"}
-_ATTRIBUTES = {
-    0: "i",
-    1: "f",
-    2: "s",
-    3: "ints",
-    4: "floats",
-    5: "strings",
-    6: "b",
-    7: "bools",
-    8: "block_idx",
-    9: "l",
-    10: "blocks_idx",
-    11: "longs",
-}
-"""The field with an attribute's value, by the number of its type."""
+ATTRIBUTES = dict(
+    enumerate(["i", "f", "s", "ints", "floats", "strings", "b", "bools", "block_idx", "l", "blocks_idx", "longs"])
+)
+"""The field with an attribute's value, by the number of its type in :class:`fluidlite.tensor.var_type.AttrType`."""
 _BLOCK_OPERATOR_SLOTS = {"while": ("X", "Condition", "StepScopes"), "conditional_block": ("Input", "", "Scope")}
 """Operators that run a block: the slots of its inputs, of its condition, and of its step scopes."""
 
@@ -216,7 +205,7 @@ def _values(op: Any) -> dict[str, Any]:
     """Return the values of an operator's attributes."""
     values: dict[str, Any] = {}
     for attr in op.attrs:
-        field = _ATTRIBUTES.get(attr.type) if attr.HasField("type") else None
+        field = ATTRIBUTES.get(attr.type) if attr.HasField("type") else None
         if field is None or attr.name in values:
             what = "is there twice" if attr.name in values else f"is of type {attr.type}, which fluidlite does not know"
             raise SavedModelError(f"operator {op.type!r}: attribute {attr.name!r:.60} {what}")

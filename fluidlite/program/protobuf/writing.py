@@ -11,10 +11,10 @@ from fluidlite.program.edit import sub_blocks
 from fluidlite.program.operator import Operator
 from fluidlite.program.program import Program
 from fluidlite.program.protobuf.messages import message_classes
-from fluidlite.program.protobuf.reading import KINDS, MAX_BYTES
+from fluidlite.program.protobuf.reading import ATTRIBUTES, KINDS, MAX_BYTES
 from fluidlite.program.roles import role_number
 from fluidlite.program.variable import Variable
-from fluidlite.tensor.var_type import dtype_number
+from fluidlite.tensor.var_type import AttrType, dtype_number
 
 _VERSION = 1_008_000  # the version of Paddle that the file states: 1.8.0
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
@@ -107,17 +107,8 @@ def _attribute(desc: Any, op: Operator, name: str, kind: str, value: Any) -> Non
     lost = kind in ("float", "floats") and any(item and isfinite(item) and not _fits(abs(item)) for item in items)
     if lost or (is_int64 and any(item >= 2**63 for item in items)):
         raise SavedModelError(f"{op}: attribute {name!r} is {value!r:.40}, which Paddle's format cannot hold")
-    number, field = {
-        "int": (9, "l") if is_int64 else (0, "i"),
-        "ints": (11, "longs") if is_int64 else (3, "ints"),
-        "float": (1, "f"),
-        "floats": (4, "floats"),
-        "str": (2, "s"),
-        "strs": (5, "strings"),
-        "bool": (6, "b"),
-        "bools": (7, "bools"),
-        "block": (8, "block_idx"),
-    }[kind]
+    number = AttrType.of(kind.replace("int", "long") if is_int64 else kind).value
+    field = ATTRIBUTES[number]
     attr_desc = desc.attrs.add(name=name, type=number)
     if isinstance(value, tuple):
         getattr(attr_desc, field).extend(value)

@@ -20,8 +20,7 @@ from fluidlite.compiler.passes.fusion import MAX_NUMBERS, MAX_VARIABLES, Fusion
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.refusals import device_veto, kernel_refusal
 from fluidlite.compiler.selection.single_kernel import GENERATED_CAPABILITIES, is_after_plain
-from fluidlite.platform.device_registry import Unit, devices
-from fluidlite.platform.place import Place
+from fluidlite.platform.device_registry import Unit
 from fluidlite.program.codegen_registry import generators
 from fluidlite.program.kernel_registry import CAPABILITIES, kernels
 from fluidlite.program.op_call import Call
@@ -42,7 +41,7 @@ class FuseElementwise(GraphPass):
         dims = generic_dims(graph)
         members: dict[int, ElementMember] = {}
         for op in graph.ops:
-            member = member_of(op, dims, graph.place, graph.policy)
+            member = member_of(op, dims, graph)
             if member is not None:
                 members[id(op)] = member
         if _forward_identities(graph, members, dims) + _read_dims_elsewhere(graph, dims):
@@ -204,8 +203,8 @@ class ElementMember(Member):
         return len(self.code.scalars)
 
 
-def member_of(op: GraphOp, dims: GenericDims, place: Place, preferences: Policy) -> ElementMember | None:
-    """The operator as a candidate for fusion on its place, by default ``place``; None if it is not fused."""
+def member_of(op: GraphOp, dims: GenericDims, graph: Graph) -> ElementMember | None:
+    """The operator as a candidate for fusion on its place; None if it is not fused."""
     if not can_be_fused(op):
         return None
     own = op.definition
@@ -219,15 +218,14 @@ def member_of(op: GraphOp, dims: GenericDims, place: Place, preferences: Policy)
     if ins is None or not outs:
         return None
     call = Call(definition, ins, outs, op.attrs)
-    device = op.operator.hints.get("op_device")
-    unit = devices.unit(device or place)
-    if not _is_generated(call, definition is not own, unit, preferences) or _is_vetoed(op, unit):
+    unit = graph.unit(op)
+    if not _is_generated(call, definition is not own, unit, graph.policy) or _is_vetoed(op, unit):
         return None
     try:
         code, domain = typed_of(call), domain_of(call)
     except FluidError:  # wrong dims: it is not fused, and the run raises the error
         return None
-    return ElementMember(op, definition, call, device, code, domain)
+    return ElementMember(op, definition, call, op.operator.hints.get("op_device"), code, domain)
 
 
 def _is_vetoed(op: GraphOp, unit: Unit) -> bool:

@@ -183,7 +183,7 @@ def _call_of(op: GraphOp, graph: Graph, dims: GenericDims) -> Call | None:
     for spec in chain.from_iterable((*ins.values(), *outs.values())):
         if spec.lod_level or spec.kind != "dense":
             return None
-    unit = devices.unit(op.operator.hints.get("op_device") or graph.place)
+    unit = graph.unit(op)
     call = Call(op.definition, ins, outs, op.attrs, unit.place)
     return call if disuse_reason("language", call, unit, graph.policy) is None else None
 

@@ -136,7 +136,7 @@ class Linker:
 
     def _launch(self, index: int, step: Launch) -> None:
         context = self.frame.contexts[step.choice.place]
-        targets: list[Tensor | None] = [self._target(index, j, step, out) for j, out in enumerate(step.outs)]
+        targets: list[Tensor | None] = [self._target(index, j, out) for j, out in enumerate(step.outs)]
         for out, target in zip(step.outs, targets, strict=True):
             if target is not None and not out.state:
                 self.fixed[out.key] = target
@@ -156,7 +156,7 @@ class Linker:
                 assert result is not None
                 self.actions.append(StateStore(result, self.state[out.key], context))
 
-    def _target(self, index: int, position: int, step: Launch, out: Output) -> Tensor | None:
+    def _target(self, index: int, position: int, out: Output) -> Tensor | None:
         """Return the tensor of an output; None if its address is dynamic."""
         live_range = self.live_ranges.copied.get((index, position))
         if live_range is not None:

@@ -89,12 +89,15 @@ class Launch:
 
 @dataclass(eq=False)
 class Control:
-    """A control-flow or host-callback operator (``run(frame, op)``): keys of its inputs, and its outputs, by slot."""
+    """A control-flow or host-callback operator (``run(frame, op)``): by slot the keys of its inputs, its outputs and
+    the places of these.
+    """
 
     op: GraphOp
     op_index: int
     ins: dict[str, list[str]] = field(default_factory=dict)
     outs: dict[str, list[Output]] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
     free: list[str] = field(default_factory=list)
 
 

@@ -179,10 +179,6 @@ class Graph:
             self._users_version = id(self.ops), len(self.ops)
         return self._users
 
-    def unit(self, op: GraphOp) -> Unit:
-        """The device on which an operator runs: that of its ``device_guard``, by default the graph's."""
-        return devices.unit(op.operator.hints.get("op_device") or self.place)
-
     def is_result(self, value: GraphValue) -> bool:
         """Whether a value is fetched."""
         return value in self.results
@@ -292,6 +288,11 @@ class Graph:
 
     def __str__(self) -> str:
         return "\n".join(map(repr, self.ops))
+
+
+def unit_of(graph: Graph, op: GraphOp) -> Unit:
+    """The device on which an operator runs: that of its ``device_guard``, by default the graph's."""
+    return devices.unit(op.operator.hints.get("op_device") or graph.place)
 
 
 def fingerprint(graph: Graph) -> Fingerprint:

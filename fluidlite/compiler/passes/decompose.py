@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fluidlite import unique_name
 from fluidlite.base.errors import FluidError
-from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph import Graph, unit_of
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.ir.verify import inferred_specs
 from fluidlite.compiler.passes.base import GraphPass
@@ -70,7 +70,7 @@ def _refusal(op: GraphOp) -> str | None:
 
 def _parts(graph: Graph, op: GraphOp) -> list[DecompositionPart] | str | None:
     """The parts of the decomposition, or why the operator is not replaced; None if its place has a kernel."""
-    unit = graph.unit(op)
+    unit = unit_of(graph, op)
     place = unit.place
     call = op.call(place)
     try:

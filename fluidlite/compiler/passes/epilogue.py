@@ -10,7 +10,7 @@ from fluidlite.codegen.elementwise_form import elementwise_form_of
 from fluidlite.codegen.epilogue import ACCUMULATE, epilogue_mismatch, product_with
 from fluidlite.codegen.fused_code import OUTSIDE, PartSource
 from fluidlite.compiler.ir.fused import FusedPart, FusedStructure, fused_op
-from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph import Graph, unit_of
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims
@@ -85,7 +85,7 @@ class _EpilogueFusion:
     def __init__(self, graph: Graph, dims: GenericDims, op: GraphOp) -> None:
         self.graph, self.dims, self.op = graph, dims, op
         self.operator = op.operator
-        self.unit = graph.unit(op)
+        self.unit = unit_of(graph, op)
 
     def fuse(self) -> None:
         """Fuse the product with its only reader, if a kernel supports it."""

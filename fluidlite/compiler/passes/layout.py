@@ -8,7 +8,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from fluidlite.base.errors import KernelNotFoundError, ProgramError
-from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph import Graph, unit_of
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue, declared_specs
 from fluidlite.compiler.ir.verify import inferred_specs
 from fluidlite.compiler.passes.base import GraphPass
@@ -121,7 +121,7 @@ class _Assignment:
         return self.graph.policy.with_first(place.kind, op.hints.get("op_library"))
 
     def _choice(self, op: GraphOp, call: Call) -> Choice | None:
-        place = self.graph.unit(op).place
+        place = unit_of(self.graph, op).place
         try:
             return select_kernel(call.at(place), place, self._preferences(op, place))
         except KernelNotFoundError:

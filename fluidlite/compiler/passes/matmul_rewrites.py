@@ -8,11 +8,10 @@ from operator import attrgetter
 from typing import Any
 
 from fluidlite.base.errors import FluidError
-from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph import Graph, unit_of
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.view_simplify import is_determined, transpose_ends
-from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.program.op_call import Call
 from fluidlite.program.operator_arguments import check_attrs
@@ -140,7 +139,7 @@ def _as_matrix(graph: Graph, op: GraphOp, value: GraphValue, dims: tuple[int, in
 
 def _has_same_kernels(graph: Graph, op: GraphOp, batch: Dims, flags: Sequence[Mapping[str, bool]]) -> bool:
     """Whether the matmuls run on the place and by the library of the gradient operator."""
-    place = graph.unit(op).place
+    place = unit_of(graph, op).place
     specs = {slot: tuple(_sized(v.spec) for v in values if v.spec is not None) for slot, values in op.inputs.items()}
     if any(len(specs[slot]) != len(values) for slot, values in op.inputs.items()):
         return False
@@ -152,8 +151,8 @@ def _has_same_kernels(graph: Graph, op: GraphOp, batch: Dims, flags: Sequence[Ma
     except FluidError:  # it cannot run here: the planner raises the error
         return False
     if combined.how == "decomposed":
-        return all(_is_same_kernel(part, other) for part in parts for other in combined.part_choices)
-    return all(_is_same_kernel(part, combined) for part in parts)
+        return all(_kernel_key(part) == _kernel_key(other) for part in parts for other in combined.part_choices)
+    return all(_kernel_key(part) == _kernel_key(combined) for part in parts)
 
 
 def _square_matmul(dtype: str, batch: Dims, flags: Mapping[str, bool]) -> Call:
@@ -161,10 +160,6 @@ def _square_matmul(dtype: str, batch: Dims, flags: Mapping[str, bool]) -> Call:
     square, definition = Spec.of((*batch, 7, 7), dtype), ops.get("matmul")
     attrs, _ = check_attrs(definition, flags, NOWHERE)
     return Call(definition, {"X": (square,), "Y": (square,)}, {"Out": (square,)}, attrs)
-
-
-def _is_same_kernel(choice: Choice, other: Choice) -> bool:
-    return _kernel_key(choice) == _kernel_key(other)
 
 
 def _sized(spec: Spec) -> Spec:
@@ -208,14 +203,14 @@ def _fold_operand_transposes(graph: Graph, op: GraphOp) -> None:
 
 def _keeps_kernel(graph: Graph, op: GraphOp, attrs: Mapping[str, Any]) -> bool:
     """Whether the same kernel computes a matmul with the transpose flags ``attrs``."""
-    spec, place = op.inputs["X"][0].spec, graph.unit(op).place
+    spec, place = op.inputs["X"][0].spec, unit_of(graph, op).place
     assert spec is not None
     flags = [{name: each[name] for name in ("transpose_X", "transpose_Y")} for each in (_matmul_attrs(op), attrs)]
     try:
         before, after = (select_kernel(_square_matmul(spec.dtype, (), each), place, graph.policy) for each in flags)
     except FluidError:  # it cannot run here: the planner raises the error
         return False
-    return _is_same_kernel(before, after)
+    return bool(_kernel_key(before) == _kernel_key(after))
 
 
 def _matmul_attrs(op: GraphOp) -> Mapping[str, Any]:

@@ -63,6 +63,12 @@ def as_declared_array(variable: Variable, value: Any, what: str = "argument") ->
     return np.ascontiguousarray(converted).reshape(converted.shape)
 
 
+def filled_array(variable: Variable, value: Any, what: str) -> np.ndarray[Any, Any]:
+    """Return a new array of the variable's dtype and dims, which a number fills; raises what as_declared_array does."""
+    filled = np.full(variable._spec().dims, value) if np.ndim(value) == 0 else value
+    return as_declared_array(variable, filled, what).copy()
+
+
 def _shortened(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

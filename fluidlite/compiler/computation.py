@@ -124,9 +124,7 @@ class Computation:
         """
         values: Any = None
         if feed_dict is None:
-            values = self._fast_paths.first.call(args)
-            if values is None:
-                values = self._fast_paths.call_rest(args)
+            values = self._fast_paths.call(args)
             if self._is_single and values is not None:
                 return values
         if values is None:

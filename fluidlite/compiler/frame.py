@@ -11,7 +11,6 @@ from fluidlite.compiler.planning.plan import Control, Plan
 from fluidlite.memory.sharing import Use
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
-from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.scope import Scope
 from fluidlite.tensor import tensor_cache
@@ -77,7 +76,7 @@ class Frame:
         A value that shares memory with an input is copied, since a later operator may overwrite one of the two.
         """
         assert self.step is not None
-        target_place = self._place_of(self.step, slot)
+        target_place = self.step.places[slot]
         keys = [key for keys in self.step.ins.values() for key in keys if key in self.values]
         input_allocations = {id(self.values[key].allocation) for key in keys}
         for out, tensor in zip(self.step.outs[slot], tensors, strict=True):
@@ -115,16 +114,6 @@ class Frame:
                 copy_into(state, value)
             return state
         return variable.hold(value if alone else transfer(value, context))
-
-    def _place_of(self, step: Control, slot: str) -> Place:
-        """Return the place of an output slot: host or plan's place if declared so, else that of the first input."""
-        declared = step.op.definition.output(slot)
-        if declared is not None and declared.on_host:
-            return devices.host()
-        if declared is not None and declared.run_place:
-            return self.place
-        first = step.ins.get(step.op.definition.inputs[0].name) if step.op.definition.inputs else None
-        return (self.values[first[0]].place if first else None) or self.place
 
 
 def uses_of_state(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fluidlite.base.collection import gc_paused
 from fluidlite.base.errors import DeviceUnavailable, PlaceError
-from fluidlite.base.lru_cache import CacheInfo, LRUCache
+from fluidlite.base.lru_cache import LRUCache
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice_cache import registry_versions
@@ -33,7 +33,7 @@ class GraphCache:
     def __init__(self, place: Place, make_passes: Callable[[], PassList] | None = None) -> None:
         self._place = place
         self._make_passes = make_passes
-        self._graphs: LRUCache[Graph] = LRUCache(MAX_GRAPHS, "graphs", 64 << 20)
+        self.graphs: LRUCache[Graph] = LRUCache(MAX_GRAPHS, "graphs", 64 << 20)
 
     def get(self, program: Program, fetches: tuple[str, ...], preferences: Policy, passes: bool = True) -> Graph:
         """Return the graph that computes the fetches.
@@ -45,9 +45,9 @@ class GraphCache:
         program_key = (program.serial, program.edits, fetches)
         # the graph keeps its program alive: the serial is the key
         if not passes:
-            return self._graphs.get(program_key, lambda: Graph(program, fetches, self._place, preferences).finished())
+            return self.graphs.get(program_key, lambda: Graph(program, fetches, self._place, preferences).finished())
         key = (*program_key, preferences, registry_versions())
-        return self._graphs.get(key, lambda: self._make(program, fetches, preferences))
+        return self.graphs.get(key, lambda: self._make(program, fetches, preferences))
 
     def _make(self, program: Program, fetches: tuple[str, ...], preferences: Policy) -> Graph:
         graph = Graph(program, fetches, self._place, preferences)
@@ -61,12 +61,6 @@ class GraphCache:
             with gc_paused():
                 (self._make_passes or default_passes)().run(graph)
         return graph.finished()
-
-    def info(self) -> CacheInfo:
-        return self._graphs.info()
-
-    def clear(self) -> None:
-        self._graphs.clear()
 
 
 def check_places(program: Program) -> None:

@@ -58,7 +58,6 @@ class GraphRunner:
         self._bodies = bodies
         self._preferences = preferences
         self._policies: tuple[Policy, Policy] | None = None  # that of the process, and that of this runner
-        self._latest_plan: tuple[Any, Plan] | None = None  # key, plan
         self._generation: tuple[int, ...] = ()
         self._warned: WeakObjects[Program] = WeakObjects()
         self._lock = new_lock()
@@ -135,11 +134,7 @@ class GraphRunner:
         new_generation = registry_versions()
         if new_generation != self._generation:
             self.plans.clear()
-            self._latest_plan = None
             self._generation = new_generation
-        key = graph, feed_specs, state, policy, inplace
-        if self._latest_plan is not None and self._latest_plan[0] == key:  # cheaper than a hash: specs are identical
-            return self._latest_plan[1]
 
         def make() -> Plan:
             if check is not None:
@@ -149,9 +144,7 @@ class GraphRunner:
             self._warn(plan, policy)
             return plan
 
-        plan = self.plans.get((graph, tuple(feed_specs.items()), tuple(state.items()), policy, inplace), make)
-        self._latest_plan = key, plan
-        return plan
+        return self.plans.get((graph, tuple(feed_specs.items()), tuple(state.items()), policy, inplace), make)
 
     def _warn(self, plan: Plan, policy: Policy) -> None:
         """Warn once for each program of operators that run on the host since the place has no kernel."""
@@ -165,7 +158,6 @@ class GraphRunner:
     def clear(self) -> None:
         """Drop plans and executables with their memory."""
         self.plans.clear()
-        self._latest_plan = None
         if self.executables is not None:
             self.executables.clear()
 

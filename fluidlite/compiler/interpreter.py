@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -66,10 +66,7 @@ def run_plan(
             frame.values.update({plan.feed_keys[name]: written.without_alias(tensor) for name, tensor in feeds.items()})
         try:
             with timed_run(frame, contexts):
-                run_steps(frame, observers())
-                while frame.plan.pending is not None:
-                    plan_next_stage(frame, frame.plan.pending)
-                    run_steps(frame, observers())
+                run_stages(frame)
                 return read_fetches(frame), frame.plan
         except BaseException:
             for context in frame.contexts.values():
@@ -87,16 +84,25 @@ def plan_next_stage(frame: Frame, pending: Pending) -> None:
     frame.plan = pending.next(values, specs)
 
 
-def run_steps(frame: Frame, listeners: list[Observer]) -> None:
+def run_stages(frame: Frame) -> None:
+    """Run the steps of a plan and those of all later stages."""
+    _run_timed(frame)
+    while frame.plan.pending is not None:
+        plan_next_stage(frame, frame.plan.pending)
+        _run_timed(frame)
+
+
+def _run_timed(frame: Frame) -> None:
     timing = timer()
     if timing is None:
-        _run_steps(frame, frame.plan.steps, listeners)
+        _run_steps(frame, frame.plan.steps)
         return
     with closing(timing.timed(frame, frame.plan.steps, frame.plan.steps)) as steps:
-        _run_steps(frame, steps, listeners)
+        _run_steps(frame, steps)
 
 
-def _run_steps(frame: Frame, steps: Iterable[Step], listeners: list[Observer]) -> None:
+def _run_steps(frame: Frame, steps: Iterable[Step]) -> None:
+    listeners = observers()
     values, make, take, give = frame.values, Tensor.of, tensor_cache.take, tensor_cache.give
     contexts = [frame.contexts[place] for place in frame.plan.places]
     step: Any = None
@@ -106,7 +112,7 @@ def _run_steps(frame: Frame, steps: Iterable[Step], listeners: list[Observer]) -
             if kind is Launch:
                 context = contexts[step.where]
                 ready = step.runs.get(context)
-                if step.simple and ready is not None and ready[1] is None and not listeners:
+                if step.simple and ready is not None and not ready.workspace and not listeners:
                     # Hot path: _launch, reduced to what a plain operator needs.
                     tensors = [values[key] for key in step.ins]
                     for spec, key in step.makes:
@@ -115,7 +121,7 @@ def _run_steps(frame: Frame, steps: Iterable[Step], listeners: list[Observer]) -
                             tensor = make(spec, context.place)
                         values[key] = tensor
                         tensors.append(tensor)
-                    result = ready[0](context, IO(step.call, tensors, context, step.op_index))
+                    result = ready.run(context, IO(step.call, tensors, context, step.op_index))
                     if result is not None:
                         take_arrays(result, tensors[len(step.ins) :], context)
                     tensors.clear()  # a dead tensor is recycled only without other references
@@ -161,10 +167,11 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
     if not step.skip:
         if step.writes_state:
             raise_before_state_write(frame, context if step.guarded else None)
-        run, space, _ = step.runs.get(context) or prepare_step(step, context)
+        ready = step.runs.get(context) or prepare_step(step, context)
         random = NO_RANDOM if step.random is None else random_words(step.random, frame.scope)
         workspace = None
-        if space is not None:
+        if ready.workspace:
+            space = Spec.of((ready.workspace,), "uint8")
             workspace = tensor_cache.take(context, space)
             if workspace is None:
                 workspace = Tensor.of(space, context.place)
@@ -172,9 +179,9 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
         io = IO(call, tensors, context, step.op_index, random, workspace)
         check = kernel_check() if listeners else None
         if check is None:
-            run_kernel(run, context, io, outputs)
+            run_kernel(ready.run, context, io, outputs)
         else:
-            launch = partial(run_kernel, run, context, io, outputs)
+            launch = partial(run_kernel, ready.run, context, io, outputs)
             check.launch(step, context, tensors[: len(step.ins)], outputs, workspace, launch)
         if workspace is not None:
             tensor_cache.give(context, workspace)
@@ -219,17 +226,34 @@ def run_control(step: Control, frame: Frame) -> None:
             raise DeviceError(f"{step.op} wrote nothing to {out.key}")
 
 
-def read_fetches(frame: Frame) -> list[tuple[Any, Spec]]:
-    """Read the fetched values and the status words, with one wait for each context."""
-    fetched: list[tuple[np.ndarray[Any, Any], Spec]] = []
+def read_fetches(frame: Frame, array_of: Callable[[str, Tensor], Any] | None = None) -> list[tuple[Any, Spec]]:
+    """Read the fetched values and the status words, with one wait for each context.
+
+    ``array_of``: returns the array of a value on the host; default: a copy.
+    """
+    fetched: list[tuple[Any, Spec]] = []
     read_contexts: dict[Place, Context] = {}
-    for _, context, tensor, spec in frame.fetched():
-        fetched.append((begin_read(tensor, context), tensor.spec or spec))
-        read_contexts[context.place] = context
+    for key, context, tensor, spec in frame.fetched():
+        if _is_host_array(tensor, context):
+            array = np.array(tensor.native()) if array_of is None else array_of(key, tensor)
+            if array.nbytes and array.flags.writeable:  # no view
+                context.counts.copy_out += 1
+                context.counts.bytes_out += array.nbytes
+        else:
+            array = begin_read(tensor, context)
+            read_contexts[context.place] = context
+        fetched.append((array, tensor.spec or spec))
     raise_deferred_errors(
         frame, [context for context in frame.contexts.values() if context.may_have_error], wait_for=read_contexts
     )
     return fetched
+
+
+def _is_host_array(tensor: Tensor, context: Context) -> bool:
+    """Whether the host can read a tensor in place, without waiting; an empty tensor may have no memory."""
+    if isinstance(tensor, TensorArray) or tensor.allocation is None or not tensor.contiguous:
+        return False
+    return context.unit.info.host and context.xp is not None and bool(context.array.eager)
 
 
 def begin_read(tensor: Tensor, context: Context) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fluidlite.base.errors import DeviceError
 from fluidlite.base.fork import first_in_child
-from fluidlite.compiler.planning.plan import Launch, ReadyKernel
+from fluidlite.compiler.planning.plan import Launch
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.platform.context import Context
 from fluidlite.program.kernel_io import IO
@@ -51,14 +51,13 @@ def set_compute_specs(outputs: list[Tensor], call: Call) -> None:
         tensor.spec, tensor._array = spec, None
 
 
-def prepare_step(step: Launch, context: Context) -> ReadyKernel:
+def prepare_step(step: Launch, context: Context) -> Prepared:
     """Prepare the kernel of a step for a context, and store it in the step."""
     kernel = prepare_kernel(step.choice, step.call, context)
     for closed_context in [key for key in list(step.runs) if key.closed]:
         step.runs.pop(closed_context, None)
-    space = Spec.of((kernel.workspace,), "uint8") if kernel.workspace else None
-    ready = step.runs[context] = ReadyKernel(kernel.run, space, kernel)
-    return ready
+    step.runs[context] = kernel
+    return kernel
 
 
 def prepare_kernel(choice: Choice, call: Call, context: Context) -> Prepared:

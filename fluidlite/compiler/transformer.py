@@ -12,7 +12,7 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.base.fork import new_rlock
 from fluidlite.base.lru_cache import CacheReport, total
 from fluidlite.base.weak_objects import WeakObjects
-from fluidlite.compiler.arguments import Argument, as_declared_array
+from fluidlite.compiler.arguments import Argument, as_declared_array, filled_array
 from fluidlite.compiler.computation import Computation
 from fluidlite.compiler.executable.executable_cache import ExecutableCache
 from fluidlite.compiler.ir.graph import Graph
@@ -284,13 +284,9 @@ class Transformer:
             self._runner(Graph(pruned, ()).finished())({})
 
     def _initial_value(self, variable: Variable, initial: Any) -> np.ndarray[Any, Any]:
-        spec = variable._spec()
         if isinstance(initial, Variable):
             return as_declared_array(variable, Computation(self, initial, ())(), "initial value")
-        value = initial(spec.dims) if callable(initial) else initial
-        if np.ndim(value) == 0:
-            value = np.full(spec.dims, value)
-        return as_declared_array(variable, value, "initial value")
+        return filled_array(variable, initial(variable._spec().dims) if callable(initial) else initial, "initial value")
 
     def set_state(self, variable: Variable, value: np.ndarray[Any, Any]) -> None:
         """Overwrite the stored value of a variable or persistent tensor."""

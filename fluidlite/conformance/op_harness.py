@@ -169,7 +169,7 @@ def other_builds(one: OperatorProgram) -> Iterator[tuple[str, set[str]]]:
             op = step.call.op
             if step.choice.kernel.inplace and op.may_alias:
                 yield "computed", set(op.may_alias.values())
-            packed_slots = {slot for ready in step.runs.values() for slot in ready.prepared.packed}
+            packed_slots = {slot for ready in step.runs.values() for slot in ready.packed}
             if packed_slots:
                 yield "persistent", packed_slots
 

@@ -206,9 +206,7 @@ class Executor:
         if self._fast_paths is not None and return_numpy is True and type(program) is Program:
             entry = self._fast_paths.get(program.serial)
             if entry is not None:
-                results: list[Any] | None = entry.first.call(program, feed, fetch_list, scope)
-                if results is None:
-                    results = entry.call_rest(program, feed, fetch_list, scope)
+                results: list[Any] | None = entry.call(program, feed, fetch_list, scope)
                 if results is not None:
                     self._runner.last = None
                     return results
@@ -411,7 +409,7 @@ class Executor:
         if self._executables is not None:
             report["executables"] = self._executables.info()
         report["plans"] = self._runner.plans.info()
-        report["graphs"] = self._graphs.info()
+        report["graphs"] = self._graphs.graphs.info()
         report.update((self._context or get_context(self.place)).cache_info())
         report["loops on disk"] = answers_info()
         return report
@@ -424,7 +422,7 @@ class Executor:
     def close(self) -> None:
         """Drop cached plans and their memory; later runs raise."""
         self._runner.clear()
-        self._graphs.clear()
+        self._graphs.graphs.clear()
         self.closed = True
         if self._owns_context and self._context is not None:
             self._context.close()

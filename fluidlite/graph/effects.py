@@ -10,7 +10,7 @@ from typing import Any, Union
 import numpy as np
 
 from fluidlite.base.errors import ProgramError
-from fluidlite.compiler.ir.node import SEQUENTIAL, WRITE, Action, append_operator
+from fluidlite.compiler.ir.node import SEQUENTIAL, WRITE, Action, Node, append_operator
 from fluidlite.graph.value import Effect, Like, Value, as_value, create, emit, full, ints_of, one_program, value_like
 from fluidlite.program.variable import Variable
 
@@ -147,11 +147,8 @@ def sequential(ops: Sequence[Union[Value, Effect]]) -> Any:
     last = parts[-1]
     one_program(parts, "sequential")
     block = last.block.program.current_block()
-    if isinstance(last, Action):
-        effect = create(Effect, "sequential", block)
-        append_operator(block, SEQUENTIAL, [part.name for part in parts], effect, {})
-        return effect
-    value = create(Value, "sequential", block, last.spec)
+    kind: type[Node] = Effect if isinstance(last, Action) else Value
+    value = create(kind, "sequential", block, last.spec)
     append_operator(block, SEQUENTIAL, [part.name for part in parts], value, {})
     return value
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import DtypeError, ProgramError
-from fluidlite.compiler.arguments import as_declared_array, holds
+from fluidlite.compiler.arguments import filled_array, holds
 from fluidlite.compiler.ir.order import dependency_names
 from fluidlite.graph.value import Value, as_array, constant_value, create, value_like
 from fluidlite.program.declare_variable import declared_dims
@@ -49,9 +49,7 @@ def constant(const: Any, shape: Sequence[int] | None = None, dtype: Any = None) 
     dims = declared_dims("constant", shape) if shape is not None else array.shape
     value = constant_value(np.zeros(dims, "uint8"))
     value.declare(Spec.of(dims, value_dtype))
-    value.initial = as_declared_array(
-        value, np.broadcast_to(array, dims) if array.ndim == 0 else array, "constant"
-    ).copy()
+    value.initial = filled_array(value, array, "constant")
     return value
 
 
@@ -89,10 +87,7 @@ def _persistent(shape: Sequence[int], initial: Initial, dtype: Any, prefix: str)
     value = create(Value, prefix, spec=spec)
     value.persistable = value.is_input = True
     if initial is not None and not callable(initial) and not isinstance(initial, Variable):
-        array = as_array(initial)
-        initial = as_declared_array(
-            value, np.broadcast_to(array, dims) if array.ndim == 0 else array, "initial value"
-        ).copy()
+        initial = filled_array(value, as_array(initial), "initial value")
     value.initial = initial
     return value
 

@@ -118,8 +118,9 @@ class _Recording:
         launch, context = step.launch, self._context
         if launch.random is not None:
             raise _NotLinkable
-        _, space, prepared = launch.runs.get(context) or prepare_step(launch, context)
-        workspace = self._scratch_tensor(space)[0] if space is not None else None
+        prepared = launch.runs.get(context) or prepare_step(launch, context)
+        nbytes = prepared.workspace
+        workspace = self._scratch_tensor(Spec.of((nbytes,), "uint8"))[0] if nbytes else None
         recording = record_step(
             launch, prepared, context, IO(launch.call, tensors, context, number, NO_RANDOM, workspace), False
         )

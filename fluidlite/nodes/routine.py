@@ -8,8 +8,8 @@ from typing import Any
 
 from fluidlite.codegen.lower import typed_of
 from fluidlite.compiler.frame import Frame
-from fluidlite.compiler.instrumentation import is_observed, observers
-from fluidlite.compiler.interpreter import plan_next_stage, run_steps
+from fluidlite.compiler.instrumentation import is_observed
+from fluidlite.compiler.interpreter import run_stages
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.kernel_runs import NO_RANDOM, prepare_step, take_arrays, with_spec
 from fluidlite.compiler.planning.plan import Launch, Output, Plan
@@ -251,13 +251,12 @@ class Routine:
                         if tensor.allocation is None:
                             tensor.allocate(context)  # of no elements
                     continue
-                run, space, _ = prepared
                 workspace = None
-                if space is not None:
-                    workspace = PlacedTensor.of(space, context.place)
+                if prepared.workspace:
+                    workspace = PlacedTensor.of(Spec.of((prepared.workspace,), "uint8"), context.place)
                     workspace.allocate(context)
                 random = NO_RANDOM if launch.random is None else _philox_words(launch.random, draw)
-                result = run(context, IO(launch.call, operands, context, number, random, workspace))
+                result = prepared.run(context, IO(launch.call, operands, context, number, random, workspace))
                 if result is not None:
                     take_arrays(result, operands[count:], context)
                 for tensor in operands[count:]:
@@ -277,10 +276,7 @@ class Routine:
         frame = Frame(self.plan, _DrawScope(draw), values)
         frame.contexts = {fetch_place: get_context(fetch_place) for fetch_place in self.plan.queues}
         frame.contexts[context.place] = context
-        run_steps(frame, observers())
-        while frame.plan.pending is not None:
-            plan_next_stage(frame, frame.plan.pending)
-            run_steps(frame, observers())
+        run_stages(frame)
         raise_deferred_errors(frame, [each for each in frame.contexts.values() if each.may_have_error])
         results = []
         for (key, fetch_place), spec, dev in zip(self._fetch_keys, self.specs, devs, strict=True):

@@ -66,7 +66,7 @@ def test_a_call_allocates_and_chooses_nothing(place: str, monkeypatch: pytest.Mo
 
     before = {where: memory.stats(where).allocations for where in map(str, fluid.places())}
     monkeypatch.setattr("fluidlite.compiler.executable.linked_plan.prepare_step", never)
-    monkeypatch.setattr("fluidlite.compiler.executable.executable.run_steps", never)
+    monkeypatch.setattr("fluidlite.compiler.executable.executable.run_stages", never)
     monkeypatch.setattr("fluidlite.compiler.graph_runner.plan_graph", never)
     monkeypatch.setattr("fluidlite.tensor.tensor.Tensor.allocate", never)
     monkeypatch.setattr(Call, "__init__", never)
@@ -501,9 +501,9 @@ def test_only_what_must_be_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> No
     interpreted: list[int] = []
     from fluidlite.compiler.executable import executable as module
 
-    true_steps = module.run_steps
+    true_steps = module.run_stages
     monkeypatch.setattr(
-        module, "run_steps", lambda frame, seen: interpreted.append(len(frame.plan.steps)) or true_steps(frame, seen)
+        module, "run_stages", lambda frame: interpreted.append(len(frame.plan.steps)) or true_steps(frame)
     )
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         x = layers.data("x", [6], append_batch_size=False)

@@ -138,9 +138,9 @@ def test_what_is_around_is_bound(
     wanted = [interpreted.run(feed={"x": array}, fetch_list=results) for array in (given, other)]
 
     whole, rest = [], []
-    run_plan, run_steps = executable_cache.run_plan, executable.run_steps
+    run_plan, run_stages = executable_cache.run_plan, executable.run_stages
     monkeypatch.setattr(executable_cache, "run_plan", lambda *args: whole.append(1) or run_plan(*args))
-    monkeypatch.setattr(executable, "run_steps", lambda *args: rest.append(1) or run_steps(*args))
+    monkeypatch.setattr(executable, "run_stages", lambda *args: rest.append(1) or run_stages(*args))
     for _ in range(3):
         for array, found in ((given, wanted[0]), (other, wanted[1])):
             for one, two in zip(computation(array), found, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -11,18 +12,15 @@ import numpy as np
 from fluidlite.base.invalidation import cache_version
 from fluidlite.compiler.executable.command_buffer import Action
 from fluidlite.compiler.executable.linked_plan import NO_SCOPE, LinkedPlan, refusal
-from fluidlite.compiler.instrumentation import observers, timed_run, timer
-from fluidlite.compiler.interpreter import begin_read, plan_next_stage, run_steps
+from fluidlite.compiler.instrumentation import timed_run, timer
+from fluidlite.compiler.interpreter import plan_next_stage, read_fetches, run_stages
 from fluidlite.compiler.planning.plan import Plan
-from fluidlite.compiler.run_errors import fail, raise_deferred_errors
+from fluidlite.compiler.run_errors import fail
 from fluidlite.memory.sharing import lock_contexts
-from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
-from fluidlite.platform.place import Place
 from fluidlite.program.scope import Scope
 from fluidlite.tensor import transfer
 from fluidlite.tensor.tensor import Tensor
-from fluidlite.tensor.tensor_array import TensorArray
 from fluidlite.tensor.tensor_spec import Spec
 
 MAX_NEXT_STAGES = 8
@@ -115,7 +113,7 @@ class Executable(LinkedPlan):
         for name, key in self._dynamic_feeds:
             frame.values[key] = self.written.without_alias(feeds[name])
         last = self._stages(stages_run)
-        return self._fetch(last), frame.plan
+        return read_fetches(frame, partial(self._array_of, last)), frame.plan
 
     def begin(self, scope: Scope) -> None:
         self.frame.scope = scope
@@ -145,10 +143,7 @@ class Executable(LinkedPlan):
                 break
             stage = next_stage
             frame.values.update(stage.fixed)
-        run_steps(frame, observers())
-        while frame.plan.pending is not None:
-            plan_next_stage(frame, frame.plan.pending)
-            run_steps(frame, observers())
+        run_stages(frame)
         return None
 
     def act(self) -> None:
@@ -183,33 +178,11 @@ class Executable(LinkedPlan):
             executable = self._next[plan] = type(self)(plan, {}, self.storages, self.make_tensor, self, self.timed)
         return executable if executable.ensure_linked(self.frame.scope) and executable.valid(self.frame.scope) else None
 
-    def _fetch(self, last: Executable | None) -> Fetched:
-        """Copy the fetched values out, or donates memory that only the result has; checks the status words."""
-        frame, fetched = self.frame, []
-        read_contexts: dict[Place, Context] = {}
-        for key, context, tensor, spec in frame.fetched():
-            if isinstance(tensor, TensorArray):
-                fetched.append((begin_read(tensor, context), tensor.spec or spec))
-                read_contexts[context.place] = context
-                continue
-            is_readable = tensor.allocation is not None and tensor.contiguous  # empty tensors may have no memory
-            if is_readable and context.unit.info.host and context.xp is not None and context.array.eager:
-                if not self.storages.copy and last is not None and last.fixed.get(key) is tensor:
-                    view = np.asarray(tensor.native()).view()
-                    view.flags.writeable = False
-                    fetched.append((view, tensor.spec or spec))
-                    continue
-                live_range = last.live_ranges.of.get(key) if last is not None else None
-                donated = live_range is not None and live_range.is_donated
-                array = tensor.numpy() if donated else np.array(tensor.native())
-                if array.nbytes:
-                    context.counts.copy_out += 1
-                    context.counts.bytes_out += array.nbytes
-                fetched.append((array, tensor.spec or spec))
-                continue
-            fetched.append((transfer.begin_read(tensor, context), tensor.spec or spec))
-            read_contexts[context.place] = context
-        fallible = [context for context in self.contexts if context.may_have_error]
-        if fallible or read_contexts:
-            raise_deferred_errors(frame, fallible, wait_for=read_contexts)
-        return fetched
+    def _array_of(self, last: Executable | None, key: str, tensor: Tensor) -> Any:
+        """The array of a result on the host: memory that it alone has, a view, or a copy."""
+        if not self.storages.copy and last is not None and last.fixed.get(key) is tensor:
+            view = np.asarray(tensor.native()).view()
+            view.flags.writeable = False
+            return view
+        live_range = last.live_ranges.of.get(key) if last is not None else None
+        return tensor.numpy() if live_range is not None and live_range.is_donated else np.array(tensor.native())

@@ -114,15 +114,6 @@ def _closed_call(*args: Any) -> None:
     """The call of a closed fast path: its guard always fails, and the caller takes the slow path."""
 
 
-class _NoFastPath(FastPath):
-    def __init__(self) -> None:
-        self.source, self.key, self.call = "", None, _closed_call
-
-
-NO_FAST_PATH: FastPath = _NoFastPath()
-"""The null object: its guard always fails."""
-
-
 @dataclass(frozen=True)
 class Signature:
     """How a fast path is called, and what it returns.

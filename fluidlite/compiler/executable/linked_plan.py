@@ -135,10 +135,10 @@ class LinkedPlan:
         for index, step in enumerate(self.plan.steps):
             if isinstance(step, Launch) and not step.skip:
                 try:
-                    _, space, self.prepared[index] = prepare_step(step, self.frame.contexts[step.choice.place])
+                    self.prepared[index] = prepare_step(step, self.frame.contexts[step.choice.place])
                 except Exception as exc:
                     fail(exc, step, self.frame)
-                workspaces[index] = space.nbytes if space is not None else 0
+                workspaces[index] = self.prepared[index].workspace
         return workspaces
 
     def dynamic_keys(self) -> dict[str, bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,12 @@ from fluidlite.compiler.executable.packed_state import PackedState
 from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.interpreter import run_control, run_move
 from fluidlite.compiler.kernel_checks import CheckKernels, kernel_check
-from fluidlite.compiler.kernel_runs import NO_RANDOM, random_words, run_kernel, take_arrays, with_spec
+from fluidlite.compiler.kernel_runs import NO_RANDOM, random_words, run_kernel, with_spec
 from fluidlite.compiler.memory.live_ranges import LiveRange
 from fluidlite.compiler.memory.storage import DeviceBufferStorage
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Output, Step
 from fluidlite.compiler.run_errors import fail, raise_before_state_write
 from fluidlite.platform.context import Context
-from fluidlite.platform.device_memory import Span
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.prepared import Prepared, Run
 from fluidlite.tensor import transfer
@@ -137,31 +136,27 @@ class Linker:
 
     def _launch(self, index: int, step: Launch) -> None:
         context = self.frame.contexts[step.choice.place]
-        targets: list[Tensor | None] = [self._target(index, j, step, out) for j, out in enumerate(step.outs)]
+        targets: list[Tensor | None] = [self._target(index, j, out) for j, out in enumerate(step.outs)]
         for out, target in zip(step.outs, targets, strict=True):
             if target is not None and not out.state:
                 self.fixed[out.key] = target
         if step.writes_state:
             self._add_error_guard(step, context)
-        prepared = self.linked.prepared.get(index)
-        run = prepared.run if prepared is not None else None
         if index in self.live_ranges.views:
             return
+        prepared = self.linked.prepared.get(index)
         space = self.live_ranges.workspaces.get(index)
         workspace = self._tensor(space, Spec.of((space.nbytes,), "uint8")) if space is not None else None
-        packed = self._packed.of(step, prepared, context) if prepared is not None and prepared.packed else None
-        if None in targets or any(map(self._is_dynamic, step.ins)):
-            self.actions.append(self._bind_dynamic(step, run, context, targets, workspace, packed))
-        elif prepared is not None:
-            outputs = [target for target in targets if target is not None]
-            self.actions.append(self._bind(step, prepared, context, outputs, workspace, packed))
+        action = self._bind(step, prepared, context, targets, workspace)
+        if action is not None:
+            self.actions.append(action)
         for j, out in enumerate(step.outs):
             if (index, j) in self.live_ranges.copied:
                 result = targets[j]
                 assert result is not None
                 self.actions.append(StateStore(result, self.state[out.key], context))
 
-    def _target(self, index: int, position: int, step: Launch, out: Output) -> Tensor | None:
+    def _target(self, index: int, position: int, out: Output) -> Tensor | None:
         """Return the tensor of an output; None if its address is dynamic."""
         live_range = self.live_ranges.copied.get((index, position))
         if live_range is not None:
@@ -180,55 +175,12 @@ class Linker:
     def _bind(
         self,
         step: Launch,
-        prepared: Prepared,
-        context: Context,
-        targets: list[Tensor],
-        workspace: Tensor | None,
-        packed: Mapping[str, Span] | None,
-    ) -> Action:
-        run, tensors = prepared.run, []
-        for key, spec in zip(step.ins, step.in_specs, strict=True):
-            if key is None:
-                tensors.append(Tensor.of(spec, context.place))
-            else:
-                value = self.fixed[key]
-                tensors.append(with_spec(value, spec) if step.layout_agnostic else value)
-        outputs = targets
-        if step.layout_agnostic:
-            specs = [spec for group in step.call.outs.values() for spec in group]
-            outputs = [with_spec(target, spec) for target, spec in zip(targets, specs, strict=True)]
-        io = IO(step.call, [*tensors, *outputs], context, step.op_index, NO_RANDOM, workspace, packed)
-        if step.random is not None:
-            random, frame = step.random, self.frame
-
-            run_random = run if self._check is None else _with_kernel_check(step, run, self._check)
-
-            def draw() -> None:
-                io.random = random_words(random, frame.scope)
-                result = run_random(context, io)
-                if result is not None:
-                    take_arrays(result, outputs, context)
-
-            return draw
-        action: Action | None = record_step(step, prepared, context, io, context.place in self._fallible)
-        if action is None and prepared.bind is not None:
-            action = prepared.bind(context, io)
-        if action is None:
-            action = partial(run_kernel, run, context, io, outputs)
-        if self._check is None:
-            return action
-        return partial(self._check.launch, step, context, tensors, outputs, workspace, action)
-
-    def _bind_dynamic(
-        self,
-        step: Launch,
-        run: Run | None,
+        prepared: Prepared | None,
         context: Context,
         targets: Sequence[Tensor | None],
         workspace: Tensor | None,
-        packed: Mapping[str, Span] | None,
-    ) -> Action:
-        """Bind a launch with dynamic addresses; it holds no reference to tensors of the caller after a run."""
+    ) -> Action | None:
+        """Bind a launch; None if nothing is launched. It holds no reference to tensors of the caller after a run."""
         frame, count, blind, random = self.frame, len(step.ins), step.layout_agnostic, step.random
         outs = [spec for group in step.call.outs.values() for spec in group] if blind else [o.spec for o in step.outs]
         specs = [*step.in_specs, *outs]
@@ -237,8 +189,12 @@ class Linker:
         operands = [empties[i] if x is None else with_spec(x, specs[i]) if blind else x for i, x in enumerate(statics)]
         dynamic_ins = [(i, key) for i, key in enumerate(step.ins) if key is not None and statics[i] is None]
         dynamic_outs = [(i, out) for i, out in enumerate(step.outs, count) if statics[i] is None]
-        io = IO(step.call, [*operands], context, step.op_index, NO_RANDOM, workspace, packed)
+        packed = self._packed.of(step, prepared, context) if prepared is not None and prepared.packed else None
+        io = IO(step.call, operands, context, step.op_index, NO_RANDOM, workspace, packed)
+        if random is None and not dynamic_ins and not dynamic_outs:
+            return self._bind_static(step, prepared, context, io) if prepared is not None else None
         tensors = io.tensors
+        run = prepared.run if prepared is not None else None
         if run is not None and self._check is not None:
             run = _with_kernel_check(step, run, self._check)
 
@@ -256,9 +212,7 @@ class Linker:
                 if run is not None:
                     if random is not None:
                         io.random = random_words(random, frame.scope)
-                    result = run(context, io)
-                    if result is not None:
-                        take_arrays(result, tensors[count:], context)
+                    run_kernel(run, context, io, tensors[count:])
                 for i, out in dynamic_outs:
                     tensor = values[out.key] = tensors[i]
                     if blind:
@@ -272,6 +226,18 @@ class Linker:
                     tensors[i] = empty
 
         return action
+
+    def _bind_static(self, step: Launch, prepared: Prepared, context: Context, io: IO) -> Action:
+        """Bind a launch on operands at static addresses: recorded, bound by the kernel, or a call of it."""
+        operands, outputs = io.tensors[: len(step.ins)], io.tensors[len(step.ins) :]
+        action: Action | None = record_step(step, prepared, context, io, context.place in self._fallible)
+        if action is None and prepared.bind is not None:
+            action = prepared.bind(context, io)
+        if action is None:
+            action = partial(run_kernel, prepared.run, context, io, outputs)
+        if self._check is None:
+            return action
+        return partial(self._check.launch, step, context, operands, outputs, io.workspace, action)
 
     def _add_error_guard(self, step: Launch, context: Context) -> None:
         """Append the check for deferred errors that precedes a write of state."""

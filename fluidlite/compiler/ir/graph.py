@@ -15,20 +15,18 @@ from typing import Any
 from fluidlite import unique_name
 from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.ir.graph_nodes import READ, READ_DEFINITION, WRITE, GraphOp, GraphValue
-from fluidlite.compiler.ir.verify import Verifier, check_operator
+from fluidlite.compiler.ir.verify import Verifier, check_operator, inferred_specs
 from fluidlite.compiler.policy import Policy, policy
-from fluidlite.platform.device_registry import devices
+from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import Place
 from fluidlite.program.block import Block
 from fluidlite.program.contents import Slots
 from fluidlite.program.edit import has_declared_io, sub_blocks
-from fluidlite.program.op_call import PLACEHOLDER, Call
 from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.program import Program
 from fluidlite.program.registry import ops as registry
 from fluidlite.program.source_location import NOWHERE
-from fluidlite.tensor.tensor_spec import Spec
 
 Fingerprint = list[Any]
 
@@ -71,10 +69,7 @@ class Graph:
         for op in self.block.ops:
             self._add(op)
         self.results = [self._value(name) for name in fetches]
-        self._pruned_fingerprint: Fingerprint | None = None
         needed = self._needed_operators()
-        if len(needed) == len(self.ops):
-            self._pruned_fingerprint = fingerprint(self)
         self.written = tuple([op.operator for op in needed if op.type != READ])
         self.pruned = len(self.operators) - len(self.written)
         self._verifier = Verifier(self)
@@ -83,7 +78,7 @@ class Graph:
     def finished(self) -> Graph:
         """Remove dead operators after the last pass, and return the graph."""
         self.prune()
-        self.generic_dims = self._pruned_fingerprint = None
+        self.generic_dims = None
         return self
 
     @property
@@ -208,11 +203,9 @@ class Graph:
         op = GraphOp.derived_from(source, definition, values, checked_attrs, source.hints)
         check_operator(op)
         slot = definition.outputs[0].name
-        specs = {name: tuple(v.spec for v in vs if v.spec is not None) for name, vs in values.items()}
-        call = Call(definition, specs, {slot: (PLACEHOLDER,)}, checked_attrs)
-        inferred = definition.infer(call)[slot] if definition.infer is not None else None
-        spec = inferred if isinstance(inferred, Spec) or inferred is None else inferred[0]
-        value = GraphValue(unique_name.generate(f"{type}.inserted"), spec, op, None)
+        op.outputs[slot] = [None]
+        specs = inferred_specs(op)
+        value = GraphValue(unique_name.generate(f"{type}.inserted"), specs[slot][0] if specs else None, op, None)
         op.outputs[slot] = [value]
         users = self._current_users()
         self.ops.insert(self.ops.index(before), op)
@@ -262,15 +255,11 @@ class Graph:
 
     def prune(self) -> int:
         """Remove dead operators, on which no result and no effect depends; return their number."""
-        current = fingerprint(self)
-        if current == self._pruned_fingerprint:
-            return 0
         needed = self._needed_operators()
         removed = len(self.ops) - len(needed)
         if removed:
             self.ops = needed
             self.touch()
-        self._pruned_fingerprint = fingerprint(self) if removed else current
         return removed
 
     def _needed_operators(self) -> list[GraphOp]:
@@ -299,6 +288,11 @@ class Graph:
 
     def __str__(self) -> str:
         return "\n".join(map(repr, self.ops))
+
+
+def unit_of(graph: Graph, op: GraphOp) -> Unit:
+    """The device on which an operator runs: that of its ``device_guard``, by default the graph's."""
+    return devices.unit(op.operator.hints.get("op_device") or graph.place)
 
 
 def fingerprint(graph: Graph) -> Fingerprint:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from fluidlite.compiler.ir.graph import Graph
-from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import READ, GraphOp
 from fluidlite.compiler.passes.base import GraphPass
 
 _MAX_REPR_ITEMS = 64
@@ -21,11 +21,8 @@ class CommonSubexpressions(GraphPass):
         if max(type_counts.values(), default=0) < 2:
             return
         first_by_key: dict[Any, GraphOp] = {}
-        replacements: dict[int, GraphValue] = {}
         updated = _updated_values(graph)
         for op in graph.ops:
-            for values in op.inputs.values():
-                values[:] = [replacements.get(id(value), value) for value in values]
             if type_counts[op.type] < 2 or op.definition.random or op.has_effect:
                 continue
             if updated and any(id(value) in updated for value in op.results):  # copies stay separate
@@ -39,8 +36,8 @@ class CommonSubexpressions(GraphPass):
             )
             first = first_by_key.setdefault(key, op)
             if first is not op:
-                replacements.update((id(old), new) for old, new in zip(op.results, first.results, strict=True))
-        graph.results = [replacements.get(id(value), value) for value in graph.results]
+                for old, new in zip(op.results, first.results, strict=True):
+                    graph.replace(old, new)
 
 
 def _updated_values(graph: Graph) -> set[int]:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from fluidlite import unique_name
 from fluidlite.base.errors import FluidError
-from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph import Graph, unit_of
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.ir.verify import inferred_specs
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.selection.kernel_selection import fusible_choice, select_kernel
-from fluidlite.platform.device_registry import devices
 from fluidlite.program.decompose import DecompositionPart, decompose, value_key
 from fluidlite.program.operator import NOT_EXPANDED
 
@@ -71,7 +70,7 @@ def _refusal(op: GraphOp) -> str | None:
 
 def _parts(graph: Graph, op: GraphOp) -> list[DecompositionPart] | str | None:
     """The parts of the decomposition, or why the operator is not replaced; None if its place has a kernel."""
-    unit = devices.unit(op.hints.get("op_device") or graph.place)
+    unit = unit_of(graph, op)
     place = unit.place
     call = op.call(place)
     try:

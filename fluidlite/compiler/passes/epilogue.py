@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from fluidlite.base.errors import FluidError
@@ -10,14 +10,13 @@ from fluidlite.codegen.elementwise_form import elementwise_form_of
 from fluidlite.codegen.epilogue import ACCUMULATE, epilogue_mismatch, product_with
 from fluidlite.codegen.fused_code import OUTSIDE, PartSource
 from fluidlite.compiler.ir.fused import FusedPart, FusedStructure, fused_op
-from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph import Graph, unit_of
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims
-from fluidlite.compiler.passes.fused_group import lines_of, original_operators
+from fluidlite.compiler.passes.fused_group import alias_pairs, lines_of, original_operators
 from fluidlite.compiler.selection.kernel_selection import select_kernel
 from fluidlite.compiler.selection.refusals import capability_refusal, device_veto, kernel_refusal
-from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.program.contents import Attributes
 from fluidlite.program.epilogue import ELEMENTWISE_PREFIX, product_call, then_call
 from fluidlite.program.kernel_registry import Kernel, kernels
@@ -86,7 +85,7 @@ class _EpilogueFusion:
     def __init__(self, graph: Graph, dims: GenericDims, op: GraphOp) -> None:
         self.graph, self.dims, self.op = graph, dims, op
         self.operator = op.operator
-        self.unit: Unit = devices.unit(op.operator.hints.get("op_device") or graph.place)
+        self.unit = unit_of(graph, op)
 
     def fuse(self) -> None:
         """Fuse the product with its only reader, if a kernel supports it."""
@@ -141,6 +140,13 @@ class _EpilogueFusion:
         operands = {value.name for value in self.op.args}
         if any(epilogue.inputs[slot].name in operands for slot, name in inputs.items() if name in dict(must).values()):
             return None  # the product would read it while it is overwritten
+        may = alias_pairs(
+            {outputs[slot]: each for slot, each in epilogue.outputs.items() if outputs[slot] not in dict(must)},
+            {inputs[slot]: epilogue.inputs[slot] for slot in reads if epilogue.inputs[slot].name not in operands},
+            dict(must).values(),
+            self.dims,
+            self._ends,
+        )
         definition = product_with(
             self.operator.definition,
             out,
@@ -149,7 +155,7 @@ class _EpilogueFusion:
             reads,
             list(epilogue.outputs),
             must,
-            self._alias_pairs(epilogue, inputs, outputs, must, operands),
+            tuple(may.items()),
         )
         all_attrs = {**self.op.attrs, **{ELEMENTWISE_PREFIX + name: value for name, value in attrs.items()}}
         all_attrs = {attr.name: all_attrs[attr.name] for attr in definition.attrs}
@@ -173,31 +179,9 @@ class _EpilogueFusion:
         reason = kernel_refusal(kernel, fused.call(self.unit.place), self.unit)  # with unknown dims
         return fused if reason is None else None
 
-    def _alias_pairs(
-        self,
-        epilogue: _Epilogue,
-        inputs: Mapping[str, str],
-        outputs: Mapping[str, str],
-        must: Sequence[tuple[str, str]],
-        operands: Collection[str],
-    ) -> tuple[tuple[str, str], ...]:
-        """Pairs of outputs and inputs of equal dims and dtype; inputs without other readers first."""
-        used_inputs, pairs = {name for _, name in must}, []
-        for slot, value in epilogue.outputs.items():
-            if any(outputs[slot] == out for out, _ in must):
-                continue
-            candidates = [
-                (value.state != each.state if each.state is not None else len(self.graph.readers(each)) > 1, name)
-                for source, name in inputs.items()
-                if name not in used_inputs
-                and (each := epilogue.inputs[source]).spec == value.spec
-                and self.dims.dims(each) == self.dims.dims(value)
-                and each.name not in operands
-            ]
-            if candidates:
-                used_inputs.add(min(candidates)[1])
-                pairs.append((outputs[slot], min(candidates)[1]))
-        return tuple(pairs)
+    def _ends(self, source: GraphValue, value: GraphValue) -> bool:
+        """Whether an input has no other readers, or is the state that an output overwrites."""
+        return source.state == value.state if source.state is not None else len(self.graph.readers(source)) <= 1
 
     def _supporting_kernel(self, call: Call) -> Kernel | None:
         """The kernel of the plain product, if it supports the fused call; else None."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,7 +11,7 @@ from fluidlite.codegen.domain import Domain, domain_of
 from fluidlite.codegen.elementwise_form import elementwise_form_of
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import Typed
-from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph import Graph, unit_of
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims
@@ -20,8 +20,7 @@ from fluidlite.compiler.passes.fusion import MAX_NUMBERS, MAX_VARIABLES, Fusion
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.refusals import device_veto, kernel_refusal
 from fluidlite.compiler.selection.single_kernel import GENERATED_CAPABILITIES, is_after_plain
-from fluidlite.platform.device_registry import Unit, devices
-from fluidlite.platform.place import Place
+from fluidlite.platform.device_registry import Unit
 from fluidlite.program.codegen_registry import generators
 from fluidlite.program.kernel_registry import CAPABILITIES, kernels
 from fluidlite.program.op_call import Call
@@ -42,7 +41,7 @@ class FuseElementwise(GraphPass):
         dims = generic_dims(graph)
         members: dict[int, ElementMember] = {}
         for op in graph.ops:
-            member = member_of(op, dims, graph.place, graph.policy)
+            member = member_of(op, dims, graph)
             if member is not None:
                 members[id(op)] = member
         if _forward_identities(graph, members, dims) + _read_dims_elsewhere(graph, dims):
@@ -126,7 +125,8 @@ def _split_sums(graph: Graph, members: dict[int, ElementMember]) -> None:
             continue
         used = [slot for slot, (value,) in op.outputs.items() if _is_used(graph, member, slot, value)]
         _restrict_outputs(op, member, used)
-        elementwise_slots = [slot for slot in op.outputs if slot not in member.summed] if member.summed else []
+        sums = member.domain.sums
+        elementwise_slots = [slot for slot in op.outputs if slot not in sums] if sums else []
         if not elementwise_slots or any(value.state is not None for value in op.results):
             continue
         elementwise_op = GraphOp(
@@ -136,7 +136,7 @@ def _split_sums(graph: Graph, members: dict[int, ElementMember]) -> None:
         for value in elementwise_op.results:
             value.op = elementwise_op
         elementwise_member = replace(member, op=elementwise_op)
-        _restrict_outputs(op, member, list(member.summed))
+        _restrict_outputs(op, member, list(sums))
         _restrict_outputs(elementwise_op, elementwise_member, elementwise_slots)
         members[id(elementwise_op)] = elementwise_member
         ops.append(elementwise_op)
@@ -184,28 +184,13 @@ class ElementMember(Member):
         self.call = self.call.with_outs(outs)
         self.code, self.domain = typed_of(self.call), domain_of(self.call)
 
-    @property
-    def placed(self) -> Mapping[str, Dims]:
-        """The axes of operands and outputs in the domain, by slot."""
-        return self.domain.placed
-
     def placed_at(self, slot: str) -> Dims | None:
         """The axes of an operand in the domain; None if its elements are not read."""
-        return self.placed[slot] if slot in self.code.inputs else None
-
-    @property
-    def summed(self) -> Mapping[str, tuple[int, ...]]:
-        """The outputs that are sums of elements, with the summed axes."""
-        return self.domain.sums
-
-    @property
-    def numbers(self) -> int:
-        """The maximum number of kernel arguments for its float attributes."""
-        return len(self.code.scalars)
+        return self.domain.placed[slot] if slot in self.code.inputs else None
 
 
-def member_of(op: GraphOp, dims: GenericDims, place: Place, preferences: Policy) -> ElementMember | None:
-    """The operator as a candidate for fusion on its place, by default ``place``; None if it is not fused."""
+def member_of(op: GraphOp, dims: GenericDims, graph: Graph) -> ElementMember | None:
+    """The operator as a candidate for fusion on its place; None if it is not fused."""
     if not can_be_fused(op):
         return None
     own = op.definition
@@ -219,15 +204,14 @@ def member_of(op: GraphOp, dims: GenericDims, place: Place, preferences: Policy)
     if ins is None or not outs:
         return None
     call = Call(definition, ins, outs, op.attrs)
-    device = op.operator.hints.get("op_device")
-    unit = devices.unit(device or place)
-    if not _is_generated(call, definition is not own, unit, preferences) or _is_vetoed(op, unit):
+    unit = unit_of(graph, op)
+    if not _is_generated(call, definition is not own, unit, graph.policy) or _is_vetoed(op, unit):
         return None
     try:
         code, domain = typed_of(call), domain_of(call)
     except FluidError:  # wrong dims: it is not fused, and the run raises the error
         return None
-    return ElementMember(op, definition, call, device, code, domain)
+    return ElementMember(op, definition, call, op.operator.hints.get("op_device"), code, domain)
 
 
 def _is_vetoed(op: GraphOp, unit: Unit) -> bool:
@@ -264,7 +248,7 @@ class ElementwiseFusion(Fusion[ElementMember]):
     def candidates(self, index: int) -> list[int]:
         """The members that write the operands of a member, nearest first."""
         makers = {self.at[id(value.op)] for _, value in self.members[index].reads if value.op is not None}
-        return [k for k in sorted(makers, reverse=True) if k in self.members and not self.members[k].summed]
+        return [k for k in sorted(makers, reverse=True) if k in self.members and not self.members[k].domain.sums]
 
     def can_fuse(self, group: frozenset[int]) -> bool:
         """Whether operators can be one kernel: one domain, and within the limits of operators and arguments."""
@@ -278,17 +262,17 @@ class ElementwiseFusion(Fusion[ElementMember]):
         constants: set[tuple[int, Dims]] = set()
         for member in members:
             for slot, value in member.reads:
-                maker = makers.get(id(value))
+                maker, axes = makers.get(id(value)), member.domain.placed[slot]
                 if maker is None:
-                    (constants if is_uniform_constant(value) else loaded).add((id(value), member.placed[slot]))
-                elif maker[0].placed[maker[1]] != member.placed[slot] or slot in member.definition.must_alias.values():
+                    (constants if is_uniform_constant(value) else loaded).add((id(value), axes))
+                elif maker[0].domain.placed[maker[1]] != axes or slot in member.definition.must_alias.values():
                     return False
         stored = [value for m in members for value in m.outputs.values() if self.is_live_out(value, group)]
         if len({value.name for value in stored}) < len(stored):
             return False
-        if len(stored) > 1 and any(member.summed for member in members):
+        if len(stored) > 1 and any(member.domain.sums for member in members):
             return False  # each sum would be a kernel that recomputes their common operands
-        numbers = len(constants) + sum([member.numbers for member in members])
+        numbers = len(constants) + sum([len(member.code.scalars) for member in members])
         if len(loaded) + len(stored) > MAX_VARIABLES or numbers > MAX_NUMBERS:
             return False
         return not self.is_split(group)

@@ -11,7 +11,7 @@ from typing import Any
 from fluidlite.base.errors import FluidError
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.domain import domain_of
-from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph import Graph, unit_of
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, typical_dims
@@ -25,7 +25,6 @@ from fluidlite.expr.calls import checks_indices
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.program.layout_rewrite import LAYOUT, call_in_layout
 from fluidlite.program.op_call import Call
-from fluidlite.program.operator import Operator
 from fluidlite.render.loops.cost import Estimate, estimate
 from fluidlite.render.loops.kernels import has_inferred_dims
 from fluidlite.tensor.layout import layout_named
@@ -152,9 +151,9 @@ class ExpressionFusion(Fusion[LoopMember]):
         key = (call.op, call.place, tuple(call.ins.items()), tuple(call.outs.items()), repr(attrs))
         return _estimates.get(key, lambda: [_estimate(call)])[0]
 
-    def operator(self, group: frozenset[int], checks: Operator | None = None) -> GraphOp:
+    def operator(self, group: frozenset[int]) -> GraphOp:
         checking = (self.members[index].op.operator for index in group if self.members[index].checks)
-        return super().operator(group, next(checking, checks))
+        return self.fused_group(group).operator(next(checking, None))
 
 
 def _is_candidate(op: GraphOp) -> bool:
@@ -183,7 +182,7 @@ def _call_of(op: GraphOp, graph: Graph, dims: GenericDims) -> Call | None:
     for spec in chain.from_iterable((*ins.values(), *outs.values())):
         if spec.lod_level or spec.kind != "dense":
             return None
-    unit = devices.unit(op.operator.hints.get("op_device") or graph.place)
+    unit = unit_of(graph, op)
     call = Call(op.definition, ins, outs, op.attrs, unit.place)
     return call if disuse_reason("language", call, unit, graph.policy) is None else None
 

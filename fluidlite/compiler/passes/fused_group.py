@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -226,33 +226,46 @@ class FusedGroup:
         return updated_inputs
 
     def _alias_pairs(self, must: Mapping[str, str]) -> dict[str, str]:
-        """Pairs of outputs and inputs of equal dims and dtype; inputs that end here first."""
-        pairs: dict[str, str] = {}
-        used_inputs = set(must.values())
-        for k, value in enumerate(self.stored):
-            if f"Out{k}" in must:
-                continue
-            candidates = [
-                (not self._ends(source, value), at)
-                for at, source in enumerate(self.inputs)
-                if self.reads[at]
-                and f"X{at}" not in used_inputs
-                and self.inputs.count(source) == 1
-                and source.spec is not None
-                and value.spec is not None
-                and source.spec.dtype == value.spec.dtype
-                and self.dims.dims(source) == self.dims.dims(value)
-            ]
-            if candidates:
-                pairs[f"Out{k}"] = f"X{min(candidates)[1]}"
-                used_inputs.add(pairs[f"Out{k}"])
-        return pairs
+        """Pairs of outputs and inputs that the group may overwrite."""
+        outputs = {f"Out{k}": value for k, value in enumerate(self.stored) if f"Out{k}" not in must}
+        inputs = {f"X{at}": value for at, value in enumerate(self.inputs) if self.reads[at]}
+        once = {slot: value for slot, value in inputs.items() if self.inputs.count(value) == 1}
+        return alias_pairs(outputs, once, must.values(), self.dims, self._ends)
 
     def _ends(self, source: GraphValue, value: GraphValue) -> bool:
         """Whether an input ends at the group: it is its last reader, or overwrites the same state variable."""
         if source.state is not None or id(source) in self.groups.results:
             return source.state is not None and source.state == value.state
         return source.op is not None and all(index in self.indices for index in self.groups.readers[id(source)])
+
+
+def alias_pairs(
+    outputs: Mapping[str, GraphValue],
+    inputs: Mapping[str, GraphValue],
+    used: Iterable[str],
+    dims: GenericDims,
+    ends: Callable[[GraphValue, GraphValue], bool],
+) -> dict[str, str]:
+    """Pairs of outputs and inputs of equal dims and dtype; inputs that end first.
+
+    ``used``: inputs that other outputs overwrite; ``ends``: whether an input ends where an output is written.
+    """
+    pairs: dict[str, str] = {}
+    used_inputs = set(used)
+    for out, value in outputs.items():
+        candidates = [
+            (not ends(source, value), at, slot)
+            for at, (slot, source) in enumerate(inputs.items())
+            if slot not in used_inputs
+            and source.spec is not None
+            and value.spec is not None
+            and source.spec.dtype == value.spec.dtype
+            and dims.dims(source) == dims.dims(value)
+        ]
+        if candidates:
+            pairs[out] = min(candidates)[2]
+            used_inputs.add(pairs[out])
+    return pairs
 
 
 def original_operators(sources: Sequence[Operator]) -> tuple[str, ...]:

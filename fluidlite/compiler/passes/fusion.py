@@ -10,7 +10,7 @@ from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.compiler.passes.fuse_dims import GenericDims
 from fluidlite.compiler.passes.fused_group import FusedGroup, Member
 from fluidlite.compiler.passes.groups import Groups, scheduled
-from fluidlite.program.operator import NOT_FUSED, Operator
+from fluidlite.program.operator import NOT_FUSED
 
 MAX_VARIABLES = 24
 """Values that one kernel loads and stores: each needs an address, and often a register."""
@@ -82,6 +82,6 @@ class Fusion(Groups, Generic[M]):
     def fused_group(self, group: Iterable[int]) -> FusedGroup:
         return FusedGroup(self, self.members_of(group), self.dims)
 
-    def operator(self, group: frozenset[int], checks: Operator | None = None) -> GraphOp:
-        """The fused operator of a group; ``checks``: the operator of it that checks indices."""
-        return self.fused_group(group).operator(checks)
+    def operator(self, group: frozenset[int]) -> GraphOp:
+        """The fused operator of a group."""
+        return self.fused_group(group).operator()

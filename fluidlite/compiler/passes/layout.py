@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
 from fluidlite.base.errors import KernelNotFoundError, ProgramError
-from fluidlite.compiler.ir.graph import Graph
-from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph, unit_of
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue, declared_specs
+from fluidlite.compiler.ir.verify import inferred_specs
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.planning.min_cut import End, TransferredValue, minimum_transfers
-from fluidlite.compiler.planning.move_minimization import nbytes, slots_in_layout
+from fluidlite.compiler.planning.move_minimization import nbytes, slots_in_layout, transferred_values
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import select_kernel, tied_choices
-from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.kernel_registry import kernels
 from fluidlite.program.layout_rewrite import LAYOUT, call_in_layout
-from fluidlite.program.op_call import PLACEHOLDER, Call
+from fluidlite.program.op_call import Call
 from fluidlite.tensor.layout import PLAIN, Layout, layout_named
-from fluidlite.tensor.tensor_spec import specs_of
+from fluidlite.tensor.tensor_spec import Spec
 
 
 class AssignLayouts(GraphPass):
@@ -71,8 +72,8 @@ class _Form(NamedTuple):
     tied: bool = False
 
 
-Labels = dict[int, bool]
-"""By free operator (``id``): whether it computes in the layout."""
+Labels = set[int]
+"""The numbers of the free operators that compute in the layout."""
 
 
 class _Assignment:
@@ -81,9 +82,10 @@ class _Assignment:
     def __init__(self, graph: Graph, layout: Layout) -> None:
         self.graph = graph
         self.layout = layout
-        self.forms = {id(op): self._form(op) for op in graph.ops}
-        self.is_needed = any(form.own_bytes or (not form.free and form.slots) for form in self.forms.values())
-        self.results = {id(value) for value in graph.results}
+        self.forms = [self._form(op) for op in graph.ops]
+        self.is_needed = any(form.own_bytes or (not form.free and form.slots) for form in self.forms)
+        self.free = [form for form in self.forms if form.free]
+        self.numbers = {id(form.op): number for number, form in enumerate(self.free)}
 
     def _form(self, op: GraphOp) -> _Form:
         """The slots of an operator that can be in the layout."""
@@ -119,7 +121,7 @@ class _Assignment:
         return self.graph.policy.with_first(place.kind, op.hints.get("op_library"))
 
     def _choice(self, op: GraphOp, call: Call) -> Choice | None:
-        place = devices.unit(op.hints.get("op_device") or self.graph.place).place
+        place = unit_of(self.graph, op).place
         try:
             return select_kernel(call.at(place), place, self._preferences(op, place))
         except KernelNotFoundError:
@@ -127,53 +129,43 @@ class _Assignment:
 
     # Costs
 
-    def _transfers(self) -> Iterator[tuple[int, tuple[int, bool], list[tuple[int, bool]]]]:
-        """Yield bytes, maker and readers of values of the layout's rank, as (operator, whether its slot is in it)."""
+    @cached_property
+    def _values(self) -> list[TransferredValue]:
+        """The values of the layout's rank, with their makers and readers."""
         rank = len(self.layout.permutation or ())
-        makers: dict[int, tuple[GraphValue, int, bool]] = {}
-        readers: dict[int, list[tuple[int, bool]]] = {}
-        for op in self.graph.ops:
-            form = self.forms[id(op)]
-            for slot, values in op.inputs.items():
-                declared = op.definition.input(slot)
-                for value in values if declared is None or not declared.unread else ():
-                    if value.spec is not None and value.spec.rank == rank:
-                        makers.setdefault(id(value), (value, 0, False))
-                        readers.setdefault(id(value), []).append((id(op), slot in form.slots))
-            for slot, outs in op.outputs.items():
-                for out in outs:
-                    if out is not None and out.spec is not None and out.spec.rank == rank:
-                        makers[id(out)] = (out, id(op), slot in form.slots)
-        for key, (value, maker, in_layout) in makers.items():
-            assert value.spec is not None
-            ends = [(0, False)] if key in self.results else []
-            yield nbytes(value.spec), (maker, in_layout), [*readers.get(key, ()), *ends]
 
-    def _is_in_layout(self, end: tuple[int, bool], labels: Labels) -> bool:
-        """Whether a value is in the layout at its maker or at a reader."""
-        return end[1] and labels.get(end[0], True)
+        def end(at: int, slot: str) -> End:
+            form = self.forms[at]
+            return End(self.numbers.get(id(form.op)), slot in form.slots)
+
+        operands = [(op, _specs(op.inputs), _specs(op.outputs)) for op in self.graph.ops]
+        return transferred_values(operands, self.graph.results, end, lambda spec: spec.rank == rank)
 
     def cost(self, labels: Labels) -> int:
         """The bytes rearranged, plus half of those that kernels rearrange themselves."""
+
+        def is_in_layout(end: End) -> bool:
+            return end.side and (end.node is None or end.node in labels)
+
         moved = sum(
-            size
-            for size, maker, readers in self._transfers()
-            if len({self._is_in_layout(end, labels) for end in (maker, *readers)}) > 1
+            value.cost
+            for value in self._values
+            if len({is_in_layout(end) for end in (value.maker, *value.readers)}) > 1
         )
-        return moved + sum(form.own_bytes for key, form in self.forms.items() if form.free and not labels[key])
+        return int(moved) + sum(form.own_bytes for number, form in enumerate(self.free) if number not in labels)
 
     def default(self) -> Labels:
         """The planner's choice without hints: elementwise operators use their inputs' layout, others are plain."""
-        labels: Labels = {}
+        labels: Labels = set()
         in_layout: dict[int, bool] = {}
-        for op in self.graph.ops:
-            form = self.forms[id(op)]
+        for op, form in zip(self.graph.ops, self.forms, strict=True):
             moves = not form.free
             if form.free:
                 slots = [slot for slot in op.inputs if slot in form.slots]
                 inputs = [in_layout.get(id(value), False) for slot in slots for value in op.inputs[slot]]
                 moves = (form.tied or op.definition.scalar is not None) and bool(inputs) and all(inputs)
-                labels[id(op)] = moves
+                if moves:
+                    labels.add(self.numbers[id(op)])
             in_layout.update(
                 (id(v), moves and slot in form.slots) for slot, out in op.outputs.items() for v in out if v
             )
@@ -181,23 +173,16 @@ class _Assignment:
 
     def minimum(self) -> Labels:
         """The labels of minimum cost; of several, those with the fewest operators in the layout."""
-        free = [key for key, form in self.forms.items() if form.free]
-        nodes = {key: node for node, key in enumerate(free)}
-
-        def end_of(end: tuple[int, bool]) -> End:
-            return End(nodes.get(end[0]), True) if end[1] else End(None, False)
-
-        transfers = self._transfers()
-        values = [TransferredValue(float(n), end_of(maker), list(map(end_of, ends))) for n, maker, ends in transfers]
-        in_layout = minimum_transfers([float(self.forms[key].own_bytes) for key in free], [0.0] * len(free), values)
-        return {key: node in in_layout for key, node in nodes.items()}
+        return minimum_transfers([float(form.own_bytes) for form in self.free], [0.0] * len(self.free), self._values)
 
     def apply(self, labels: Labels) -> None:
         """Set the layouts as hints on copies of the operators: the user's program is not changed."""
-        default = self.default()
-        for op in self.graph.ops:
-            if labels.get(id(op)) or default.get(id(op)):
-                op.set_hint(LAYOUT, self.layout.name if labels[id(op)] else PLAIN.name)
+        for number in labels | self.default():
+            self.free[number].op.set_hint(LAYOUT, self.layout.name if number in labels else PLAIN.name)
+
+
+def _specs(slots: Mapping[str, Sequence[GraphValue | None]]) -> dict[str, list[Spec | None]]:
+    return {slot: [value.spec if value is not None else None for value in values] for slot, values in slots.items()}
 
 
 def _call(op: GraphOp) -> Call | None:
@@ -205,18 +190,15 @@ def _call(op: GraphOp) -> Call | None:
     definition = op.definition
     if any(value.spec is None for value in op.args):
         return None
-    ins = {slot: tuple(value.spec or PLACEHOLDER for value in values) for slot, values in op.inputs.items()}
-    outs = {
-        slot: tuple(value.spec if value is not None and value.spec is not None else PLACEHOLDER for value in values)
-        for slot, values in op.outputs.items()
-        if any(value is not None for value in values)
-    }
-    call = Call(definition, ins, outs, op.attrs, None, op.operator.role != "forward")
+    call = Call(
+        definition, declared_specs(op.inputs), declared_specs(op.outputs), op.attrs, None, op.operator.role != "forward"
+    )
     if any(value is None or value.spec is None for values in op.outputs.values() for value in values):
         try:
-            inferred = definition.infer(call) if definition.infer is not None else {}
+            specs = inferred_specs(op) or {}
         except ProgramError:
             return None
-        specs = {slot: specs_of(result) for slot, result in inferred.items()}
-        call = call.with_outs({slot: specs.get(slot, declared) for slot, declared in outs.items()})
+        call = call.with_outs(
+            {slot: specs.get(slot, call.specs(slot)) for slot, each in op.outputs.items() if any(each)}
+        )
     return call

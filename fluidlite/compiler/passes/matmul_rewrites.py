@@ -8,13 +8,11 @@ from operator import attrgetter
 from typing import Any
 
 from fluidlite.base.errors import FluidError
-from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph import Graph, unit_of
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
-from fluidlite.compiler.passes.view_simplify import is_determined
-from fluidlite.compiler.selection.choice import Choice
+from fluidlite.compiler.passes.view_simplify import is_determined, transpose_ends
 from fluidlite.compiler.selection.kernel_selection import select_kernel
-from fluidlite.platform.device_registry import devices
 from fluidlite.program.op_call import Call
 from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.registry import ops
@@ -36,11 +34,9 @@ class SplitProducts(GraphPass):
     phase = "simplify"
 
     def do_pass(self, graph: Graph) -> None:
-        gradients = [op for op in graph.ops if op.type in _GRADIENT_TYPES]
-        cache: dict[Any, bool] = {}
-        for op in gradients:
-            if "op_library" not in op.hints:
-                _split(graph, op, cache)
+        for op in list(graph.ops):
+            if op.type in _GRADIENT_TYPES and "op_library" not in op.hints:
+                _split(graph, op)
 
 
 class FoldTransposes(GraphPass):
@@ -63,7 +59,7 @@ class FoldTransposes(GraphPass):
 # Gradients
 
 
-def _split(graph: Graph, op: GraphOp, cache: dict[Any, bool]) -> None:
+def _split(graph: Graph, op: GraphOp) -> None:
     """Replace the used gradients by matmuls, inserted before the gradient operator."""
     used = [(slot, value) for slot, (value,) in op.outputs.items() if value is not None]
     if any(value.state is not None for _, value in used):
@@ -86,11 +82,7 @@ def _split(graph: Graph, op: GraphOp, cache: dict[Any, bool]) -> None:
     if matrices and any(size is None or 0 in size for size in sizes):  # a 0 of a reshape is a dim of its operand
         return
     batch = () if matrices else x.spec.dims[:-2]
-    slots = tuple(slot for slot, _ in used)
-    key = op.type, x.spec, y.spec, dout.spec, batch, slots, tuple(op.attrs.items()), _device(op)
-    if key not in cache:
-        cache[key] = _has_same_kernels(graph, op, batch, [_transpose_flags(slot, tx, ty) for slot in slots])
-    if not cache[key]:
+    if not _has_same_kernels(graph, op, batch, [_transpose_flags(slot, tx, ty) for slot, _ in used]):
         return
     for slot, value in used:
         if value.spec is None or not (graph.is_result(value) or graph.readers(value)):
@@ -147,7 +139,7 @@ def _as_matrix(graph: Graph, op: GraphOp, value: GraphValue, dims: tuple[int, in
 
 def _has_same_kernels(graph: Graph, op: GraphOp, batch: Dims, flags: Sequence[Mapping[str, bool]]) -> bool:
     """Whether the matmuls run on the place and by the library of the gradient operator."""
-    place = devices.unit(_device(op) or graph.place).place
+    place = unit_of(graph, op).place
     specs = {slot: tuple(_sized(v.spec) for v in values if v.spec is not None) for slot, values in op.inputs.items()}
     if any(len(specs[slot]) != len(values) for slot, values in op.inputs.items()):
         return False
@@ -159,8 +151,8 @@ def _has_same_kernels(graph: Graph, op: GraphOp, batch: Dims, flags: Sequence[Ma
     except FluidError:  # it cannot run here: the planner raises the error
         return False
     if combined.how == "decomposed":
-        return all(_is_same_kernel(part, other) for part in parts for other in combined.part_choices)
-    return all(_is_same_kernel(part, combined) for part in parts)
+        return all(_kernel_key(part) == _kernel_key(other) for part in parts for other in combined.part_choices)
+    return all(_kernel_key(part) == _kernel_key(combined) for part in parts)
 
 
 def _square_matmul(dtype: str, batch: Dims, flags: Mapping[str, bool]) -> Call:
@@ -168,14 +160,6 @@ def _square_matmul(dtype: str, batch: Dims, flags: Mapping[str, bool]) -> Call:
     square, definition = Spec.of((*batch, 7, 7), dtype), ops.get("matmul")
     attrs, _ = check_attrs(definition, flags, NOWHERE)
     return Call(definition, {"X": (square,), "Y": (square,)}, {"Out": (square,)}, attrs)
-
-
-def _device(op: GraphOp) -> str | None:
-    return op.hints.get("op_device")
-
-
-def _is_same_kernel(choice: Choice, other: Choice) -> bool:
-    return _kernel_key(choice) == _kernel_key(other)
 
 
 def _sized(spec: Spec) -> Spec:
@@ -188,14 +172,11 @@ def _sized(spec: Spec) -> Spec:
 
 def _transpose_source(value: GraphValue) -> GraphValue | None:
     """The value whose last two dims ``value`` swaps; None if it is no such transpose."""
-    op = value.op
-    if op is None or op.type not in _TRANSPOSE_TYPES or op.output("Out") is not value:
+    ends = transpose_ends(value.op) if value.op is not None else None
+    if ends is None or ends[1] is not value:
         return None
-    axis = op.attrs["axis"]
-    rank = len(axis)
-    if rank < 2 or tuple(axis) != (*range(rank - 2), rank - 1, rank - 2):
-        return None
-    return op.inputs["X"][0]
+    rank = len(ends[2])
+    return ends[0] if rank > 1 and ends[2] == (*range(rank - 2), rank - 1, rank - 2) else None
 
 
 def _fold_operand_transposes(graph: Graph, op: GraphOp) -> None:
@@ -222,14 +203,14 @@ def _fold_operand_transposes(graph: Graph, op: GraphOp) -> None:
 
 def _keeps_kernel(graph: Graph, op: GraphOp, attrs: Mapping[str, Any]) -> bool:
     """Whether the same kernel computes a matmul with the transpose flags ``attrs``."""
-    spec, place = op.inputs["X"][0].spec, devices.unit(_device(op) or graph.place).place
+    spec, place = op.inputs["X"][0].spec, unit_of(graph, op).place
     assert spec is not None
     flags = [{name: each[name] for name in ("transpose_X", "transpose_Y")} for each in (_matmul_attrs(op), attrs)]
     try:
         before, after = (select_kernel(_square_matmul(spec.dtype, (), each), place, graph.policy) for each in flags)
     except FluidError:  # it cannot run here: the planner raises the error
         return False
-    return _is_same_kernel(before, after)
+    return bool(_kernel_key(before) == _kernel_key(after))
 
 
 def _matmul_attrs(op: GraphOp) -> Mapping[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 from fluidlite.base.arguments import check_list
@@ -121,9 +120,8 @@ class PassList(list[GraphPass]):
         """
         self._check_foreign()
         current = fingerprint(graph)
-        phased = [(self._added.get(id(item), (item.phase,))[0], item) for item in self]
-        for phase, group in groupby(phased, itemgetter(0)):
-            phase_passes = [item for _, item in group]
+        for phase, group in groupby(list(self), self.phase):
+            phase_passes = list(group)
             for _ in range(MAX_ROUNDS if phase in REPEATED_PHASES else 1):
                 before = current
                 for item in phase_passes:

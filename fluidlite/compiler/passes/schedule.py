@@ -39,13 +39,10 @@ class _Schedule:
         self.emitted: set[int] = set()
         self.order: list[GraphOp] = []
         self.before: dict[int, list[GraphOp]] = defaultdict(list)
-        for index, later in dependencies(graph)[0].items():
+        after, readers = dependencies(graph)
+        for index, later in after.items():
             for each in later:
                 self.before[id(graph.ops[each])].append(graph.ops[index])
-        consumers: dict[int, list[GraphOp]] = defaultdict(list)
-        for op in graph.ops:
-            for value in op.args:
-                consumers[id(value)].append(op)
         self.movable: set[int] = set()
         results = {id(value) for value in graph.results}
         for op in reversed(graph.ops):
@@ -54,7 +51,7 @@ class _Schedule:
             elif op.has_effect or any(id(value) in results for value in op.results):
                 continue
             elif (op.type == READ or op.role == "optimize") and all(
-                id(reader) in self.movable for value in op.results for reader in consumers[id(value)]
+                id(graph.ops[reader]) in self.movable for value in op.results for reader in readers[id(value)]
             ):
                 self.movable.add(id(op))
 

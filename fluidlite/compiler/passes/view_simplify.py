@@ -39,7 +39,7 @@ def _replace(graph: Graph, old: GraphValue, new: GraphValue) -> None:
 # Transposes
 
 
-def _transpose_ends(op: GraphOp) -> tuple[GraphValue, GraphValue, tuple[int, ...]] | None:
+def transpose_ends(op: GraphOp) -> tuple[GraphValue, GraphValue, tuple[int, ...]] | None:
     """The source and the result of a transpose, and its permutation; None for other operators."""
     if op.type not in _TRANSPOSES:
         return None
@@ -53,11 +53,11 @@ def _transpose_ends(op: GraphOp) -> tuple[GraphValue, GraphValue, tuple[int, ...
 
 
 def _transpose(graph: Graph, op: GraphOp) -> None:
-    ends = _transpose_ends(op)
+    ends = transpose_ends(op)
     if ends is None:
         return
     source, out, axis = ends
-    inner = _transpose_ends(source.op) if source.op is not None else None
+    inner = transpose_ends(source.op) if source.op is not None else None
     if inner is not None and inner[1] is not source:
         inner = None
     if inner is not None:

@@ -42,14 +42,13 @@ class LayoutChoice(ValuePlacer):
 
     def _operator_policy(self, op: GraphOp, target: Place) -> Policy:
         """The policy, with the library that the operator's hint ``op_library`` names preferred over all others."""
-        library = op.operator.hints.get("op_library")
-        return self.policy if library is None else self.policy.with_first(target.kind, library)
+        return self.policy.with_first(target.kind, op.operator.hints.get("op_library"))
 
     def _plain_choice(self, op: GraphOp, call: Call, target: Place) -> Choice:
         """The kernel for plain dims: of kernels of equal rank for several layouts, the one for which the fewest input
         bytes are rearranged.
         """
-        policy = self._operator_policy(op, target) if "op_library" in op.operator.hints else self.policy
+        policy = self._operator_policy(op, target)
         choice = select_kernel(call, target, policy)
         options = tied_choices(call, choice, policy) if choice.kernel is not None else ()
         if not options:

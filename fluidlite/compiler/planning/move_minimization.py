@@ -7,14 +7,14 @@ that move the fewest bytes over the whole plan; the planner plans again with the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import FluidError
 from fluidlite.base.reached import reached
-from fluidlite.compiler.ir.graph_nodes import GraphValue
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.planning.min_cut import End, TransferredValue, minimum_transfers
 from fluidlite.compiler.planning.plan import Plan, PlanEntry
 from fluidlite.compiler.policy import Policy
@@ -82,7 +82,7 @@ def _in_layout(
         return End(node, slot in in_layout)
 
     rank = len(layout.permutation or ())
-    values = _transferred_values(entries, results, end, lambda spec: spec.rank == rank)
+    values = transferred_values(map(_operands, entries), results, end, lambda spec: spec.rank == rank)
     no_costs = [0.0] * len(nodes)
     in_layout_nodes = minimum_transfers(no_costs, no_costs, values)
     at_op = {id(entry.op): node for entry, (node, _) in zip(entries, slots, strict=True) if node is not None}
@@ -100,35 +100,43 @@ def slots_in_layout(choice: Choice, layout: Layout) -> frozenset[str]:
     return frozenset(slot for slot, name in choice.layouts.items() if name == layout.name)
 
 
-def _transferred_values(
-    entries: Sequence[PlanEntry],
+Operands = tuple[GraphOp, Mapping[str, Sequence[Spec | None]], Mapping[str, Sequence[Spec | None]]]
+"""An operator, and the specs of its inputs and outputs by slot."""
+
+
+def transferred_values(
+    operators: Iterable[Operands],
     results: Sequence[GraphValue],
     end: Callable[[int, str], End],
     counts: Callable[[Spec], bool],
 ) -> list[TransferredValue]:
-    """The values of a plan with their makers and readers; feeds, state and results are plain, on the default place."""
-    makers: dict[GraphValue | None, tuple[Spec, End, list[End]]] = {}
-    ends: list[tuple[Spec, End, list[End]]] = []
-    for at, entry in enumerate(entries):
-        if entry.call is None:
-            continue
-        for slot, values in entry.op.inputs.items():
-            declared = entry.op.definition.input(slot)
-            for value, spec in zip(values, entry.call.ins.get(slot, ()), strict=False):
-                if declared is not None and declared.unread:
-                    continue
-                if value not in makers:
-                    makers[value] = spec, _FIXED, []
-                    ends.append(makers[value])
-                makers[value][2].append(end(at, slot))
-        for slot, outputs in entry.op.outputs.items():
-            for out, spec in zip(outputs, entry.call.outs.get(slot, ()), strict=False):
-                makers[out] = spec, end(at, slot), []
-                ends.append(makers[out])
+    """The values between operators with their makers and readers; feeds, state and results are plain, on the default
+    place.
+
+    ``end``: the side of an operator, by its number, at a slot; ``counts``: whether values of a spec are counted.
+    """
+    makers: dict[GraphValue, tuple[Spec, End, list[End]]] = {}
+    for at, (op, ins, outs) in enumerate(operators):
+        for slot, values in op.inputs.items():
+            declared = op.definition.input(slot)
+            if declared is not None and declared.unread:
+                continue
+            for value, spec in zip(values, ins.get(slot, ()), strict=False):
+                if spec is not None:
+                    makers.setdefault(value, (spec, _FIXED, []))[2].append(end(at, slot))
+        for slot, outputs in op.outputs.items():
+            for out, spec in zip(outputs, outs.get(slot, ()), strict=False):
+                if out is not None and spec is not None:
+                    makers[out] = spec, end(at, slot), []
     for value in results:
         if value in makers:
             makers[value][2].append(_FIXED)
+    ends = makers.values()
     return [TransferredValue(float(nbytes(spec)), maker, readers) for spec, maker, readers in ends if counts(spec)]
+
+
+def _operands(entry: PlanEntry) -> Operands:
+    return (entry.op, entry.call.ins, entry.call.outs) if entry.call is not None else (entry.op, {}, {})
 
 
 def place_overrides(
@@ -159,7 +167,7 @@ def place_overrides(
     def end(at: int, slot: str) -> End:
         return End(nodes[at], True) if at in nodes else End(None, hosted[at])
 
-    values = _transferred_values(entries, results, end, lambda spec: True)
+    values = transferred_values(map(_operands, entries), results, end, lambda spec: True)
     costs = [_touched_bytes(entries[at]) / 2 for at in movable]
     moved_nodes = minimum_transfers([0.0] * len(movable), costs, values)
     reason = f"on {host} with what it reads and what reads it: fewer bytes are copied"

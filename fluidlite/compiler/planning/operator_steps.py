@@ -104,8 +104,8 @@ class OperatorSteps(LayoutChoice):
 
     def _record_numbers(self, op: GraphOp, call: Call) -> None:
         """Record the numbers of outputs that follow from metadata alone."""
-        assert call.op.constant is not None
-        for slot, numbers in call.op.constant(call).items() if call.is_static else ():
+        constant = call.op.constant
+        for slot, numbers in constant(call).items() if constant is not None and call.is_static else ():
             value = op.outputs[slot][0] if slot in op.outputs else None
             if numbers is not None and value is not None:
                 self.numbers[value] = numbers
@@ -179,8 +179,7 @@ class OperatorSteps(LayoutChoice):
         self.entry.call, self.entry.choice = call, choice
         if choice.parts:
             self._plan_parts(op, call, choice)
-            if call.op.constant is not None:
-                self._record_numbers(op, call)
+            self._record_numbers(op, call)
             return
         keys: list[str | None] = []
         layouts = in_layout.layouts if in_layout is not None else declared_layouts(call, choice)
@@ -199,8 +198,7 @@ class OperatorSteps(LayoutChoice):
                 shared_input = self._shared_input(op, placed, slot, output, spec, choice)
                 outputs.append(self._declare_output(output, spec, choice.place, write_backs, shared_input))
         self._add_launch(op, placed.at(choice.place), choice, keys, outputs, write_backs, in_layout is not None)
-        if call.op.constant is not None:
-            self._record_numbers(op, call)
+        self._record_numbers(op, call)
 
     def _plan_parts(self, op: GraphOp, call: Call, choice: Choice) -> None:
         """Add a launch for each part of a decomposition."""
@@ -303,7 +301,7 @@ class OperatorSteps(LayoutChoice):
             declared = op.definition.output(slot)
             output_place = self.host if declared is not None and declared.on_host else place
             output_place = self.place if declared is not None and declared.run_place else output_place
-            step.outs[slot] = []
+            step.outs[slot], step.places[slot] = [], output_place
             for output, spec in zip(op.outputs[slot], specs, strict=True):
                 step.outs[slot].append(self._declare_output(output, spec, output_place, write_backs))
                 if op.definition.pure and output in self.placements:  # an array may contain it: it is not overwritten
@@ -313,5 +311,4 @@ class OperatorSteps(LayoutChoice):
         self.out.steps.append(step)
         for value, placement in write_backs:
             self._write_back(value, placement)
-        if call.op.constant is not None:
-            self._record_numbers(op, call)
+        self._record_numbers(op, call)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from fluidlite.base.lru_cache import LRUCache, weight_of
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.platform.place import Place
 from fluidlite.program.op_call import Call
-from fluidlite.program.prepared import Prepared, Run
+from fluidlite.program.prepared import Prepared
 from fluidlite.program.program import Program
 from fluidlite.tensor.tensor_spec import Spec
 
@@ -52,14 +52,6 @@ class Output:
     state: bool = False
 
 
-class ReadyKernel(NamedTuple):
-    """A prepared kernel on one context: its run function, the spec of its workspace, and the whole preparation."""
-
-    run: Run
-    workspace: Spec | None
-    prepared: Prepared
-
-
 @dataclass(eq=False)
 class Launch:
     """One kernel launch.
@@ -91,18 +83,21 @@ class Launch:
     layout_agnostic: bool = False
     makes: list[tuple[Spec, str]] = field(default_factory=list)
     where: int = 0
-    runs: dict[Any, ReadyKernel] = field(default_factory=dict)
+    runs: dict[Any, Prepared] = field(default_factory=dict)
     random: tuple[int, int] | None = None
 
 
 @dataclass(eq=False)
 class Control:
-    """A control-flow or host-callback operator (``run(frame, op)``): keys of its inputs, and its outputs, by slot."""
+    """A control-flow or host-callback operator (``run(frame, op)``): by slot the keys of its inputs, its outputs and
+    the places of these.
+    """
 
     op: GraphOp
     op_index: int
     ins: dict[str, list[str]] = field(default_factory=dict)
     outs: dict[str, list[Output]] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
     free: list[str] = field(default_factory=list)
 
 

@@ -5,31 +5,28 @@ from __future__ import annotations
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.platform.device_registry import devices
-from fluidlite.program.kernel_registry import Kernel, kernels
+from fluidlite.program.kernel_registry import kernels
 from fluidlite.program.registry import ops
 
 MAX_CHOICES = 4096
 """Calls whose choice is cached."""
 
 
-class ChoiceCache:
-    """Choices for one generation of the registries; a thread that selects by an older generation uses its own cache."""
-
-    def __init__(self, generation: tuple[int, ...]) -> None:
-        self.generation = generation
-        self.choices: LRUCache[Choice] = LRUCache(MAX_CHOICES, "choices", 8 << 20)
-        self.native: LRUCache[list[Kernel]] = LRUCache(MAX_CHOICES, "native kernels", 8 << 20)
+def _new_cache() -> LRUCache[Choice]:
+    return LRUCache(MAX_CHOICES, "choices", 8 << 20)
 
 
-_cache = ChoiceCache(())
+_cache: tuple[tuple[int, ...], LRUCache[Choice]] = (), _new_cache()
+"""The versions of the registries, and the choices by call for these."""
 
 
-def current_choices() -> ChoiceCache:
+def current_choices() -> LRUCache[Choice]:
+    """The choices for the registries as they are; a thread that selects by older ones uses its own cache."""
     global _cache
-    cache, current = _cache, (kernels.generation, ops.generation, devices.generation)
-    if cache.generation != current:
-        cache = _cache = ChoiceCache(current)
-    return cache
+    cache, current = _cache, registry_versions()
+    if cache[0] != current:
+        cache = _cache = current, _new_cache()
+    return cache[1]
 
 
 def registry_versions() -> tuple[int, int, int]:

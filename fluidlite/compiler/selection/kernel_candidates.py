@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from fluidlite.compiler.policy import KERNEL_KINDS, Policy
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.kernel_selection import decomposed_choice, select_kernel, widened_choice
+from fluidlite.compiler.selection.kernel_selection import decomposed_choice, select_kernel, try_widened
 from fluidlite.compiler.selection.refusals import (
-    capability_refusal,
     device_refusal,
     device_veto,
+    generic_refusal,
     kernel_refusal,
     other_device_refusal,
 )
@@ -96,10 +96,7 @@ def _generic(call: Call, unit: Unit) -> list[CandidateRow]:
     rows: list[CandidateRow] = []
     for capability in unit.capabilities():
         for kernel in sorted((k for k in kernels.of(call.op.type) if capability in k.places), key=_rank):
-            reason = other_device_refusal(kernel, unit) or kernel_refusal(kernel, call, unit) or ""
-            reason = reason or capability_refusal(capability, call, unit) or ""
-            if not reason and capability != "memory":
-                reason = device_veto(call, unit) or ""
+            reason = other_device_refusal(kernel, unit) or generic_refusal(kernel, capability, call, unit) or ""
             choice = None if reason else Choice("generic", unit.place, kernel.library, kernel, capability)
             rows.append(("generic", f"{kernel.library} ({capability})", choice, reason))
     return rows
@@ -109,15 +106,12 @@ def _decomposed(call: Call, unit: Unit, policy: Policy) -> list[CandidateRow]:
     if call.op.decompose is None:
         return []
     choice, reason = decomposed_choice(call, unit, policy)
-    name = " + ".join(part.call.op.type for part in choice.parts) if choice is not None else ""
-    return [("decomposed", name, choice, reason)]
+    return [("decomposed", choice.text if choice is not None else "", choice, reason)]
 
 
 def _widened(call: Call, unit: Unit, policy: Policy) -> list[CandidateRow]:
-    choice = widened_choice(call, unit, policy)
-    if choice is None:
-        return []
-    return [("widened", " + ".join(part.call.op.type for part in choice.parts), choice, "")]
+    choice = try_widened(call, unit, policy, (), [])
+    return [("widened", choice.text, choice, "")] if choice is not None else []
 
 
 def _rank(kernel: Kernel) -> int:

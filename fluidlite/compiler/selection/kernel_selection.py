@@ -45,7 +45,7 @@ def select_kernel(call: Call, place: Place, policy: Policy) -> Choice:
 
     Raises KernelNotFoundError if nothing can run it, or only the fallback place could and the policy forbids that.
     """
-    return current_choices().choices.get((call, place, policy), lambda: _choose(call, place, policy))
+    return current_choices().get((call, place, policy), lambda: _choose(call, place, policy))
 
 
 def _choose(call: Call, place: Place, policy: Policy) -> Choice:
@@ -85,7 +85,7 @@ def tied_choices(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ..
     unit, kind = devices.unit(choice.place), choice.place.kind
     candidates = _candidates(call, choice.place, policy)
     if choice.how == "native":
-        registered = native_kernels(call, kind, policy, candidates)
+        registered = native_kernels(kind, policy, candidates)
     else:
         registered = [each for each in candidates if choice.capability in each.places]
     if len(registered) < 2 or all(each.layouts == registered[0].layouts for each in registered):
@@ -150,7 +150,7 @@ def _select_on_place(call: Call, place: Place, policy: Policy, refused: list[tup
         order = (try_native, _try_library_arrays, try_generic, _try_in_parts, try_generated)
     else:
         order = (try_native, try_generic, _try_loops, _try_in_parts, try_generated)
-    for attempt in (*order, try_native_after_plain, _try_decomposed, _try_widened):
+    for attempt in (*order, try_native_after_plain, _try_decomposed, try_widened):
         choice = attempt(call, unit, policy, candidates, refused)
         if choice is not None:
             return choice
@@ -170,7 +170,7 @@ def _select_steps(call: Call, unit: Unit, policy: Policy, refused: list[tuple[st
             return choice
 
         try:
-            return current_choices().choices.get((step_call, unit.place, policy), make)
+            return current_choices().get((step_call, unit.place, policy), make)
         except KernelNotFoundError as exc:
             return str(exc)
 
@@ -290,7 +290,7 @@ def _max_written(part: DecompositionPart) -> int:
     return max(prod(spec.dims) for specs in part.call.outs.values() for spec in specs)
 
 
-def _try_widened(
+def try_widened(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
     """The call in a wider dtype, with casts on the same place."""
@@ -307,11 +307,6 @@ def _try_widened(
         if len(choices) == len(parts):
             return Choice("widened", unit.place, "", None, "", tuple(parts), choices, tuple(refused))
     return None
-
-
-def widened_choice(call: Call, unit: Unit, policy: Policy) -> Choice | None:
-    """The choice for the call in a wider dtype, even if another candidate can run it; None if there is none."""
-    return _try_widened(call, unit, policy, (), [])
 
 
 def fusible_choice(call: Call, unit: Unit, policy: Policy) -> Choice | None:

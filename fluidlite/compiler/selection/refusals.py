@@ -132,6 +132,14 @@ def kernel_refusal(kernel: Kernel, call: Call, unit: Unit) -> str | None:
     return call_supports(kernel.supports, call, lambda: kernel.description)
 
 
+def generic_refusal(kernel: Kernel, capability: str, call: Call, unit: Unit) -> str | None:
+    """Why a kernel of a capability does not take a call on a device, or None."""
+    reason = kernel_refusal(kernel, call, unit) or capability_refusal(capability, call, unit)
+    if reason is None and capability != "memory":  # a device lacks nothing that copies need
+        reason = device_veto(call, unit)
+    return reason
+
+
 def _specs(call: Call) -> Iterator[tuple[str, Any, Slot | None]]:
     for slots, find in ((call.ins, call.op.input), (call.outs, call.op.output)):
         declared: Callable[[str], Slot | None] = find

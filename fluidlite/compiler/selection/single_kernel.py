@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 from fluidlite.compiler.policy import Policy
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.choice_cache import current_choices
 from fluidlite.compiler.selection.refusals import (
-    capability_refusal,
     device_refusal,
     device_veto,
     disuse_reason,
+    generic_refusal,
     kernel_refusal,
     unsuited_reason,
 )
@@ -42,7 +41,7 @@ def try_native(
     kind = unit.place.kind
     if "native" in policy.exclude:
         return None
-    natives = native_kernels(call, kind, policy, candidates)
+    natives = native_kernels(kind, policy, candidates)
     for kernel in natives:
         if is_after_plain(kernel, kind, policy):
             reason: str | None = f"the framework's own kernels are preferred to {kernel.library!r}"
@@ -56,17 +55,9 @@ def try_native(
     return None
 
 
-def native_kernels(call: Call, kind: str, policy: Policy, candidates: tuple[Kernel, ...]) -> list[Kernel]:
-    """The candidates that run on a kind of places, preferred ones first; cached by operator type, or, of calls with an
-    epilogue, by candidates.
-    """
-    key = (call.op.type if call.op.epilogue is None else candidates, kind, policy.libraries)
-
-    def sorted_natives() -> list[Kernel]:
-        natives = [kernel for kernel in candidates if kernel.runs_on(kind)]
-        return sorted(natives, key=rank_of(policy, kind))
-
-    return current_choices().native.get(key, sorted_natives)
+def native_kernels(kind: str, policy: Policy, candidates: tuple[Kernel, ...]) -> list[Kernel]:
+    """The candidates that run on a kind of places, preferred ones first."""
+    return sorted([kernel for kernel in candidates if kernel.runs_on(kind)], key=rank_of(policy, kind))
 
 
 def is_after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:
@@ -82,7 +73,7 @@ def try_native_after_plain(
 ) -> Choice | None:
     """A kernel of a library to which the user prefers the framework's own kernels."""
     kind = unit.place.kind
-    for kernel in native_kernels(call, kind, policy, candidates):
+    for kernel in native_kernels(kind, policy, candidates):
         if not is_after_plain(kernel, kind, policy):
             continue
         reason = unsuited_reason(kernel, call, unit, policy) or kernel_refusal(kernel, call, unit)
@@ -130,10 +121,7 @@ def try_generic(
     ]
     for capability, kernel in sorted(pairs, key=lambda pair: not pair[1].library_backed):
         reason = disuse_reason(capability, call, unit, policy) or unsuited_reason(kernel, call, unit, policy)
-        reason = reason or kernel_refusal(kernel, call, unit)
-        reason = reason or capability_refusal(capability, call, unit)
-        if reason is None and capability != "memory":  # a device lacks nothing that copies need
-            reason = device_veto(call, unit)
+        reason = reason or generic_refusal(kernel, capability, call, unit)
         if reason is None:
             return Choice("generic", unit.place, kernel.library, kernel, capability, refused=tuple(refused))
         refused.append((f"generic ({capability})", reason))

@@ -72,7 +72,7 @@ class ProgramText:
             live_range = self.executable.live_ranges.of[key]
             if not live_range.is_dynamic:
                 feed_name = self._names.pop(key)
-                self._declare(key, self.name(key, name + "_held"), live_range, self.plan.feeds[name])
+                self._declare(self.name(key, name + "_held"), live_range, self.plan.feeds[name])
                 self.lines.append(f"{self._names[key]}[...] = {feed_name}")
         for index, step in enumerate(self.plan.steps):
             assert isinstance(step, Launch)
@@ -126,15 +126,16 @@ class ProgramText:
         self._names[key] = unique
         return unique
 
-    def _declare(self, key: str, name: str, live_range: LiveRange, spec: Spec) -> None:
+    def _declare(self, name: str, live_range: LiveRange, spec: Spec) -> None:
         self.lines.append(f"{name} = {self._array_text(live_range, spec)}")
 
     def _array_text(self, live_range: LiveRange, spec: Spec) -> str:
-        start = self.executable.memory.at[live_range]
         if not spec.size:  # without an arena, too
             return f"np.empty({spec.dims!r}, {dtype_text(spec.dtype)})"
         if spec.layout is PLAIN:
-            return f"arena[{start}:{start + spec.nbytes}].view({dtype_text(spec.dtype)}).reshape({spec.dims!r})"
+            arena_bytes = self._bytes_of(live_range, spec.nbytes)
+            return f"{arena_bytes}.view({dtype_text(spec.dtype)}).reshape({spec.dims!r})"
+        start = self.executable.memory.at[live_range]
         tensor = next(self.executable.fixed[key] for key in live_range.keys if self.executable.fixed[key].spec is spec)
         strides = tensor.native().strides
         return f"np.ndarray({spec.dims!r}, {dtype_text(spec.dtype)}, arena, {start}, {strides!r})"
@@ -150,7 +151,7 @@ class ProgramText:
             copy_range = self.executable.live_ranges.copied.get((index, j))
             if copy_range is not None:
                 name = self.name(f"{out.key}@{index}", f"{out.key}_new")
-                self._declare(out.key, name, copy_range, out.spec)
+                self._declare(name, copy_range, out.spec)
                 write_backs.append(f"{self._names[out.key]}[...] = {name}")
             elif out.state:
                 name = self._names[out.key]
@@ -167,7 +168,7 @@ class ProgramText:
         live_range = self.executable.live_ranges.of[key]
         if not live_range.is_dynamic:
             name = self.name(key, key)
-            self._declare(key, name, live_range, spec)
+            self._declare(name, live_range, spec)
             return name
         source_key = step.ins[shares] if shares >= 0 else None
         source = f"{self._names[source_key]}.reshape({spec.dims!r})" if source_key is not None else ""
@@ -184,7 +185,7 @@ class ProgramText:
         specs = [spec for group in step.call.outs.values() for spec in group]
 
         def plain(name: str, key: str, spec: Spec) -> str:
-            arena_bytes = self._bytes_of(self.executable.live_ranges.of.get(key), spec)
+            arena_bytes = self._bytes_of(self.executable.live_ranges.of.get(key), spec.nbytes)
             if not arena_bytes:  # feeds, fetches and state are plain
                 return f"{name}.reshape({spec.dims!r})"
             return f"{arena_bytes}.view({dtype_text(spec.dtype)}).reshape({spec.dims!r})"
@@ -223,8 +224,7 @@ class ProgramText:
         arguments = {}
         workspace = self.executable.live_ranges.workspaces.get(index)
         if workspace is not None:
-            start = self.executable.memory.at[workspace]
-            arguments["workspace"] = f"arena[{start}:{start + workspace.nbytes}]"
+            arguments["workspace"] = self._bytes_of(workspace, workspace.nbytes)
         if step.random is not None:
             key, stream = random_key(step.random)
             self._random = self._random or stream >= 0
@@ -312,8 +312,7 @@ class ProgramText:
         arena_range = self.executable.live_ranges.workspaces.get(index)
         if arena_range is not None:
             workspace = stand_in(Spec.of((arena_range.nbytes,), "uint8"), context)
-            start = self.executable.memory.at[arena_range]
-            names[id(workspace.span().handle)] = f"arena[{start}:{start + arena_range.nbytes}]"
+            names[id(workspace.span().handle)] = self._bytes_of(arena_range, arena_range.nbytes)
         io = IO(step.call, tensors, context, step.op_index, words, workspace)  # type: ignore[arg-type]
         return self.launches(step.choice, run, io, names)
 
@@ -375,7 +374,7 @@ class ProgramText:
             live_range = self.executable.live_ranges.of.get(key) if copy_range is None else copy_range
             fixed = self.executable.fixed.get(key)  # layout-agnostic steps have plain specs
             layout = spec.layout if fixed is None or fixed.spec is None else fixed.spec.layout
-            arena_bytes = "" if layout is PLAIN else self._bytes_of(live_range, spec)
+            arena_bytes = "" if layout is PLAIN else self._bytes_of(live_range, spec.nbytes)
             names[id(tensor.span().handle)] = arena_bytes or name
             tensors.append(tensor)
         if step.layout_agnostic:
@@ -383,10 +382,10 @@ class ProgramText:
             tensors = [with_spec(each, spec) for each, spec in zip(tensors, call_specs, strict=True)]
         return tensors, names
 
-    def _bytes_of(self, live_range: LiveRange | None, spec: Spec) -> str:
-        """The text of a value's bytes in the arena; ``""`` if it is not in the arena."""
+    def _bytes_of(self, live_range: LiveRange | None, nbytes: int) -> str:
+        """The text of bytes in the arena, from the start of a live range; ``""`` if it is not in the arena."""
         start = self.executable.memory.at.get(live_range) if live_range is not None else None
-        return "" if start is None else f"arena[{start}:{start + spec.nbytes}]"
+        return "" if start is None else f"arena[{start}:{start + nbytes}]"
 
     def _result_text(self, key: str) -> str:
         live_range = self.executable.live_ranges.of.get(key)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.dtypes import NUMPY, is_float
+from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import FeedError
+from fluidlite.compiler.arguments import holds
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.platform.context import Context
 from fluidlite.program.block import Block
@@ -112,17 +113,11 @@ def _as_supported_dtype(variable: Variable, array: np.ndarray[Any, Any]) -> np.n
 
 def _as_declared_dtype(variable: Variable, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     """Return Python numbers, which have no dtype, in the declared dtype; raise FeedError if it cannot hold them."""
-    with np.errstate(all="ignore"):
-        converted = array.astype(NUMPY[dtype], copy=False)
-    if is_float(dtype):
-        is_lossy = np.isfinite(array).all() and not np.isfinite(converted.astype(np.float64)).all()
-    else:
-        is_lossy = not np.array_equal(converted, array)
-    if is_lossy:
+    if not holds(dtype, array):
         raise FeedError(
             f"the feed of {variable.name!r} holds numbers that are no {dtype}; the program declares {variable.spec!r}"
         )
-    return converted
+    return array.astype(NUMPY[dtype], copy=False)
 
 
 def _check_spec(variable: Variable, spec: Spec | None) -> None:

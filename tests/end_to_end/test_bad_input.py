@@ -165,6 +165,7 @@ RUNNING = {
     "two batches": ({"label": np.zeros((3, 1), "int64")}, ShapeError, rf"softmax_with_cross_entropy \({HERE}.*Label is int64\[3, 1\]; expected \[5, 1\]"),
     "ragged": ({"x": [[1.0, 2.0], [3.0]]}, FeedError, "'x' cannot become an array"),
     "numbers beyond the dtype": ({"label": [[2**64 - 1]] * 5}, FeedError, "'label' holds numbers that are no int64"),
+    "a number beyond the dtype beside an infinity": ({"x": [[np.inf, 1e300, 0.0, 0.0]] * 5}, FeedError, "'x' holds numbers that are no float32"),
     "fractions for integers": ({"label": [[0.5]] * 5}, FeedError, "'label' holds numbers that are no int64"),
     "objects": ({"x": np.asarray([None] * 4)}, FeedError, "'x' holds Python objects"),
     "text": ({"x": "four numbers"}, FeedError, "'x' is str; expected an array"),

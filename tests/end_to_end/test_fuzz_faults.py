@@ -164,13 +164,13 @@ def test_a_kernel_that_leaves_something_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_wrong_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transposes that go as if they changed nothing: compiled alone."""
-    usual = shaping._transpose_ends
+    usual = shaping.transpose_ends
 
     def inverse(op: Any) -> Any:
         found = usual(op)
         return None if found is None else (found[0], found[1], tuple(range(len(found[2]))))
 
-    monkeypatch.setattr(shaping, "_transpose_ends", inverse)
+    monkeypatch.setattr(shaping, "transpose_ends", inverse)
     found = seen(["transpose", "transpose2"], first=65)  # few programs end in one
     assert "compiled" in found.what
 

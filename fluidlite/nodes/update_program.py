@@ -44,7 +44,7 @@ class UpdateProgram:
             rate = optimizer._global_learning_rate(self._update)
         if rate is None:
             raise NodeError(f"{type(optimizer).__name__} has no learning rate that could be set; use another optimiser")
-        self._rate_name = rate.name
+        self._rate_name, self._rate_dtype = rate.name, rate.dtype
         with unique_name.guard(), program_guard(self._check, Program()):
             flags = [isfinite(_gradient(name, spec)) for name, spec in zip(self._names, specs, strict=True)]
             self._finite = concat(flags, axis=0)
@@ -71,7 +71,7 @@ class UpdateProgram:
     def run(self, values: Sequence[Tensor], states: Sequence[State], gradients: Sequence[Tensor], rate: float) -> None:
         """Update the weights and their states."""
         if rate != self._rate:
-            self._scope.var(self._rate_name).get_tensor().set(np.array([rate], "float32"), self.place)
+            self._scope.var(self._rate_name).get_tensor().set(np.array([rate], self._rate_dtype), self.place)
             self._rate = rate
         bindings: list[tuple[PlacedTensor, PlacedTensor]] = []
         for name, value, state in zip(self._names, values, states, strict=True):

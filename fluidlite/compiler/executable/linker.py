@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import DeviceError
 from fluidlite.compiler.executable.command_buffer import Action, merge_launches, record_step
@@ -182,13 +183,20 @@ class Linker:
     ) -> Action | None:
         """Bind a launch; None if nothing is launched. It holds no reference to tensors of the caller after a run."""
         frame, count, blind, random = self.frame, len(step.ins), step.layout_agnostic, step.random
-        outs = [spec for group in step.call.outs.values() for spec in group] if blind else [o.spec for o in step.outs]
-        specs = [*step.in_specs, *outs]
-        statics = [self.fixed.get(key) if key is not None else None for key in step.ins] + [*targets]
-        empties = {i: Tensor.of(specs[i], context.place) for i, x in enumerate(statics) if x is None}
-        operands = [empties[i] if x is None else with_spec(x, specs[i]) if blind else x for i, x in enumerate(statics)]
-        dynamic_ins = [(i, key) for i, key in enumerate(step.ins) if key is not None and statics[i] is None]
-        dynamic_outs = [(i, out) for i, out in enumerate(step.outs, count) if statics[i] is None]
+        operands: list[Any] = [*map(self.fixed.get, step.ins), *targets]
+        specs: list[Spec] = []
+        empties: dict[int, Tensor] = {}
+        dynamic_ins: list[tuple[int, str]] = []
+        dynamic_outs: list[tuple[int, Output]] = []
+        if blind or None in operands:
+            outs = [*chain.from_iterable(step.call.outs.values())] if blind else [o.spec for o in step.outs]
+            specs = [*step.in_specs, *outs]
+            dynamic_ins = [(i, key) for i, key in enumerate(step.ins) if key is not None and operands[i] is None]
+            dynamic_outs = [(i, out) for i, out in enumerate(step.outs, count) if operands[i] is None]
+            empties = {i: Tensor.of(specs[i], context.place) for i, x in enumerate(operands) if x is None}
+            operands = [
+                empties[i] if x is None else with_spec(x, specs[i]) if blind else x for i, x in enumerate(operands)
+            ]
         packed = self._packed.of(step, prepared, context) if prepared is not None and prepared.packed else None
         io = IO(step.call, operands, context, step.op_index, NO_RANDOM, workspace, packed)
         if random is None and not dynamic_ins and not dynamic_outs:

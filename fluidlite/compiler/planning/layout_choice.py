@@ -42,7 +42,8 @@ class LayoutChoice(ValuePlacer):
 
     def _operator_policy(self, op: GraphOp, target: Place) -> Policy:
         """The policy, with the library that the operator's hint ``op_library`` names preferred over all others."""
-        return self.policy.with_first(target.kind, op.operator.hints.get("op_library"))
+        library = op.operator.hints.get("op_library")
+        return self.policy if library is None else self.policy.with_first(target.kind, library)
 
     def _plain_choice(self, op: GraphOp, call: Call, target: Place) -> Choice:
         """The kernel for plain dims: of kernels of equal rank for several layouts, the one for which the fewest input

@@ -57,7 +57,8 @@ def try_native(
 
 def native_kernels(kind: str, policy: Policy, candidates: tuple[Kernel, ...]) -> list[Kernel]:
     """The candidates that run on a kind of places, preferred ones first."""
-    return sorted([kernel for kernel in candidates if kernel.runs_on(kind)], key=rank_of(policy, kind))
+    natives = [kernel for kernel in candidates if kernel.runs_on(kind)]
+    return natives if len(natives) < 2 else sorted(natives, key=rank_of(policy, kind))
 
 
 def is_after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fluidlite.expr.number import FUNCTIONS, Condition, Number, Values, number
+from fluidlite.expr.number import COMPARISONS, FUNCTIONS, Condition, Number, Values, number
 
 _LEAVES = frozenset({"size", "attr", "value", "offsets"})
-_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
 
 Row = list[Any]
 """The op, the row indices of the operands, the value of a constant or the name of a leaf, and whether it is whole."""
@@ -80,7 +79,7 @@ class NumberTable:
         """Raise ValueError or TypeError if a comparison that was read has no rows of the table as operands."""
         numbers = {k for k, row in enumerate(self.rows) if row[0] != "offsets"}
         for op, a, b, _ in comparisons:
-            if op not in _COMPARISONS or a not in numbers or b not in numbers:
+            if op not in COMPARISONS or a not in numbers or b not in numbers:
                 raise ValueError(f"{op!r:.40} compares nothing")
 
 

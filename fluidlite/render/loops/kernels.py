@@ -370,10 +370,6 @@ def aliasable_operands(call: Call) -> Mapping[str, str]:
     return {slot: operand for slot, operand in aliases.items() if matching.get(slot) == operand}
 
 
-def _results(call: Call) -> list[Tensor]:
-    return [x for tensors in traced_of(call).outputs.values() for x in tensors]
-
-
 def prefers_decomposition(call: Call) -> bool:
     """Whether an expression is better decomposed into operators: matrix products have kernels of their own."""
     return _computed_by_parts(call) and _parts_first(call)

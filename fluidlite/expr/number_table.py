@@ -29,7 +29,7 @@ class NumberTable:
         """The row index of a number; a new number is appended."""
         index = self._places.get(n.key)
         if index is None:
-            self.rows.append([n.op, [self.place(arg) for arg in n.args], n.value, n.whole])
+            self.rows.append([n.op, list(map(self.place, n.args)), n.value, n.whole])
             index = self._places[n.key] = len(self.rows) - 1
         return index
 
@@ -52,7 +52,7 @@ class NumberTable:
         results: list[Any] = []
         for op, indices, value, _ in self.rows:
             if indices:
-                args = [results[k] for k in indices]
+                args = list(map(results.__getitem__, indices))
                 results.append(None if None in args else FUNCTIONS[op](*args))
             else:
                 results.append(value if op == "const" else values[value])

@@ -190,7 +190,6 @@ class _CallNests:
         self.requested = _requested(call)
         self.values = guarded_sizes(call, self.guards)
         self.nests = [tiled(each, self.values) for each in _nests(call, self.values)]
-        self.orders: dict[tuple[Any, ...], tuple[Nest, ...] | None] = {}
 
     def is_valid_for(self, requested: Mapping[tuple[str, int], str], values: Values) -> bool:
         """Whether the nests are valid for these outputs and sizes."""
@@ -201,11 +200,7 @@ class _CallNests:
 
         They are not tiled for devices that run work-items in ``lockstep``.
         """
-        aliases = _aliases(call)
-        key = lockstep, *aliases.items()
-        if key not in self.orders:
-            self.orders[key] = alias_safe_order(_nests(call, self.values, True) if lockstep else self.nests, aliases)
-        return self.orders[key]
+        return alias_safe_order(_nests(call, self.values, True) if lockstep else self.nests, _aliases(call))
 
 
 _cache: WeakKeyDictionary[Traced, list[_CallNests]] = WeakKeyDictionary()

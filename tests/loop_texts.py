@@ -16,7 +16,6 @@ from fluidlite.expr.number_table import NumberTable
 from fluidlite.program.op_call import Call
 from fluidlite.render.loops import cost, guarded_cache, kernels
 from fluidlite.render.loops.launches import decode_texts, encode_texts
-from fluidlite.render.loops.sizes import Guards
 
 OTHERWISE = frozenset({
     "addmm", "assign", "auc", "bicubic_interp", "bilinear_interp", "bilinear_tensor_product", "bmm", "conv2d",
@@ -68,7 +67,7 @@ def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         types.add(call.op.type)
         dtypes = {spec.dtype for specs in (*call.ins.values(), *call.outs.values()) for spec in specs}
         if sizes[-1:] != [leaves(call)] and not dtypes & OTHER_NAMES:
-            fresh = kernels.write(call, context, kernels.guarded_sizes(call, Guards()))
+            fresh = kernels.write(call, context.language, kernels.CallNests(call))
             assert fresh is not None
             mine, theirs = ([piece.text.body for piece in pieces] for pieces in (found, fresh))
             assert mine == theirs, "\n=====\n".join([f"{call}, {leaves(call)}", *mine, "instead of", *theirs])

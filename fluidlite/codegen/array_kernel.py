@@ -35,7 +35,7 @@ class Environment:
     partial = partial
 
     def __init__(self, context: Any, style: str) -> None:
-        self.array = context.array
+        self.context, self.array = context, context.array
         self.xp = context.array.xp
         self.style = style
         self.blocked = False
@@ -46,14 +46,7 @@ class Environment:
         if name != "where" or self.style != "out":
             return getattr(self.xp, name)
         extra = self.array.extra("where")
-        return extra if extra is not None else self._where
-
-    def _where(self, condition: Any, x: Any, y: Any, out: Any = None) -> Any:
-        result = self.xp.where(condition, x, y)
-        if out is None:
-            return result
-        self.xp.copyto(out, result)
-        return out
+        return extra if extra is not None else partial(functions.where, self.context)
 
     def helper(self, name: str) -> Any:
         """A function that the namespace lacks; it takes the namespace as first argument."""

@@ -206,6 +206,3 @@ def _number(code: Typed, value: int, call: Call) -> float | None:
     if instr.op == "scalar":
         return float(code.values(call.attrs)[instr.value])
     return None
-
-
-__all__ = ["ACCUMULATE", "Accumulation", "accumulation", "epilogue_mismatch", "product_with"]

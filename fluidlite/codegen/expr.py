@@ -113,12 +113,18 @@ def snake(slot: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", slot).lower()
 
 
-def parameters(function: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of a rule's positional parameters (slots) and of its keyword-only ones (attributes)."""
+def parameters(function: Any, every: Iterable[str] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of a rule's positional parameters (slots) and of its keyword-only ones (attributes).
+
+    ``every``: the names of all attributes, which ``**attrs`` takes.
+    """
     slots: list[str] = []
     attrs: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
-        (attrs if parameter.kind is parameter.KEYWORD_ONLY else slots).append(parameter.name)
+        if parameter.kind is parameter.VAR_KEYWORD:
+            attrs = [*every]
+        else:
+            (attrs if parameter.kind is parameter.KEYWORD_ONLY else slots).append(parameter.name)
     return tuple(slots), tuple(attrs)
 
 

@@ -1,6 +1,6 @@
 """Functions that array namespaces lack, written with Array-API functions: helpers of generated array code.
 
-Each takes the namespace as first argument and returns new arrays.
+Each takes the namespace, or ``where`` the context, as first argument, and returns new arrays.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import NUMPY
-from fluidlite.codegen.philox import gaussian, uniform
+from fluidlite.codegen.philox import gaussian as gaussian, uniform as uniform
 from fluidlite.codegen.polynomials import (
     ERF64_LIMIT,
     ERF64_P,
@@ -27,28 +27,7 @@ from fluidlite.codegen.polynomials import (
     NORMAL_TAIL,
     horner,
 )
-from fluidlite.codegen.sums import pairwise_sum
-
-__all__ = [
-    "as_number",
-    "cast",
-    "dtype_object",
-    "erf",
-    "floor_div",
-    "gaussian",
-    "gelu",
-    "int_div",
-    "int_floor_div",
-    "int_mod",
-    "int_pow",
-    "int_rem",
-    "normcdf",
-    "normpdf",
-    "pairwise_sum",
-    "pow",
-    "round",
-    "uniform",
-]
+from fluidlite.codegen.sums import pairwise_sum as pairwise_sum
 
 BLOCK = 1 << 16
 """Elements of a block that stays in cache while several functions are applied to it."""
@@ -63,6 +42,18 @@ def dtype_object(xp: Any, dtype: str) -> Any:
     """The namespace's dtype of that name; that of NumPy or ml_dtypes (bfloat16) where it has none."""
     native = getattr(xp, dtype, None)
     return NUMPY[dtype] if native is None else native
+
+
+def where(context: Any, condition: Any, a: Any, b: Any, out: Any = None) -> Any:
+    """Elementwise selection, by the device's own function if it has a faster one."""
+    device_function = context.array.extra("where")
+    if device_function is not None:
+        return device_function(condition, a, b) if out is None else device_function(condition, a, b, out)
+    chosen = context.xp.where(condition, a, b)
+    if out is None:
+        return chosen
+    out[...] = chosen
+    return out
 
 
 def as_number(xp: Any, value: Any, like: Any, dtype: str) -> Any:

@@ -22,7 +22,7 @@ from fluidlite.program.prepared import Prepared
 MIN_PARALLEL_ELEMENTS = 1 << 17
 """With broadcast operands, and items that are long runs, fewer elements run in one thread."""
 
-_sources: WeakKeyDictionary[Any, LRUCache[tuple[KernelText, ...]]] = WeakKeyDictionary()
+_sources: WeakKeyDictionary[Any, LRUCache[KernelText]] = WeakKeyDictionary()
 
 
 @dataclass
@@ -112,7 +112,7 @@ class _Launches:
     def _elementwise(
         self,
         writer: ElementwiseWriter,
-        cache: LRUCache[tuple[KernelText, ...]],
+        cache: LRUCache[KernelText],
         entry: str,
         outputs: tuple[tuple[str, str, int], ...],
         dims: tuple[int, ...],
@@ -121,7 +121,7 @@ class _Launches:
     ) -> None:
         sizes = [self.pattern.dims[k] for k in dims]
         key = (self.code.key, tuple(self.pattern.flags.items()), predicated, entry, outputs, dims)
-        (source,) = cache.get(key, lambda: (writer.elementwise(entry, outputs, dims),))
+        source = cache.get(key, lambda: writer.elementwise(entry, outputs, dims))
         kinds = {kind for kind, _ in source.arguments}
         if "size" not in kinds:
             self._add(source, context, -(-prod(sizes) // source.elements_per_item), None, elements=prod(sizes))

@@ -19,7 +19,7 @@ from fluidlite.codegen.language_math import SMALL_ARGUMENT_VARIANTS, library, ma
 from fluidlite.codegen.language_primitives import conversion_text, primitive, value_type
 from fluidlite.codegen.language_text import literal
 from fluidlite.codegen.primitives import PRIMITIVES
-from fluidlite.codegen.typed import Instr, Typed
+from fluidlite.codegen.typed import Instr, Typed, needed
 
 LANES = 16
 """Consecutive elements of one work-item: one or two vector registers."""
@@ -75,11 +75,7 @@ class ElementwiseWriter:
 
     def live(self, values: Sequence[int]) -> list[int]:
         """The instructions that these values need, in order."""
-        needed = set(values)
-        for i in range(len(self.code.instrs) - 1, -1, -1):
-            if i in needed:
-                needed.update(self.code.instrs[i].args)
-        return sorted(needed)
+        return needed(self.code.instrs, values)
 
     def statements(
         self, values: Sequence[int], index: Mapping[str, str], element: str, declared: Collection[int] = ()

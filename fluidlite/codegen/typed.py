@@ -282,12 +282,17 @@ def _span(expr: Expr, memo: dict[int, frozenset[str]]) -> frozenset[str]:
     return span
 
 
+def needed(instrs: Sequence[Instr], roots: Sequence[int]) -> list[int]:
+    """The indices of the instructions that the roots need, in order."""
+    indices = set(roots)
+    for i in range(len(instrs) - 1, -1, -1):
+        if i in indices:
+            indices.update(instrs[i].args)
+    return sorted(indices)
+
+
 def live(instrs: list[Instr], roots: list[int]) -> tuple[tuple[Instr, ...], dict[int, int]]:
     """Dead-code elimination: the instructions that the roots need, renumbered, and the new indices."""
-    needed = set(roots)
-    for i in range(len(instrs) - 1, -1, -1):
-        if i in needed:
-            needed.update(instrs[i].args)
-    index = dict(zip(sorted(needed), range(len(needed)), strict=True))
+    index = {old: new for new, old in enumerate(needed(instrs, roots))}
     renumbered = [instrs[old]._replace(args=tuple(map(index.__getitem__, instrs[old].args))) for old in index]
     return tuple(renumbered), index

@@ -50,11 +50,7 @@ def vector(x: Tensor, length: Numeric, what: str) -> None:
 
 def same_sizes(x: Tensor, dims: Sequence[Number], what: str) -> None:
     """Require an operand to have dims; ``what`` describes them in the error."""
-    text = f"[{', '.join(f'{{{k}}}' for k in range(len(dims)))}], {what}"
-    if x.rank != len(dims):
-        fail(slot(x), text.format(*(-1 if static_value(d) is None else static_value(d) for d in dims)))
-    for size, expected in zip(x.dims, dims, strict=True):
-        need(size == expected, slot(x), text, numbers=tuple(dims))
+    _need_sizes(x, dims, slot(x), what)
 
 
 def slot(x: Tensor) -> str:
@@ -108,9 +104,13 @@ def need_dims(x: Tensor, dims: Sequence[Number], slot: str, of: str) -> None:
     slot, of : str
         Parts of the error: "``slot`` is ...; expected ``dims``, the dims of ``of``".
     """
+    _need_sizes(x, dims, slot, f"the dims of {of}")
+
+
+def _need_sizes(x: Tensor, dims: Sequence[Number], slot: str, what: str) -> None:
     if x.rank != len(dims):
-        fail(slot, f"{describe_dims(dims)}, the dims of {of}")
-    expected = f"[{', '.join(f'{{{k}}}' for k in range(len(dims)))}], the dims of {of}"
+        fail(slot, f"{describe_dims(dims)}, {what}")
+    expected = f"[{', '.join(f'{{{k}}}' for k in range(len(dims)))}], {what}"
     for size, other in zip(x.dims, dims, strict=True):
         if size.key != other.key:
             need(size == other, slot, expected, numbers=dims)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from fluidlite.base.dtypes import HALVES
 from fluidlite.base.errors import DtypeError, ProgramError, ShapeError
 from fluidlite.expr.attributes import RefusedCall
+from fluidlite.expr.lowering import dims_of
 from fluidlite.expr.number import Number
 from fluidlite.expr.scalars import function_of_scalar_rule
 from fluidlite.expr.tensor import Tensor, cast, refuse, slot_of, tensor
@@ -161,8 +162,8 @@ def _specs(
     for slot, x in outputs.items():
         spec = call.outs[slot][0]
         rounded = x.dtype == "float32" and spec.dtype in HALVES
-        if spec.dims != _dims(x, state) or not (spec.dtype == x.dtype or rounded):
-            computed = f"{x.dtype}{list(_dims(x, state))}"
+        if spec.dims != dims_of(x) or not (spec.dtype == x.dtype or rounded):
+            computed = f"{x.dtype}{list(dims_of(x))}"
             raise ProgramError(f"a call of {op.type} makes {spec!r} as {slot}, where its function says {computed}")
     return {slot: call.outs[slot][0] for slot in outputs}
 
@@ -172,8 +173,4 @@ def _spec(x: Tensor, state: Tracing) -> Spec:
     if x.op == "input":
         spec: Spec = state.build.call.spec(*x.params)
         return spec
-    return Spec.of(_dims(x, state), x.dtype)
-
-
-def _dims(x: Tensor, state: Tracing) -> tuple[int, ...]:
-    return tuple(int(d.evaluate(state.values)) for d in x.dims)
+    return Spec.of(dims_of(x), x.dtype)

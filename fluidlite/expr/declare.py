@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import RegistryError
-from fluidlite.codegen.expr import slots_of, snake
+from fluidlite.codegen.expr import parameters, slots_of, snake
 from fluidlite.expr.attributes import fail, need_dims, need_dtype
 from fluidlite.expr.calls import infer
 from fluidlite.expr.decompose import decompose
@@ -86,7 +85,7 @@ def operator(
         chosen.refuse(Lowering, ("gradient_library",), "give Differentiation(reads=...) too, for a derived gradient")
 
     def declare(function: Callable[..., Any]) -> OpDef:
-        names, keywords = _parameters(function, attrs)
+        names, keywords = parameters(function, [attr.name for attr in attrs])
         docs = inputs if isinstance(inputs, Mapping) else {}
         slots = tuple(map(camel, names)) if inputs is None or inputs is docs else tuple(inputs)
         ins = tuple(slot if isinstance(slot, Slot) else Slot(slot) for slot in slots)
@@ -220,14 +219,14 @@ def gradient(
     origin = declared_at(sys._getframe(1))
 
     def declare(function: Callable[..., Any]) -> OpDef:
-        names, keywords = _parameters(function, op.attrs)
+        names, keywords = parameters(function, [attr.name for attr in op.attrs])
         readable = [slot.name for slot in (*op.inputs, *op.outputs)] + [slot.name + GRAD for slot in op.outputs]
-        parameters = slots_of(names, readable, f"the gradient of {op.type!r}")
+        read_slots = slots_of(names, readable, f"the gradient of {op.type!r}")
         read_attrs = [attr for attr in op.attrs if attr.name in keywords]
-        slots = (*parameters, *tensor_slots(read_attrs))
+        slots = (*read_slots, *tensor_slots(read_attrs))
 
         def call(symbols: Mapping[str, Sequence[Any]], numbers: Mapping[str, Any]) -> Mapping[str, Any]:
-            values = [_value(_slot_of(op, name), symbols) for name in parameters]
+            values = [_value(_slot_of(op, name), symbols) for name in read_slots]
             derived_of = [x for name in writes for x in symbols.get(name, ())]
             for name in (name for name in slots if name.endswith(GRAD)):
                 for x in symbols.get(name, ()):
@@ -319,16 +318,6 @@ def _slot_of(op: OpDef, name: str) -> Slot:
     slot = op.input(base) or op.output(base)
     assert slot is not None
     return replace(slot, name=name, intermediate=False, content="")
-
-
-def _parameters(function: Callable[..., Any], attrs: Iterable[Attr]) -> tuple[list[str], list[str]]:
-    """The names of the slots and attributes that a function takes; ``**attrs`` takes all attributes."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        keywords = [attr.name for attr in attrs]
-    else:
-        keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    return [p.name for p in parameters if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)], keywords
 
 
 def camel(name: str) -> str:

@@ -87,13 +87,11 @@ def _pick(x: Tensor) -> Tensor:
     """To a take of flattened elements."""
     (source, index), (axis, mode) = x.args, x.params
     bound, index = size(source.dims[axis]), cast(index, "int64")
-    if mode != "check":
-        flat = _flat(clamped(index, bound), axis, dims_of(source))
-        elements = reshape(take(reshape(source, (-1,)), reshape(flat, (-1,)), 0), x.dims)
-        return where(_is_inside(index, bound), elements, 0) if mode == "zero" else elements
     # each index is checked along its axis: the flat index of an invalid one may be in range
-    flat = _flat(checked(index, bound), axis, dims_of(source))
-    return reshape(take(reshape(source, (-1,)), reshape(flat, (-1,)), 0), x.dims)
+    safe_index = checked(index, bound) if mode == "check" else clamped(index, bound)
+    flat = _flat(safe_index, axis, dims_of(source))
+    elements = reshape(take(reshape(source, (-1,)), reshape(flat, (-1,)), 0), x.dims)
+    return where(_is_inside(index, bound), elements, 0) if mode == "zero" else elements
 
 
 def _checked(x: Tensor) -> Tensor:

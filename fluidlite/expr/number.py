@@ -104,6 +104,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "whole": _safe(math.trunc, 0),
     "longest": _longest,
 }
+COMPARISONS = {"equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
+"""The functions that compare numbers, with their signs."""
 _INTEGER_FUNCTIONS = frozenset({"add", "sub", "mul", "floordiv", "mod", "neg", "abs", "minimum", "maximum"})
 """Functions that return an integer for integers."""
 

@@ -13,12 +13,11 @@ from fluidlite.expr.number import Number, lowest, number, product
 from fluidlite.expr.tensor import Tensor, broadcast_to, cast, meet, need, refuse, same_dims, slot_of, tensor, wide
 from fluidlite.expr.views import normal_axes, normal_axis, reshape
 
-KINDS = ("sum", "prod", "max", "min", "all", "any")
 Axes = int | Sequence[int] | None
 
 
 def reduce(kind: str, x: Tensor, axes: Axes = None, keep: bool = False, empty: bool = False) -> Tensor:
-    """Reduce by one of :data:`KINDS` along axes (None: all); with ``keep`` they stay, with size 1.
+    """Reduce along axes (None: all); with ``keep`` they stay, with size 1. ``kind``: sum, prod, max, min, all or any.
 
     Sums are accumulated in float32 or float64, pairwise; sums of integers wrap. A maximum is NaN if an element is.
     """

@@ -184,8 +184,6 @@ def _unread(
 
 # Step-major order
 
-KINDS = ("rows", "sequences", "before", "after", "ends")
-
 
 def arrange(x: Tensor, offsets: Tensor, kind: str = "rows", inverse: bool = False, reverse: bool = False) -> Tensor:
     """The rows of sequences in step-major order, or (``"sequences"``) one row for each sequence, sorted by length.
@@ -222,10 +220,7 @@ def states_after(states: Tensor, first: Tensor, offsets: Tensor | None, backward
     rows, batch = states.dims[0], first.dims[0]
     if offsets is not None:
         return _with_zero(states, step_table("after", backward, offsets, rows, rows))
-    zeros = full((batch, *states.dims[1:]), 0, states.dtype)
-    if backward:
-        return slice_axis(concat([zeros, states], 0), 0, 0, rows)
-    return slice_axis(concat([states, zeros], 0), 0, batch, rows)
+    return states_before(full((batch, *states.dims[1:]), 0, states.dtype), states, None, not backward)
 
 
 def states_at_start(states: Tensor, first: Tensor, offsets: Tensor | None, backward: bool) -> Tensor:

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 from fluidlite.base import overloads
 from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, ProgramError, ShapeError
-from fluidlite.expr.formulas import ConditionList, Formulas
 from fluidlite.expr.generic_sizes import generic_sizes, subexpressions
 from fluidlite.expr.number import Number, attribute, size
+from fluidlite.expr.number_table import ConditionList
 from fluidlite.expr.tensor import Tensor, symbol, topological_order
 from fluidlite.expr.tracing import Guard, Requirement, Tracing, tracing
 
@@ -120,11 +120,8 @@ class Traced:
 
     def dims(self, slot: str, values: Mapping[str, Any], i: int = 0) -> tuple[int, ...]:
         """The dims of an output in a call; -1 where unknown."""
-        return tuple([-1 if d is None else int(d) for d in self._dims[slot][i](values)])
-
-    @cached_property
-    def _dims(self) -> dict[str, list[Formulas]]:
-        return {slot: [Formulas(x.dims) for x in row] for slot, row in self.outputs.items()}
+        sizes = [d.evaluate(values) for d in self.outputs[slot][i].dims]
+        return tuple([-1 if d is None else int(d) for d in sizes])
 
 
 def check_indices(tensors: Sequence[Tensor]) -> bool:

@@ -71,7 +71,8 @@ class Tracing:
         return any((key, True) in self.guards and self.guards[key, True].truth for key in pairs)
 
     def _truth(self, condition: Condition, default: bool | None) -> bool:
-        if not _has_leaves(condition):
+        a, b = condition.a, condition.b
+        if a.op == b.op == "const" or (a.key == b.key and a.whole):  # functions of constants are constants
             return bool(condition.evaluate({}))
         key = (condition.key, default)
         if key not in self.guards:
@@ -97,19 +98,6 @@ class Guard:
         if truth is not None:
             return truth
         return holds(self.condition, values) if self.default is None else self.default
-
-
-def _has_leaves(condition: Condition) -> bool:
-    """Whether a condition depends on leaves."""
-    if condition.a.key == condition.b.key and condition.a.whole:
-        return False
-    pending = [condition.a, condition.b]
-    while pending:
-        n = pending.pop()
-        if n.op in ("size", "attr", "value", "offsets"):
-            return True
-        pending.extend(n.args)
-    return False
 
 
 def holds(condition: Condition, values: Mapping[str, Any]) -> bool:

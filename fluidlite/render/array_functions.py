@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import HALVES
-from fluidlite.codegen.functions import as_number as as_number, cast as cast, dtype_object as dtype_object
+from fluidlite.codegen.functions import (
+    as_number as as_number,
+    cast as cast,
+    dtype_object as dtype_object,
+    where as where,
+)
+from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.codegen.sums import pairwise_sum as pairwise_sum
 from fluidlite.render.array_indexing import (
     add_at as add_at,
@@ -22,7 +28,6 @@ from fluidlite.render.array_indexing import (
     set_at as set_at,
     take as take,
     take_contract as take_contract,
-    where as where,
 )
 from fluidlite.render.array_moves import (
     broadcast as broadcast,
@@ -58,76 +63,39 @@ from fluidlite.render.array_windows import (
 )
 from fluidlite.render.contractions import contract as contract
 
-REQUIRED = (
-    "abs",
-    "acos",
-    "add",
+_HELPER_FUNCTIONS = (
     "all",
     "any",
     "arange",
     "argmax",
     "argmin",
     "asarray",
-    "asin",
     "astype",
-    "atan",
     "broadcast_arrays",
     "broadcast_to",
-    "ceil",
     "clip",
     "concat",
-    "cos",
-    "cosh",
-    "divide",
-    "equal",
-    "exp",
-    "expm1",
     "flip",
-    "floor",
     "full",
     "full_like",
-    "greater",
-    "greater_equal",
     "iinfo",
     "isdtype",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "less",
-    "less_equal",
-    "log",
-    "log1p",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
     "matmul",
     "max",
-    "maximum",
     "min",
-    "minimum",
-    "multiply",
-    "negative",
-    "not_equal",
     "ones_like",
     "permute_dims",
     "pow",
     "prod",
-    "remainder",
     "reshape",
-    "sign",
-    "sin",
-    "sinh",
-    "sqrt",
-    "subtract",
     "sum",
     "take",
-    "tanh",
     "trunc",
-    "where",
     "zeros_like",
 )
-"""Functions of the array API standard that every namespace must have."""
+"""Functions of the array API standard that the functions of this library call."""
+REQUIRED = tuple(sorted({*_HELPER_FUNCTIONS, *(each.xp for each in PRIMITIVES.values() if each.xp[0] != "@")}))
+"""Functions of the array API standard that every namespace must have: of scalar primitives, and of this library."""
 REQUIRED_DTYPES = ("bool", "uint8", "int32", "int64", "float32")
 """Dtypes that every namespace must have: indices, counts and conditions are of them."""
 OPTIONAL = {

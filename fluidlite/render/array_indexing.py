@@ -19,18 +19,6 @@ MAX_COMPARED_LENGTH = 2
 """Length of an axis up to which a put compares all of its elements with the index instead of indexing."""
 
 
-def where(context: Any, condition: Any, a: Any, b: Any, out: Any = None) -> Any:
-    """Elementwise selection, by the device's own function if it has a faster one."""
-    device_function = context.array.extra("where")
-    if device_function is not None:
-        return device_function(condition, a, b) if out is None else device_function(condition, a, b, out)
-    chosen = context.xp.where(condition, a, b)
-    if out is None:
-        return chosen
-    out[...] = chosen
-    return out
-
-
 def checked(context: Any, index: Any, size: int, mode: str, io: Any) -> tuple[Any, Any]:
     """Make indices safe to read, by mode; return them with a mask of those in range (None: all)."""
     xp = context.xp

@@ -14,7 +14,7 @@ from fluidlite.render.memory import strided
 MAX_SHORT_AXIS = 16
 """Length of an axis up to which Python iterates over it, and NumPy works on all of its lines at once."""
 MIN_ANALYZED_ELEMENTS = 1 << 12
-"""Elements of a copy from which analyzing its strides pays off."""
+"""Elements of an array from which analyzing its strides, or iterating over a short axis, pays off."""
 
 
 def full(xp: Any, dims: Sequence[int], value: Any, dtype: str, like: Any) -> Any:

@@ -13,7 +13,7 @@ from fluidlite.codegen.functions import dtype_object
 from fluidlite.codegen.sums import pairwise_sum
 from fluidlite.expr.reductions import reduction_identity
 from fluidlite.expr.step_order import table_values
-from fluidlite.render.array_moves import MAX_SHORT_AXIS, concat, full, iota, zeros
+from fluidlite.render.array_moves import MAX_SHORT_AXIS, MIN_ANALYZED_ELEMENTS, concat, full, iota, zeros
 from fluidlite.render.memory import strided, writable
 
 BUFFER_ELEMENTS, MIN_BUFFERED_ELEMENTS = np.getbufsize(), 1 << 16
@@ -48,33 +48,17 @@ def arg(xp: Any, kind: str, x: Any, axis: int) -> Any:
     """The index of the first maximum, or minimum, along an axis, which is kept with length 1."""
     if not prod(x.shape):  # no results
         return full(xp, [1 if k == axis else size for k, size in enumerate(x.shape)], 0, "int64", x)
-    if x.shape[axis] <= MAX_SHORT_AXIS and axis < x.ndim - 1:
+    if x.shape[axis] <= MAX_SHORT_AXIS and axis < x.ndim - 1 and x.size >= MIN_ANALYZED_ELEMENTS:
         parts = [x[(*(slice(None),) * axis, slice(k, k + 1), ...)] for k in range(x.shape[axis])]
         return first_of(xp, kind, x, parts)
-    index = None
-    if hasattr(x, "__array_interface__"):
-        index = _arg_by_columns(xp, kind, x, axis) if prod(x.shape[axis + 1 :]) > 1 else None
-    elif xp.isdtype(x.dtype, "real floating"):  # the array API standard does not specify NaN
+    if hasattr(x, "__array_interface__") or not xp.isdtype(x.dtype, "real floating"):
+        index = getattr(xp, f"arg{kind}")(x, axis=axis, keepdims=True)
+    else:  # the array API standard does not specify NaN
         nan = xp.isnan(x)
         first = xp.argmax(xp.astype(nan, dtype_object(xp, "uint8")), axis=axis, keepdims=True)
         rest = getattr(xp, f"arg{kind}")(xp.where(nan, xp.zeros_like(x), x), axis=axis, keepdims=True)
         index = xp.where(xp.any(nan, axis=axis, keepdims=True), first, rest)
-    if index is None:
-        index = getattr(xp, f"arg{kind}")(x, axis=axis, keepdims=True)
     return xp.astype(index, dtype_object(xp, "int64"), copy=False)
-
-
-def _arg_by_columns(xp: Any, kind: str, x: Any, axis: int) -> Any:
-    """Argmax along a strided axis by max and comparison, since NumPy's argmax is slow there. None if there is a NaN."""
-    outer, inner = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
-    parts, index = xp.reshape(x, (outer, x.shape[axis], inner)), xp.empty((outer, inner), xp.int64)
-    for i in range(outer):
-        best = getattr(xp, kind)(parts[i], axis=0)
-        if (best != best).any():
-            return None
-        rows, columns = xp.nonzero(parts[i] == best)
-        index[i, columns[::-1]] = rows[::-1]  # the first of equal ones is written last
-    return xp.reshape(index, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
 
 
 def first_of(xp: Any, kind: str, x: Any, parts: Sequence[Any]) -> Any:

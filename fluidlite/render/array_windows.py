@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
-from fluidlite.render.array_indexing import where
+from fluidlite.codegen.functions import where
 from fluidlite.render.array_moves import concat, permute, zeros
 from fluidlite.render.array_reductions import arg, first_of, reduce
 from fluidlite.render.memory import strided, writable

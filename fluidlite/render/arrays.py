@@ -152,7 +152,7 @@ def array_code(
         for arg in x.args:
             users.setdefault(arg, []).append(x)
     results = [x for _, _, x in requested]
-    direct = stored_directly(results, users, WRITING)
+    direct = stored_directly(results, users)
     if host:
         direct |= maps_in_output(results, users)
     by_reader = {x for x in order if x.op in FUSIBLE_PRIMITIVES and is_computed_by_reader(x, users)}

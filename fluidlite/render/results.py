@@ -14,9 +14,7 @@ _MOVING = WRITING | {"concat", "pad", "transpose", "broadcast"}
 """Primitives whose reshape would copy, unless they are written to a reshaped view of the output."""
 
 
-def stored_directly(
-    outputs: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor | None]], writing: Collection[str]
-) -> set[Tensor]:
+def stored_directly(outputs: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor | None]]) -> set[Tensor]:
     """The tensors whose only reader is an output, and that are computed in place in it, part by part."""
     direct: set[Tensor] = set()
 
@@ -31,9 +29,9 @@ def stored_directly(
         if x.op == "concat":
             for arg in x.args:
                 add(arg, whole and x.params == (0,))  # parts along the first axis are contiguous
-        elif x.op == "reshape" and whole and x.args[0].op in {*_MOVING, *writing} and len(users[x.args[0]]) == 1:
+        elif x.op == "reshape" and whole and x.args[0].op in _MOVING and len(users[x.args[0]]) == 1:
             add(x.args[0], True)
-        elif x.op != "pad" and x.op not in writing:
+        elif x.op != "pad" and x.op not in WRITING:
             return
         direct.add(x)
 

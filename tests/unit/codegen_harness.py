@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import NUMPY, dtype_name
-from fluidlite.codegen.register import generators
 from fluidlite.platform.array_namespace import ArrayBase
 from fluidlite.platform.device import DeviceInfo
 from fluidlite.platform.device_memory import Span
 from fluidlite.platform.kernel_language import KernelLanguageBase
 from fluidlite.platform.place import Place
+from fluidlite.program.codegen_registry import generators
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor import Tensor

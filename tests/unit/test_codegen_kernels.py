@@ -15,7 +15,7 @@ from grouped import grouped
 from fluidlite import expr
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.codegen.array import BLOCK
-from fluidlite.codegen.register import generators
+from fluidlite.program.codegen_registry import generators
 from fluidlite.program.opdef import Attr, OpDef, Slot
 from fluidlite.program.rules import ScalarRule
 from fluidlite.tensor.tensor_spec import Spec

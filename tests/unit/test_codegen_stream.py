@@ -13,8 +13,8 @@ from loop_texts import keep_nothing
 from fluidlite import expr
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.codegen.llvm import c_to_llvm
-from fluidlite.codegen.register import generators
 from fluidlite.platform.device_memory import Span
+from fluidlite.program.codegen_registry import generators
 from fluidlite.program.opdef import OpDef, Slot
 from fluidlite.program.rules import ExpressionRule, ScalarRule
 from fluidlite.render.loops import nontemporal

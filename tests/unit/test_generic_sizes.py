@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -97,7 +96,7 @@ def call_of(type: str, inputs: dict[str, tuple[int, ...]], attrs: dict[str, Any]
 def texts(type: str, inputs: dict[str, tuple[int, ...]], attrs: dict[str, Any], *outputs: str) -> list[str]:
     call = call_of(type, inputs, attrs, *outputs)
     language = get_context(fluid.CPUPlace()).language
-    pieces = kernels.write(call, SimpleNamespace(language=language), kernels.guarded_sizes(call, Guards()))
+    pieces = kernels.write(call, language, kernels.CallNests(call))
     assert pieces is not None
     return [piece.text.body for piece in pieces]
 

@@ -27,7 +27,6 @@ from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef, Slot
 from fluidlite.program.rules import ExpressionRule
 from fluidlite.render.loops import cost, guarded_cache, kernels
-from fluidlite.render.loops.sizes import Guards
 from fluidlite.tensor.tensor_spec import Spec
 
 
@@ -35,13 +34,13 @@ from fluidlite.tensor.tensor_spec import Spec
 def laid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A folder of its own; the types of operators whose loops are laid out."""
     types: list[str] = []
-    init = kernels._CallNests.__init__
+    init = kernels.CallNests.__init__
 
     def noted(self: Any, call: Any) -> None:
         types.append(call.op.type)
         init(self, call)
 
-    monkeypatch.setattr(kernels._CallNests, "__init__", noted)
+    monkeypatch.setattr(kernels.CallNests, "__init__", noted)
     monkeypatch.setattr(guarded_cache, "_disk", DiskCache(tmp_path))
     another_process()
     yield types
@@ -206,7 +205,7 @@ def test_every_language_has_texts_of_its_own(laid: list[str], name: str, value: 
     call, mine, theirs = call_of(), get_context("cpu").language, other(name, value)
     for language in (mine, theirs, mine, theirs):
         another_process()
-        fresh = kernels.write(call, SimpleNamespace(language=language), kernels.guarded_sizes(call, Guards()))
+        fresh = kernels.write(call, language, kernels.CallNests(call))
         assert texts(call, language) == [piece.text.body for piece in fresh]
     laid.clear()
     another_process()
@@ -228,14 +227,13 @@ def test_dtypes_and_aliases_have_texts_of_their_own(laid: list[str]) -> None:
 def test_guards_are_asked(laid: list[str]) -> None:
     """Each size has the text that is written for it alone, whoever came before."""
     language, sizes = get_context("cpu").language, (1, 3, 64, 5000)
-    context = SimpleNamespace(language=language)
     for before in sizes:
         for mine in sizes:
             another_process()
             texts(call_of(rows=before), language)
             another_process()
             call = call_of(rows=mine)
-            fresh = kernels.write(call, context, kernels.guarded_sizes(call, Guards()))
+            fresh = kernels.write(call, language, kernels.CallNests(call))
             assert texts(call, language) == [piece.text.body for piece in fresh], (before, mine)
 
 

@@ -21,7 +21,6 @@ from fluidlite.render.loops import kernels
 from fluidlite.render.loops.merging import elements_of
 from fluidlite.render.loops.nest import Nest
 from fluidlite.render.loops.nests import nests_of
-from fluidlite.render.loops.sizes import Guards
 from fluidlite.render.loops.text import ROWS
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 
@@ -41,7 +40,7 @@ def nests(call: Call) -> tuple[Nest, ...]:
 def texts(call: Call, **keywords: str) -> list[str]:
     language = copy(get_context(fluid.CPUPlace()).language)
     language.keywords = {**language.keywords, **keywords}
-    pieces = kernels.write(call, SimpleNamespace(language=language), kernels.guarded_sizes(call, Guards()))
+    pieces = kernels.write(call, language, kernels.CallNests(call))
     assert pieces is not None
     return [piece.text.body for piece in pieces]
 

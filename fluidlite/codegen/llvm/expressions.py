@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.codegen.llvm.c_types import BOOL, FLOAT, INT, Type, Value, number, pointer, real
@@ -39,13 +40,17 @@ class Expressions:
             method = getattr(self, "_" + type(node).__name__.lower())
         except AttributeError:
             raise CError(f"{type(node).__name__} is not for kernels", node.coord.line) from None
+        result: Value = self.write(method, node)
+        return result
+
+    def write(self, method: Callable[[Any], Any], node: Any) -> Any:
+        """Write a node by a method; an error gets the line of the innermost node."""
         try:
-            result: Value = method(node)
+            return method(node)
         except CError as exc:
             if len(exc.args) == 1 and node.coord is not None:
                 raise CError(exc.args[0], node.coord.line) from exc
             raise
-        return result
 
     def address(self, node: Any) -> tuple[str, Type]:
         """Write the address of an lvalue; returns it and the type."""

@@ -53,13 +53,8 @@ class Statements(Expressions):
         method = getattr(self, "_do_" + type(node).__name__.lower(), None)
         if method is None:
             self.value(node)
-            return
-        try:
-            method(node)
-        except CError as exc:
-            if len(exc.args) == 1 and node.coord is not None:
-                raise CError(exc.args[0], node.coord.line) from exc
-            raise
+        else:
+            self.write(method, node)
 
     def _do_compound(self, node: Any) -> None:
         self.scopes.append({})
@@ -75,11 +70,9 @@ class Statements(Expressions):
     def _do_emptystatement(self, node: Any) -> None:
         """Write nothing."""
 
-    def _do_declaration(self, node: Any) -> None:
+    def _do_decllist(self, node: Any) -> None:
         for decl in node.decls:
             self.run(decl)
-
-    _do_decllist = _do_declaration
 
     def _do_decl(self, node: Any) -> None:
         kind, init = self.module.type_of(node.type), node.init

@@ -16,7 +16,7 @@ from fluidlite.codegen.llvm.c_types import DOUBLE, FLOAT, LONG, NAMED, Type, Val
 from fluidlite.codegen.llvm.function import CError, FunctionText
 from fluidlite.codegen.llvm.pointers import with_access_groups
 from fluidlite.codegen.llvm.statements import Statements
-from fluidlite.codegen.llvm.vectors import VECTORS, is_move, move, with_declarations
+from fluidlite.codegen.llvm.vectors import MOVES, VECTORS, move, with_declarations
 
 HIDDEN = ("fl_begin", "fl_end")
 
@@ -235,8 +235,8 @@ class Module:
             vector = writer.value(f"load <16 x float>, ptr {args[1].text}, align 1", VECTORS["float16"])
             writer.emit(f"store <16 x float> {vector.text}, ptr {args[0].text}, align 64, !nontemporal !7")
             return Value("", NAMED["void"])
-        if is_move(name):
-            return move(writer, name, args)
+        if match := MOVES.fullmatch(name):
+            return move(writer, match, args)
         if name not in self.functions:
             raise CError(f"unknown function {name!r}")
         result, kinds = self.functions[name]

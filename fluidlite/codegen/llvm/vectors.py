@@ -20,7 +20,8 @@ def vector(of: Type, count: int) -> Type:
 VECTORS = {f"{name}{n}": vector(of, n) for name, of in (("float", FLOAT), ("double", DOUBLE)) for n in WIDTHS}
 """The vector types by their names in C."""
 _NAMES = re.compile(rf"\b(?:{'|'.join(VECTORS)})\b")
-_MOVES = re.compile(r"v(load|store)(\d+)")
+MOVES = re.compile(r"v(load|store)(\d+)")
+"""The functions that load and store vectors."""
 
 
 def with_declarations(text: str) -> str:
@@ -28,15 +29,9 @@ def with_declarations(text: str) -> str:
     return "".join(f"typedef float {name}; " for name in sorted(set(_NAMES.findall(text)))) + text
 
 
-def is_move(name: str) -> bool:
-    """Whether a function loads or stores a vector."""
-    return _MOVES.fullmatch(name) is not None
-
-
-def move(writer: FunctionText, name: str, args: list[Value]) -> Value:
+def move(writer: FunctionText, match: re.Match[str], args: list[Value]) -> Value:
     """Write ``vloadN(i, p)`` or ``vstoreN(value, i, p)``: the i-th vector from p, which may be unaligned."""
-    match = _MOVES.fullmatch(name)
-    assert match is not None
+    name = match[0]
     store, width = match[1] == "store", int(match[2])
     if len(args) != 2 + store:
         raise CError(f"{name} takes {2 + store} arguments, not {len(args)}")

@@ -10,6 +10,8 @@ from fluidlite.expr.number import Condition, Number, number, product
 from fluidlite.render.loops.indices import leaves_of
 from fluidlite.render.loops.sizes import Sizes, is_equal_size, size_of
 
+MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
+"""By comparison, the one with swapped operands; equal ones are omitted."""
 _Terms = dict[tuple[str, ...], tuple[int, tuple[Number, ...]]]
 """A polynomial: by the keys of its factors, the coefficient and the factors of each monomial."""
 
@@ -196,8 +198,7 @@ def bound_of(condition: Condition, axis: str) -> tuple[Number, bool] | None:
         return None
     rest, slope, op = with_axes(condition.a - condition.b, {axis: number(0)}), int(step.value), condition.op
     if slope < 0:
-        mirrored = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
-        rest, slope, op = -rest, -slope, mirrored.get(op, op)
+        rest, slope, op = -rest, -slope, MIRRORED.get(op, op)
     if op in ("less", "greater_equal"):
         return (-rest + (slope - 1)) // slope, op == "less"
     if op in ("less_equal", "greater"):

@@ -55,7 +55,6 @@ class _Collapse:
         self.traced = traced
         self._parent: dict[Pair, Pair] = {}  # parent in the union-find forest
         self._uncollapsible: set[Pair] = set()
-        self._axes: dict[Tensor, list[int]] = {}
         for x in traced.every:
             self._relate(x, traced.generic_sizes)
         first_outputs: dict[tuple[int | str, ...], Tensor] = {}
@@ -103,12 +102,10 @@ class _Collapse:
 
     def axes(self, x: Tensor) -> list[int]:
         """By axis of a tensor, the collapsed axis that it is part of."""
-        if x not in self._axes:
-            axes = list(range(min(x.rank, 1)))
-            for k in range(x.rank - 1):
-                axes.append(axes[-1] + (not self._is_collapsed(x, k)))
-            self._axes[x] = axes
-        return self._axes[x]
+        axes = list(range(min(x.rank, 1)))
+        for k in range(x.rank - 1):
+            axes.append(axes[-1] + (not self._is_collapsed(x, k)))
+        return axes
 
     def firsts(self, x: Tensor) -> list[int]:
         """The first axis of each collapsed axis of a tensor."""

@@ -13,8 +13,8 @@ from fluidlite.codegen.language_math import math_call
 from fluidlite.codegen.language_primitives import conversion_text, primitive, value_type
 from fluidlite.codegen.language_text import literal
 from fluidlite.codegen.typed import converted_number as typed_number
-from fluidlite.expr.number import Condition, Number, number
-from fluidlite.render.loops.affine import is_contiguous, stride_of, with_axes
+from fluidlite.expr.number import COMPARISONS, Condition, Number, number
+from fluidlite.render.loops.affine import MIRRORED, is_contiguous, stride_of, with_axes
 from fluidlite.render.loops.elements import BufferKey, Element
 from fluidlite.render.loops.functions import is_expensive
 from fluidlite.render.loops.indices import Conditions, leaves_of
@@ -23,8 +23,6 @@ from fluidlite.render.loops.nest import TILE, Nest, Store
 from fluidlite.render.loops.schedule import MAX_VECTOR_STRIDE, Schedule
 from fluidlite.render.loops.sizes import size_of
 
-_SIGNS = {"equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
-_TURNED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
 STATUS: BufferKey = ("status",)
 LONG_TILE = 4 * TILE
 """Elements of a tile from which the remainder after the last full vector is negligible."""
@@ -144,6 +142,10 @@ class ElementWriter:
                 return scope.tile_names[key]
         return None
 
+    def _hoisted_name(self, key: Any, level: int) -> str | None:
+        """The variable that is defined outside of tiles in a scope up to ``level``; or None."""
+        return next((scope.names[key] for scope in self.scopes[: level + 1] if key in scope.names), None)
+
     def _define(self, key: Any, level: int, kind: str, text: str, stem: str, tile: bool) -> str:
         scope = self.scopes[level]
         self.count += 1
@@ -181,10 +183,7 @@ class ElementWriter:
         axes = self.elements.number_axes([n])
         tile = self._is_tiled(axes)
         level = into if tile else self._level(axes)
-        if tile:
-            defined = self.scopes[into].tile_names.get(n.key)
-        else:
-            defined = next((scope.names[n.key] for scope in self.scopes[: level + 1] if n.key in scope.names), None)
+        defined = self.scopes[into].tile_names.get(n.key) if tile else self._hoisted_name(n.key, level)
         if defined is not None:
             return defined
         names = [self._number(arg, level) for arg in n.args]
@@ -207,7 +206,7 @@ class ElementWriter:
         if (defined := self.scopes[into].tile_names.get(key)) is not None:
             return defined
         level = self._level(axes([step, rest]))
-        begin = next((scope.names[key] for scope in self.scopes[: level + 1] if key in scope.names), None)
+        begin = self._hoisted_name(key, level)
         by = self._number(step, level)
         if begin is None:
             begin = self._define(key, level, "index_t", f"{self._number(rest, level)} + {by} * first", "x", False)
@@ -219,8 +218,8 @@ class ElementWriter:
     def _condition(self, c: Condition, into: int) -> str:
         sign, limit = self._comparison(c)
         if limit is not None:  # compare the 32-bit index in the tile
-            return f"v {_SIGNS[sign]} {self._neighbour(limit)}"
-        return f"{self._number(c.a, into)} {_SIGNS[c.op]} {self._number(c.b, into)}"
+            return f"v {COMPARISONS[sign]} {self._neighbour(limit)}"
+        return f"{self._number(c.a, into)} {COMPARISONS[c.op]} {self._number(c.b, into)}"
 
     def _comparison(self, c: Condition) -> tuple[str, Number | None]:
         """A condition as a comparison of the index along the tiled axis with a number; None for other conditions."""
@@ -231,15 +230,14 @@ class ElementWriter:
             if step is not None and step.key in ("1", "-1"):
                 rest = with_axes(difference, {lane: number(0)})
                 if lane not in self.elements.number_axes([rest]):
-                    return (c.op, -rest) if step.key == "1" else (_TURNED.get(c.op, c.op), rest)
+                    return (c.op, -rest) if step.key == "1" else (MIRRORED.get(c.op, c.op), rest)
         return c.op, None
 
     def _neighbour(self, n: Number) -> str:
         """An index along the tiled axis as an index in the tile, clamped to one before or after it."""
         level, key = self._level(self.elements.number_axes([n])), ("neighbour", n.key)
-        for scope in self.scopes[: level + 1]:
-            if key in scope.names:
-                return scope.names[key]
+        if (defined := self._hoisted_name(key, level)) is not None:
+            return defined
         at, width = self._number(n, level), self.schedule.lanes
         text = f"{at} < first ? -1 : {at} - first > {width} ? {width + 1} : (int)({at} - first)"
         return self._define(key, level, "int", text, "t", False)

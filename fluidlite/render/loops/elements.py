@@ -16,11 +16,9 @@ from fluidlite.expr.number import Condition, Number, highest, lowest, number, pr
 from fluidlite.expr.reductions import reduction_identity
 from fluidlite.expr.tensor import Tensor
 from fluidlite.render.loops.affine import bound_of, divided, is_contiguous, normal, span_of
-from fluidlite.render.loops.element import Axis, Element
+from fluidlite.render.loops.element import Axis as Axis, Element as Element
 from fluidlite.render.loops.indices import Conditions, Index, computed_indices, element_leaf, leaves_of, linear
 from fluidlite.render.loops.sizes import GuardedSizes, Sizes, holds, is_equal_size, size_of
-
-__all__ = ["Axis", "BufferKey", "Element", "Elements", "Rule", "dependencies"]
 
 MAX_CONSTANT_DIM = 8
 """A last dim of no more elements is a constant of the text, so that vectors span several rows."""

@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary
 from fluidlite.base.disk_cache import DiskCache
 from fluidlite.base.lru_cache import CacheInfo, LRUCache
 from fluidlite.expr.calls import leaves, traced_of
-from fluidlite.expr.number import FUNCTIONS, Number, Values
-from fluidlite.expr.number_table import NumberTable
+from fluidlite.expr.number import Number, Values
+from fluidlite.expr.number_table import Comparison, NumberTable, first_mismatch
 from fluidlite.expr.traced import Traced
 from fluidlite.program.op_call import Call
 from fluidlite.render.loops.sizes import Guards
@@ -41,25 +41,14 @@ _disk = DiskCache(name="loops")
 
 
 class _CachedAnswer(Generic[Answer]):
-    """A cached answer, decoded or as read from a file, with its guards.
+    """A cached answer, decoded or as read from a file, with its guards: comparisons of a table's rows."""
 
-    ``comparisons``: (function, index, index, result) of each guard, with indices into the table of numbers.
-    """
-
-    def __init__(self, table: NumberTable, comparisons: Sequence[tuple[str, int, int, bool]]) -> None:
+    def __init__(self, table: NumberTable, comparisons: Sequence[Comparison]) -> None:
         self.table = table
         self.comparisons = comparisons
         self.encoded: Any = None
         self.answer: Answer | None = None
         self.is_decoded = False
-
-    def is_valid_for(self, numbers: Sequence[Any]) -> bool:
-        """Whether all guards hold for these values of the table's numbers."""
-        for op, a, b, result in self.comparisons:
-            x, y = numbers[a], numbers[b]
-            if x is None or y is None or FUNCTIONS[op](x, y) != result:
-                return False
-        return True
 
 
 class GuardedCache(Generic[Answer]):
@@ -91,7 +80,7 @@ class GuardedCache(Generic[Answer]):
             numbers = evaluated.get(cached.table)
             if numbers is None:
                 numbers = evaluated[cached.table] = cached.table.evaluate(values)
-            if cached.is_valid_for(numbers):
+            if first_mismatch(cached.comparisons, numbers, lambda k: True) < 0:
                 with suppress(*_UNREADABLE):
                     return self._answer(cached)
         guards, answer = compute()
@@ -132,7 +121,7 @@ def _cached_answer(guards: Guards, answer: Answer) -> _CachedAnswer[Answer]:
     """A cached answer with a copy of the guards, which later answers may extend."""
     table = NumberTable()
     conditions = [(c, result) for c, result in guards.comparisons.values() if c.a.key != c.b.key or not c.a.whole]
-    cached = _CachedAnswer[Answer](table, [(*table.comparison(c), result) for c, result in conditions])
+    cached = _CachedAnswer[Answer](table, [table.comparison(*each) for each in conditions])
     cached.answer, cached.is_decoded = answer, True
     return cached
 

@@ -179,7 +179,7 @@ def guarded_sizes(call: Call, guards: Guards) -> GuardedSizes:
     return sizes
 
 
-class _CallNests:
+class CallNests:
     """The nests of a trace, valid for all calls whose sizes satisfy the guards.
 
     Cost model, kernel selection and code generation share them.
@@ -190,7 +190,6 @@ class _CallNests:
         self.requested = _requested(call)
         self.values = guarded_sizes(call, self.guards)
         self.nests = [tiled(each, self.values) for each in _nests(call, self.values)]
-        self.orders: dict[tuple[Any, ...], tuple[Nest, ...] | None] = {}
 
     def is_valid_for(self, requested: Mapping[tuple[str, int], str], values: Values) -> bool:
         """Whether the nests are valid for these outputs and sizes."""
@@ -201,33 +200,29 @@ class _CallNests:
 
         They are not tiled for devices that run work-items in ``lockstep``.
         """
-        aliases = _aliases(call)
-        key = lockstep, *aliases.items()
-        if key not in self.orders:
-            self.orders[key] = alias_safe_order(_nests(call, self.values, True) if lockstep else self.nests, aliases)
-        return self.orders[key]
+        return alias_safe_order(_nests(call, self.values, True) if lockstep else self.nests, _aliases(call))
 
 
-_cache: WeakKeyDictionary[Traced, list[_CallNests]] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[Traced, list[CallNests]] = WeakKeyDictionary()
 _MAX_VARIANTS = 16
 """Cached nests of a trace, each valid for other sizes."""
 
 
-def _call_nests(call: Call) -> _CallNests:
+def _call_nests(call: Call) -> CallNests:
     requested, values = _requested(call), leaves(call)
     variants = _cache.setdefault(traced_of(call), [])
     valid = next((each for each in variants if each.is_valid_for(requested, values)), None)
     return valid if valid is not None else _lower_anew(call)
 
 
-def _lower_anew(call: Call) -> _CallNests:
-    nests, variants = _CallNests(call), _cache[traced_of(call)]
+def _lower_anew(call: Call) -> CallNests:
+    nests, variants = CallNests(call), _cache[traced_of(call)]
     variants.append(nests)
     del variants[:-_MAX_VARIANTS]
     return nests
 
 
-def _guarded_answer(call: Call, compute: Callable[[_CallNests], Answer]) -> tuple[Guards, Answer]:
+def _guarded_answer(call: Call, compute: Callable[[CallNests], Answer]) -> tuple[Guards, Answer]:
     """Compute an answer from the nests of a call, and return it with the guards that it depends on.
 
     If the answer adds a guard to cached nests that fails for this call, the call is lowered anew.
@@ -269,26 +264,17 @@ def nest_codes(call: Call, context: Any) -> tuple[NestCode, ...]:
     Raises KernelNotFoundError if the nests overwrite an operand before all of it is read.
     """
     language = context.language
-    lockstep = runs_side_by_side(language)
     inputs = [[slot, [spec.dtype for spec in specs]] for slot, specs in call.ins.items()]
     facts = repr((_language_digest(language), inputs, _requested(call), _aliases(call), call.op.must_alias))
-
-    def write(call_nests: _CallNests) -> tuple[NestCode, ...] | None:
-        return _text(call, call_nests.launch_order(call, lockstep), language, call_nests.values)
-
-    codes = _TEXTS.get(call, facts, lambda: _guarded_answer(call, write))
+    codes = _TEXTS.get(call, facts, lambda: _guarded_answer(call, lambda nests: write(call, language, nests)))
     if codes is None:
         raise KernelNotFoundError(f"{call.op.type} writes over an operand before all of it is read")
     return codes
 
 
-def write(call: Call, context: Any, values: Sizes) -> tuple[NestCode, ...] | None:
+def write(call: Call, language: Any, nests: CallNests) -> tuple[NestCode, ...] | None:
     """Write the texts of a call's nests, uncached; None if the nests overwrite operands before these are read."""
-    lockstep = runs_side_by_side(context.language)
-    nests = _nests(call, values, lockstep)
-    if not lockstep:
-        nests = [tiled(each, values) for each in nests]
-    return _text(call, alias_safe_order(nests, _aliases(call)), context.language, values)
+    return _text(call, nests.launch_order(call, runs_side_by_side(language)), language, nests.values)
 
 
 def _text(call: Call, nests: Sequence[Nest] | None, language: Any, values: Sizes) -> tuple[NestCode, ...] | None:
@@ -352,7 +338,7 @@ def aliasable_operands(call: Call) -> Mapping[str, str]:
         return {}
     matching = {slot: operand for slot, operand in call.op.may_alias.items() if call.specs(slot) == call.specs(operand)}
 
-    def compute(entry: _CallNests) -> dict[str, str]:
+    def compute(entry: CallNests) -> dict[str, str]:
         aliases: dict[str, str] = {}
         for nest in entry.nests:
             if any(x.op in _ORDERED for x in elements_of(nest)) or any(s.ordered or s.combine for s in nest.stores):
@@ -368,10 +354,6 @@ def aliasable_operands(call: Call) -> Mapping[str, str]:
     facts = repr((_requested(call), matching, call.op.must_alias))
     aliases = _ALIASES.get(call, facts, lambda: _guarded_answer(call, compute)) if matching else {}
     return {slot: operand for slot, operand in aliases.items() if matching.get(slot) == operand}
-
-
-def _results(call: Call) -> list[Tensor]:
-    return [x for tensors in traced_of(call).outputs.values() for x in tensors]
 
 
 def prefers_decomposition(call: Call) -> bool:

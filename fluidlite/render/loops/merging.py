@@ -80,14 +80,14 @@ def _merge(nest: Nest, outer: Axis, inner: Axis) -> Nest:
     def axes(axes_before: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(merged_axis if axis == inner else axis for axis in axes_before if axis != outer)
 
-    return rewritten(nest, lambda n: with_axes(n, values), axes)
+    return rewritten(nest, {}, lambda n: with_axes(n, values), axes)
 
 
 def rewritten(
     nest: Nest,
-    of_number: Callable[[Number], Number],
-    of_axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]],
-    replacements: Mapping[Element, Element] | None = None,
+    replacements: Mapping[Element, Element],
+    of_number: Callable[[Number], Number] = lambda n: n,
+    of_axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]] = lambda axes: axes,
 ) -> Nest:
     """Rebuild a nest with mapped numbers and axes; ``replacements`` maps some elements to others."""
     rebuilt_elements = Elements(nest.elements.stored, nest.elements.values, nest.elements.rules)
@@ -115,7 +115,7 @@ def rewritten(
         return rebuilt_elements.intern(x.op, [rebuilt[arg] for arg in x.args], tuple(map(param, x.params)), x.dtype)
 
     for x in elements_of(nest):
-        if replacements is not None and x in replacements:
+        if x in replacements:
             for y in dependencies(replacements[x], nest.elements):
                 rebuilt[y] = rebuild(y)
             rebuilt[x] = rebuilt[replacements[x]]

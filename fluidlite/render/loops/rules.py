@@ -7,14 +7,13 @@ from functools import reduce
 from itertools import product as iproduct
 from math import prod
 
-from fluidlite.expr.number import Condition, Number, highest, lowest, number
+from fluidlite.expr.number import COMPARISONS, Condition, Number, highest, lowest, number
 from fluidlite.expr.tensor import Tensor
 from fluidlite.render.loops.affine import axis_to_split, divided, quotients_in
 from fluidlite.render.loops.elements import Axis, BufferKey, Element, Elements, Rule, dependencies
 from fluidlite.render.loops.indices import Conditions, Index, linear
 from fluidlite.render.loops.sizes import Sizes, size_of
 
-COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
 MAX_EXACT_NUMBER = 1 << 40
 """Magnitude of a number: sums of a few smaller ones and of indices do not overflow int64."""
 STEP_OPS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "all": "logical_and", "any": "logical_or"}

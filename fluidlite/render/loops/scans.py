@@ -59,7 +59,7 @@ def _fuse_elementwise(scan: Nest, reader: Nest) -> Nest | None:
         return None
     value = _copied(written.value, scan.elements, reader.elements)
     stores = (replace(store, loops=written.loops, ordered=True),)
-    return _rewritten(Nest(scan.items, stores, reader.elements), {x: value for x in loads})
+    return rewritten(Nest(scan.items, stores, reader.elements), {x: value for x in loads})
 
 
 def _fuse_sequential(scan: Nest, reader: Nest) -> Nest | None:
@@ -72,7 +72,7 @@ def _fuse_sequential(scan: Nest, reader: Nest) -> Nest | None:
     if any(x.params[2] or not _is_own_item(x.params[1], written, scan.items, reader) for x in _loads(reader, written)):
         return None
     value = _copied(written.value, scan.elements, reader.elements)
-    return _rewritten(replace(reader, stores=(replace(written, value=value), *reader.stores)), {})
+    return rewritten(replace(reader, stores=(replace(written, value=value), *reader.stores)), {})
 
 
 def _match_by_name(axes: Sequence[Axis], other_axes: Sequence[Axis], nest: Nest) -> bool:
@@ -108,7 +108,3 @@ def _copied(x: Element, source: Elements, target: Elements) -> Element:
     for y in dependencies(x, source):
         copies[y] = target.intern(y.op, [copies[arg] for arg in y.args], y.params, y.dtype)
     return copies[x]
-
-
-def _rewritten(nest: Nest, replacements: dict[Element, Element]) -> Nest:
-    return rewritten(nest, lambda n: n, lambda axes: axes, replacements)

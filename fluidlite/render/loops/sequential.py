@@ -12,7 +12,7 @@ from fluidlite.render.loops.indices import Index
 from fluidlite.render.loops.nest import Nest, Store
 from fluidlite.render.loops.rules import elements
 from fluidlite.render.loops.sizes import Sizes, size_of
-from fluidlite.render.loops.sorted_scatter import Updates, is_worth_sorting, sorted_scatter_nests
+from fluidlite.render.loops.sorted_scatter import SortedScatter, Updates, is_worth_sorting
 
 SCATTERING = frozenset({"add_at", "add_rows", "put", "set_at"})
 """Scatter primitives."""
@@ -64,7 +64,7 @@ def scatter_nests(
     if free is not None and len(chain) == 1 and x.op != "put":
         updates_of_x = Updates(x, *_updates(x), axis, _combine(x))
         if is_worth_sorting(updates_of_x, e):
-            return sorted_scatter_nests(updates_of_x, target, scatter_base(x), e, free)
+            return SortedScatter(updates_of_x, target, scatter_base(x), e, free).nests()
     size = e.canonical(x.dims[axis])
     inner = [each for each in _axes(x, e)[0] if each.name != f"i{axis}"]
     max_updates = max(prod(size_of(d, values) for d in _updates(scatter)[0].dims) for scatter in chain)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fluidlite.expr.number import Condition, Number
+from fluidlite.expr.number import COMPARISONS, Condition, Number
 from fluidlite.render.loops.elements import Axis, BufferKey, Element
 from fluidlite.render.loops.nest import Nest
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%"}
-_COMPARED = {"equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
 
 
 def nest_text(nest: Nest) -> str:
@@ -54,7 +53,7 @@ def _number(n: Number, nest: Nest | None = None) -> str:
 
 
 def _holds(conditions: Sequence[Condition]) -> str:
-    return " and ".join(f"{_number(c.a)} {_COMPARED[c.op]} {_number(c.b)}" for c in conditions)
+    return " and ".join(f"{_number(c.a)} {COMPARISONS[c.op]} {_number(c.b)}" for c in conditions)
 
 
 def _element(x: Element, nest: Nest) -> str:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fluidlite.expr.formulas import ConditionList
 from fluidlite.expr.generic_sizes import generic_value
 from fluidlite.expr.number import FUNCTIONS, Condition, Number, Values, apply as number_of, number
+from fluidlite.expr.number_table import ConditionList
 
 
 @dataclass

@@ -65,7 +65,7 @@ def is_worth_sorting(updates: Updates, e: Elements) -> bool:
     return updates.indices.rank > 0 and MIN_SORTED_UPDATES <= size_of(updates.count, e.values) < INT32_UPDATES
 
 
-class _Scatter:
+class SortedScatter:
     """Builds the nests of one scatter; ``first`` is the first free workspace number."""
 
     def __init__(self, updates: Updates, target: BufferKey, base: Tensor | None, e: Elements, first: int) -> None:
@@ -203,13 +203,6 @@ class _Scatter:
         place, combine = e.linear(self._index_of(target_row), x), self.updates.combine
         adds = Store(self.target, x.dims, self._value(n), place, (), combine, x.dtype, (each,), True)
         return Nest((part, *self.inner), (fill, adds), e)
-
-
-def sorted_scatter_nests(
-    updates: Updates, target: BufferKey, base: Tensor | None, e: Elements, first: int
-) -> list[Nest]:
-    """The nests of a scatter; ``first`` is the first free workspace number."""
-    return _Scatter(updates, target, base, e, first).nests()
 
 
 def _power_of_two(size: int, limit: int) -> int:

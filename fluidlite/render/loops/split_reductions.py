@@ -64,7 +64,7 @@ def split_reductions(nest: Nest, first: int) -> tuple[Nest, ...]:
         )
     before = Nest((part, *nest.items), tuple(stores), e)
     after = replace(nest, stores=tuple(store for store in nest.stores if not store.loops))
-    return before, rewritten(after, lambda n: n, lambda axes: axes, replacements)
+    return before, rewritten(after, replacements)
 
 
 def _axis_to_split(nest: Nest, reduces: list[Element]) -> Axis | None:

@@ -242,7 +242,10 @@ class NestWriter(StoreWriter):
         if not tile and axes[-1].name in self.schedule.partial and (reduces or self._draws_random(stores)):
             partial = self._partial_results(axes[-1], reduces)
         cooperative = level == 0 and self.schedule.members > 1
-        accumulators = [self._accumulators(x, tile, partial, self.count + k + 1) for k, x in enumerate(reduces)]
+        language = self.types, self.math, self.elements.values
+        accumulators = [
+            Accumulators(x, tile, partial, self.count + k, self.schedule, *language) for k, x in enumerate(reduces, 1)
+        ]
         self.count += len(accumulators)
         for each in accumulators:
             for line, tiled in each.declarations:
@@ -354,10 +357,6 @@ class NestWriter(StoreWriter):
         is_extreme = all(x.params[0] in ("max", "min") and x.args[0].dtype in FLOATS for x in reduces)
         is_wide = bool(reduces) and is_extreme and not any(x.op == "random" for x in self.ranks)
         return WIDE_TILE if is_wide and size_of(axis.size, self.elements.values) >= 2 * WIDE_TILE else TILE
-
-    def _accumulators(self, x: Element, tile: bool, partial: int, number: int) -> Accumulators:
-        values = self.elements.values
-        return Accumulators(x, tile, partial, number, self.schedule, self.types, self.math, values)
 
     def _rows(self, name: str, begin: str) -> str:
         """The loop over a full square tile with ROWS rows unrolled; ``""`` if that is impossible.

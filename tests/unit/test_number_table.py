@@ -1,4 +1,4 @@
-"""Numbers and conditions that are listed say what their evaluation says."""
+"""Numbers in a table, and conditions on them, have the values of their evaluation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fluidlite.expr.formulas import ConditionList, Formulas
 from fluidlite.expr.number import FUNCTIONS, Condition, Number, apply, attribute, longest_of, number, offsets_leaf, size
+from fluidlite.expr.number_table import ConditionList, NumberTable
 
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 TWO = ("add", "sub", "mul", "div", "floordiv", "mod", "pow", "minimum", "maximum")
@@ -53,17 +53,23 @@ def _evaluated(n: Any, values: Any) -> Any:
         return type(exc)
 
 
+def _tabulated(numbers: list[Number], values: Any) -> list[Any]:
+    table = NumberTable()
+    places = [table.place(n) for n in numbers]
+    results = table.evaluate(values)
+    return [results[k] for k in places]
+
+
 @pytest.mark.parametrize("seed", range(60))
-def test_formulas_are_evaluations(seed: int) -> None:
+def test_tables_are_evaluations(seed: int) -> None:
     rng = np.random.default_rng(seed)
     numbers = [_random(rng, 4) for _ in range(4)]
-    formulas = Formulas(numbers)
     for _ in range(16):
         values = _values(rng)
         wanted = [_evaluated(n, values) for n in numbers]
         if any(isinstance(each, type) for each in wanted):
             continue
-        assert all(map(_same, formulas(values), wanted))
+        assert all(map(_same, _tabulated(numbers, values), wanted))
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -91,9 +97,7 @@ def test_all_functions_are_applied() -> None:
         if name in ("longest", "where"):
             continue
         count = 2 if name in (*COMPARISONS, *TWO) else 1
-        formulas = Formulas([Number(name, tuple(LEAVES[:count]))])
-        for _ in range(2):
-            assert formulas({"a": 5, "b": 2}) == [function(*(5, 2)[:count])]
+        assert _tabulated([Number(name, tuple(LEAVES[:count]))], {"a": 5, "b": 2}) == [function(*(5, 2)[:count])]
 
 
 def test_a_number_in_common_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,33 +105,26 @@ def test_a_number_in_common_is_computed_once(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(FUNCTIONS, "abs", lambda a: (seen.append(a), abs(a))[1])
     shared = apply("abs", size("a"))
     conditions = [Condition("less", apply(op, shared, size("b")), number(9)) for op in ("add", "sub", "mul")]
-    answers, formulas = (
-        ConditionList([(each, True) for each in conditions]),
-        Formulas([shared, apply("add", shared, size("b"))]),
-    )
-    for a in (3, 4):  # a list from the second time on
+    answers = ConditionList([(each, True) for each in conditions])
+    for a in (3, 4):  # a table from the second time on
         seen.clear()
-        assert answers.first_mismatch({"a": a, "b": 2}, lambda k: True) == -1 and formulas({"a": a, "b": 2}) == [
-            a,
-            a + 2,
-        ]
-    assert seen == [4, 4]
+        assert answers.first_mismatch({"a": a, "b": 2}, lambda k: True) == -1
+    assert seen == [4]
 
 
 def test_threads_may_ask_at_once() -> None:
-    """A list that another thread is still making is not taken."""
+    """A table that another thread is still making is not taken."""
     leaves = [size(name) for name in "abcdefgh"]
     numbers = [apply("add", apply("mul", one, other), one) for one in leaves for other in leaves]
     asked = [(Condition("less", n, number(50)), True) for n in numbers]
     values = {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6, "g": 7, "h": 8}
-    wanted, other = [n.evaluate(values) for n in numbers], [c.evaluate(values) for c, _ in asked].index(False)
+    other = [c.evaluate(values) for c, _ in asked].index(False)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as pool:
             for _ in range(60):
-                answers, formulas = ConditionList(asked), Formulas(numbers)
+                answers = ConditionList(asked)
                 assert {*pool.map(answers.first_mismatch, [values] * 8, [lambda k: True] * 8)} == {other}
-                assert all(found == wanted for found in pool.map(formulas, [values] * 8))
     finally:
         sys.setswitchinterval(interval)

@@ -243,9 +243,9 @@ def read_fetches(frame: Frame, array_of: Callable[[str, Tensor], Any] | None = N
             array = begin_read(tensor, context)
             read_contexts[context.place] = context
         fetched.append((array, tensor.spec or spec))
-    raise_deferred_errors(
-        frame, [context for context in frame.contexts.values() if context.may_have_error], wait_for=read_contexts
-    )
+    suspects = [context for context in frame.contexts.values() if context.may_have_error]
+    if suspects or read_contexts:
+        raise_deferred_errors(frame, suspects, wait_for=read_contexts)
     return fetched
 
 

@@ -274,22 +274,38 @@ class OpDef:
         """Whether a use of it may have effects besides its outputs."""
         self.derived: dict[str, Any] = {}
         """Derived gradient operators by suffix; see :mod:`fluidlite.program.derived`."""
-        self.stated = tuple([slot.name for slot in self.inputs if slot.value and not slot.table])
-        """Inputs whose numbers are read one by one as metadata; those of ``tables`` are read as one tensor."""
-        self.tables = tuple([slot.name for slot in self.inputs if slot.table])
         self.floats = tuple([attr.name for attr in self.attrs if attr.type == "float" and not attr.static])
         """Float attributes that are symbols of a trace."""
-        slots = (*self.inputs, *self.outputs)
         self.slots = frozenset(self._in) | frozenset(self._out)
         """The names of inputs and outputs."""
-        self.unread = frozenset([slot.name for slot in slots if slot.metadata_only or slot.value])
+        stated, tables, unmoved, decomposed = list[str](), list[str](), list[str](), list[str]()
+        unread, on_host, numbers = set[str](), set[str](), set[str]()
+        for slot in (*self.inputs, *self.outputs):
+            name = slot.name
+            if slot.value:
+                numbers.add(name)
+            if slot.metadata_only or slot.value:
+                unread.add(name)
+            if slot.on_host:
+                on_host.add(name)
+            if slot.decomposed:
+                decomposed.append(name)
+        for slot in self.inputs:
+            if slot.table:
+                tables.append(slot.name)
+            elif slot.value:
+                stated.append(slot.name)
+            if slot.unmoved:
+                unmoved.append(slot.name)
+        self.stated, self.tables = tuple(stated), tuple(tables)
+        """Inputs whose numbers are read one by one as metadata, and those whose numbers are read as one tensor."""
+        self.unread = frozenset(unread)
         """Slots whose bytes no kernel reads."""
-        self.non_kernel_slots = self.unread.union([slot.name for slot in slots if slot.on_host])
+        self.non_kernel_slots = self.unread | on_host
         """Slots that are no operands of a kernel on the device."""
-        self.off_device = frozenset([slot.name for slot in slots if slot.value or slot.on_host])
+        self.off_device = frozenset(numbers | on_host)
         """Slots whose numbers the host reads, writes, or has as metadata."""
-        self.unmoved = tuple([slot.name for slot in self.inputs if slot.unmoved])
-        self.decomposed = tuple([slot.name for slot in slots if slot.decomposed])
+        self.unmoved, self.decomposed = tuple(unmoved), tuple(decomposed)
         common = self._in.keys() & self._out.keys()
         if common:
             raise RegistryError(f"operator {self.type!r}: slot {sorted(common)[0]!r} is both an input and an output")

@@ -61,8 +61,9 @@ def called_function(x: Tensor) -> str:
 def covers_all_dims(x: Tensor) -> bool:
     """Whether the operands of a scalar primitive broadcast to all of its dims."""
     missing, reached = {*enumerate(x.sizes)}, False
-    for source in [without_broadcast(arg, x) for arg in x.args if arg.op != "number"]:
-        if len(source.dims) == len(x.dims):
+    for arg in x.args:
+        source = without_broadcast(arg, x)
+        if source.op != "number" and len(source.dims) == len(x.dims):
             missing.difference_update(enumerate(source.sizes))
             reached = True
     return reached and not missing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -183,7 +183,8 @@ class Linker:
     ) -> Action | None:
         """Bind a launch; None if nothing is launched. It holds no reference to tensors of the caller after a run."""
         frame, count, blind, random = self.frame, len(step.ins), step.layout_agnostic, step.random
-        operands: list[Any] = [*map(self.fixed.get, step.ins), *targets]
+        fixed: Mapping[Any, Tensor] = self.fixed  # of no key: none
+        operands: list[Any] = [*map(fixed.get, step.ins), *targets]
         specs: list[Spec] = []
         empties: dict[int, Tensor] = {}
         dynamic_ins: list[tuple[int, str]] = []

@@ -82,8 +82,12 @@ def _assign_recycling(plan: Plan) -> None:
         if isinstance(step, Launch):
             step.makes = [(o.spec, o.key) for o in step.outs]
             if not makers.keys().isdisjoint(step.free):
-                step.recycle = [(key, makers[key]) for key in step.free if key in makers]
-                step.free = [key for key in step.free if key not in makers]
+                ended, step.free = step.free, []
+                for key in ended:
+                    if key in makers:
+                        step.recycle.append((key, makers[key]))
+                    else:
+                        step.free.append(key)
 
 
 def _alias_pairs(step: Launch) -> list[tuple[Output, str]]:

@@ -43,7 +43,7 @@ def try_native(
         return None
     natives = native_kernels(kind, policy, candidates)
     for kernel in natives:
-        if is_after_plain(kernel, kind, policy):
+        if policy.libraries and is_after_plain(kernel, kind, policy):
             reason: str | None = f"the framework's own kernels are preferred to {kernel.library!r}"
         else:
             reason = unsuited_reason(kernel, call, unit, policy) or kernel_refusal(kernel, call, unit)
@@ -63,7 +63,7 @@ def native_kernels(kind: str, policy: Policy, candidates: tuple[Kernel, ...]) ->
 
 def is_after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:
     """Whether the user prefers the framework's own kernels ("plain": generated or generic) to this kernel's library."""
-    preferred = policy.preferred(kind) if policy.libraries else ()
+    preferred = policy.preferred(kind)
     if "plain" not in preferred or kernel.library == "plain":
         return False
     return kernel.library not in preferred or preferred.index(kernel.library) > preferred.index("plain")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -376,8 +377,11 @@ def _parts_first(call: Call) -> bool:
         every = traced_of(call).every
     except ProgramError:
         return True
+    kinds = set(map(attrgetter("op"), every))
+    if "contract" not in kinds or "steps" in kinds:
+        return "steps" in kinds
     values = leaves(call)
-    return any(x.op == "steps" or (x.op == "contract" and _is_matmul(x, values)) for x in every)
+    return any(x.op == "contract" and _is_matmul(x, values) for x in every)
 
 
 @cached_in_call

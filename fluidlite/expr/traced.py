@@ -120,8 +120,8 @@ class Traced:
 
     def dims(self, slot: str, values: Mapping[str, Any], i: int = 0) -> tuple[int, ...]:
         """The dims of an output in a call; -1 where unknown."""
-        sizes = [d.evaluate(values) for d in self.outputs[slot][i].dims]
-        return tuple([-1 if d is None else int(d) for d in sizes])
+        dims = self.outputs[slot][i].dims
+        return tuple([-1 if (size := d.evaluate(values)) is None else int(size) for d in dims])
 
 
 def check_indices(tensors: Sequence[Tensor]) -> bool:

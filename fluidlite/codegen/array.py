@@ -99,7 +99,9 @@ class Emitter:
         return self.bind(f"t_{dtype}", f"env.dtype({dtype!r})")
 
     def function(self, instr: Instr) -> str:
-        return PRIMITIVES[instr.op].function(self.code.instrs[instr.args[0]].dtype)
+        primitive = PRIMITIVES[instr.op]
+        operands = self.code.instrs[instr.args[0]].dtype
+        return (primitive.xp_int if operands in ALL_INTS else "") or primitive.xp
 
     def inputs(self, reshape: bool) -> None:
         for i, instr in enumerate(self.code.instrs):

@@ -73,16 +73,12 @@ class ElementwiseWriter:
         """The C type of stored elements: half types are 16-bit words."""
         return "unsigned short" if dtype in HALVES else str(self.types[dtype])
 
-    def live(self, values: Sequence[int]) -> list[int]:
-        """The instructions that these values need, in order."""
-        return needed(self.code.instrs, values)
-
     def statements(
         self, values: Sequence[int], index: Mapping[str, str], element: str, declared: Collection[int] = ()
     ) -> list[str]:
         """Declarations ``const T v<i> = ...;`` of all instructions that ``values`` need, except ``declared``."""
         lines = []
-        for i in self.live(values):
+        for i in needed(self.code.instrs, values):
             if i in declared:
                 continue
             instr = self.code.instrs[i]
@@ -138,7 +134,7 @@ class ElementwiseWriter:
         Compilers vectorize this loop and the loop for small arguments, but not the loop with branches.
         """
         body = [*self.statements(values, index, element, declared), *end]
-        inner = [i for i in self.live(values) if i in self.branching and i not in declared]
+        inner = [i for i in needed(self.code.instrs, values) if i in self.branching and i not in declared]
         if not inner:
             return [loop, *body, "}"]
         self.small_arguments = True
@@ -206,7 +202,7 @@ class ElementwiseWriter:
 
     def head(self, values: Sequence[int], outputs: Sequence[tuple[str, str, int]]) -> list[tuple[str, Any]]:
         """The arguments of a kernel with these outputs: inputs, outputs, scalars, random words, the status word."""
-        live = [self.code.instrs[i] for i in self.live(values)]
+        live = [self.code.instrs[i] for i in needed(self.code.instrs, values)]
         arguments: list[tuple[str, Any]] = [("in", i.value) for i in live if i.op == "input"]
         arguments += [("out", slot) for slot, _, _ in outputs]
         arguments += [("scalar", k) for k in sorted({i.value for i in live if i.op == "scalar"})]
@@ -229,7 +225,7 @@ class ElementwiseWriter:
         long = self.types["int64"]
         streams = self.streams(values)
         # hoist loop-invariant values: the compiler cannot, since outputs may alias inputs
-        shared = [i for i in self.live(values) if dims and not streams and not any(self.value_flags[i])]
+        shared = [i for i in needed(self.code.instrs, values) if dims and not streams and not any(self.value_flags[i])]
         before = self.statements(shared, dict.fromkeys(slots, "0"), "0")
         independent = "" if streams else self.keywords.get("independent", "")
         if not mixed:
@@ -276,7 +272,8 @@ class ElementwiseWriter:
 
     def streams(self, values: Sequence[int]) -> list[int]:
         """The sub-streams of the random numbers in values."""
-        return sorted({i.value for i in map(self.code.instrs.__getitem__, self.live(values)) if i.op in _RANDOM})
+        live = map(self.code.instrs.__getitem__, needed(self.code.instrs, values))
+        return sorted({i.value for i in live if i.op in _RANDOM})
 
     def words_of(self, streams: Sequence[int], block: str) -> list[str]:
         """Statements that generate the four random words of a block for each sub-stream."""

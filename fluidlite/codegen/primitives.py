@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.dtypes import ALL_INTS, HALVES
+from fluidlite.base.dtypes import HALVES
 
 EXACT = (0.0, 0.0)
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -51,10 +51,6 @@ class Primitive:
     c_int: str = ""
     ulp: tuple[float, float] = (0.5, 0.5)
     absolute: float = 0.0
-
-    def function(self, dtype: str) -> str:
-        """The function of array namespaces for operands of a compute dtype, as in ``xp``."""
-        return (self.xp_int if dtype in ALL_INTS else "") or self.xp
 
     def bound(self, dtype: str) -> float:
         """The maximum error of a result in a storage dtype, in its ulp; half types are rounded float32."""

@@ -293,6 +293,7 @@ def needed(instrs: Sequence[Instr], roots: Sequence[int]) -> list[int]:
 
 def live(instrs: list[Instr], roots: list[int]) -> tuple[tuple[Instr, ...], dict[int, int]]:
     """Dead-code elimination: the instructions that the roots need, renumbered, and the new indices."""
-    index = {old: new for new, old in enumerate(needed(instrs, roots))}
+    order = needed(instrs, roots)
+    index = dict(zip(order, range(len(order)), strict=True))
     renumbered = [instrs[old]._replace(args=tuple(map(index.__getitem__, instrs[old].args))) for old in index]
     return tuple(renumbered), index

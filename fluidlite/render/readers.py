@@ -55,7 +55,8 @@ def gathered_factor(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]]) 
 
 def called_function(x: Tensor) -> str:
     """The name of a scalar primitive's function in the namespace, or with @ in front in ``codegen.functions``."""
-    return PRIMITIVES[x.params[0]].function(x.args[-1].dtype)
+    primitive = PRIMITIVES[x.params[0]]
+    return primitive.xp_int if x.args[-1].dtype not in FLOATS and primitive.xp_int else primitive.xp
 
 
 def covers_all_dims(x: Tensor) -> bool:

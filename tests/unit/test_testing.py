@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from fluidlite.base.errors import FluidError
 from fluidlite.codegen import philox
 from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import reference_of
+from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import devices
@@ -197,6 +200,78 @@ def test_an_event_that_is_done_before_its_work_is_caught(monkeypatch: pytest.Mon
     monkeypatch.setattr(raw, "record", lambda self: Early(self))
     with pytest.raises(ConformanceError, match="an event that is done"):
         device_checks()["device[events]"](CPU)
+
+
+def _part(span: Span, offset: int, nbytes: int) -> Span:
+    return Span(span.handle, span.offset + offset, nbytes)
+
+
+def _large_copies_are_cut(patch: pytest.MonkeyPatch, raw: Any) -> None:
+    copy = raw.copy_within
+    patch.setattr(raw, "copy_within", lambda self, dst, src: copy(
+        self, _part(dst, 0, min(dst.nbytes, 4 << 20)), _part(src, 0, min(src.nbytes, 4 << 20))))  # fmt: skip
+
+
+def _asynchronous_copies_ignore_the_offset(patch: pytest.MonkeyPatch, raw: Any) -> None:
+    patch.setattr(raw, "copy_in_async", lambda self, dst, src: self.copy_in(Span(dst.handle, 0, dst.nbytes), src))
+
+
+def _peer_copies_do_nothing(patch: pytest.MonkeyPatch, raw: Any) -> None:
+    patch.setattr(raw, "copy_peer", lambda self, dst, context, src: True)
+
+
+def _events_of_others_are_ignored(patch: pytest.MonkeyPatch, raw: Any) -> None:
+    patch.setattr(raw, "wait_for", lambda self, event: None)
+
+
+def _strides_are_ignored(patch: pytest.MonkeyPatch, raw: Any) -> None:
+    arrays = devices.unit(CPU).array
+    wrap = arrays.wrap
+    patch.setattr(arrays, "wrap", lambda span, dims, dtype, strides: wrap(
+        _part(span, 0, math.prod(dims) * np.dtype(dtype).itemsize), dims, dtype, None))  # fmt: skip
+
+
+def _views_are_adopted(patch: pytest.MonkeyPatch, raw: Any) -> None:
+    arrays = devices.unit(CPU).array
+    patch.setattr(arrays, "adopt", lambda array: array.view(np.uint8) if array.flags.c_contiguous else None)
+
+
+def _numbers_are_cut(patch: pytest.MonkeyPatch, raw: Any) -> None:
+    launch = Context.launch
+
+    def cut(self: Any, kernel: Any, items: int, arguments: Any, **options: Any) -> None:
+        cut = [int(np.int32(x & 0x7FFFFFFF)) if isinstance(x, int) and x > 2**40 else x for x in arguments]
+        launch(self, kernel, items, cut, **options)
+
+    patch.setattr(Context, "launch", cut)
+
+
+def _memory_is_not_aligned(patch: pytest.MonkeyPatch, raw: Any) -> None:
+    unit = devices.unit(CPU)
+    patch.setattr(unit, "info", dataclasses.replace(unit.info, alignment=1 << 20))
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "message"),
+    [
+        (_large_copies_are_cut, "large_copies", "a large copy within"),
+        (_asynchronous_copies_ignore_the_offset, "asynchronous_copies", "copy_in_async of 1 bytes"),
+        (_peer_copies_do_nothing, "peer_copies", "copy_peer of 1 bytes"),
+        (_events_of_others_are_ignored, "events_of_other_devices", "did not wait for an event of another device"),
+        (_strides_are_ignored, "strided_views", "a strided array"),
+        (_views_are_adopted, "adopted_arrays", "adopted array"),
+        (_numbers_are_cut, "arguments", "a int64 argument"),
+        (_memory_is_not_aligned, "alignment", "no multiple of"),
+    ],
+    ids=lambda value: value.__name__.strip("_") if callable(value) else None,
+)
+def test_faults_of_a_device_are_caught(
+    fault: Callable[..., None], check: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device_checks()[f"device[{check}]"](CPU)
+    fault(monkeypatch, type(get_context("cpu").raw))
+    with pytest.raises(ConformanceError, match=message):
+        device_checks()[f"device[{check}]"](CPU)
 
 
 def test_known_failures_are_lines_with_reasons() -> None:

@@ -233,7 +233,7 @@ def _strides_are_ignored(patch: pytest.MonkeyPatch, raw: Any) -> None:
 
 def _views_are_adopted(patch: pytest.MonkeyPatch, raw: Any) -> None:
     arrays = devices.unit(CPU).array
-    patch.setattr(arrays, "adopt", lambda array: array.view(np.uint8) if array.flags.c_contiguous else None)
+    patch.setattr(arrays, "adopt", lambda a: a.reshape(-1).view(np.uint8) if a.flags.c_contiguous else None)
 
 
 def _numbers_are_cut(patch: pytest.MonkeyPatch, raw: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
-from fluidlite.base.errors import FallbackWarning
+from fluidlite.base.errors import FallbackWarning, FluidError
 from fluidlite.compiler.kernel_checks import debug
 from fluidlite.compiler.planning.plan import Launch, Plan
 from fluidlite.compiler.planning.plan_liveness import MIN_INPLACE_BYTES, min_inplace_bytes
@@ -133,19 +133,26 @@ def _min_shared_bytes(nbytes: int) -> Iterator[None]:
 def run(one: OperatorProgram, place: Place, fetch: Iterable[Variable], mode: str) -> list[Tensor]:
     """Run the program on a place; operators without a kernel there fall back.
 
-    A second run checks that kernels write all of their outputs and nothing else.
+    A run before it has other values, which a kernel must not keep. One after it checks that kernels write all of their
+    outputs and nothing else.
 
     Raises KernelError if a kernel leaves an element of an output unwritten, or writes anything else.
     """
     from fluidlite.executor import Executor
     from fluidlite.program.scope import Scope
 
-    scope = Scope()
-    for name, array in one.state.items():
-        scope.var(name).get_tensor().set(array, place)
+    def scope_of(state: Mapping[str, Any]) -> Scope:
+        scope = Scope()
+        for name, array in state.items():
+            scope.var(name).get_tensor().set(array, place)
+        return scope
+
+    scope, before = scope_of(one.state), scope_of(_halved(one.state))
     with warnings.catch_warnings(), _min_shared_bytes(one.min_shared_bytes):
         warnings.simplefilter("ignore", FallbackWarning)
         executor = Executor(place, mode=mode)
+        with suppress(FluidError):  # an operator may refuse the other values
+            executor.run(one.program, feed=_halved(one.feed), fetch_list=list(fetch), scope=before, return_numpy=False)
         results: list[Tensor] = executor.run(
             one.program, feed=one.feed, fetch_list=list(fetch), scope=scope, return_numpy=False
         )
@@ -160,6 +167,14 @@ def run(one: OperatorProgram, place: Place, fetch: Iterable[Variable], mode: str
                 libraries = dict.fromkeys(part.library for part in parts if part.library)
                 uses.append((line.op.type, line.how, " ".join(libraries)))
     return results
+
+
+def _halved(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Half of the numbers of floating-point arrays; other values unchanged."""
+    return {
+        name: array * array.dtype.type(0.5) if isinstance(array, np.ndarray) and array.dtype.kind == "f" else array
+        for name, array in arrays.items()
+    }
 
 
 def other_builds(one: OperatorProgram) -> Iterator[tuple[str, set[str]]]:

@@ -71,7 +71,7 @@ def late_events(place: Place) -> None:
     first, second = get_context(place), new_context(place)
     try:
         source, target = (memory.alloc(place, _SLOW_BYTES, first) for _ in range(2))
-        seen = memory.alloc(place, _SLOW_BYTES, second)
+        received = memory.alloc(place, _SLOW_BYTES, second)
         data, zeros = pattern(_SLOW_BYTES), np.zeros(_SLOW_BYTES, np.uint8)
         write(first, source.span(), data)
 
@@ -81,15 +81,15 @@ def late_events(place: Place) -> None:
             for _ in range(_SLOW_COPIES):
                 first.copy_within(target.span(), source.span())
 
-        def check(subject: str, found: Array) -> None:
-            equal(subject, place, found[-4096:], data[-4096:])  # the last bytes arrive last
+        def check(subject: str, content: Array) -> None:
+            equal(subject, place, content[-4096:], data[-4096:])  # the last bytes arrive last
 
         for _ in range(3):
-            write(second, seen.span(), zeros)
+            write(second, received.span(), zeros)
             copy_slowly()
             second.wait_for(first.record())
-            second.copy_within(seen.span(), target.span())
-            check("a copy after wait_for", read(second, seen.span()))
+            second.copy_within(received.span(), target.span())
+            check("a copy after wait_for", read(second, received.span()))
             out = np.zeros(_SLOW_BYTES, np.uint8)
             copy_slowly()
             first.copy_out(out.data, target.span())

@@ -74,6 +74,70 @@ def test_a_wrong_value_is_caught(wrong: Any) -> None:
         check_sample(case("relu", "attrs0"), CPU)
 
 
+def _relu(x: Any) -> Any:
+    return np.maximum(x, 0)
+
+
+def _keeps_its_first_input() -> Callable[[Any], Any]:
+    first: list[Any] = []
+
+    def relu(x: Any) -> Any:
+        first.append(x.copy())
+        return _relu(first[0])
+
+    return relu
+
+
+def _wrong_at_the_end(x: Any) -> Any:
+    out = _relu(x)
+    if x.size > 100 and x.size % 8:
+        out.reshape(-1)[-1] += 1
+    return out
+
+
+@pytest.mark.parametrize(
+    ("function", "label", "dtype"),
+    [
+        (_keeps_its_first_input(), "attrs0", "float32"),
+        (lambda x: _relu(x.astype("float32")), "attrs0", "float64"),
+        (lambda x: np.fmax(x, np.float32(0)), "special", "float32"),
+        (_wrong_at_the_end, "tail127", "float32"),
+        (_wrong_at_the_end, "tail4133", "float32"),
+    ],
+    ids=["keeps its first input", "float32", "NaN", "tail", "long tail"],
+)
+def test_faults_of_a_kernel_are_caught(wrong: Any, function: Any, label: str, dtype: str) -> None:
+    check_sample(case("relu", label, dtype), CPU)
+
+    def relu(call: Any, context: Any) -> Any:
+        def run(context: Any, io: Any) -> None:
+            io.array("Out")[...] = function(io.array("X"))
+
+        return run
+
+    wrong("relu", relu)
+    with pytest.raises(ConformanceError, match=rf"relu\[{label}:{dtype}\]"):
+        check_sample(case("relu", label, dtype), CPU)
+
+
+@pytest.mark.parametrize(
+    "divide", [lambda x, y: np.trunc(x / y).astype(x.dtype), np.floor_divide], ids=["f64", "floor"]
+)
+def test_integers_are_divided_exactly(wrong: Any, divide: Any) -> None:
+    subject = case("elementwise_floordiv", "large_int64", "int64")
+    check_sample(subject, CPU)
+
+    def floordiv(call: Any, context: Any) -> Any:
+        def run(context: Any, io: Any) -> None:
+            io.array("Out")[...] = divide(io.array("X"), io.array("Y"))
+
+        return run
+
+    wrong("elementwise_floordiv", floordiv)
+    with pytest.raises(ConformanceError):
+        check_sample(subject, CPU)
+
+
 def test_a_wrong_gradient_is_caught(wrong: Any) -> None:
     check_gradient(case("tanh", "attrs0"), CPU)
 

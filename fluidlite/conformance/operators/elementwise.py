@@ -27,8 +27,12 @@ def _samples(
     grads: tuple[str, ...] = ("X", "Y"),
     integers: bool = True,
     floats: bool = True,
+    large: bool = False,
 ) -> Callable[[], list[Sample]]:
-    """Return samples of every form of broadcasting. X and Y differ by 1/32 or more."""
+    """Return samples of every form of broadcasting. X and Y differ by 1/32 or more.
+
+    ``large``: also of integers that no float64 is.
+    """
 
     def samples() -> list[Sample]:
         def pair(x: tuple[int, ...], y: tuple[int, ...]) -> dict[str, Any]:
@@ -49,6 +53,7 @@ def _samples(
                 Sample(pair((2, 3, 4), (2, 1, 4)), {}, grads, name="inner_one"),
                 Sample(pair((4, 3), (1, 3)), {}, grads, name="row"),
                 Sample(pair((4, 3), (4, 1)), {}, grads, name="column"),
+                Sample(pair((3, 1), (1, 4)), {}, grads, name="both_ones"),
                 Sample(pair((4,), (3, 4)), {}, grads, name="small_x", dtypes=WIDE),
                 Sample(pair((3,), (2, 3, 4)), {"axis": 1}, grads, name="small_x_axis1"),
                 Sample(pair((1,), (3, 2)), {}, grads, name="scalar_x"),
@@ -63,6 +68,10 @@ def _samples(
                 x, y = ints(4, 5, low=-9, dtype=dtype), ints(4, 5, low=1, high=4, seed=1, dtype=dtype)
                 result.append(Sample({"X": x, "Y": y}, {}, name=dtype, dtypes=(dtype,)))
                 result.append(Sample({"X": x, "Y": y[:, 0]}, {"axis": 0}, name=dtype + "_axis0", dtypes=(dtype,)))
+        if large:
+            x = np.asarray([2**53 + 1, -(2**53) - 3, 2**62 + 1, -(2**62) - 5, 7, -7, 7, -7], "int64")
+            y = np.asarray([1, 3, -5, 2, 2, 2, -2, -2], "int64")
+            result.append(Sample({"X": x, "Y": y}, {}, name="large_int64", dtypes=("int64",)))
         return result
 
     return samples
@@ -70,15 +79,15 @@ def _samples(
 
 def _truncated(x: Any, y: Any) -> Any:
     """Divide; integers truncate toward zero, as C does."""
-    return np.trunc(x / y).astype(x.dtype) if x.dtype.kind in "iu" else x / y
+    return np.sign(x) * np.sign(y) * (np.abs(x) // np.abs(y)) if x.dtype.kind in "iu" else x / y
 
 
-register_samples("elementwise_add", reference=pairwise(np.add), samples=_samples())
-register_samples("elementwise_sub", reference=pairwise(np.subtract), samples=_samples())
+register_samples("elementwise_add", reference=pairwise(np.add), samples=_samples(large=True))
+register_samples("elementwise_sub", reference=pairwise(np.subtract), samples=_samples(large=True))
 register_samples("elementwise_mul", reference=pairwise(np.multiply), samples=_samples())
 register_samples("elementwise_div", reference=pairwise(_truncated), samples=_samples())
-register_samples("elementwise_max", reference=pairwise(np.maximum), samples=_samples(-1, 1))
-register_samples("elementwise_min", reference=pairwise(np.minimum), samples=_samples(-1, 1))
+register_samples("elementwise_max", reference=pairwise(np.maximum), samples=_samples(-1, 1, large=True))
+register_samples("elementwise_min", reference=pairwise(np.minimum), samples=_samples(-1, 1, large=True))
 register_samples("elementwise_pow", reference=pairwise(np.power), samples=_samples())
 
 
@@ -89,7 +98,7 @@ def _mod_samples() -> list[Sample]:
         return np.asarray(np.where(rand(*array.shape, seed=seed) < 0, -array, array), array.dtype)
 
     result = []
-    for sample in _samples()():
+    for sample in _samples(large=True)():
         x, y = sample.inputs["X"], sample.inputs["Y"]
         if x.dtype.kind == "f":
             sample = replace(sample, inputs={"X": signed(x + np.float32(1 / 64), 5), "Y": signed(y, 6)})
@@ -127,7 +136,7 @@ register_samples(
 register_samples(
     "elementwise_floordiv",
     reference=_integer_division(_truncated, np.floor_divide),
-    samples=_with_floor(_samples(floats=False, grads=())),
+    samples=_with_floor(_samples(floats=False, grads=(), large=True)),
 )
 
 

@@ -89,7 +89,7 @@ def unary_samples(
             Sample(x(0, 3), attributes, name="empty", dtypes=EVERY),
             Sample(x(2, 3, 4, 1), attributes, ("X",), name="rank4", dtypes=WIDE),
             *(Sample(x(size), attributes, name=f"tail{size}") for size in (127, 4133)),
-            Sample({"X": np.asarray([np.nan, np.inf, -0.0, 0.0, 1.0], "float32")}, attributes, name="special"),
+            Sample({"X": np.asarray([np.nan, np.inf, -0.0, 0.0, 1.0], "float32")}, attributes, name="nan_inf_zeros"),
         ]
         return result
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from fluidlite import memory
 from fluidlite.base.dtypes import NUMPY
+from fluidlite.conformance.cases import Array
 from fluidlite.conformance.device_bytes import equal, pattern, read, subspan, write
 from fluidlite.conformance.tolerances import ConformanceError
 from fluidlite.platform.context_pool import get_context
@@ -13,30 +16,16 @@ from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 
+_VIEWS = (
+    ((4, 6), None, 0, 24),
+    ((6, 4), (1, 6), 0, 24),
+    ((2, 3), (12, 2), 8, 17),
+)
+"""Dims and strides of arrays, the element of 48 at which each begins, and the number of elements that it spans."""
+
 
 def array_views(place: Place) -> None:
-    """Arrays of the array capability are views of the device's memory, at aligned offsets, too."""
-    unit = devices.unit(place)
-    if unit.array is None:
-        return
-    context = get_context(place)
-    for dtype in unit.array_dtypes:
-        data = (np.arange(24) % 2).astype(NUMPY[dtype])
-        data_bytes = data.view(np.uint8)
-        allocation = memory.alloc(place, data_bytes.nbytes + 64, context)
-        span = subspan(allocation, 64, data_bytes.nbytes)
-        write(context, span, data_bytes)
-        array = unit.array.wrap(span, (4, 6), dtype, None)
-        if tuple(array.shape) != (4, 6):
-            raise ConformanceError(f"{place}: wrap gave shape {tuple(array.shape)}, expected (4, 6)")
-        array[1, :] = array[0, :]
-        expected = data.reshape(4, 6).copy()
-        expected[1] = expected[0]
-        equal(f"a write through an array of {dtype}", place, read(context, span), expected.ravel().view(np.uint8))
-
-
-def strided_views(place: Place) -> None:
-    """Arrays with strides, which are in elements, are views of the device's memory."""
+    """Arrays of the array capability are views of the device's memory, at aligned offsets and with strides, too."""
     unit = devices.unit(place)
     if unit.array is None:
         return
@@ -46,15 +35,18 @@ def strided_views(place: Place) -> None:
         itemsize = data.itemsize
         allocation = memory.alloc(place, data.nbytes + 64, context)
         span = subspan(allocation, 64, data.nbytes)
-        for strides, dims, first, count in (((1, 6), (6, 4), 0, 24), ((12, 2), (2, 3), 8, 17)):
+        for dims, strides, first, count in _VIEWS:
             write(context, span, data.view(np.uint8))
             part = subspan(allocation, 64 + first * itemsize, count * itemsize)
             array = unit.array.wrap(part, dims, dtype, strides)
+            if tuple(array.shape) != dims:
+                raise ConformanceError(f"{place}: wrap gave shape {tuple(array.shape)}, expected {dims}")
             array[0, :] = array[1, :]
-            expected = data.copy()
-            view = np.lib.stride_tricks.as_strided(expected[first:], dims, [step * itemsize for step in strides])
+            expected, steps = data.copy(), strides or (dims[1], 1)
+            view = np.lib.stride_tricks.as_strided(expected[first:], dims, [step * itemsize for step in steps])
             view[0, :] = view[1, :]
-            equal(f"a write through a strided array of {dtype}", place, read(context, span), expected.view(np.uint8))
+            subject = f"a write through an array of {dtype}, {list(dims)}, strides {strides}"
+            equal(subject, place, read(context, span), expected.view(np.uint8))
 
 
 def adopted_arrays(place: Place) -> None:
@@ -64,21 +56,21 @@ def adopted_arrays(place: Place) -> None:
         return
     context, xp, adopt = get_context(place), unit.array.xp, unit.array.adopt
 
-    def number(rows: int, columns: int) -> object:
-        return xp.reshape(xp.arange(rows * columns, dtype=xp.float32), (rows, columns))
+    def numbers() -> Any:
+        return xp.reshape(xp.arange(24, dtype=xp.float32), (4, 6))
 
-    def check(subject: str, handle: object, expected: np.ndarray) -> None:
+    def check(subject: str, handle: object, expected: Array) -> None:
         span = Span(handle, 0, expected.nbytes)
         equal(subject, place, read(context, span), np.ascontiguousarray(expected).reshape(-1).view(np.uint8))
 
     with context.raw.activate():
         values = np.arange(24, dtype=np.float32).reshape(4, 6)
-        owned = (xp.asarray(number(4, 6), copy=True), xp.asarray(xp.permute_dims(number(4, 6), (1, 0)), copy=True))
+        owned = (xp.asarray(numbers(), copy=True), xp.asarray(xp.permute_dims(numbers(), (1, 0)), copy=True))
         for subject, array, expected in zip(("an", "a transposed"), owned, (values, values.T), strict=True):
             handle = adopt(array)
             if handle is not None:
                 check(f"{subject} adopted array", handle, expected)
-        base = xp.asarray(number(4, 6), copy=True)
+        base = xp.asarray(numbers(), copy=True)
         views = {
             "some rows": (base[1:, :], values[1:]),
             "other dims": (xp.reshape(base, (6, 4)), values.reshape(6, 4)),

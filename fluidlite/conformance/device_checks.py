@@ -1,4 +1,4 @@
-"""Checks of a device without operators: copies, events, array views and compiler."""
+"""Checks of a device without operators: small copies, order, events, threads, allocations; and the list of all."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ def device_checks() -> dict[str, DeviceCheck]:
         "device[late_events]": transfer_checks.late_events,
         "device[events_of_other_devices]": transfer_checks.events_of_other_devices,
         "device[array_views]": array_checks.array_views,
-        "device[strided_views]": array_checks.strided_views,
         "device[adopted_arrays]": array_checks.adopted_arrays,
         "device[launch]": array_checks.launch,
         "device[arguments]": array_checks.arguments,

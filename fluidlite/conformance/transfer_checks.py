@@ -9,25 +9,32 @@ from fluidlite.conformance.cases import Array
 from fluidlite.conformance.device_bytes import equal, pattern, read, subspan, write
 from fluidlite.conformance.tolerances import ConformanceError
 from fluidlite.platform.context_pool import get_context, new_context
+from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 
-_LARGE = (5 << 20) + 3
+_LARGE_BYTES = (5 << 20) + 3
 """Bytes of a copy that a device may split."""
 _SLOW_BYTES, _SLOW_COPIES = 1 << 24, 8
 """Copies that are still in progress when the host goes on."""
 
 
+def _affordable(place: Place, nbytes: int) -> int:
+    """Return ``nbytes``, or a sixteenth of the memory that the device states if that is less."""
+    memory_bytes = devices.unit(place).info.memory
+    return nbytes if memory_bytes is None else min(nbytes, memory_bytes // 16)
+
+
 def large_copies(place: Place) -> None:
     """Copies of several MiB are whole, in, out and within, at offsets, and their allocations do not overlap."""
-    context = get_context(place)
-    source, target = (memory.alloc(place, _LARGE + 8, context) for _ in range(2))
-    data, expected = pattern(_LARGE + 8), pattern(_LARGE + 8, seed=1)
+    context, nbytes = get_context(place), _affordable(place, _LARGE_BYTES)
+    source, target = (memory.alloc(place, nbytes + 8, context) for _ in range(2))
+    data, expected = pattern(nbytes + 8), pattern(nbytes + 8, seed=1)
     write(context, source.span(), data)
     write(context, target.span(), expected)
     equal("a large copy in and out", place, read(context, source.span()), data)
-    equal("a part of a large copy", place, read(context, subspan(source, 3, _LARGE)), data[3 : 3 + _LARGE])
-    context.copy_within(subspan(target, 4, _LARGE), subspan(source, 4, _LARGE))
-    expected[4 : 4 + _LARGE] = data[4 : 4 + _LARGE]
+    equal("a part of a large copy", place, read(context, subspan(source, 3, nbytes)), data[3 : 3 + nbytes])
+    context.copy_within(subspan(target, 4, nbytes), subspan(source, 4, nbytes))
+    expected[4 : 4 + nbytes] = data[4 : 4 + nbytes]
     equal("a large copy within", place, read(context, target.span()), expected)
 
 
@@ -68,11 +75,11 @@ def peer_copies(place: Place) -> None:
 
 def late_events(place: Place) -> None:
     """An event is done, and lets another queue continue, only after work that was in progress when it was recorded."""
-    first, second = get_context(place), new_context(place)
+    first, second, nbytes = get_context(place), new_context(place), _affordable(place, _SLOW_BYTES)
     try:
-        source, target = (memory.alloc(place, _SLOW_BYTES, first) for _ in range(2))
-        received = memory.alloc(place, _SLOW_BYTES, second)
-        data, zeros = pattern(_SLOW_BYTES), np.zeros(_SLOW_BYTES, np.uint8)
+        source, target = (memory.alloc(place, nbytes, first) for _ in range(2))
+        received = memory.alloc(place, nbytes, second)
+        data, zeros = pattern(nbytes), np.zeros(nbytes, np.uint8)
         write(first, source.span(), data)
 
         def copy_slowly() -> None:
@@ -90,7 +97,7 @@ def late_events(place: Place) -> None:
             second.wait_for(first.record())
             second.copy_within(received.span(), target.span())
             check("a copy after wait_for", read(second, received.span()))
-            out = np.zeros(_SLOW_BYTES, np.uint8)
+            out = np.zeros(nbytes, np.uint8)
             copy_slowly()
             first.copy_out(out.data, target.span())
             event = first.record()

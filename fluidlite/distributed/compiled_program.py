@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.arguments import check_instance, check_list
 from fluidlite.base.errors import ProgramError
+from fluidlite.base.fork import new_lock
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.distributed.groups import Group, member_runs, member_seed, share_devices, world
 from fluidlite.distributed.strategies import BuildStrategy, ExecutionStrategy, GradientScaleStrategy
@@ -40,6 +41,7 @@ class CompiledProgram:
         self._member_programs: dict[int, tuple[tuple[int, int, int], Program]] = {}
         self._synchronized_scopes: WeakObjects[Scope] = WeakObjects()
         self._replicas: Replicas | None = None
+        self._creating = new_lock()  # several threads may do the first run
 
     def with_data_parallel(
         self,
@@ -153,11 +155,12 @@ class CompiledProgram:
         return cached[1]
 
     def _replicated(self, executor: Any) -> Replicas:
-        if self._replicas is None:
-            from fluidlite.distributed.replicas import Replicas
+        with self._creating:
+            if self._replicas is None:
+                from fluidlite.distributed.replicas import Replicas
 
-            self._replicas = Replicas(executor, self._places, self.program_of)
-        return self._replicas
+                self._replicas = Replicas(executor, self._places, self.program_of)
+            return self._replicas
 
 
 def _checked(strategy: Any) -> BuildStrategy:

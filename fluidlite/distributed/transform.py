@@ -237,12 +237,12 @@ def gather_rows(block: Block, values: Variable, after: Operator, members: int) -
     steps = add("range", {"Start": [constant(0, "int32")], "End": [max_count], "Step": [constant(1, "int32")]})
     index = add("elementwise_min", {"X": [steps], "Y": [count]})  # from ``count`` on: padding
     rows_or_none = add("concat", {"X": [rows, constant(-1, "int64")]}, {"axis": 0})
-    last = add("reduce_max", {"X": [rows_or_none]}, {"dim": [0], "keep_dim": True})
-    last = add("c_allreduce_max", {"X": [last]}, {"use_calc_stream": True})
+    own_row = add("reduce_max", {"X": [rows_or_none]}, {"dim": [0], "keep_dim": True})
+    padding_row = add("c_allreduce_max", {"X": [own_row]}, {"use_calc_stream": True})
     gather = {"nranks": members, "use_calc_stream": True}
     gathered = []
     for name in (
-        add("concat", {"X": [rows, last]}, {"axis": 0}),
+        add("concat", {"X": [rows, padding_row]}, {"axis": 0}),
         add("pad", {"X": [values.name]}, {"paddings": [0, 1, 0, 0], "pad_value": 0.0}),
     ):
         gathered.append(add("c_allgather", {"X": [add("gather", {"X": [name], "Index": [index]})]}, gather))

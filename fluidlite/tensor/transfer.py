@@ -88,22 +88,28 @@ def at_its_place(tensor: Tensor, action: Callable[[Context], _Result], writes: b
 def transfer(source: Tensor, context: Context, into: Tensor | None = None) -> Tensor:
     """Copy a contiguous tensor with its LoD to the context's place: one copy, or two through the host."""
     while True:
-        place = source.place
+        place, target_place = places = _places(source, into)
         assert source.spec is not None and place is not None
+        if target_place is not None and target_place != context.place:  # another thread has moved it
+            context = get_context(target_place)
         owner = context if place == context.place else get_context(place)
         if can_use_without_waiting(source, owner) and can_use_without_waiting(
             into, context, True
         ):  # the fast path, for the copies of a run
             with owner.lock, context.lock:
                 if (
-                    source.place is place
+                    _places(source, into) == places
                     and can_use_without_waiting(source, owner)
                     and can_use_without_waiting(into, context, True)
                 ):
                     return _transfer(source, owner, context, into)
         with turn({owner, context}, partial(_transfer_uses, source, owner, context, into)):
-            if source.place is place:  # else another thread has moved it
+            if _places(source, into) == places:
                 return _transfer(source, owner, context, into)
+
+
+def _places(source: Tensor, into: Tensor | None) -> tuple[Place | None, Place | None]:
+    return source.place, into.place if into is not None else None
 
 
 def _transfer_uses(source: Tensor, owner: Context, context: Context, into: Tensor | None) -> tuple[Use, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import layers, nn
 from fluidlite.distributed import parameters, transform
+from fluidlite.distributed.replicas import Replicas
 from fluidlite.distributed.transform import insert_collectives
 from fluidlite.errors import (
     AttributeValueError,
@@ -291,7 +293,16 @@ def test_state_has_its_lod_on_all_places() -> None:
     np.testing.assert_array_equal(found.ravel(), [0, 6, 0, 6])
 
 
-def test_threads_share_a_program_of_several_places() -> None:
+def test_threads_share_a_program_of_several_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in its first run, which creates the members."""
+    created, create = [], Replicas.__init__
+
+    def create_slowly(self: Replicas, *arguments: Any) -> None:
+        created.append(self)
+        time.sleep(0.1)
+        create(self, *arguments)
+
+    monkeypatch.setattr(Replicas, "__init__", create_slowly)
     x = layers.data("x", [1])
     count = layers.create_global_var([1], 0.0, "float32", persistable=True, name="count")
     layers.increment(count)
@@ -309,6 +320,7 @@ def test_threads_share_a_program_of_several_places() -> None:
         results = list(pool.map(work, range(3)))
     for number, found in enumerate(results):
         assert found == [100.0 * number + step for step in range(1, 21)]
+    assert len(created) == 1
 
 
 def test_feeds_may_be_split_by_hand() -> None:

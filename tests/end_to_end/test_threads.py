@@ -288,6 +288,7 @@ def test_a_scope_that_several_threads_train_and_read(place: str) -> None:
 def test_a_tensor_that_another_thread_moves(place: str) -> None:
     """It is read, written and copied where it is at that moment."""
     tensor = fluid.Tensor().set(np.zeros(3, "float32"), "cpu")
+    values = [fluid.Tensor().set(np.full(3, step, "float32"), "cpu") for step in range(500)]
     ended = threading.Event()
 
     def work(number: int) -> None:
@@ -297,7 +298,7 @@ def test_a_tensor_that_another_thread_moves(place: str) -> None:
                 if number == 0:
                     tensor.move_to(("cpu", place)[step % 2])
                 elif number == 1:
-                    tensor.set(np.full(3, step, "float32"))
+                    (tensor.set if step % 2 else tensor.assign)(values[step])
                 else:
                     found = np.array(tensor if number == 2 else tensor.to(place))
                     assert found.min() == found.max() >= last

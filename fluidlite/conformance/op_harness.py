@@ -172,7 +172,7 @@ def run(one: OperatorProgram, place: Place, fetch: Iterable[Variable], mode: str
 def _halved(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Half of the numbers of floating-point arrays; other values unchanged."""
     return {
-        name: array * array.dtype.type(0.5) if isinstance(array, np.ndarray) and array.dtype.kind == "f" else array
+        name: np.asarray(array / 2, array.dtype) if isinstance(array, np.ndarray) and array.dtype.kind == "f" else array
         for name, array in arrays.items()
     }
 

@@ -73,7 +73,7 @@ def inputs_in(sample: Sample, dtype: str) -> dict[str, list[np.ndarray[Any, Any]
         if becomes_exact(sample, dtype):
             return np.asarray(array > 0 if dtype == "bool" else np.rint(array * 8).astype(dtype))
         if dtype == "float64" and array.dtype == np.float32:
-            return array.astype(np.float64) * (1 - 2.0**-27)  # no number of float32, which a kernel might compute in
+            return np.asarray(array.astype(np.float64) * (1 - 2.0**-27))  # no float32, in which a kernel might compute
         return array.astype(NUMPY[dtype]) if dtype in ALL_FLOATS else array
 
     items = {slot: v if isinstance(v, (list, tuple)) else [v] for slot, v in sample.inputs.items()}

@@ -120,10 +120,10 @@ def test_ops(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "ops", "relu*", "mean", "--place", "cpu")
     lines = text.splitlines()
     assert [line.split()[0] for line in lines[1:6]] == ["mean", "relu", "relu6", "relu6_grad", "relu_grad"]
-    assert lines[2].split() == ["relu", "generated", "array"]
+    assert lines[2].split() == ["relu", "generated", "array", "language"]
     assert lines[-1] == "cpu:0: 5 operators: 5 generated"
     rows = json.loads(output(capsys, "ops", "relu", "--json"))
-    assert rows[0]["places"]["cpu:0"]["libraries"] == ["array"]
+    assert rows[0]["places"]["cpu:0"]["libraries"] == ["array", "language"]
 
 
 def test_ops_can_be_filtered(capsys: pytest.CaptureFixture[str]) -> None:

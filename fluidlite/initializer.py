@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from math import inf, prod, sqrt
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fluidlite.base.arguments import check_bool, check_int, exact_int_text, number
+from fluidlite.base.context_value import context_value
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import DtypeError, ProgramError
 
@@ -49,17 +49,12 @@ def force_init_on_cpu() -> bool:
     return _forced.get()
 
 
-@contextmanager
-def init_on_cpu() -> Iterator[None]:
+def init_on_cpu() -> AbstractContextManager[bool]:
     """Mark constants that are appended inside with the hint ``force_cpu``.
 
     Fluid has this hint; here the executor decides the place of parameters, and ``device_guard`` that of operators.
     """
-    token = _forced.set(True)
-    try:
-        yield
-    finally:
-        _forced.reset(token)
+    return context_value(_forced, True)
 
 
 class Initializer:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from fluidlite.base.arguments import check_instance, text
+from fluidlite.base.context_value import context_value, switch_context_value
 
 
 class Generator:
@@ -23,32 +25,28 @@ class Generator:
         return f"{self.prefix}{key}_{number}"
 
 
-_generator = Generator()
+_process_generator = Generator()
+_generator: ContextVar[Generator] = ContextVar("unique_name", default=_process_generator)
 
 
 def generate(key: str) -> str:
     """Return ``key_0``, ``key_1``, ... in turn."""
-    return _generator(key)
+    return _generator.get()(key)
 
 
 def switch(new: Generator | None = None) -> Generator:
-    """Restart the numbering (or use ``new``); return the previous generator."""
-    global _generator
+    """Restart the numbering (or use ``new``) in this thread; return the previous generator."""
     if new is not None:
         check_instance("the generator of unique_name.switch", new, Generator, "a Generator")
-    old, _generator = _generator, new if new is not None else Generator()
-    return old
+    return switch_context_value(_generator, new if new is not None else Generator())
 
 
 @contextmanager
 def guard(new_generator: str | Generator | None = None) -> Iterator[None]:
-    """Restart the numbering inside the ``with`` block, with a prefix if ``new_generator`` is a text."""
+    """Restart this thread's numbering inside the ``with`` block, with a prefix if ``new_generator`` is a text."""
     if isinstance(new_generator, str):
         new_generator = Generator(new_generator)
     elif new_generator is not None:
         check_instance("new_generator of unique_name.guard", new_generator, Generator, "a text, or a Generator")
-    old = switch(new_generator)
-    try:
+    with context_value(_generator, new_generator if new_generator is not None else Generator()):
         yield
-    finally:
-        switch(old)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from fluidlite.base.context_value import context_value
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
-from fluidlite.base.errors import FallbackWarning, FluidError
+from fluidlite.base.errors import FallbackWarning, FluidError, KernelError
 from fluidlite.compiler.kernel_checks import debug
 from fluidlite.compiler.planning.plan import Launch, Plan
 from fluidlite.compiler.planning.plan_liveness import MIN_INPLACE_BYTES, min_inplace_bytes
@@ -110,31 +111,16 @@ MODES = ("interpreted", "compiled")
 _uses: ContextVar[list[Use] | None] = ContextVar("uses", default=None)
 
 
-@contextmanager
-def recorded_kernels() -> Iterator[list[Use]]:
+def recorded_kernels() -> AbstractContextManager[list[Use]]:
     """Record how kernels are selected in interpreted runs: operator type, kind of selection, library."""
-    uses: list[Use] = []
-    token = _uses.set(uses)
-    try:
-        yield uses
-    finally:
-        _uses.reset(token)
-
-
-@contextmanager
-def _min_shared_bytes(nbytes: int) -> Iterator[None]:
-    token = min_inplace_bytes.set(nbytes)
-    try:
-        yield
-    finally:
-        min_inplace_bytes.reset(token)
+    return context_value(_uses, list[Use]())
 
 
 def run(one: OperatorProgram, place: Place, fetch: Iterable[Variable], mode: str) -> list[Tensor]:
     """Run the program on a place; operators without a kernel there fall back.
 
-    A run before it has other values, which a kernel must not keep. One after it checks that kernels write all of their
-    outputs and nothing else.
+    A run before it checks that kernels write all of their outputs and nothing else; it has other values if the operator
+    takes them, which a kernel must not keep.
 
     Raises KernelError if a kernel leaves an element of an output unwritten, or writes anything else.
     """
@@ -147,17 +133,21 @@ def run(one: OperatorProgram, place: Place, fetch: Iterable[Variable], mode: str
             scope.var(name).get_tensor().set(array, place)
         return scope
 
-    scope, before = scope_of(one.state), scope_of(_halved(one.state))
-    with warnings.catch_warnings(), _min_shared_bytes(one.min_shared_bytes):
+    def run_with(feed: Mapping[str, Any], state: Mapping[str, Any]) -> list[Tensor]:
+        return executor.run(one.program, dict(feed), fetches, scope=scope_of(state), return_numpy=False)
+
+    fetches = list(fetch)
+    with warnings.catch_warnings(), context_value(min_inplace_bytes, one.min_shared_bytes):
         warnings.simplefilter("ignore", FallbackWarning)
         executor = Executor(place, mode=mode)
-        with suppress(FluidError):  # an operator may refuse the other values
-            executor.run(one.program, feed=_halved(one.feed), fetch_list=list(fetch), scope=before, return_numpy=False)
-        results: list[Tensor] = executor.run(
-            one.program, feed=one.feed, fetch_list=list(fetch), scope=scope, return_numpy=False
-        )
         with debug(check_kernels=True):
-            executor.run(one.program, feed=one.feed, fetch_list=list(fetch), scope=scope, return_numpy=False)
+            try:
+                run_with(_halved(one.feed), _halved(one.state))
+            except KernelError:
+                raise
+            except FluidError:  # the operator refuses them, such as half a scale, which gives other dims
+                run_with(one.feed, one.state)
+        results = run_with(one.feed, one.state)
     one.plan = executor.explain_last().plan
     uses = _uses.get()
     if uses is not None and mode == "interpreted":

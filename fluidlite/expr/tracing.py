@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fluidlite.base.context_value import context_value
 from fluidlite.base.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -118,15 +119,11 @@ def current() -> Tracing:
     return state
 
 
-@contextmanager
-def tracing(values: Mapping[str, Any], results: Results | None = None, build: Any = None) -> Iterator[Tracing]:
+def tracing(
+    values: Mapping[str, Any], results: Results | None = None, build: Any = None
+) -> AbstractContextManager[Tracing]:
     """Make a trace current; ``build`` collects the parts of the call that is being decomposed."""
-    state = Tracing(values, results=results or {}, build=build)
-    token = _tracing.set(state)
-    try:
-        yield state
-    finally:
-        _tracing.reset(token)
+    return context_value(_tracing, Tracing(values, results=results or {}, build=build))
 
 
 @contextmanager

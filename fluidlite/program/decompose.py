@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from fluidlite.base.context_value import context_value
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.inference import check_inputs
 from fluidlite.program.op_call import PLACEHOLDER, Call
@@ -21,14 +22,9 @@ from fluidlite.tensor.tensor_spec import Spec, specs_of
 _decomposing_calls: ContextVar[tuple[Call, ...]] = ContextVar("decomposing_calls", default=())
 
 
-@contextmanager
-def decomposing(call: Call) -> Iterator[None]:
+def decomposing(call: Call) -> AbstractContextManager[tuple[Call, ...]]:
     """Mark a call as being decomposed inside the ``with`` block, so that its parts do not contain it."""
-    token = _decomposing_calls.set((*_decomposing_calls.get(), call))
-    try:
-        yield
-    finally:
-        _decomposing_calls.reset(token)
+    return context_value(_decomposing_calls, (*_decomposing_calls.get(), call))
 
 
 @dataclass(eq=False)

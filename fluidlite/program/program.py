@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from fluidlite.base.arguments import check_bool, check_int
+from fluidlite.base.context_value import context_value, switch_context_value
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.block import Block
 from fluidlite.program.desc import ProgramDesc
@@ -201,45 +203,42 @@ class Program(FluidProgram):
         return f"<Program of {sum(len(b.ops) for b in self.blocks)} operators in {len(self.blocks)} block(s)>"
 
 
-_main = Program()
-_startup = Program()
+_process_main, _process_startup = Program(), Program()
+_main: ContextVar[Program] = ContextVar("main_program", default=_process_main)
+_startup: ContextVar[Program] = ContextVar("startup_program", default=_process_startup)
 
 
 def default_main_program() -> Program:
     """The program that layers append to."""
-    return _main
+    return _main.get()
 
 
 def default_startup_program() -> Program:
     """Return the program that initialises parameters."""
-    return _startup
+    return _startup.get()
 
 
 def switch_main_program(program: Program) -> Program:
-    """Make ``program`` the default main program; return the one before."""
-    global _main
-    old, _main = _main, program
-    return old
+    """Make ``program`` the default main program of this thread; return the one before."""
+    return switch_context_value(_main, _program("switch_main_program", program))
 
 
 def switch_startup_program(program: Program) -> Program:
-    """Make ``program`` the default startup program; return the one before."""
-    global _startup
-    old, _startup = _startup, program
-    return old
+    """Make ``program`` the default startup program of this thread; return the one before."""
+    return switch_context_value(_startup, _program("switch_startup_program", program))
+
+
+def _program(function: str, program: Program) -> Program:
+    if not isinstance(program, Program):
+        raise ProgramError(f"{function} takes Programs, got {type(program).__name__}")
+    return program
 
 
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """Layers inside the ``with`` block append to these programs."""
-    for program in (main_program, startup_program):
-        if program is not None and not isinstance(program, Program):
-            raise ProgramError(f"program_guard takes Programs, got {type(program).__name__}")
-    old_main = switch_main_program(main_program)
-    old_startup = switch_startup_program(startup_program) if startup_program is not None else None
-    try:
+    """Layers that this thread calls inside the ``with`` block append to these programs."""
+    with ExitStack() as guards:
+        guards.enter_context(context_value(_main, _program("program_guard", main_program)))
+        if startup_program is not None:
+            guards.enter_context(context_value(_startup, _program("program_guard", startup_program)))
         yield
-    finally:
-        switch_main_program(old_main)
-        if old_startup is not None:
-            switch_startup_program(old_startup)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
 from weakref import ref
 
 from fluidlite.base.arguments import check_int, text
+from fluidlite.base.context_value import context_value, switch_context_value
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.fork import new_lock
 from fluidlite.base.invalidation import cache_version
@@ -209,34 +209,28 @@ class Scope:
         return f"Scope({len(self._vars)} variables)"
 
 
-_global = Scope()
-_local = threading.local()
+_process_scope = Scope()
+_scope: ContextVar[Scope] = ContextVar("scope", default=_process_scope)
 
 
 def global_scope() -> Scope:
     """Return the default scope of runs."""
-    stack: list[Scope] = getattr(_local, "stack", [])
-    return stack[-1] if stack else _global
+    return _scope.get()
 
 
 @contextmanager
 def scope_guard(scope: Scope) -> Iterator[None]:
     """Make ``scope`` the global scope of this thread inside the block."""
-    if not isinstance(scope, Scope):
-        raise ProgramError(f"scope_guard takes a Scope, got {type(scope).__name__}")
-    stack: list[Any] = _local.__dict__.setdefault("stack", [])
-    stack.append(scope)
-    try:
+    with context_value(_scope, _checked("scope_guard", scope)):
         yield
-    finally:
-        stack.pop()
 
 
 def switch_scope(scope: Scope) -> Scope:
     """Make ``scope`` the global scope of this thread; return the one before."""
+    return switch_context_value(_scope, _checked("switch_scope", scope))
+
+
+def _checked(function: str, scope: Scope) -> Scope:
     if not isinstance(scope, Scope):
-        raise ProgramError(f"switch_scope takes a Scope, got {type(scope).__name__}")
-    old = global_scope()
-    stack: list[Any] = _local.__dict__.setdefault("stack", [])
-    stack[-1:] = [scope]
-    return old
+        raise ProgramError(f"{function} takes a Scope, got {type(scope).__name__}")
+    return scope

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +14,6 @@ from fluidlite import layers
 from fluidlite.errors import AttributeValueError, CollectiveError, DtypeError, ShapeError
 
 Together = Callable[..., list[Any]]
-building = threading.Lock()
-"""Programs are built by one thread at a time: the default program is the process's."""
 DTYPES = ("float32", "float64", "int32", "int64", "float16", "bfloat16")
 
 
@@ -141,7 +138,7 @@ def test_gradients_are_those_of_all_members_losses(together: Together, type: str
 
     def work(rank: int, group: Any) -> Any:
         program = fluid.Program()
-        with building, fluid.program_guard(program, fluid.Program()), fluid.unique_name.guard():
+        with fluid.program_guard(program, fluid.Program()), fluid.unique_name.guard():
             x = layers.data("x", list(dims), append_batch_size=False, dtype="float64", stop_gradient=False)
             w = layers.data("w", [rows, 3], append_batch_size=False, dtype="float64")
             out = program.global_block().create_var("out")

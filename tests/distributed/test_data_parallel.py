@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -128,7 +127,7 @@ def test_buckets_are_reduced_during_backward(
     """Backward of each layer waits until the gradients of the layer behind it have been summed over all members."""
     monkeypatch.setattr(transform, "BUCKET_BYTES", 1)
     monkeypatch.setattr(parameters, "check_same_program", lambda *_: None)  # py_func numbers functions by the process
-    building, events = threading.Lock(), [list[str](), list[str]()]
+    events = [list[str](), list[str]()]
 
     def work(rank: int, group: Any) -> None:
         mine, begun = events[rank], list[Any]()
@@ -158,14 +157,13 @@ def test_buckets_are_reduced_during_backward(
 
             return nn.Function(append, name=f"noted_{name}")
 
-        with building:  # the default program is the process's
-            network = nn.Network([6], place, fluid.optimizer.SGD(0.1), "softmax_cross_entropy", seed=1,
-                                 fallback="allow")  # fmt: skip
-            network.distributed, network.group = True, group
-            for name, width in (("a", 8), ("b", 9), ("c", 4)):
-                network.add_layer(nn.Dense(width, bias=False))
-                network.add_layer(noted(name))
-            network.compile()
+        network = nn.Network([6], place, fluid.optimizer.SGD(0.1), "softmax_cross_entropy", seed=1,
+                             fallback="allow")  # fmt: skip
+        network.distributed, network.group = True, group
+        for name, width in (("a", 8), ("b", 9), ("c", 4)):
+            network.add_layer(nn.Dense(width, bias=False))
+            network.add_layer(noted(name))
+        network.compile()
         group.start_all_reduce = start
         network.batched_train([(X[:20], Y[:20])] * 3)
         network.close()
@@ -307,12 +305,12 @@ def test_threads_share_a_program_of_several_places(monkeypatch: pytest.MonkeyPat
     count = layers.create_global_var([1], 0.0, "float32", persistable=True, name="count")
     layers.increment(count)
     y = layers.elementwise_add(x, count)
-    executor = fluid.Executor("cpu")
+    executor, startup = fluid.Executor("cpu"), fluid.default_startup_program()
     program = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel(places=["cpu", "cpu"])
 
     def work(number: int) -> list[float]:
         scope = fluid.Scope()
-        executor.run(fluid.default_startup_program(), scope=scope)
+        executor.run(startup, scope=scope)
         feed = {"x": np.full((2, 1), 100.0 * number, "float32")}
         return [float(executor.run(program, feed, [y], scope=scope)[0].max()) for _ in range(20)]
 
@@ -561,17 +559,15 @@ def test_members_with_unequal_shares_give_the_numbers_of_the_whole_batch(
     together: Callable[..., list[Any]], rows: int
 ) -> None:
     """37 rows of 3 members: each gradient counts by its rows."""
-    lock = threading.Lock()
 
     def made(group: Any) -> nn.Network:
         network = nn.Network([6], optimizer=fluid.optimizer.Adam(0.02), loss="softmax_cross_entropy", seed=4,
                              metrics="accuracy")  # fmt: skip
         if group is not None:
             network.distributed, network.group = True, group
-        with lock:  # the default program is the process's
-            for layer in (nn.Dense(8, "relu"), nn.Dense(4)):
-                network.add_layer(layer)
-            network.compile()
+        for layer in (nn.Dense(8, "relu"), nn.Dense(4)):
+            network.add_layer(layer)
+        network.compile()
         return network
 
     data = [(X[:rows], Y[:rows]), (X[5:rows], Y[5:rows])]

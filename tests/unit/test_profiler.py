@@ -459,8 +459,8 @@ def test_a_run_that_ends_after_the_profile() -> None:
     x = layers.data("x", [8])
     out = fluid.default_main_program().current_block().create_var(name="out", dtype="float32", shape=[-1, 8])
     layers.py_func(wait, x, out)
-    executor, results = fluid.Executor("cpu"), []
-    run = threading.Thread(target=lambda: results.append(executor.run(feed={"x": FEED["x"]}, fetch_list=[out])))
+    executor, program, results = fluid.Executor("cpu"), fluid.default_main_program(), []
+    run = threading.Thread(target=lambda: results.append(executor.run(program, {"x": FEED["x"]}, [out])))
     with profiler.recorded() as profile:
         run.start()
         assert began.wait(60)

@@ -241,7 +241,7 @@ def assign(input: Variable | np.ndarray[Any, Any], output: Variable | None = Non
     helper = LayerHelper("assign")
     if output is None:
         output = helper.create_variable_for_type_inference(stop_gradient=isinstance(input, np.ndarray))
-    out = {"Out": check_variable("out", output)}
+    out = {"Out": check_variable("output", output)}
     if isinstance(input, np.ndarray):
         helper.append_op("assign_value", {}, out, value_attrs(input, dtype_of(input.dtype)))
     else:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from fluidlite.base.absent import absent
 from fluidlite.base.arguments import did_you_mean
-from fluidlite.base.dtypes import ALL, HALVES
+from fluidlite.base.dtypes import ALL, ALL_FLOATS, HALVES
 from fluidlite.base.errors import (
     DeviceError,
     DeviceLost,
@@ -130,13 +130,21 @@ def checked_result(what: str, thing: Any, *names: str) -> Any:
 def _check_info(info: Any) -> None:
     if not isinstance(info, DeviceInfo):
         raise DeviceError(f"info() returned {type(info).__name__}; expected a DeviceInfo")
-    for name in ("alignment", "queues"):
+    for name in ("alignment", "queues", "memory"):
         number = getattr(info, name)
+        if number is None and name == "memory":
+            continue
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise DeviceError(f"info() says {name}={number!r}; expected an integer of 1 or more")
+    if info.alignment & (info.alignment - 1):
+        raise DeviceError(f"info() says alignment={info.alignment}; expected a power of two")
     unknown = [dtype for dtype in info.dtypes if dtype not in ALL]
     if unknown or isinstance(info.dtypes, str):
         raise DeviceError(f"info() says dtypes={info.dtypes!r}; expected a tuple of {', '.join(ALL)}")
+    for dtype, limit in info.tolerance.items():
+        if dtype not in ALL_FLOATS or not isinstance(limit, float) or not 0 < limit < 1:
+            names = ", ".join(ALL_FLOATS)
+            raise DeviceError(f"info() says tolerance of {dtype!r}: {limit!r}; expected {names}: between 0.0 and 1.0")
 
 
 def _check_language(language: Any) -> None:

@@ -90,7 +90,7 @@ class Case:
     def writer(self, make: Callable[[Any, Any], Any]) -> Callable[[Values], None]:
         """A program that writes the weight from a feed."""
         program = fluid.Program()
-        with fluid.program_guard(program):
+        with fluid.program_guard(program, fluid.Program()):
             given = layers.data("given", list(self.dims), append_batch_size=False)
             held = layers.create_parameter(list(self.dims), F32, name="w")
             make(given, held)

@@ -337,6 +337,12 @@ def test_a_namespace_without_functions_is_refused_at_once() -> None:
     [
         ({"alignment": 0}, "alignment=0; expected an integer of 1 or more"),
         ({"alignment": "64"}, "alignment='64'; expected an integer"),
+        ({"alignment": 96}, "alignment=96; expected a power of two"),
+        ({"memory": -1}, "memory=-1; expected an integer"),
+        ({"memory": 1e9}, "memory=1000000000.0; expected an integer"),
+        ({"tolerance": {"flaot32": 1e-5}}, "tolerance of 'flaot32': 1e-05; expected float16, "),
+        ({"tolerance": {"float32": "big"}}, "tolerance of 'float32': 'big'; expected float16, .*: between 0.0 and 1.0"),
+        ({"tolerance": {"float32": float("nan")}}, "tolerance of 'float32': nan; expected float16, "),
         ({"queues": 0}, "queues=0; expected an integer"),
         ({"dtypes": ("float32", "float33")}, "expected a tuple of bool, "),
         ({"dtypes": "float32"}, "expected a tuple of bool, "),

@@ -81,7 +81,7 @@ def call_supports(supports: Callable[[Call], Any], call: Call, whose: Callable[[
         answer = supports(call)
     except Exception as exc:
         raise _supports_error(call, whose(), f"raised {type(exc).__name__}", f": {exc}") from exc
-    if answer is not None and not isinstance(answer, str):
+    if answer is not None and not (isinstance(answer, str) and answer):
         raise _supports_error(call, whose(), f"returned {answer!r}")
     return answer
 

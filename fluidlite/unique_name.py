@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 from fluidlite.base.arguments import check_instance, text
-from fluidlite.base.context_value import context_value, switch_context_value
+from fluidlite.base.context_value import ContextDefault
 
 
 class Generator:
@@ -25,20 +24,19 @@ class Generator:
         return f"{self.prefix}{key}_{number}"
 
 
-_process_generator = Generator()
-_generator: ContextVar[Generator] = ContextVar("unique_name", default=_process_generator)
+_generator = ContextDefault("unique_name", Generator())
 
 
 def generate(key: str) -> str:
     """Return ``key_0``, ``key_1``, ... in turn."""
-    return _generator.get()(key)
+    return _generator.variable.get(_generator.process_value)(key)
 
 
 def switch(new: Generator | None = None) -> Generator:
-    """Restart the numbering (or use ``new``) in this thread; return the previous generator."""
+    """Restart the numbering (or use ``new``), inside a guard that of its thread; return the previous generator."""
     if new is not None:
         check_instance("the generator of unique_name.switch", new, Generator, "a Generator")
-    return switch_context_value(_generator, new if new is not None else Generator())
+    return _generator.switch(new if new is not None else Generator())
 
 
 @contextmanager
@@ -48,5 +46,5 @@ def guard(new_generator: str | Generator | None = None) -> Iterator[None]:
         new_generator = Generator(new_generator)
     elif new_generator is not None:
         check_instance("new_generator of unique_name.guard", new_generator, Generator, "a text, or a Generator")
-    with context_value(_generator, new_generator if new_generator is not None else Generator()):
+    with _generator.guard(new_generator if new_generator is not None else Generator()):
         yield

@@ -1,11 +1,11 @@
-"""``context_value``: replace a context variable, which a thread or asyncio task has for itself, in a ``with`` block."""
+"""Values that a ``with`` block replaces for its thread or asyncio task only, on :mod:`contextvars`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -20,8 +20,25 @@ def context_value(variable: ContextVar[Any], value: T) -> Iterator[T]:
         variable.reset(token)
 
 
-def switch_context_value(variable: ContextVar[T], value: T) -> T:
-    """Give the variable a value in this thread or asyncio task; return the one before."""
-    before = variable.get()
-    variable.set(value)
-    return before
+class ContextDefault(Generic[T]):
+    """A default of the process, and the variable that replaces it in a context: ``variable.get(process_value)``."""
+
+    def __init__(self, name: str, value: T) -> None:
+        self.process_value = value
+        self.variable: ContextVar[T] = ContextVar(name)
+
+    def guard(self, value: T) -> AbstractContextManager[T]:
+        """Replace the default in this thread or asyncio task inside the block."""
+        return context_value(self.variable, value)
+
+    def switch(self, value: T) -> T:
+        """Replace the value of this context's innermost guard, outside of guards the process's; return the one before.
+
+        The value of a context would be lost where each cell of a notebook has a context of its own.
+        """
+        before = self.variable.get(self.process_value)
+        if before is self.variable.get(None):
+            self.variable.set(value)
+        else:
+            self.process_value = value
+        return before

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 from fluidlite.base.arguments import check_bool, check_int
-from fluidlite.base.context_value import context_value, switch_context_value
+from fluidlite.base.context_value import ContextDefault
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.block import Block
 from fluidlite.program.desc import ProgramDesc
@@ -203,29 +202,28 @@ class Program(FluidProgram):
         return f"<Program of {sum(len(b.ops) for b in self.blocks)} operators in {len(self.blocks)} block(s)>"
 
 
-_process_main, _process_startup = Program(), Program()
-_main: ContextVar[Program] = ContextVar("main_program", default=_process_main)
-_startup: ContextVar[Program] = ContextVar("startup_program", default=_process_startup)
+_main = ContextDefault("main_program", Program())
+_startup = ContextDefault("startup_program", Program())
 
 
 def default_main_program() -> Program:
     """The program that layers append to."""
-    return _main.get()
+    return _main.variable.get(_main.process_value)
 
 
 def default_startup_program() -> Program:
     """Return the program that initialises parameters."""
-    return _startup.get()
+    return _startup.variable.get(_startup.process_value)
 
 
 def switch_main_program(program: Program) -> Program:
-    """Make ``program`` the default main program of this thread; return the one before."""
-    return switch_context_value(_main, _program("switch_main_program", program))
+    """Make ``program`` the default main program, inside a guard that of its thread; return the one before."""
+    return _main.switch(_program("switch_main_program", program))
 
 
 def switch_startup_program(program: Program) -> Program:
-    """Make ``program`` the default startup program of this thread; return the one before."""
-    return switch_context_value(_startup, _program("switch_startup_program", program))
+    """Make ``program`` the default startup program, inside a guard that of its thread; return the one before."""
+    return _startup.switch(_program("switch_startup_program", program))
 
 
 def _program(function: str, program: Program) -> Program:
@@ -238,7 +236,7 @@ def _program(function: str, program: Program) -> Program:
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
     """Layers that this thread calls inside the ``with`` block append to these programs."""
     with ExitStack() as guards:
-        guards.enter_context(context_value(_main, _program("program_guard", main_program)))
+        guards.enter_context(_main.guard(_program("program_guard", main_program)))
         if startup_program is not None:
-            guards.enter_context(context_value(_startup, _program("program_guard", startup_program)))
+            guards.enter_context(_startup.guard(_program("program_guard", startup_program)))
         yield

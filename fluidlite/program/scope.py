@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from weakref import ref
 
 from fluidlite.base.arguments import check_int, text
-from fluidlite.base.context_value import context_value, switch_context_value
+from fluidlite.base.context_value import ContextDefault
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.fork import new_lock
 from fluidlite.base.invalidation import cache_version
@@ -209,25 +208,24 @@ class Scope:
         return f"Scope({len(self._vars)} variables)"
 
 
-_process_scope = Scope()
-_scope: ContextVar[Scope] = ContextVar("scope", default=_process_scope)
+_scope = ContextDefault("scope", Scope())
 
 
 def global_scope() -> Scope:
     """Return the default scope of runs."""
-    return _scope.get()
+    return _scope.variable.get(_scope.process_value)
 
 
 @contextmanager
 def scope_guard(scope: Scope) -> Iterator[None]:
     """Make ``scope`` the global scope of this thread inside the block."""
-    with context_value(_scope, _checked("scope_guard", scope)):
+    with _scope.guard(_checked("scope_guard", scope)):
         yield
 
 
 def switch_scope(scope: Scope) -> Scope:
-    """Make ``scope`` the global scope of this thread; return the one before."""
-    return switch_context_value(_scope, _checked("switch_scope", scope))
+    """Make ``scope`` the global scope, inside a guard that of its thread; return the one before."""
+    return _scope.switch(_checked("switch_scope", scope))
 
 
 def _checked(function: str, scope: Scope) -> Scope:

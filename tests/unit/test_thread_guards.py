@@ -112,19 +112,27 @@ def test_a_switch_in_a_guard_ends_with_it() -> None:
     assert fluid.global_scope() is scope
 
 
-def test_a_switch_is_of_its_thread() -> None:
-    other, scope = fluid.Program(), fluid.Scope()
+def test_a_switch_outside_of_guards_is_the_process_s() -> None:
+    """As each cell of a notebook may have a context of its own, the next one must see it."""
+    program, scope, names = fluid.Program(), fluid.Scope(), fluid.unique_name.Generator()
 
-    def switched() -> None:
-        defaults = fluid.default_main_program(), fluid.global_scope()
-        assert fluid.framework.switch_main_program(other) is defaults[0]
-        assert fluid.executor._switch_scope(scope) is defaults[1]
-        assert (fluid.default_main_program(), fluid.global_scope()) == (other, scope)
+    def switch(program: fluid.Program, scope: fluid.Scope, names: Any) -> tuple[fluid.Program, fluid.Scope, Any]:
+        """Switch; return what was before."""
+        return (
+            fluid.framework.switch_main_program(program),
+            fluid.executor._switch_scope(scope),
+            fluid.unique_name.switch(names),
+        )
+
+    before = Context().run(switch, program, scope, names)  # this test is in a guard itself
+    try:
+        assert Context().run(fluid.default_main_program) is program
+        assert Context().run(fluid.global_scope) is scope
         with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(fluid.default_main_program).result() is defaults[0]
-            assert pool.submit(fluid.global_scope).result() is defaults[1]
-
-    Context().run(switched)  # this test is in a guard itself
+            assert pool.submit(fluid.default_main_program).result() is program
+        assert fluid.default_main_program() is not program
+    finally:
+        assert Context().run(switch, *before) == (program, scope, names)
 
 
 def test_a_guard_without_startup_program_leaves_that() -> None:

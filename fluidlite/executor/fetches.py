@@ -17,7 +17,11 @@ from fluidlite.tensor.transfer import borrow
 from fluidlite.tensor.var_type import VarType
 
 
-def _hint(program: Program, name: str) -> str:
+def _hint(program: Program, name: str, item: Any) -> str:
+    if isinstance(item, Variable) and item.block.program is not program and not program.global_block().ops:
+        return (
+            "; it is of another program\n  Do: pass that one to run; a thread does not see a program_guard of another"
+        )
     base = program.global_block().find_var(name.removesuffix(GRAD))
     if name.endswith(GRAD) and base is not None and base.stop_gradient:
         return f"; {base.name!r} has stop_gradient=True"
@@ -58,7 +62,7 @@ def fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:
             raise FetchError(f"fetch_list holds {item!r}; expected variables or names{equal}")
         variable = program.global_block().find_var(name)
         if variable is None:
-            raise FetchError(f"fetch_list names {name!r}, which the program does not have{_hint(program, name)}")
+            raise FetchError(f"fetch_list names {name!r}, which the program does not have{_hint(program, name, item)}")
         if variable.type == VarType.STEP_SCOPES:
             raise FetchError(
                 f"fetch_list names {name!r}, which holds the step scopes of a loop for its gradient, not numbers"

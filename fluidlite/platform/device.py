@@ -17,7 +17,8 @@ from fluidlite.platform.place import Place
 class DeviceInfo:
     """Facts of one device. Fields are only ever added, with defaults.
 
-    ``memory`` is in bytes (None: unknown), ``alignment`` in bytes: every allocation starts at a multiple of it.
+    ``memory`` is in bytes (None: unknown), ``alignment`` a power of two, in bytes: every allocation starts at a
+    multiple of it.
     ``dtypes`` are those the device can compute with; ``tolerance`` loosens the conformance kit's
     relative tolerance, per dtype. ``host`` says that its raw handles are host memory
     with the buffer protocol (that device is the fallback place, and the place of feeds and fetches).

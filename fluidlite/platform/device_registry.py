@@ -141,6 +141,8 @@ def _check_info(info: Any) -> None:
     unknown = [dtype for dtype in info.dtypes if dtype not in ALL]
     if unknown or isinstance(info.dtypes, str):
         raise DeviceError(f"info() says dtypes={info.dtypes!r}; expected a tuple of {', '.join(ALL)}")
+    if not isinstance(info.tolerance, Mapping):
+        raise DeviceError(f"info() says tolerance={info.tolerance!r}; expected a mapping from dtypes to numbers")
     for dtype, limit in info.tolerance.items():
         if dtype not in ALL_FLOATS or not isinstance(limit, float) or not 0 < limit < 1:
             names = ", ".join(ALL_FLOATS)

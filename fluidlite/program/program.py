@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from fluidlite.base.arguments import check_bool, check_int
+from fluidlite.base.arguments import check_bool, check_instance, check_int
 from fluidlite.base.context_value import ContextDefault
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.block import Block
@@ -218,25 +218,20 @@ def default_startup_program() -> Program:
 
 def switch_main_program(program: Program) -> Program:
     """Make ``program`` the default main program, inside a guard that of its thread; return the one before."""
-    return _main.switch(_program("switch_main_program", program))
+    return _main.switch(check_instance("the program of switch_main_program", program, Program))
 
 
 def switch_startup_program(program: Program) -> Program:
     """Make ``program`` the default startup program, inside a guard that of its thread; return the one before."""
-    return _startup.switch(_program("switch_startup_program", program))
-
-
-def _program(function: str, program: Program) -> Program:
-    if not isinstance(program, Program):
-        raise ProgramError(f"{function} takes Programs, got {type(program).__name__}")
-    return program
+    return _startup.switch(check_instance("the program of switch_startup_program", program, Program))
 
 
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
     """Layers that this thread calls inside the ``with`` block append to these programs."""
     with ExitStack() as guards:
-        guards.enter_context(_main.guard(_program("program_guard", main_program)))
+        guards.enter_context(_main.guard(check_instance("main_program of program_guard", main_program, Program)))
         if startup_program is not None:
-            guards.enter_context(_startup.guard(_program("program_guard", startup_program)))
+            check_instance("startup_program of program_guard", startup_program, Program)
+            guards.enter_context(_startup.guard(startup_program))
         yield

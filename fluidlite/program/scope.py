@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from weakref import ref
 
-from fluidlite.base.arguments import check_int, text
+from fluidlite.base.arguments import check_instance, check_int, text
 from fluidlite.base.context_value import ContextDefault
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.fork import new_lock
@@ -219,16 +219,10 @@ def global_scope() -> Scope:
 @contextmanager
 def scope_guard(scope: Scope) -> Iterator[None]:
     """Make ``scope`` the global scope of this thread inside the block."""
-    with _scope.guard(_checked("scope_guard", scope)):
+    with _scope.guard(check_instance("the scope of scope_guard", scope, Scope)):
         yield
 
 
 def switch_scope(scope: Scope) -> Scope:
     """Make ``scope`` the global scope, inside a guard that of its thread; return the one before."""
-    return _scope.switch(_checked("switch_scope", scope))
-
-
-def _checked(function: str, scope: Scope) -> Scope:
-    if not isinstance(scope, Scope):
-        raise ProgramError(f"{function} takes a Scope, got {type(scope).__name__}")
-    return scope
+    return _scope.switch(check_instance("the scope of switch_scope", scope, Scope))

@@ -343,6 +343,7 @@ def test_a_namespace_without_functions_is_refused_at_once() -> None:
         ({"tolerance": {"flaot32": 1e-5}}, "tolerance of 'flaot32': 1e-05; expected float16, "),
         ({"tolerance": {"float32": "big"}}, "tolerance of 'float32': 'big'; expected float16, .*: between 0.0 and 1.0"),
         ({"tolerance": {"float32": float("nan")}}, "tolerance of 'float32': nan; expected float16, "),
+        ({"tolerance": 1e-5}, "tolerance=1e-05; expected a mapping"),
         ({"queues": 0}, "queues=0; expected an integer"),
         ({"dtypes": ("float32", "float33")}, "expected a tuple of bool, "),
         ({"dtypes": "float32"}, "expected a tuple of bool, "),

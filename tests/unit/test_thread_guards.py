@@ -15,6 +15,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers
+from fluidlite.errors import FetchError
 from fluidlite.program.op_guards import current_device, current_namescope
 
 
@@ -140,6 +141,17 @@ def test_a_guard_without_startup_program_leaves_that() -> None:
     with fluid.program_guard(fluid.Program()):
         assert fluid.framework.switch_startup_program(other) is before
     assert fluid.framework.switch_startup_program(before) is other
+
+
+def test_a_thread_that_starts_inside_a_guard_is_told_to_pass_its_program() -> None:
+    doubled = layers.data("x", shape=[2]) * 2
+    executor, feed = fluid.Executor("cpu"), {"x": [[1.0, 2.0]]}
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(executor.run, fluid.Program(), {}, [doubled])
+        with pytest.raises(FetchError, match="another program\n  Do: pass that one to run; a thread does not see a"):
+            run.result()
+        (found,) = pool.submit(executor.run, fluid.default_main_program(), feed, [doubled]).result()
+    assert found.tolist() == [[2.0, 4.0]]
 
 
 def test_threads_build_programs_concurrently(short_turns: None) -> None:

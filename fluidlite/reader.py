@@ -188,13 +188,24 @@ def xmap_readers(
     def mapped() -> Iterator[Any]:
         pool = ThreadPoolExecutor(threads)
         pending: deque[Future[Any]] = deque()
+        error: Exception | None = None
         try:
-            for sample in source():
+            samples = iter(source())
+            while True:
+                try:
+                    sample = next(samples)
+                except StopIteration:
+                    break
+                except Exception as exc:
+                    error = exc
+                    break
                 pending.append(pool.submit(mapper, sample))
                 if len(pending) >= max_pending:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
+            if error is not None:
+                raise error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -149,11 +149,11 @@ def _run(content: bytes, budget: _Budget) -> Any:
             stack.append(_Named(_ALLOWED[argument]))
         elif name in ("REDUCE", "NEWOBJ"):
             arguments, called = stack.pop(), stack.pop()
-            budget.take(0, sum(len(item) for item in _expect(arguments, tuple) if isinstance(item, (str, bytes))))
+            budget.take(0, _copied_bytes(arguments))
             stack.append(_call(called, arguments))
         elif name == "BUILD":
             state = stack.pop()
-            budget.take(0, sum(len(item) for item in _expect(state, tuple) if isinstance(item, (str, bytes))))
+            budget.take(0, _copied_bytes(state))
             _build(stack[-1], state)
         elif name in ("POP", "POP_MARK"):
             stack.pop() if name == "POP" else _to_mark(stack)
@@ -166,6 +166,11 @@ def _run(content: bytes, budget: _Budget) -> Any:
 
 _EMPTY: dict[str, type] = {"EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_DICT": dict}
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "MARK": _MARK}
+
+
+def _copied_bytes(arguments: Any) -> int:
+    """How many bytes a call copies, at most: those of its arguments, however often the file refers to them."""
+    return sum(len(item) for item in _expect(arguments, tuple) if isinstance(item, (str, bytes, bytearray)))
 
 
 def _to_mark(stack: list[Any]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from fluidlite.base.errors import SavedModelError
 from fluidlite.io.commit import Writer
@@ -16,7 +17,8 @@ Runs = dict[tuple[int, int], int]
 
 _FORMAT, _VERSION = "fluidlite.random", 1
 _MAX_BYTES = 16 << 20
-_LIMITS = (range(1 << 32), range(-(1 << 63), 1 << 64), range(1 << 63))
+SEEDS = range(-(1 << 63), 1 << 64)
+_LIMITS = (range(1 << 32), SEEDS, range(1 << 63))
 
 
 def _file(name: str | None) -> str:
@@ -54,13 +56,20 @@ def read_runs(snapshot: Snapshot, program: Program, name: str | None) -> Runs:
     path, do = snapshot.folder / file, "\n  Do: save the model again, or remove the file to begin random numbers anew"
     text = snapshot.read(file, _MAX_BYTES)
     record = parse_record(text, path, _FORMAT, _VERSION, "file of random numbers' positions", do)
+    try:
+        runs = parse_runs(record.get("runs"))
+    except ValueError as exc:
+        raise SavedModelError(f"{path} is malformed: {exc}{do}") from None
+    return {key: count for key, count in runs.items() if key[1] == program.random_seed}
+
+
+def parse_runs(rows: Any) -> Runs:
+    """Return the counts of rows ``[stream, seed, count]``. Raises ValueError if a row is something else."""
     runs: Runs = {}
-    rows = record.get("runs")
     for row in rows if isinstance(rows, list) else [rows]:
         if not isinstance(row, list) or [type(each) for each in row] != [int] * 3:
-            raise SavedModelError(f"{path} is malformed: it says {row!r:.60}; expected [stream, seed, count]{do}")
+            raise ValueError(f"it says {row!r:.60}; expected [stream, seed, count]")
         if any(number not in limits for number, limits in zip(row, _LIMITS, strict=True)):
-            raise SavedModelError(f"{path} is malformed: {row!r:.60} are no stream, seed and count{do}")
-        if row[1] == program.random_seed:
-            runs[row[0], row[1]] = row[2]
+            raise ValueError(f"{row!r:.60} are no stream, seed and count")
+        runs[row[0], row[1]] = row[2]
     return runs

@@ -87,11 +87,21 @@ def save(program: Program, model_path: PathText, format: str = "fluidlite") -> N
     for suffix, predicate in PARTS:
         if format == "paddle":
             values = stored_values(program, None, predicate)
-            writers[stem + suffix] = partial(_pickle, arrays={name: array for name, (array, _) in values.items()})
+            writers[stem + suffix] = partial(_pickle, arrays=_picklable(values))
         elif any(map(predicate, program.list_vars())):
             writers |= value_writers(program, None, predicate, stem + suffix)
     writers |= run_writers(program, global_scope(), stem)
     save_files(folder, writers)
+
+
+def _picklable(values: dict[str, Stored]) -> dict[str, Any]:
+    """The arrays of values. Raises SavedModelError for those that Paddle's pickles, which are NumPy's, cannot hold."""
+    for name, (array, _) in values.items():
+        if array.dtype == NUMPY["bfloat16"]:
+            raise SavedModelError(
+                f"{name!r} is bfloat16, which Paddle's format cannot hold\n  Do: save with format='fluidlite'"
+            )
+    return {name: array for name, (array, _) in values.items()}
 
 
 def _pickle(path: str, arrays: dict[str, Any]) -> None:
@@ -124,7 +134,9 @@ def load(
         A file is missing or damaged, or a value has other dims or another dtype; then the scope is unchanged.
     """
     folder, stem = _split(program, model_path, "load")
-    names = None if var_list is None else {variable.name for variable in var_list}
+    names = None
+    if var_list is not None:
+        names = {v.name for v in var_list} | {v.selected.rows for v in var_list if v.selected is not None}
 
     def matches(predicate: Predicate) -> list[Variable]:
         return [v for v in program.list_vars() if predicate(v) and (names is None or v.name in names)]

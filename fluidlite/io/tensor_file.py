@@ -105,7 +105,7 @@ def read_tensors(file: SavedFile, declared: Mapping[str, Spec | None]) -> dict[s
     }
     values: dict[str, Stored] = {}
     position = 0
-    for name in sorted(specs, key=lambda name: records[name].begin):
+    for name in sorted(specs, key=lambda name: (records[name].begin, records[name].end)):
         spec, record = specs[name], records[name]
         file.skip(record.begin - position)
         values[name] = read_array(file, name, spec), spec.lod

@@ -149,7 +149,7 @@ def value_writers(
     write = write_lod_tensors if format == "paddle" else write_tensors
     if target is not None:
         return {target: partial(write, values=values)}
-    named = partial(inside, what="the name") if format == "paddle" else file_of
+    named = _file_of_paddle if format == "paddle" else file_of
     return {named(name): partial(write, values={name: value}) for name, value in values.items()}
 
 
@@ -305,10 +305,21 @@ def _check_rows(name: str, selected: SelectedRowsOf, values: Mapping[str, Stored
         raise SavedModelError(f"{name!r} was saved with a row that comes twice; its rows are different ones")
 
 
+def _file_of_paddle(name: str) -> str:
+    """The file of a variable in Paddle's format: its name. Raises SavedModelError if another variable may have it."""
+    path = inside(name, "the name")
+    if path != name:
+        raise SavedModelError(
+            f"variable {name!r:.80} is of file {path!r:.80}, which is another variable's in Paddle's format"
+            "\n  Do: save all variables into one file, by filename"
+        )
+    return path
+
+
 def _names_file(name: str) -> bool:
     """Whether a variable's name is a valid file name, as Paddle uses it."""
     try:
-        return inside(name, "the name") == name
+        return _file_of_paddle(name) == name
     except SavedModelError:
         return False
 

@@ -9,6 +9,7 @@ from fluidlite.base.errors import SavedModelError
 from fluidlite.io.commit import save_files
 from fluidlite.io.manifest import parse_record
 from fluidlite.io.paths import PathText, folder_of
+from fluidlite.io.random_runs import SEEDS, parse_runs
 from fluidlite.io.snapshot import Snapshot, read_folder
 from fluidlite.io.tensor_file import Stored
 from fluidlite.io.variables import is_persistable, read_values, selected_variables, set_values, value_writers
@@ -78,11 +79,11 @@ def load(network: Network, folder: PathText) -> None:
     record, values = read_folder(where, read)
     try:
         state = TrainingState.parse(record["training"])
-        runs = {(int(stream), int(seed)): int(count) for stream, seed, count in record["random"]}
+        runs = parse_runs(record["random"])
         seed = record["seed"]
-        if type(seed) is not int or seed == 0:
+        if type(seed) is not int or seed == 0 or seed not in SEEDS:
             raise ValueError(f"seed is {seed!r:.40}")
-    except (ValueError, TypeError) as exc:
+    except (ValueError, TypeError, OverflowError) as exc:
         raise SavedModelError(f"{where / STATE} is malformed: {exc}\n  Do: save the network again") from None
     with scope_guard(network.scope):
         set_values(_variables(network), values, network.place)

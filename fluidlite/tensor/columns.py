@@ -12,6 +12,7 @@ from fluidlite.tensor.lod import lod_from_lengths
 from fluidlite.tensor.tensor_spec import Lod, Spec
 
 Array = np.ndarray[Any, Any]
+_BFLOAT16 = NUMPY["bfloat16"]  # of kind "V", for NumPy
 
 
 class Column:
@@ -41,7 +42,7 @@ class Column:
         if not lengths:
             self.rows.append(value)
             return
-        if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
+        if isinstance(value, (str, bytes)) or not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0:
             raise FeedError(
                 f"sample {number}: variable {self.name!r} has {len(self.lengths)} LoD level(s), so its field is a list "
                 f"of rows; got {value!r:.60}"
@@ -69,7 +70,7 @@ class Column:
             array = np.asarray(rows)
         except ValueError:
             array = np.asarray(None)
-        if array.dtype.kind not in "biufV" and array.dtype != NUMPY["bfloat16"]:
+        if array.dtype.kind not in "biuf" and array.dtype != _BFLOAT16:
             declared = f" {self.spec!r}" if self.spec is not None else ""
             raise FeedError(
                 f"variable {self.name!r}{declared}: the samples' fields do not make an array: "
@@ -103,7 +104,10 @@ def fitted(name: str, spec: Spec, array: Array, rows: int) -> Array:
     shaped = _shaped(name, spec, array, rows)
     try:
         with np.errstate(over="raise"):
-            return shaped.astype(dtype, copy=False)
+            result = shaped.astype(dtype, copy=False)
+        if dtype == _BFLOAT16 != shaped.dtype and (np.isinf(result) & ~np.isinf(shaped)).any():
+            raise FloatingPointError  # that of ml_dtypes sets no flag
+        return result
     except FloatingPointError:
         raise FeedError(
             f"variable {name!r} is {spec.dtype}, but it is fed {array.dtype} numbers that are too large for it"
@@ -112,7 +116,7 @@ def fitted(name: str, spec: Spec, array: Array, rows: int) -> Array:
 
 def _check_numbers(name: str, spec: Spec, array: Array) -> None:
     kind = array.dtype.kind
-    if kind == "f" and not is_float(spec.dtype):
+    if (kind == "f" or array.dtype == _BFLOAT16) and not is_float(spec.dtype):
         raise FeedError(f"variable {name!r} is {spec.dtype}, but it is fed {array.dtype} numbers")
     if kind in "iu" and spec.dtype in ALL_INTS and not np.can_cast(array.dtype, NUMPY[spec.dtype], "safe"):
         low, high = integer_limits(spec.dtype)

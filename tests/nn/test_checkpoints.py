@@ -202,7 +202,12 @@ def change(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
         (lambda r: r["training"].update(sums=["a"]), "sums are no numbers"),
         (lambda r: r.update(training=[]), "it is no mapping"),
         (lambda r: r.update(seed=0), "seed is 0"),
+        (lambda r: r.update(seed=2**64), "seed is 18446744073709551616"),
         (lambda r: r.update(random=[[1, 2]]), "malformed"),
+        (lambda r: r.update(random=[[0, 1, float("inf")]]), "malformed"),
+        (lambda r: r.update(random=[[0, 1, -1]]), "no stream, seed and count"),
+        (lambda r: r.update(random=[[0, 1, "8"]]), "expected .stream, seed, count"),
+        (lambda r: r["training"].update(sums=[10**400]), "too large"),
     ],
 )
 def test_a_malformed_state_changes_nothing(

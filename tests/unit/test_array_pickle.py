@@ -64,6 +64,22 @@ def test_pickles_that_lie(content: bytes, says: str) -> None:
         load_arrays(content, most=100_000)
 
 
+def _copies(opcode: bytes, count: int) -> bytes:
+    """``count`` arrays of one MiB, each of the same bytes."""
+    size = 1 << 20
+    content = b"\x80\x05]" + opcode + size.to_bytes(8, "little") + bytes(size) + b"\x940"
+    content += b"cnumpy._core.numeric\n_frombuffer\n\x940cnumpy\ndtype\n(X\x02\0\0\0u1tR\x940"
+    content += b"(J" + size.to_bytes(4, "little") + b"t\x940X\x01\0\0\0C\x940"
+    return content + b"h\x01(h\x00h\x02h\x03h\x04tRa" * count + b"."
+
+
+@pytest.mark.parametrize("opcode", [b"\x8e", b"\x96"], ids=["bytes", "bytearray"])
+def test_a_pickle_whose_arrays_share_bytes_takes_no_more_memory_than_its_size_allows(opcode: bytes) -> None:
+    assert sum(array.nbytes for array in load_arrays(_copies(opcode, 2))) == 2 << 20
+    with pytest.raises(SavedModelError, match="more values"):
+        load_arrays(_copies(opcode, 60))
+
+
 def test_a_pickle_whose_array_lies() -> None:
     good = pickle.dumps(np.arange(6, dtype="uint8").reshape(2, 3), 2)
     assert load_arrays(good).shape == (2, 3)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -15,6 +16,8 @@ from fluidlite.batch import batch
 from fluidlite.data_feeder import DataFeeder
 from fluidlite.lod_tensor import create_lod_tensor, create_random_int_lodtensor
 from fluidlite.program.program import Program
+
+BFLOAT16 = ml_dtypes.bfloat16
 
 
 def feeder(**fields: tuple[Any, ...]) -> DataFeeder:
@@ -65,6 +68,12 @@ def test_fixed_dims_and_unknown_ones() -> None:
         ([-1, 1], "int64", 0, [(0.5,)], "'f' is int64, but it is fed float64"),
         ([-1, 1], "float32", 0, [(1e300,)], "'f' is float32, but it is fed float64 numbers that are too large"),
         ([-1, 1], "float16", 0, [(70_000,)], "'f' is float16, but it is fed int64 numbers that are too large"),
+        ([-1, 1], "int64", 0, [(np.array([1.5], BFLOAT16),)], "'f' is int64, but it is fed bfloat16"),
+        ([-1, 1], "bool", 0, [(np.array([0.25], BFLOAT16),)], "'f' is bool, but it is fed bfloat16"),
+        ([-1, 1], "bfloat16", 0, [(3.4e38,)], "'f' is bfloat16, but it is fed float64 numbers that are too large"),
+        ([-1, 1], "bfloat16", 0, [(np.float32(3.4e38),)], "is fed float32 numbers that are too large"),
+        ([-1, 1], "float32", 0, [(np.zeros(1, "f4,i4"),)], "something else than numbers"),
+        ([-1, 1], "int64", 1, [(np.array(3),)], "1 LoD level"),
         ([-1, 1], "int64", 1, [(5,)], "1 LoD level"),
         ([-1, 1], "int64", 0, [(1, 2)], "sample 0 has 2 fields; expected 1: f"),
         ([-1, 1], "int64", 0, [1], "sample 0 is 1"),
@@ -139,6 +148,25 @@ def test_a_buffered_reader_reads_ahead_and_passes_errors_on() -> None:
 
     samples = iter(reader.buffered(failing, 2)())
     assert next(samples) == 1
+    with pytest.raises(ValueError, match="broken pipe"):
+        next(samples)
+
+
+def test_bfloat16_takes_what_it_can_represent() -> None:
+    out = feeder(x=([-1, 4], "bfloat16", 0)).feed([([1.5, float("inf"), float("-inf"), -3e38],)])["x"]
+    np.testing.assert_array_equal(out.numpy(), np.array([[1.5, np.inf, -np.inf, -3e38]], BFLOAT16))
+    again = feeder(x=([-1, 4], "float32", 0)).feed([(out.numpy()[0],)])["x"]
+    np.testing.assert_array_equal(again.numpy(), out.numpy().astype("float32"))
+
+
+@pytest.mark.parametrize("buffer_size", [1, 3, 8])
+def test_mapped_samples_come_before_the_error_of_their_reader(buffer_size: int) -> None:
+    def failing() -> Iterator[int]:
+        yield from range(5)
+        raise ValueError("broken pipe")
+
+    samples = iter(reader.xmap_readers(lambda number: number * 2, failing, 2, buffer_size)())
+    assert [next(samples) for _ in range(5)] == [0, 2, 4, 6, 8]
     with pytest.raises(ValueError, match="broken pipe"):
         next(samples)
 

@@ -79,6 +79,23 @@ def test_persistables_come_back(tmp_path: Path, filename: str | None) -> None:
             np.testing.assert_array_equal(value_of(name), value)
 
 
+@pytest.mark.parametrize("names", [("score", "seen"), ("b", "a")])
+def test_values_of_no_elements_lie_where_others_begin(tmp_path: Path, names: tuple[str, str]) -> None:
+    values = dict(zip(names, (np.float32([1, 2]), np.zeros(0, "int64")), strict=True))
+    program = program_of(values)
+    fill(values)
+    io.save_persistables(EXECUTOR, tmp_path, program, "all")
+    fluid.save(program, str(tmp_path / "m"))
+    for load in (
+        lambda: io.load_persistables(EXECUTOR, tmp_path, program, "all"),
+        lambda: fluid.load(program, str(tmp_path / "m")),
+    ):
+        with scope_guard(Scope()):
+            load()
+            for name, value in values.items():
+                np.testing.assert_array_equal(value_of(name), value)
+
+
 def test_a_saved_state_of_any_header_comes_back(tmp_path: Path) -> None:
     """A header is a multiple of 8 bytes, and its size is what the file begins with: some begin as pickles do."""
     begins = set()

@@ -171,6 +171,58 @@ def test_cifar_that_lies(folder: Path, batch: bytes, says: str) -> None:
     assert not Path("/tmp/fluidlite-was-run").exists()
 
 
+def test_a_tar_of_negative_sizes_ends(folder: Path) -> None:
+    """Python's reader would find the same header again and again."""
+    content = bytearray(tar({"one": b"", "two": b""}, "w"))
+    header = content[512:1024]
+    header[124:136] = b"\xff" + (-512 & (2**88 - 1)).to_bytes(11, "big")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    content[512:1024] = header
+    place(folder, "cifar/cifar-10-python.tar.gz", bytes(content))
+    with pytest.raises(LoaderError, match="'two' is of -512 bytes"):
+        list(dataset.cifar.train10()())
+    with pytest.raises(LoaderError, match="'two' is of -512 bytes"):
+        files.Archive(folder / "cifar/cifar-10-python.tar.gz")
+
+
+def _sparse(value: str) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo("x/data_batch_1")
+        member.pax_headers = {"GNU.sparse.map": value, "GNU.sparse.size": value}
+        archive.addfile(member)
+    return out.getvalue()
+
+
+def _flipped(content: bytes, at: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar of xz", "tar of bz2", "tar of gz", "zip", "zip of lzma"])
+def test_random_damage_of_archives_is_refused_or_harmless(folder: Path, kind: str) -> None:
+    contents = {f"x/data_batch_{number}": bytes(range(200)) * number for number in range(1, 4)}
+    if kind.startswith("zip"):
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_LZMA if "lzma" in kind else zipfile.ZIP_DEFLATED) as archive:
+            for name, value in contents.items():
+                archive.writestr(name, value)
+        good = out.getvalue()
+    else:
+        good = tar(contents, f"w:{kind[7:]}")
+    random, path = np.random.default_rng(len(kind)), folder / "archive"
+    damaged = [_flipped(good, at) for at in random.permutation(len(good))[:400].tolist()]
+    damaged += [good[:end] for end in random.integers(0, len(good), 40).tolist()]
+    refused = 0
+    for content in damaged + [_sparse("x"), _sparse("0,x")] * (kind == "tar"):
+        path.write_bytes(content)
+        try:
+            list(files.zip_members(path, "x/") if kind.startswith("zip") else files.members(path, bool, "named so"))
+        except LoaderError:
+            refused += 1
+    assert refused > 30
+
+
 def test_movielens(folder: Path) -> None:
     names = {
         "ml-1m/movies.dat": "1::Toy Story (1995)::Animation|Comedy\n9::Caf\xe9 (1990)::Comedy\n",

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import bytes_of_models as pb
+import ml_dtypes
 import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite import layers
 from fluidlite.base.errors import FluidError, MissingExtraError, SavedModelError
 from fluidlite.program.protobuf import messages
 from fluidlite.program.protobuf.writing import write_program
@@ -226,8 +228,44 @@ def test_numbers_that_paddles_floats_do_not_hold_are_refused(number: float) -> N
     op.set_attr("scale", 3.4028234e38 if abs(number) > 1 else 1.5e-45)
     op.set_attr("bias", float("inf"))
     (again,) = fluid.Program.parse_from_string(write_program(main)).global_block().ops
-    np.testing.assert_allclose(again.attr("scale"), op.attr("scale"), rtol=0.1)
+    assert np.float32(again.attr("scale")) == np.float32(op.attr("scale"))
     assert again.attr("bias") == float("inf")
+
+
+def test_float32_attributes_are_the_numbers_that_were_written(tmp_path: Path) -> None:
+    """0.001 is the largest epsilon of batch_norm: it was refused as 0.0010000000474974513."""
+    x = layers.data("x", [3, 4, 4])
+    normal = layers.layer_norm(layers.batch_norm(x, epsilon=1e-3, momentum=0.3, is_test=True), epsilon=1e-3)
+    out = layers.fill_constant([2], "int64", 123456792) + layers.cast(layers.scale(normal, 0.1), "int64")[0, 0, 0, :2]
+    exe = executor()
+    exe.run(fluid.default_startup_program())
+    fluid.io.save_inference_model(tmp_path / "m", ["x"], [out], exe, format="paddle")
+    program, _, _ = fluid.io.load_inference_model(tmp_path / "m", exe)
+    found = {op.type: op for op in program.global_block().ops}
+    assert found["batch_norm"].attr("epsilon") == found["layer_norm"].attr("epsilon") == 1e-3
+    assert found["batch_norm"].attr("momentum") == 0.3
+    assert found["scale"].attr("scale") == 0.1
+    assert found["fill_constant"].attr("value") == 123456792
+
+
+def test_values_that_paddles_files_cannot_hold_are_refused(tmp_path: Path) -> None:
+    program = fluid.Program()
+    block, scope = program.global_block(), fluid.global_scope()
+    for name in ("a/b", "a//b", "./a"):
+        block.create_var(name, [1], "float32", persistable=True)
+        scope.var(name).get_tensor().set(np.ones(1, "float32"), "cpu")
+    for name in ("a//b", "./a"):
+        with pytest.raises(SavedModelError, match=r"another variable's in Paddle's format(?s:.*)Do: .*filename"):
+            fluid.io.save_vars(executor(), tmp_path / "m", program, [name], format="paddle")
+    assert not (tmp_path / "m").exists()
+    fluid.io.save_persistables(executor(), tmp_path / "m", program, "all", format="paddle")
+    fluid.io.load_persistables(executor(), tmp_path / "m", program, "all")
+    half = fluid.Program()
+    half.global_block().create_parameter("w", [2], "bfloat16")
+    scope.var("w").get_tensor().set(np.ones(2, ml_dtypes.bfloat16), "cpu")
+    with pytest.raises(SavedModelError, match=r"'w' is bfloat16, which Paddle's format cannot hold"):
+        fluid.save(half, str(tmp_path / "half" / "m"), format="paddle")
+    assert not (tmp_path / "half").exists()
 
 
 def _operator(type: str, *attributes: bytes, slot: str = "X") -> bytes:

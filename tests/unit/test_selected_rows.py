@@ -195,6 +195,18 @@ def test_saved_and_loaded(tmp_path: Path, filename: str | None) -> None:
             np.testing.assert_allclose(found.to_dense(), DENSE)
 
 
+def test_a_list_of_variables_to_load_includes_their_rows(tmp_path: Path) -> None:
+    grad = gradient()
+    grad.persistable = True
+    exe = fluid.Executor("cpu")
+    exe.run(fluid.default_startup_program())
+    exe.run(feed={"ids": IDS})
+    fluid.save(fluid.default_main_program(), str(tmp_path / "m"))
+    fluid.global_scope().find_var(grad.name).get_selected_rows().set_rows([7] * len(IDS))
+    fluid.load(fluid.default_main_program(), str(tmp_path / "m"), exe, var_list=[grad])
+    np.testing.assert_allclose(grad.get_value().to_dense(), DENSE)
+
+
 @pytest.mark.parametrize(
     ("rows", "text"),
     [([0, 1, 2, 3, 4, HEIGHT], "row 12"), ([0, 1, -1, 3, 4, 5], "row -1"), ([0, 1], "2.* numbers of rows")],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import os
 import sys
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, TypeVar
@@ -21,6 +23,11 @@ MAX_FILE_BYTES = 1 << 30
 """Maximum size of a file, also decompressed; a larger one is rejected."""
 MAX_MEMBER_BYTES = 16 << 20
 """Maximum size of an archive's member; a larger one is rejected."""
+_DAMAGES = (
+    OSError, EOFError, ValueError, NotImplementedError, RuntimeError, lzma.LZMAError, tarfile.TarError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What Python's readers of compressed files and archives raise where one is damaged, or wants a password."""
 
 _chosen_folder: list[Path] = []  # of set_folder; empty: the variable's
 _reported: set[tuple[str, str]] = set()  # data sets and substitutes reported on stderr
@@ -71,13 +78,30 @@ def report_substitute(dataset: str, missing: str, substitute: str) -> None:
         print(f"paddle.dataset.{dataset}: {substitute}, since there is no {path}", file=sys.stderr)
 
 
+@contextmanager
+def _reading(what: object) -> Iterator[None]:
+    """Raise LoaderError where a file is damaged."""
+    try:
+        yield
+    except LoaderError:
+        raise
+    except _DAMAGES as exc:
+        raise LoaderError(f"{what} cannot be read: {exc}") from exc
+
+
+def _regular_files(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo]]:
+    """The regular files of a tar archive, by name. A negative size would lead to the same header again."""
+    for member in archive:
+        if member.size < 0:
+            raise LoaderError(f"{path}: {member.name!r:.80} is of {member.size} bytes")
+        if member.isfile():
+            yield member.name.removeprefix("./"), member
+
+
 def read(path: Path) -> bytes:
     """The content of a file, decompressed if its name ends with ``.gz``; LoaderError if damaged or too large."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content: bytes = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as exc:
-        raise LoaderError(f"{path} cannot be read: {exc}") from exc
+    with _reading(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        content: bytes = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
         raise LoaderError(f"{path} holds more than {MAX_FILE_BYTES:,} bytes")
     return content
@@ -91,20 +115,16 @@ def members(
     Raises LoaderError, with ``description``, if there is none.
     """
     is_empty = True
-    try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                name = member.name.removeprefix("./")
-                if not is_member(name) or not member.isfile():
-                    continue
-                is_empty = False
-                if member.size > max_bytes:
-                    raise LoaderError(f"{path}: {name} is of {member.size:,} bytes; at most {max_bytes:,}")
-                file = archive.extractfile(member)
-                assert file is not None  # a regular file
-                yield name, file.read()
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as exc:
-        raise LoaderError(f"{path} cannot be read: {exc}") from exc
+    with _reading(path), tarfile.open(path) as archive:
+        for name, member in _regular_files(path, archive):
+            if not is_member(name):
+                continue
+            is_empty = False
+            if member.size > max_bytes:
+                raise LoaderError(f"{path}: {name} is of {member.size:,} bytes; at most {max_bytes:,}")
+            file = archive.extractfile(member)
+            assert file is not None  # a regular file
+            yield name, file.read()
     if is_empty:
         raise LoaderError(f"{path} has no file {description}")
 
@@ -114,11 +134,10 @@ class Archive:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._tar = tarfile.open(path)  # noqa: SIM115  __exit__ closes it
-            self._members = {member.name.removeprefix("./"): member for member in self._tar if member.isfile()}
-        except (OSError, EOFError, zlib.error, tarfile.TarError) as exc:
-            raise LoaderError(f"{path} cannot be read: {exc}") from exc
+        with _reading(path), ExitStack() as stack:
+            self._tar = stack.enter_context(tarfile.open(path))
+            self._members = dict(_regular_files(path, self._tar))
+            stack.pop_all()  # __exit__ closes it
 
     def __enter__(self) -> Archive:
         return self
@@ -133,28 +152,23 @@ class Archive:
             raise LoaderError(f"{self.path} has no file {name}")
         if member.size > MAX_MEMBER_BYTES:
             raise LoaderError(f"{self.path}: {name} is of {member.size:,} bytes; at most {MAX_MEMBER_BYTES:,}")
-        try:
+        with _reading(f"{self.path}: {name}"):
             file = self._tar.extractfile(member)
             assert file is not None  # a regular file
             return file.read()
-        except (OSError, EOFError, zlib.error, tarfile.TarError) as exc:
-            raise LoaderError(f"{self.path}: {name} cannot be read: {exc}") from exc
 
 
 def zip_members(path: Path, prefix: str, max_bytes: int = MAX_MEMBER_BYTES) -> Iterator[tuple[str, bytes]]:
     """Names and contents of a zip archive's files with a prefix, in the order of names."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
-                if not entry.filename.startswith(prefix) or entry.is_dir():
-                    continue
-                with archive.open(entry) as file:
-                    content = file.read(max_bytes + 1)
-                if len(content) > max_bytes:
-                    raise LoaderError(f"{path}: {entry.filename} has more than {max_bytes:,} bytes")
-                yield entry.filename, content
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError) as exc:
-        raise LoaderError(f"{path} cannot be read: {exc}") from exc
+    with _reading(path), zipfile.ZipFile(path) as archive:
+        for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
+            if not entry.filename.startswith(prefix) or entry.is_dir():
+                continue
+            with archive.open(entry) as file:
+                content = file.read(max_bytes + 1)
+            if len(content) > max_bytes:
+                raise LoaderError(f"{path}: {entry.filename} has more than {max_bytes:,} bytes")
+            yield entry.filename, content
 
 
 def read_once(

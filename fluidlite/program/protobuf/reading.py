@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from fluidlite.base.errors import FluidError, SavedModelError
 from fluidlite.program.json_form import FORMAT, program_of
 from fluidlite.program.opdef import OpDef
@@ -213,10 +215,15 @@ def _values(op: Any) -> dict[str, Any]:
         if field in ("i", "f", "s", "b", "block_idx", "l"):
             if not attr.HasField(field):
                 raise SavedModelError(f"operator {op.type!r}: attribute {attr.name!r:.60} has no value of its type")
-            values[attr.name] = value
+            values[attr.name] = _written(value) if field == "f" else value
         else:
-            values[attr.name] = tuple(value)
+            values[attr.name] = tuple(map(_written, value)) if field == "floats" else tuple(value)
     return values
+
+
+def _written(number: float) -> float:
+    """The shortest decimal number of a float32: 0.001 was stored as 0.0010000000474974513. Integers are exact."""
+    return number if number.is_integer() else float(str(np.float32(number)))
 
 
 def _attributes(definition: OpDef, values: dict[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class MPIGroup(Group):
         shared = self.shared
         assert shared is not None
         check_reduction(reduction)
-        what = f"the {reduction} of {sum(array.size for array in arrays):,} {arrays[0].dtype}"
+        what = f"the {reduction} of {sum(array.size for array in arrays):,} {arrays[0].dtype if arrays else 'numbers'}"
         self._submit(what, lambda: shared.reduce([_buffer(array) for array in arrays], reduction, what)).wait()
 
     def start_broadcast(self, array: Array, root: int) -> Work:

@@ -62,7 +62,7 @@ class SharedReductions:
         self._wait = wait
         self._number = 0
         self._staging: Array = np.empty(0, np.uint8)
-        self._signatures: dict[str, int] = {}
+        self._signatures: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def reduce(self, arrays: Sequence[Array], reduction: str, what: str) -> None:
         """Replace contiguous arrays of one dtype by the reduction over all members.
@@ -94,19 +94,23 @@ class SharedReductions:
     def _slot(self) -> int:
         return _SLOTS + (self._number & 1) * _SLOT_WORDS
 
-    def _begin(self, what: str) -> memoryview:
-        """Write the signature of the next operation into the own header; return the body of its slot."""
+    def _begin(self, what: str, sizes: tuple[int, ...] = ()) -> memoryview:
+        """Write the signature of the next operation into the own header; return the body of its slot.
+
+        ``sizes``: elements of each piece, which all members read by number.
+        """
         self._number += 1
         header, slot = self._headers[self.rank], self._slot()
-        signature = self._signatures.get(what)
+        signature = self._signatures.get((what, sizes))
         if signature is None:
             if len(self._signatures) > 4096:
                 self._signatures.clear()
-            digest = hashlib.sha256(what.encode()).digest()
-            signature = self._signatures[what] = int.from_bytes(digest[:7], "little")
+            digest = hashlib.sha256(repr((what, sizes)).encode()).digest()
+            signature = self._signatures[what, sizes] = int.from_bytes(digest[:7], "little")
         if header[slot + _SIGNATURE] != signature:
             header[slot + _SIGNATURE] = signature
-            text = what.encode()[: _TEXT_BYTES - 1]
+            pieces = f" in {len(sizes)} pieces" if sizes else ""
+            text = f"{what}{pieces}".encode()[: _TEXT_BYTES - 1]
             header[slot + _TEXT : slot + _BODY].cast("B")[: len(text) + 1] = text + b"\0"
         return header[slot + _BODY : slot + _SLOT_WORDS]
 
@@ -147,12 +151,13 @@ class SharedReductions:
         _scatter(total, flat)
 
     def _large(self, flat: Sequence[Array], reduction: str, what: str) -> None:
-        body = self._begin(what)
+        sizes = tuple(array.size for array in flat)
+        body = self._begin(what, sizes)
         for i, array in enumerate(flat):
             body[i] = self.heap.offset_of(array) or 0
         self._meet(what)
         function, at = REDUCTIONS[reduction], self._slot() + _BODY
-        for i, first, last in _partition([array.size for array in flat], self.rank, len(self.maps)):
+        for i, first, last in _partition(sizes, self.rank, len(self.maps)):
             dtype, size = flat[i].dtype, flat[i].itemsize
             pieces = []
             for mapping in self.maps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -73,7 +74,36 @@ def main(how: str, places: list[str]) -> None:
     print(f"process {rank} of {size} by {how}: all equal", flush=True)
 
 
+def mixed(how: str, places: list[str]) -> None:
+    """Tensors that are reduced together, by members on places of different kinds, each kind with each."""
+    group = group_of(how)
+    sizes = (4100, 0, 3, 2500)
+    for dtype, turn in itertools.product(("float32", "int64", "float16"), range(len(places))):
+        place = places[(group.rank + turn) % len(places)]
+        every = [[numbers(10 * rank + i, (size,), dtype) for i, size in enumerate(sizes)] for rank in range(group.size)]
+        for waits in (True, False):
+            program = fluid.Program()
+            block = program.global_block()
+            names = [f"x{i}" for i in range(len(sizes))]
+            for name, size in zip(names, sizes, strict=True):
+                block.create_var(name, shape=(size,), dtype=dtype, is_data=True)
+            outs = [block.create_var(f"out{i}") for i in range(len(sizes))]
+            block.append_op("c_allreduce_sum", {"X": names}, {"Out": outs}, {"use_calc_stream": waits})
+            if not waits:
+                block.append_op("c_sync_comm_stream", {"X": outs}, {"Out": outs})
+            executor = fluid.Executor(place, fallback="allow")
+            feed = dict(zip(names, every[group.rank], strict=True))
+            for _ in range(2):
+                found = executor.run(program, feed, outs, scope=fluid.Scope())
+            for i, values in enumerate(zip(*every, strict=True)):
+                wanted = np.sum([np.float64(value) for value in values], axis=0)
+                np.testing.assert_array_equal(np.float64(found[i]), wanted, f"{dtype} {i} of {place}, {how}")
+    group.barrier()
+    print(f"process {group.rank} of {group.size}, on all kinds of places by {how}: all equal", flush=True)
+
+
 if __name__ == "__main__":
     main("facts", sys.argv[1:])
     for how in ("a thread", "no shared memory", "shared memory"):
         main(how, ["cpu"])
+        mixed(how, sys.argv[1:])

@@ -60,13 +60,20 @@ def _reduce(reduction: str) -> Any:
                 _copy(context, io, range(count))
                 return
             outs = [io.span("Out", i) for i in range(count)]
-            if group.reduces_in_place and dtype not in HALVES and context.unit.info.host:
+            in_place = group.reduces_in_place and dtype not in HALVES
+            if in_place and context.unit.info.host:
                 _copy(context, io, range(count))
                 context.wait()
-                group.reduce_in_place([_array(span, dtype) for span in outs if span.nbytes], reduction)
+                group.reduce_in_place([_array(span, dtype) for span in outs], reduction)
                 return
             bucket = Bucket(dtype, sizes)
             bucket.fill(context, [io.span("X", i) for i in range(count)])
+            if in_place:  # tensor by tensor: other members may be on the host
+                context.wait()
+                group.reduce_in_place([bucket.flat[part] for part in bucket.slices], reduction)
+                for i, span in enumerate(outs):
+                    bucket.empty(context, i, span)
+                return
             if waits or dtype in HALVES:
                 context.wait()
                 work = group.start_all_reduce(bucket.widened(), reduction)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.arguments import check_int, check_list
+from fluidlite.base.arguments import check_int, check_list, refuse_mask
 from fluidlite.base.errors import LoDError, ProgramError, TensorError
 from fluidlite.platform.place import PlaceLike
 from fluidlite.tensor.lod import lod_from_lengths
@@ -51,6 +51,7 @@ def create_lod_tensor(data: Any, recursive_seq_lens: Lengths, place: PlaceLike) 
         if array.ndim == 1:
             array = array.reshape(-1, 1)
     else:
+        refuse_mask("data of create_lod_tensor", data, LoDError)
         array = np.asarray(data)
     try:
         lod = lod_from_lengths(recursive_seq_lens, array.shape[0] if array.ndim else None)

@@ -15,9 +15,13 @@ from fluidlite.base.fork import new_rlock
 from fluidlite.distributed.groups import Group, member_runs, set_thread_ring, share_devices
 from fluidlite.distributed.parameters import state_names
 from fluidlite.distributed.threads import Rendezvous
+from fluidlite.executor.feeds import feed_tensors
+from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
+from fluidlite.program.block import Block
 from fluidlite.program.program import Program
+from fluidlite.program.reader import fed_by_readers
 from fluidlite.program.scope import Scope
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.lod import concatenated_lod
@@ -62,21 +66,21 @@ class Replicas:
         self, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool = True, return_merged: bool = True
     ) -> list[Any]:
         """Run once on all places; return the fetched values, those of all places concatenated or in a list."""
-        feeds = self._split_feed(feed)
         requested = fetch_list if fetch_list is not None else ()
         fetches = check_list("fetch_list", requested, "variables or names", FetchError, one=(str, Variable))
         with self._running:
-            results = self._run_members(feeds, fetches, scope, return_numpy)
+            results = self._run_members(feed, fetches, scope, return_numpy)
         if not return_merged:
             return [list(parts) for parts in zip(*results, strict=True)]
         names = [item if isinstance(item, str) else item.name for item in fetches]
         return [joined(name, parts) for name, parts in zip(names, zip(*results, strict=True), strict=True)]
 
-    def _run_members(
-        self, feeds: Sequence[Mapping[str, Any]], fetches: Sequence[Any], scope: Scope, return_numpy: bool
-    ) -> list[Any]:
+    def _run_members(self, feed: Any, fetches: Sequence[Any], scope: Scope, return_numpy: bool) -> list[Any]:
         members = self._rendezvous.members
         programs = [self._program_of(member) for member in members]
+        feeds = self._split_feed(programs[0].global_block(), feed)
+        if programs[0].readers:  # in the order of places, and before any member runs: at the end of an epoch none does
+            feeds = list(map(fed_by_readers, programs, feeds, self.places))
         self._copy_changes(programs[0], scope)
         for child, program in zip(self._scopes, programs[1:], strict=True):
             child.update_random_runs(member_runs(scope, programs[0].random_seed, program.random_seed))
@@ -108,17 +112,30 @@ class Replicas:
         self._versions = self._current_versions(programs[0], scope)
         return results
 
-    def _split_feed(self, feed: Any) -> list[Mapping[str, Any]]:
+    def _split_feed(self, block: Block, feed: Any) -> list[Mapping[str, Any]]:
         """The feed of each place: its part of the rows, or its item of a list of feeds."""
         count = len(self.places)
         if isinstance(feed, (list, tuple)):
             if len(feed) != count:
                 raise FeedError(f"the feed is a list of {len(feed)}; expected one mapping for each of {count} places")
             return list(feed)
+        feed = check_mapping("the feed", feed or {}, "a mapping of names to arrays", FeedError)
+        tensors = feed_tensors(block, feed, get_context(devices.host()), of_places=True)
+        rows = {name: _rows(tensor) for name, tensor in tensors.items()}
+        for name, number in rows.items():
+            what = "sequences" if tensors[name].lod() else "rows"
+            if number < count:
+                raise FeedError(f"feed {name!r} has {number} {what} for {count} places; each needs one")
+            first = next(iter(rows))
+            if number != rows[first]:
+                raise FeedError(
+                    f"feed {name!r} has {number} {what}, and {first!r} has {rows[first]}; each of {count} places gets "
+                    "its part of both\n  Do: feed as many, or a list of one mapping for each place"
+                )
         parts: list[dict[str, Any]] = [{} for _ in range(count)]
-        for name, value in check_mapping("the feed", feed or {}, "a mapping of names to arrays", FeedError).items():
-            for part, rows in zip(parts, split(name, value, count), strict=True):
-                part[name] = rows
+        for name, tensor in tensors.items():
+            for part, value in zip(parts, _split(tensor, rows[name], count), strict=True):
+                part[name] = value
         return list(parts)
 
     def _current_versions(self, program: Program, scope: Scope) -> dict[str, _Version]:
@@ -144,20 +161,17 @@ class Replicas:
                 self._threads[i].submit(tensor.set, value, self.places[i], lod).result()
 
 
-def split(name: str, value: Any, count: int) -> list[Any]:
-    """Split a fed value into ``count`` parts of about equally many rows or, with LoD, sequences."""
-    lod = value.lod() if isinstance(value, Tensor) else []
-    if isinstance(value, Tensor):
-        value = value.numpy()  # else the members' queues would wait for the tensor's queue
-    try:
-        value = np.asarray(value)
-    except ValueError as exc:
-        raise FeedError(f"feed {name!r} is no array: {exc}") from None
-    rows = len(lod[0]) - 1 if lod else value.shape[0] if value.ndim else 0
-    if rows < count:
-        raise FeedError(f"feed {name!r} has {rows} {'sequences' if lod else 'rows'} for {count} places; each needs one")
+def _rows(tensor: Tensor) -> int:
+    """The number of a fed value's rows or, with LoD, of its sequences; 0 of a number."""
+    lod = tensor.lod()
+    return len(lod[0]) - 1 if lod else (*tensor.dims, 0)[0]
+
+
+def _split(tensor: Tensor, rows: int, count: int) -> list[Any]:
+    """Split a value into ``count`` parts of about equally many rows or, with LoD, sequences."""
+    array, lod = tensor.numpy(), tensor.lod()  # of the host: the members' queues do not wait for the tensor's queue
     bounds = [rows * i // count for i in range(count + 1)]
-    return [_part(value, lod, begin, end) for begin, end in pairwise(bounds)]
+    return [_part(array, lod, begin, end) for begin, end in pairwise(bounds)]
 
 
 def _part(value: np.ndarray[Any, Any], lod: Sequence[Sequence[int]], begin: int, end: int) -> Any:

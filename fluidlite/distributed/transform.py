@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from fluidlite.base.dtypes import ITEMSIZE
+from fluidlite.base.dtypes import ITEMSIZE, compute_dtype
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.block import Block
 from fluidlite.program.opdef import GRAD
@@ -193,11 +193,17 @@ def _scale_by_rows(block: Block, seed: Operator, rows_of: str) -> None:
     """Replace the gradient of the loss by this member's share of all rows."""
     (target,) = seed.output("Out")
     spec = block.var(target)._spec()
-    ones, rows, total, share = (
-        block.create_temporary(prefix="data_parallel", stop_gradient=True).name for _ in range(4)
+    ones, rows, total, share, scale = (
+        block.create_temporary(prefix="data_parallel", stop_gradient=True).name for _ in range(5)
     )
-    like = {"shape": [-1, 1], "value": 1.0, "dtype": spec.dtype}
+    dtype = compute_dtype(spec.dtype)  # half types count no more than 65,504 rows, or 256
+    like = {"shape": [-1, 1], "value": 1.0, "dtype": dtype}
     at = block.ops.index(seed)
+    if dtype == spec.dtype:
+        scale = share
+    else:
+        cast = {"in_dtype": dtype, "out_dtype": spec.dtype}
+        block._insert(at, "cast", {"X": [share]}, {"Out": [scale]}, cast, role="backward")
     block._insert(at, "elementwise_div", {"X": [rows], "Y": [total]}, {"Out": [share]}, {}, role="backward")
     block._insert(at, "c_sync_comm_stream", {"X": [total]}, {"Out": [total]}, {}, role="backward")
     block._insert(0, "c_allreduce_sum", {"X": [rows]}, {"Out": [total]}, {}, role="forward")
@@ -206,7 +212,7 @@ def _scale_by_rows(block: Block, seed: Operator, rows_of: str) -> None:
     block._insert(0, "fill_constant_batch_size_like", {"Input": [rows_of]}, {"Out": [ones]}, like, role="forward")
     at = block.ops.index(seed)
     block.remove_op(at)
-    block._insert(at, "reshape2", {"X": [share]}, {"Out": [target]}, {"shape": list(spec.dims)}, role="backward")
+    block._insert(at, "reshape2", {"X": [scale]}, {"Out": [target]}, {"shape": list(spec.dims)}, role="backward")
 
 
 def gather_rows(block: Block, values: Variable, after: Operator, members: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.base.arguments import refuse_mask
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import FeedError
 from fluidlite.compiler.arguments import holds
@@ -21,9 +22,10 @@ from fluidlite.tensor.transfer import borrow, contiguous
 from fluidlite.tensor.var_type import dtype_of
 
 
-def feed_tensors(block: Block, feed: Mapping[str, Any], host: Context) -> dict[str, Tensor]:
+def feed_tensors(block: Block, feed: Mapping[str, Any], host: Context, of_places: bool = False) -> dict[str, Tensor]:
     """Check feeds and borrow their memory.
 
+    ``of_places``: they are those of several places, each of which gets a part of the rows: any number of rows fits.
     Raises FeedError for an unknown variable, wrong dims, wrong dtype, or a missing LoD.
     """
     tensors: dict[str, Tensor] = {}
@@ -34,17 +36,17 @@ def feed_tensors(block: Block, feed: Mapping[str, Any], host: Context) -> dict[s
             near = [each for each in names if isinstance(name, str) and each.lower() == name.lower()]
             hint = f"; did you mean {near[0]!r}?" if near else f"; its data variables are {', '.join(names) or 'none'}"
             raise FeedError(f"the feed names {name!r}, which the program does not have{hint}")
-        tensor = value if isinstance(value, Tensor) else _borrow(variable, value, host)
+        tensor = value if isinstance(value, Tensor) else _borrow(variable, value, host, of_places)
         if isinstance(value, Tensor):
             if value.allocation is None:
                 raise FeedError(f"the feed of {name!r} is a tensor without data; set it first")
             tensor = contiguous(value)
-        _check_spec(variable, tensor.spec)
+        _check_spec(variable, tensor.spec, of_places)
         tensors[name] = tensor
     return tensors
 
 
-def _borrow(variable: Variable, value: Any, host: Context) -> Tensor:
+def _borrow(variable: Variable, value: Any, host: Context, of_places: bool) -> Tensor:
     declared = variable.spec
     if isinstance(value, Variable):
         raise FeedError(
@@ -52,11 +54,8 @@ def _borrow(variable: Variable, value: Any, host: Context) -> Tensor:
             "\n  Do: fetch its value from Executor.run, and feed that"
         )
     is_array = isinstance(value, np.ndarray)
-    if is_array and type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):  # np.ma: 10 ms to import
-        raise FeedError(
-            f"the feed of {variable.name!r} is a masked array; no variable has a mask"
-            "\n  Do: array.filled(0), or feed array.data and array.mask"
-        )
+    if type(value) is not np.ndarray:
+        refuse_mask(f"the feed of {variable.name!r}", value, FeedError)
     try:
         array = np.asarray(value)
     except Exception as exc:  # __array__ of a user's class may raise anything
@@ -74,7 +73,7 @@ def _borrow(variable: Variable, value: Any, host: Context) -> Tensor:
     if problem:
         raise FeedError(f"the feed of {variable.name!r} {problem}")
     if declared is not None:
-        _check_dims(variable, array.shape)  # before conversions and copies
+        _check_dims(variable, array.shape, of_places)  # before conversions and copies
         if not is_array and array.dtype.kind in "biuf":
             array = _as_declared_dtype(variable, array, declared.dtype)
     try:
@@ -120,7 +119,7 @@ def _as_declared_dtype(variable: Variable, array: np.ndarray[Any, Any], dtype: s
     return array.astype(NUMPY[dtype], copy=False)
 
 
-def _check_spec(variable: Variable, spec: Spec | None) -> None:
+def _check_spec(variable: Variable, spec: Spec | None, of_places: bool) -> None:
     declared = variable.spec
     assert spec is not None
     if declared is None:
@@ -131,7 +130,7 @@ def _check_spec(variable: Variable, spec: Spec | None) -> None:
             f"the feed of {name!r} is {spec!r}; the program declares {declared!r}"
             f"\n  Do: array.astype({declared.dtype!r})"
         )
-    _check_dims(variable, spec.dims)
+    _check_dims(variable, spec.dims, of_places)
     if declared.lod_level and len(spec.lod) != declared.lod_level:
         raise FeedError(
             f"the feed of {name!r} has {len(spec.lod)} LoD levels; the program declares {declared.lod_level}"
@@ -144,10 +143,10 @@ def is_dim_allowed(declared: int, dim: int) -> bool:
     return declared in (-1, dim)
 
 
-def _check_dims(variable: Variable, dims: Sequence[int]) -> None:
+def _check_dims(variable: Variable, dims: Sequence[int], of_places: bool) -> None:
     """Raise FeedError unless the dims agree with the declared ones, where -1 allows any."""
     assert variable.spec is not None
-    declared = variable.spec.dims
+    declared = (-1, *variable.spec.dims[1:]) if of_places and variable.spec.dims else variable.spec.dims
     if dims == declared or (len(dims) == len(declared) and all(map(is_dim_allowed, declared, dims))):
         return
     hint = ""

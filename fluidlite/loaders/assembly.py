@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fluidlite.base.arguments import refuse_mask
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import FeedError, LoaderError
 from fluidlite.program.variable import Variable
@@ -160,6 +161,7 @@ class Assembler:
         if isinstance(value, Tensor):
             lod = value.spec.lod if value.spec is not None else ()
             value = value.numpy()
+        refuse_mask(f"field {field.name!r} of a batch", value, FeedError)
         levels = field.spec.lod_level if field.spec is not None else 0
         if levels and not lod:
             if isinstance(value, np.ndarray):

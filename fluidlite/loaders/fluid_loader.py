@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from fluidlite import unique_name
@@ -170,21 +171,8 @@ class GeneratorLoader:
                 f"the reader {self.name!r} is not iterable: it feeds its program\n  Do: start(), and run without feed"
             )
         places = self._places or [devices.host()]
-        if len(places) == 1:
-            return ([self._as_returned(batch)] for batch in self._on(places[0]))
-        return self._groups(places)
-
-    def _groups(self, places: list[Place]) -> Iterator[list[Any]]:
-        group: list[Batch] = []
-        for batch in self._on(devices.host()):
-            place = places[len(group)]
-            moved = {name: tensor.to(place) for name, tensor in batch.items()}
-            group.append(Batch(moved, batch.number, batch.size, batch.epoch))
-            if len(group) == len(places):
-                yield [self._as_returned(each) for each in group]
-                group = []
-        if group and not self._drop_last:
-            yield [self._as_returned(each) for each in group]
+        batches = iter(self._on(places[0] if len(places) == 1 else devices.host()))
+        return _Groups(batches, places, self._drop_last, self._as_returned)
 
     def _as_returned(self, batch: Batch) -> Any:
         return [batch[name] for name in self.feed_names] if self._return_list else batch
@@ -254,6 +242,30 @@ class GeneratorLoader:
     decorate_sample_generator = set_sample_generator
     decorate_sample_list_generator = decorate_paddle_reader = set_sample_list_generator
     decorate_batch_generator = decorate_tensor_provider = set_batch_generator
+
+
+class _Groups(Iterator[list[Any]]):
+    """Lists of a batch for each place. Several threads may share it: each list is of consecutive batches."""
+
+    def __init__(
+        self, batches: Iterator[Batch], places: Sequence[Place], drop_last: bool, as_returned: Callable[[Batch], Any]
+    ) -> None:
+        self._batches, self._places, self._drop_last, self._as_returned = batches, places, drop_last, as_returned
+        self._taking = new_lock()
+
+    def __next__(self) -> list[Any]:
+        """The next list; at the end it may be shorter, unless the last batches are dropped."""
+        places = self._places
+        with self._taking:
+            group = list(islice(self._batches, len(places)))
+        if not group or (self._drop_last and len(group) < len(places)):
+            raise StopIteration
+        if len(places) > 1:
+            group = [
+                Batch({name: tensor.to(place) for name, tensor in batch.items()}, batch.number, batch.size, batch.epoch)
+                for place, batch in zip(places, group, strict=False)
+            ]
+        return list(map(self._as_returned, group))
 
 
 class PyReader(GeneratorLoader):

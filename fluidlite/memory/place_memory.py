@@ -93,7 +93,7 @@ class PlaceMemory:
             if self._deferred:
                 self._poll_deferred()
             if self.limit is not None and self.held_bytes + size > self.limit:
-                self._reclaim(context)
+                self._reclaim_all()
                 if self.held_bytes + size > self.limit:
                     raise self._out_of_memory(nbytes, f"its limit is {self.limit:,}")
             spare_blocks = context.spare_blocks.get(size)

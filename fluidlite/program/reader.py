@@ -34,8 +34,12 @@ class ProgramReader(Protocol):
         ...
 
 
+class CompleteFeed(dict[str, Any]):
+    """A feed that has the values of the program's readers already."""
+
+
 def fed_by_readers(program: Any, feed: Any, place: Place) -> Any:
-    """Return a feed with the values of the program's readers; an invalid feed is returned unchanged.
+    """Return a feed with the values of the program's readers; an invalid or a complete one is returned unchanged.
 
     A reader that was not started, and whose variables the user feeds, is skipped.
 
@@ -45,9 +49,9 @@ def fed_by_readers(program: Any, feed: Any, place: Place) -> Any:
         if len(feed) > 1:
             return feed
         feed = feed[0] if feed else None
-    if feed is not None and not isinstance(feed, Mapping):
+    if isinstance(feed, CompleteFeed) or (feed is not None and not isinstance(feed, Mapping)):
         return feed
-    merged = dict(feed or {})
+    merged = CompleteFeed(feed or {})
     block = program.global_block()
     for reader in program.readers:
         fed_names = [name for name in reader.feed_names if name in merged]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.base.arguments import refuse_mask
 from fluidlite.base.dtypes import ALL_INTS, NUMPY, integer_limits, is_float
 from fluidlite.base.errors import FeedError
 from fluidlite.tensor.lod import lod_from_lengths
@@ -31,14 +32,12 @@ class Column:
     def take(self, value: Any, number: int) -> None:
         """Add one sample's field: a row, or with LoD levels a list of rows (of lists of rows, ..., by levels).
 
-        Raises FeedError if the field of a sequence is no list.
+        Raises FeedError if the field of a sequence is no list, or a row is a masked array.
         """
-        if self.lengths:
-            self._take(value, self.lengths, number)
-        else:
-            self.rows.append(value)
+        self._take(value, self.lengths, number)
 
     def _take(self, value: Any, lengths: list[list[int]], number: int) -> None:
+        refuse_mask(f"sample {number}: the value of {self.name!r}", value, FeedError)
         if not lengths:
             self.rows.append(value)
             return

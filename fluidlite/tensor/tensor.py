@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.base.arguments import refuse_mask
 from fluidlite.base.dtypes import ITEMSIZE, NUMPY
 from fluidlite.base.errors import TensorError
 from fluidlite.memory.allocation import Allocation
@@ -73,6 +74,7 @@ class Tensor(TensorLod, TensorElements):
         if isinstance(value, Tensor):
             lod = value.lod() if lod is None else lod
             value = value.numpy()
+        refuse_mask("the value of a tensor", value, TensorError)
         try:
             array = np.asarray(value)
         except ValueError as exc:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -484,10 +485,82 @@ def test_what_cannot_be_split_or_joined_is_refused() -> None:
         executor.run(program, feed, 3)
     with pytest.raises(FeedError, match="the feed is int 3"):
         executor.run(program, 3, [x])
-    with pytest.raises(FeedError, match="feed 'x' is no array"):
+    with pytest.raises(FeedError, match="the feed of 'x' cannot become an array"):
         executor.run(program, {"x": [[1, 2], [3]]}, [x])
     (again,) = executor.run(program, feed, x, return_numpy=False)
     assert again.recursive_sequence_lengths() == [[1, 2]]
+
+
+def test_feeds_of_several_places_are_checked_as_those_of_one() -> None:
+    x, y = layers.data("x", [2]), layers.data("y", [1])
+    out = layers.elementwise_sub(x, y)
+    executor, main = fluid.Executor("cpu"), fluid.default_main_program()
+    program = fluid.CompiledProgram(main).with_data_parallel(places=["cpu"] * 3)
+    ones, column = np.ones((3, 2), "float32"), np.arange(3, dtype="float32")[:, None]
+    for lists in ({"x": ones.tolist(), "y": column.tolist()}, {"x": np.ones((3, 2), int).tolist(), "y": column}):
+        wanted, found = (executor.run(each, lists, [out])[0] for each in (main, program))
+        np.testing.assert_array_equal(found, wanted)
+    for value, message in (
+        (np.ma.masked_array(ones, mask=True), "is a masked array"),
+        (out, "which has no values of its own"),
+        (None, "is NoneType; expected an array"),
+        ("text", "is str; expected an array"),
+        (np.ones((3, 3), "float32"), r"has dims \[3, 3\]"),
+        (np.ones((3, 2), "int32"), "is int32"),
+    ):
+        for each in (main, program):
+            with pytest.raises(FeedError, match=f"the feed of 'x' .*{message}"):
+                executor.run(each, {"x": value, "y": column}, [out])
+    with pytest.raises(FeedError, match=r"feed 'y' has 3 rows, and 'x' has 6; each of 3 places(?s:.*)Do: .*a list"):
+        executor.run(program, {"x": np.ones((6, 2), "float32"), "y": column}, [out])
+    with pytest.raises(FeedError, match="names 'z', which the program does not have"):
+        executor.run(program, {"x": ones, "z": column}, [out])
+
+
+@pytest.mark.parametrize("batches", [7, 6])
+def test_a_reader_gives_its_batches_to_places_in_order(batches: int) -> None:
+    """At the end of an epoch, batches for a part of the places change nothing."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
+        x = layers.data("x", [2])
+        reader = fluid.io.DataLoader.from_generator(feed_list=[x], capacity=4, iterable=False)
+        hidden = layers.batch_norm(layers.fc(x, 3, bias_attr=False), moving_mean_name="mean")
+        loss = layers.mean(hidden * hidden)
+        fluid.optimizer.SGD(layers.exponential_decay(0.1, 2, 0.5)).minimize(loss)
+    reader.set_batch_generator(lambda: ([np.full((1, 2), i, "float32")] for i in range(batches)))
+    executor = fluid.Executor("cpu")
+    executor.run(startup)
+    program = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=["cpu"] * 3)
+    rows = []
+    for _ in range(4):
+        reader.start()
+        with pytest.raises(fluid.core.EOFException):
+            while True:
+                rows.append(executor.run(program, fetch_list=[x])[0][:, 0].tolist())
+        mean = fluid.global_scope().find_var("mean").get_tensor().numpy()
+        reader.reset()
+    assert rows == [[0, 1, 2], [3, 4, 5]] * 4
+    assert fluid.global_scope().find_var("@LR_DECAY_COUNTER@").get_tensor().numpy()[0] == 7
+    np.testing.assert_array_equal(fluid.global_scope().find_var("mean").get_tensor().numpy(), mean)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_shares_of_half_types_are_of_any_number_of_rows(dtype: str) -> None:
+    """As many rows as float16 does not hold: they are counted in float32."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(70_000, 2)).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    y = (x.astype("float32").sum(1) > 0).astype("int64").reshape(-1, 1)
+    found = []
+    for distributed in (False, True):
+        network = nn.Network(
+            [2], "cpu", optimizer=fluid.optimizer.SGD(0.5), loss="softmax_cross_entropy", seed=3,
+            distributed=distributed, input_dtype=dtype, fallback="allow",
+        )  # fmt: skip
+        network.add_layer(nn.Dense(2))
+        network.train((x, y), epochs=3)
+        found.append([entry["loss"] for entry in network.state.history])
+    np.testing.assert_allclose(*found, rtol=0.02)
+    assert found[1][-1] < 0.9 * found[1][0]
 
 
 def test_an_error_of_one_member_is_raised_and_the_next_run_works() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -238,6 +239,27 @@ def test_threads_share_the_batches_of_an_epoch() -> None:
         assert not any(thread.is_alive() for thread in threads)
         assert sorted(taken) == list(range(100))
         reader.reset()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_threads_share_an_iterator(count: int) -> None:
+    """Each batch goes to one of them, and those of a list are consecutive."""
+    loader = fluid.io.DataLoader.from_generator(inputs(), 4)
+    numbers = 60 * count
+    loader.set_batch_generator(
+        lambda: ([np.zeros((1, 3), "float32"), np.full((1, 1), i, "int64")] for i in range(numbers)),
+        fluid.cpu_places(count),
+    )
+    lists, taken = loader(), list[list[int]]()
+
+    def work() -> None:
+        for group in lists:
+            taken.append([int(feed["y"].numpy().item()) for feed in group])
+
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(work) for _ in range(4)]:
+            future.result()
+    assert sorted(taken) == np.arange(numbers).reshape(-1, count).tolist()
 
 
 def test_a_process_reads() -> None:

@@ -6,6 +6,7 @@ import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -85,6 +86,25 @@ def test_a_limit_is_out_of_memory_and_the_process_goes_on(place: str) -> None:
         memory.alloc(place, 1_000_000)
     memory.set_limit(place, None)
     memory.free(memory.alloc(place, 1_000_000))
+
+
+def test_a_limit_takes_back_what_runs_of_other_threads_keep(place: str) -> None:
+    program, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(program, startup):
+        hidden = x = fluid.layers.data("x", [64])
+        for _ in range(4):
+            hidden = fluid.layers.fc(hidden, 64, act="tanh")
+    executor, scope = fluid.Executor(place, mode="interpreted", fallback="allow"), fluid.Scope()
+    executor.run(startup, scope=scope)
+    feed = {x.name: np.ones((4096, 64), "float32")}
+    with ThreadPoolExecutor(1) as other:  # it stays, and its context with it
+        other.submit(executor.run, program, feed, [hidden], scope=scope).result()
+        gc.collect()
+        now = memory.stats(place)
+        memory.set_limit(place, now.used + now.padding + 500_000)
+        memory.free(memory.alloc(place, 300_000))
+        with pytest.raises(OutOfMemoryError):
+            memory.alloc(place, 1_000_000)
 
 
 @pytest.mark.parametrize("nbytes", [1 << 46, 1 << 61, 1 << 64])

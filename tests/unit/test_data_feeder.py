@@ -73,6 +73,8 @@ def test_fixed_dims_and_unknown_ones() -> None:
         ([-1, 1], "bfloat16", 0, [(3.4e38,)], "'f' is bfloat16, but it is fed float64 numbers that are too large"),
         ([-1, 1], "bfloat16", 0, [(np.float32(3.4e38),)], "is fed float32 numbers that are too large"),
         ([-1, 1], "float32", 0, [(np.zeros(1, "f4,i4"),)], "something else than numbers"),
+        ([-1, 2], "float32", 0, [(np.ones(2),), (np.ma.masked_array([1, 2], True),)], "sample 1: .*is a masked array"),
+        ([-1, 1], "int64", 1, [(np.ma.masked_array([1, 2], True),)], "sample 0: .*is a masked array"),
         ([-1, 1], "int64", 1, [(np.array(3),)], "1 LoD level"),
         ([-1, 1], "int64", 1, [(5,)], "1 LoD level"),
         ([-1, 1], "int64", 0, [(1, 2)], "sample 0 has 2 fields; expected 1: f"),

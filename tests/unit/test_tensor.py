@@ -152,8 +152,12 @@ def test_set_takes_what_numpy_takes(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [[[1], [2, 3]], "text", None, object(), {1: 2}, np.asarray(["a"]), np.zeros(2, "complex64"), [None]]
-)
+    "value",
+    [
+        [[1], [2, 3]], "text", None, object(), {1: 2}, np.asarray(["a"]), np.zeros(2, "complex64"), [None],
+        np.ma.masked_array([1.0, 2.0], [True, False]),
+    ],
+)  # fmt: skip
 def test_set_refuses_what_is_no_array_of_numbers(value: Any) -> None:
     tensor = Tensor().set([1.0])
     with pytest.raises((TensorError, DtypeError)):

@@ -83,9 +83,12 @@ class CompiledRun:
 
     def can_rerun(self, graph: Graph) -> bool:
         """Whether the graph that ran last can run in the same memory: only its nodes use it."""
-        if not self.same_weights([graph.nodes[at]._at for at in self.compiled.weights]):
+        nodes = graph.nodes
+        if not self.same_weights([nodes[at]._at for at in self.compiled.weights]):
             return False
-        return self.owner is not None and self.owner() is graph and self._is_unused(1)
+        if self.owner is None or self.owner() is not graph or not self._is_unused(1):
+            return False
+        return all([tensor is None or nodes[at]._at._tensor is tensor for at, tensor, _ in self._run_lists().operators])
 
     def _is_unused(self, node_references: int) -> bool:
         """Whether each value has at most the references of the run itself and ``node_references``."""
@@ -128,25 +131,25 @@ class CompiledRun:
         """Compute all values, and store them in the nodes."""
         compiled, nodes = self.compiled, graph.nodes
         self.owner = ref(graph)
-        if compiled.inplace:
-            for node in nodes:
-                node._overwriter = None
         if compiled.draws:
             self._draw(nodes)
         feed = self._feed(nodes, compiled.feeds)
         compiled.executor.run(compiled.forward, feed=feed, fetch_list=_EMPTY, scope=self.scope)
+        written = (
+            [node for node in nodes if type(node) is OperatorNode and node._inplace >= 0] if compiled.inplace else []
+        )
+        for writer in written:
+            writer.take_over_storage()
         for at, tensor, saved in self._run_lists().operators:
             node = nodes[at]
-            node._forwarded = True
+            node._forwarded, node._overwriter = True, None
             if tensor is not None:
                 storage = node._at
                 storage._tensor, storage._source = tensor, None
             if saved:
                 node._saved = tuple(saved)  # type: ignore[attr-defined]
-        if compiled.inplace:
-            for node in nodes:
-                if type(node) is OperatorNode and node._inplace >= 0:
-                    node.mark_overwritten()
+        for writer in written:
+            writer.mark_overwritten()
 
     def _draw(self, nodes: Sequence[Node]) -> None:
         """Set the seed and run number of each random operator: numbers differ by node and by run."""

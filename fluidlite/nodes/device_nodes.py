@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fluidlite.base.errors import NodeError
 from fluidlite.nodes.devices import Device, as_device
-from fluidlite.nodes.node import Node
+from fluidlite.nodes.node import Node, ValueStorage
 from fluidlite.nodes.tensor import Tensor
 from fluidlite.platform.place import PlaceLike
 from fluidlite.tensor.tensor_spec import Spec
@@ -33,8 +33,15 @@ class DeviceView(Node):
 
     def __init__(self, node: Node, dev: Device | PlaceLike) -> None:
         super().__init__((node,), dev)
-        self._at = node._at
         self._check(node.dev())
+
+    @property
+    def _at(self) -> ValueStorage:  # of the node, whose storage in-place writing replaces
+        return self._inputs[0]._at
+
+    @_at.setter
+    def _at(self, storage: ValueStorage) -> None:
+        """Nothing: it has no storage of its own."""
 
     def _check(self, value_device: Device) -> None:
         if not self._dev.same_memory(value_device):

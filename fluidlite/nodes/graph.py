@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fluidlite.base.errors import NodeError
 from fluidlite.nodes.buffers import text_of
@@ -16,7 +16,7 @@ from fluidlite.nodes.compiled import (
     structure_of,
 )
 from fluidlite.nodes.compiled_run import CompiledRun
-from fluidlite.nodes.inplace import MODES, InPlaceReport, choose_in_place
+from fluidlite.nodes.inplace import MODES, InPlaceReport, choose_in_place, leave_overwritten
 from fluidlite.nodes.leaves import Weight
 from fluidlite.nodes.linked import LinkedGraph
 from fluidlite.nodes.node import Node
@@ -76,6 +76,7 @@ class Graph:
                     node._resolve()
         self._report: InPlaceReport | None = None
         self._inplace_mode = inplace
+        leave_overwritten(self.nodes)
         if has_inplace or inplace == "auto":
             self._report = choose_in_place(self.nodes, inplace)
         self._compiled = compiled
@@ -128,7 +129,7 @@ class Graph:
                     context = get_context(node._dev.known_place()) if multiple_places else first
                     node._run_forward(context, number)
                     node._forwarded = True
-                raise_deferred(contexts, nodes)
+                self._raise_deferred(contexts, nodes)
         return self.sink.value()
 
     def _run_linked(self) -> bool:
@@ -141,8 +142,17 @@ class Graph:
         with context.lock:
             self._linked = LinkedGraph.forward(self.nodes, context)
             if self._linked is not None:
-                raise_deferred((context,), self.nodes)
+                self._raise_deferred((context,), self.nodes)
         return self._linked is not None
+
+    def _raise_deferred(self, contexts: Sequence[Context], nodes: Sequence[Node]) -> None:
+        """Raise an error that kernels have noted; then the nodes are not computed."""
+        try:
+            raise_deferred(contexts, nodes)
+        except BaseException:
+            for node in nodes:
+                node._forwarded = node.leaf
+            raise
 
     def _run_compiled(self, count: int) -> bool:
         """Run compiled, if the structure was seen before and no node has been computed."""
@@ -193,6 +203,7 @@ class Graph:
             node._graph_mark = mark
             node._position = position
             inplace = inplace or (isinstance(node, OperatorNode) and (node._inplace >= 0 or node._requests_inplace))
+        leave_overwritten(self.nodes)
         if inplace or self._inplace_mode == "auto":
             self._report = choose_in_place(self.nodes, self._inplace_mode)
             self._structure = None
@@ -267,10 +278,10 @@ class Graph:
 
     def reset_forwarded(self) -> None:
         """Make the next forward compute every node again, from the current values of leaves."""
+        self._claim_nodes()
         for node in self.nodes:
             if type(node) is OperatorNode:  # inlined: a call for each node would take a tenth of a run
                 node._forwarded = False
-                node._overwriter = None
             else:
                 node.reset_forwarded()
 
@@ -285,7 +296,7 @@ class Graph:
         return "" if self._run is not None else str(self._not_compiled)
 
     def _check_forwarded(self, method: str) -> None:
-        if not self.sink._forwarded:
+        if not all([node._forwarded for node in self.nodes]):
             raise NodeError(f"{method} of the graph of {self.sink} before forward\n  Do: graph.forward() first")
 
     # Queues

@@ -85,14 +85,35 @@ class InPlaceReport:
 
 
 def choose_in_place(nodes: Sequence[Node], mode: str | bool) -> InPlaceReport:
-    """Set which nodes of a graph write in place.
+    """Set which nodes of a graph write in place. Those that go on writing over the same nodes keep their values.
 
-    Raises InPlaceError: in mode "asked", if a node requests it where it is not safe; nothing is set then.
+    Raises InPlaceError: in mode "asked", if a node requests it where it is not safe; none writes in place then.
     """
-    for node in nodes:
-        if isinstance(node, OperatorNode) and node._inplace >= 0:
-            node.set_inplace(-1)
+    before = {id(node): _State(node) for node in nodes if isinstance(node, OperatorNode) and node._inplace >= 0}
+    for state in before.values():
+        state.node.set_inplace(-1)
     proof = _Proof(nodes)
+    try:
+        choices = _choices(proof, nodes, mode)
+    except InPlaceError:
+        for state in before.values():
+            state.drop()
+        raise
+    kept = {id(node) for node, at, over in choices if id(node) in before and before[id(node)].is_kept(at, over)}
+    for key, state in reversed(before.items()):  # what one drops may have written over another itself
+        if key not in kept:
+            kept -= state.drop()
+    for node, at, overwritten_nodes in choices:
+        node.set_inplace(at, overwritten_nodes)
+        if id(node) in kept:
+            before[id(node)].restore()
+    return proof.report
+
+
+def _choices(
+    proof: _Proof, nodes: Sequence[Node], mode: str | bool
+) -> list[tuple[OperatorNode, int, tuple[Node, ...]]]:
+    """The nodes that write in place, each with the number of the input, and the nodes whose values it overwrites."""
     report = proof.report
     choices: list[tuple[OperatorNode, int, tuple[Node, ...]]] = []
     for node in nodes:
@@ -110,9 +131,44 @@ def choose_in_place(nodes: Sequence[Node], mode: str | bool) -> InPlaceReport:
             report.refused += refusals
             if node._requests_inplace and mode == "asked":
                 raise InPlaceError(str(refusals[0]))
-    for node, at, overwritten_nodes in choices:
-        node.set_inplace(at, overwritten_nodes)
-    return report
+    return choices
+
+
+class _State:
+    """What a node that writes in place has computed and overwritten."""
+
+    def __init__(self, node: OperatorNode) -> None:
+        self.node = node
+        self._at, self._overwritten = node._inplace, node._overwritten_nodes
+        self._values = node._at, node._forwarded, node._gradient_moved
+
+    def is_kept(self, at: int, overwritten: Sequence[Node]) -> bool:
+        """Whether it stays computed: it was, and writes over the same nodes again."""
+        return self._values[1] and at == self._at and list(map(id, overwritten)) == list(map(id, self._overwritten))
+
+    def restore(self) -> None:
+        node = self.node
+        node._at, node._forwarded, node._gradient_moved = self._values
+
+    def drop(self) -> set[int]:
+        """Let what it has overwritten be computed again; return the ids of these nodes."""
+        dropped = [each for each in self._overwritten if each._overwriter is self.node._wrote]
+        for each in dropped:  # a node of another graph has written over the others since
+            each.reset_forwarded()
+        return set(map(id, dropped))
+
+
+def leave_overwritten(nodes: Sequence[Node]) -> None:
+    """Give storage of their own to nodes of a graph that nodes of other graphs have overwritten: those keep theirs."""
+    overwritten = [node for node in nodes if node._overwriter is not None]
+    if not overwritten:
+        return
+    operators = [node for node in nodes if isinstance(node, OperatorNode)]
+    own = {id(node._wrote) for node in operators}
+    lost = {id(node._at) for node in overwritten if id(node._overwriter) not in own}
+    for node in operators:
+        if id(node._at) in lost:
+            node.leave_storage()
 
 
 class _Proof:
@@ -177,7 +233,11 @@ class _Proof:
             return refuse(f"value of {leaf.name()}", f"{leaf} is a leaf, whose value outlives the graph", leaf)
         if node_spec is None or input_spec is None:
             return refuse("value", "its metadata are not known before it is computed")
-        if over._forwarded and not node._requests_inplace:
+        if (
+            over._forwarded
+            and not node._requests_inplace
+            and (over._overwriter is None or over._overwriter is not node._wrote)
+        ):
             return refuse(f"value of {over.name()}", "it was computed before this graph was made, and may be read")
         if node_spec.nbytes != input_spec.nbytes or node_spec.dtype != input_spec.dtype or node._dev is not over._dev:
             return refuse(

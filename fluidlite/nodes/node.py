@@ -289,6 +289,7 @@ class Node:
     def forward(self) -> None:
         """Compute the value from the inputs, unless it is computed already."""
         if not self._forwarded:
+            self._overwriter = None
             self.forward_()
             self._forwarded = True
 
@@ -314,7 +315,6 @@ class Node:
     def reset_forwarded(self) -> None:
         """Make the next ``forward`` compute again."""
         self._forwarded = self.leaf
-        self._overwriter = None
 
     # Used by graphs
 
@@ -330,6 +330,7 @@ class Node:
         return self._dev.type_of(spec, self._has_grad) if spec is not None else None
 
     def _run_forward(self, context: Context, number: int) -> None:
+        self._overwriter = None
         self.forward_()
 
     def _run_backward(self, context: Context, number: int) -> None:

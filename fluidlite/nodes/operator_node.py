@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from fluidlite.base.errors import DtypeError, FluidError, NodeError
 from fluidlite.nodes.devices import ValueType
-from fluidlite.nodes.node import Node, ValueStorage, _device_of, _own_files, code_location
+from fluidlite.nodes.node import CodeLocation, Node, ValueStorage, _device_of, _own_files, code_location
 from fluidlite.nodes.node_program import Attrs, ExactValue, Kind, NodeProgram, program_of
 from fluidlite.nodes.seeds import next_seed
 from fluidlite.nodes.tensor import Tensor
@@ -57,6 +57,7 @@ class OperatorNode(Node):
     _attrs: Attrs
     _overwritten_nodes: tuple[Node, ...]
     _inplace: int  # the input over which it writes, after a graph's proof; -1: none
+    _wrote: tuple[str, CodeLocation] | None  # what it marks the nodes with that it has written over
     _gradient_moved: bool  # whether its gradient was overwritten by that of the input
     _program: NodeProgram | None
     _saved: Sequence[Tensor]
@@ -152,6 +153,7 @@ class OperatorNode(Node):
         else:
             target = values[0] if inplace == 0 and program.forward.is_aliasable and values[0].contiguous else None
             results = program.forward.run(context, values, devs, number, target, draw)
+            self.take_over_storage()
             self.mark_overwritten()
         self._at._value = results[0]
         self._saved = results[1:]
@@ -196,6 +198,12 @@ class OperatorNode(Node):
                 part = part.copy_to(part.dev)
             item._at.add_part(part)
 
+    def value(self) -> Tensor:
+        """The value, on the node's device; raises as :meth:`Node.value` does."""
+        if self._inplace >= 0 and not self._forwarded:  # its storage holds the value of its input
+            raise NodeError(f"{self} has no value yet\n  Do: Graph(node).forward()")
+        return super().value()
+
     def grad(self) -> Tensor:
         """The gradient; of a node that writes in place, until ``backward`` has overwritten it by that of the input."""
         if self._gradient_moved and self._inplace >= 0:
@@ -206,10 +214,14 @@ class OperatorNode(Node):
         self._at._grad = None
         self._gradient_moved = False
 
+    def take_over_storage(self) -> None:
+        """Share the storage of the input that it writes over, which may have left the one that they shared."""
+        self._at = self._inputs[self._inplace]._at
+
     def mark_overwritten(self) -> None:
         """Mark the values in the buffer that it has written over as overwritten."""
         self._gradient_moved = False
-        overwriter = self.name(), self._location
+        overwriter = self._wrote = self.name(), self._location
         for node in self._overwritten_nodes:
             node._overwriter = overwriter
 
@@ -221,9 +233,6 @@ class OperatorNode(Node):
         overwritten : tuple of Node
             The nodes whose values in the input's buffer are overwritten.
         """
-        if at < 0 <= self._inplace:
-            for node in self._overwritten_nodes:
-                node.reset_forwarded()
         self._inplace = at
         self._overwritten_nodes = overwritten
         self._at = ValueStorage(self._dev, False) if at < 0 else self._inputs[at]._at
@@ -236,8 +245,13 @@ class OperatorNode(Node):
         return program.reads_input, program.reads_output
 
     def reset_forwarded(self) -> None:
+        if self._forwarded and self._overwriter is not None:
+            self.leave_storage()
         self._forwarded = False
-        self._overwriter = None
+
+    def leave_storage(self) -> None:
+        """Leave the storage to the node that has written over it, whose value stays."""
+        self._at = ValueStorage(self._dev, False)
 
 
 def _with_node(error: FluidError, node: Node, specs: Sequence[Spec]) -> FluidError:
@@ -264,7 +278,7 @@ def operator_node(kind: Kind, inputs: tuple[Node, ...], attrs: Attrs = (), inpla
     node._overwritten_nodes = node._saved = _EMPTY
     node._inplace = -1
     node._gradient_moved = node._forwarded = False
-    node._overwriter = node._graph_mark = None
+    node._overwriter = node._graph_mark = node._wrote = None
     frame = _getframe(2)
     code = frame.f_code
     node._location = code_location(frame) if _own_files.get(code.co_filename, True) else (code, frame.f_lasti)

@@ -117,6 +117,8 @@ class EarlyStop(Callback):
 class Checkpoint(Callback):
     """Save the network into a folder, replacing the previous checkpoint.
 
+    At the end of an epoch it saves after the other callbacks; within one, callbacks that count batches go before it.
+
     Parameters
     ----------
     folder : path

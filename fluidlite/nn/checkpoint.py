@@ -33,7 +33,9 @@ def save(network: Network, folder: PathText) -> None:
     state = network.state
     loader = network.checkpoint_loader
     if loader is not None:  # a training is running: save its loader's position
-        state.loader = loader.state() if hasattr(loader, "state") and callable(loader.state) else None
+        state.loader = position_of(loader)
+    for callback in network.active_callbacks:
+        state.callbacks[callback.name] = callback.state()
     record = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -49,6 +51,11 @@ def save(network: Network, folder: PathText) -> None:
     with scope_guard(network.scope):
         writers = value_writers(_program(network), predicate=is_persistable, filename=VALUES)
     save_files(folder, {**writers, STATE: text})
+
+
+def position_of(loader: Any) -> Any:
+    """The state of a loader, from which a resumed training goes on; None if it has none."""
+    return loader.state() if hasattr(loader, "state") and callable(loader.state) else None
 
 
 def _program(network: Network) -> Program:

@@ -66,6 +66,8 @@ def rows_of(feed: Mapping[str, Any], what: str) -> int:
 
 
 def _rows(value: Any) -> int:
+    if not (value.dims if isinstance(value, Tensor) else value.shape):
+        raise NetworkError(f"got the number {value!r:.60}; expected an array whose first dim counts the rows")
     return int(value.dims[0] if isinstance(value, Tensor) else value.shape[0])
 
 

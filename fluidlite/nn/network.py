@@ -105,6 +105,7 @@ class Network:
         self.distributed = bool(distributed)
         self.group: Group = world() if distributed else single()
         self.checkpoint_loader: Any = None
+        self.active_callbacks: list[Callback] = []
         """The loader of the running training, whose position checkpoints store."""
         self.layers: list[Layer] = []
         self.program = Program()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fluidlite.base.errors import NetworkError
-from fluidlite.nn.callbacks import Callback
+from fluidlite.nn.callbacks import Callback, Checkpoint
+from fluidlite.nn.checkpoint import position_of
 from fluidlite.nn.feeds import Feed, batches, feed_of
 from fluidlite.nn.sources import batch_count, on_place, pair_of_arrays, sharded, whole_dataset
 from fluidlite.program.program import Program
@@ -65,17 +66,19 @@ def train(
             if callback.name in state.callbacks:
                 callback.load_state(state.callbacks[callback.name])
         loop.resume()
+    is_over = resume and state.loaded and any(callback.stop() for callback in active_callbacks)
     state.loaded = False
     first = len(state.history)
+    network.active_callbacks = active_callbacks
     try:
         for callback in active_callbacks:
             callback.on_train_begin(network, epochs, batch_count(loader))
-        while state.epoch - state.began < epochs:
+        while state.epoch - state.began < epochs and not is_over:
             loop.epoch(active_callbacks, validation)
-            if any(callback.stop() for callback in active_callbacks):
-                break
+            is_over = any(callback.stop() for callback in active_callbacks)
     finally:
-        network.checkpoint_loader = None
+        state.loader = position_of(loader)
+        network.checkpoint_loader, network.active_callbacks = None, []
         if loader is not source and hasattr(source, "load_state") and hasattr(loader, "state"):
             source.load_state(
                 loader.state()
@@ -175,7 +178,9 @@ class _Loop:
         state.epoch += 1
         state.begin_epoch(len(self.names))
         logs_of_epoch = {**entry, "rows": rows, "seconds": time.perf_counter() - start_time}
-        for callback in callbacks:
+        for callback in sorted(
+            callbacks, key=lambda each: isinstance(each, Checkpoint)
+        ):  # which save what others count
             callback.on_epoch_end(network, logs_of_epoch)
             state.callbacks[callback.name] = callback.state()
 

@@ -138,6 +138,74 @@ def test_early_stop_goes_on_counting(network: Make, digits: Any, tmp_path: Path)
     assert len(second.batched_train([(x, y)], epochs=10, callbacks=calls(), resume=True)) == 2
 
 
+@pytest.mark.parametrize("every", [0, 3])
+def test_a_network_saved_after_its_training_goes_on_with_the_next_epoch(
+    network: Make, batches: Any, digits: Any, tmp_path: Path, every: int
+) -> None:
+    """Not where a checkpoint was saved in the middle of an epoch, and not with the first epoch's order."""
+    x, y = digits[0][:230], digits[1][:230]
+    whole = network(stack(), seed=11)
+    whole.batched_train(batches(x, y, 50), epochs=4)
+    first = network(stack(), seed=11)
+    callbacks = [nn.Checkpoint(tmp_path / "in", 0, every_batches=every)] if every else []
+    first.batched_train(batches(x, y, 50), epochs=2, callbacks=callbacks)
+    first.save(tmp_path / "after")
+    second = network(stack(), seed=999)
+    second.load(tmp_path / "after")
+    second.batched_train(batches(x, y, 50), epochs=4, resume=True)
+    assert second.state.step == whole.state.step
+    equal(whole, second)
+
+
+class CountBatches(nn.Callback):
+    """A callback that has counted more than at the last epoch's end."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def on_batch_end(self, network: nn.Network, logs: Any) -> None:
+        self.count += 1
+
+    def state(self) -> int:
+        return self.count
+
+    def load_state(self, state: int) -> None:
+        self.count = state
+
+
+@pytest.mark.parametrize("stop", [7, 10])
+def test_checkpoints_hold_what_callbacks_have_counted(
+    network: Make, batches: Any, digits: Any, tmp_path: Path, stop: int
+) -> None:
+    x, y = digits[0][:230], digits[1][:230]
+    first = network(stack(), seed=11)
+    every: dict[str, int] = {"every_epochs": 0, "every_batches": stop} if stop % 5 else {}
+    calls = [CountBatches(), nn.Checkpoint(tmp_path, **every), StopAfter(stop + 1)]
+    if stop % 5 == 0:  # at the end of an epoch it saves last
+        calls[:2] = calls[1::-1]
+    with pytest.raises(KeyboardInterrupt):
+        first.batched_train(batches(x, y, 50), epochs=4, callbacks=calls)
+    second, counts = network(stack(), seed=11), CountBatches()
+    second.load(tmp_path)
+    second.batched_train(batches(x, y, 50), epochs=4, callbacks=[counts], resume=True)
+    assert counts.count == 20
+
+
+def test_a_training_that_early_stop_has_ended_is_over(network: Make, digits: Any, tmp_path: Path) -> None:
+    data = [(digits[0][:40], digits[1][:40])]
+
+    def callbacks() -> list[nn.Callback]:
+        return [nn.Checkpoint(tmp_path), nn.EarlyStop("loss", patience=3, min_delta=10.0)]
+
+    whole = network(stack())
+    whole.batched_train(data, epochs=10, callbacks=callbacks())
+    again = network(stack())
+    again.load(tmp_path)
+    again.batched_train(data, epochs=10, callbacks=callbacks(), resume=True)
+    assert len(whole.history) == 4
+    equal(whole, again)
+
+
 def test_early_stop_looks_at_what_there_is(network: Make, digits: Any) -> None:
     data = [(digits[0][:20], digits[1][:20])]
     made = network([nn.Dense(10)], metrics="accuracy")

@@ -51,7 +51,7 @@ def test_what_graphs_of_shared_nodes_read_is_right_or_refused(place: str, mode: 
         shared = Shared(random, place)
         graphs: list[tuple[gn.Graph, int]] = []
         for _ in range(14):
-            if len(graphs) < 3 and random.random() < 0.4 or not graphs:
+            if (len(graphs) < 3 and random.random() < 0.4) or not graphs:
                 at = int(random.integers(3, 8))
                 graphs.append((gn.Graph(gn.Sum(shared.nodes[at]), inplace=mode, compiled=compiled), at))
             graph, at = graphs[int(random.integers(len(graphs)))]

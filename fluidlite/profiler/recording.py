@@ -98,7 +98,7 @@ class Recording:
         self._pending: list[_LaunchRecord] = []
         self._runs: list[_RunRecord] = []
         self._reads = self._stamps = 0
-        self._sites: dict[int, tuple[Sequence[Step], tuple[Site, ...], bool]] = {}
+        self._sites: dict[tuple[int | Context, ...], tuple[Sequence[Step], tuple[Site, ...], bool]] = {}
         self._references: dict[Context, tuple[Stamp, int]] = {}
         self._queues: dict[Context, tuple[str, int]] = {}
         self._methods: dict[Context, str] = {}
@@ -207,14 +207,15 @@ class Recording:
 
     def _sites_of(self, frame: Frame, owners: Sequence[Step], items: Iterable[Any]) -> tuple[tuple[Site, ...], bool]:
         """Return the sites of some launches, and whether all are measured by the host's clock."""
-        cached = self._sites.get(id(owners))
+        key = (id(owners), *frame.contexts.values())  # threads share an interpreted plan, not its queues
+        cached = self._sites.get(key)
         if cached is not None and cached[0] is owners:
             return cached[1], cached[2]
         sites = tuple([site_of(owner, item, frame) for owner, item in zip(owners, items, strict=True)])
         if len(self._sites) >= MAX_CACHED_SITE_LISTS:
             self._sites.clear()
         uses_host_clock = {self._method(site.context) for site in sites} <= {CLOCK}
-        self._sites[id(owners)] = owners, sites, uses_host_clock
+        self._sites[key] = owners, sites, uses_host_clock
         return sites, uses_host_clock
 
     def _add_pending(self, record: _LaunchRecord) -> None:

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluidlite.compiler.executable.linker import ErrorGuard, StateStore
+from fluidlite.compiler.executable.packed_state import PackedState
 from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.compiler.planning.plan import Launch, Move, Step
 from fluidlite.platform.context import Context
 from fluidlite.program.operator import EMPTY, FUSED_OPERATORS
 
-OPERATOR, CONTROL, TRANSFER, CHECK, STORE = "operator", "control flow", "transfer", "error check", "store"
+OPERATOR, CONTROL, TRANSFER, CHECK = "operator", "control flow", "transfer", "error check"
+STORE, PACKING = "store", "packing"
 """Kinds of sites."""
 
 
@@ -21,7 +23,8 @@ class Site:
     """The origin of a launch in a plan.
 
     ``kind``: "operator", "control flow" (it runs sub-blocks or calls the host), "transfer" (a copy between places),
-    "error check" (for deferred errors before a write of state) or "store" (a copy of a result into state).
+    "error check" (for deferred errors before a write of state), "store" (a copy of a result into state) or "packing"
+    (of state that was written since the last run, for kernels that read packed copies of it).
     ``name``: the operator's type, or source and target of a copy.
     ``kernel``: the kind and the owner of the kernel.
     ``context``: the queue.
@@ -43,6 +46,9 @@ class Site:
 
 def site_of(owner: Step, item: Any, frame: Frame) -> Site:
     """Return the site of an action of an executable, or of a step of a plan (which is its own owner)."""
+    if isinstance(item, PackedState):  # of the whole plan: its owner is the step beside it
+        context = frame.contexts[frame.plan.place]
+        return Site(PACKING, "packed state", "", str(context.place), context, 0)
     if isinstance(owner, Move):
         return _move(owner, frame)
     line, output = _line(owner.op), next((name for name in owner.op.output_arg_names if name != EMPTY), "")

@@ -386,6 +386,61 @@ def test_threads_have_rows() -> None:
     assert len([row for row in rows if row[0] == "cpu:0"]) == 3
 
 
+@pytest.mark.parametrize("place", [place for place in PLACES if place.startswith(("cpu", "opencl"))])
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_threads_that_share_an_executor(place: str, mode: str) -> None:
+    """Each is timed on its own queue, also once a thread with its queue has ended."""
+    x = layers.data("x", [2])
+    out, program = layers.exp(x), fluid.default_main_program()
+    exe = fluid.Executor(place, mode=mode)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(3):
+                exe.run(program, feed={"x": np.ones((1, 2), "float32")}, fetch_list=[out])
+        except BaseException as exc:
+            errors.append(exc)
+
+    work()
+    with profiler.recorded() as profile:
+        for _ in range(2):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join(60)
+        work()
+    assert not errors
+    assert by_name(profile)["exp"].calls == 9
+    rows = [row for row in check_trace(profile.trace()) if row[0] == str(exe.place)]
+    assert len(rows) == 3
+
+
+def test_packed_state_is_no_operator() -> None:
+    """Neither of the first step, be it an operator or a copy, nor of a loop after which state may be another."""
+    program, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(program, startup):
+        x = layers.data("x", [2, 3, 10, 10], append_batch_size=False)
+        i, limit = layers.fill_constant([1], "int64", 0), layers.fill_constant([1], "int64", 3)
+        going = layers.less_than(i, limit)
+        loop = layers.While(going)
+        with loop.block():
+            layers.increment(i, 1, in_place=True)
+            layers.less_than(i, limit, cond=going)
+        out = layers.conv2d(x, 8, filter_size=3, bias_attr=False)
+    exe = fluid.Executor("cpu", libraries={"cpu": ["registers"]})
+    exe.run(startup)
+    feed = {"x": np.ones((2, 3, 10, 10), "float32")}
+    exe.run(program, feed=feed, fetch_list=[out, i])
+    with profiler.recorded() as profile:
+        exe.run(program, feed=feed, fetch_list=[out, i])
+    plan, rows = exe.explain_last().plan, launched(profile)
+    counts = Counter(step.call.op.type for step in plan.steps if isinstance(step, Launch))
+    outside = {row.name: row.calls for row in rows if row.name in counts and row.name not in ("increment", "less_than")}
+    assert outside == {name: count for name, count in counts.items() if name in outside} and "conv2d" in outside
+    assert by_name(profile)["while"].calls == 1
+    assert [(row.kind, row.calls, row.nbytes) for row in rows if row.name == "packed state"] == [("packing", 2, 0)]
+
+
 def test_the_table_goes_on_where_the_trace_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "MAX_TIMELINE_EVENTS", 10)
     monkeypatch.setattr("fluidlite.profiler.recording.MAX_PENDING_MARKS", 8)

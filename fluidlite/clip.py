@@ -215,7 +215,12 @@ class GradientClipByGlobalNorm(BaseGradientClipAttr):
             widest = max((each.dtype for each in group["squares"]), key=lambda dtype: dtype == "float64")
             norm = ops.layer("sqrt")(tensor.sums([each._of_dtype(widest) for each in group["squares"]]))
             bound = tensor.fill_constant([1], norm.dtype, self.clip_norm)
-            group["scale"] = ops.layer("elementwise_div")(bound, ops.layer("elementwise_max")(bound, norm))
+            one, ratio = tensor.fill_constant([1], norm.dtype, 1.0), ops.layer("elementwise_div")(bound, norm)
+            # Within the bound nothing is divided: both may be 0, or infinite.
+            fits = ops.layer("less_equal")(norm, bound)
+            scale = norm.block.create_temporary(norm.dtype)
+            norm.block.append_op("where", {"Condition": fits, "X": one, "Y": ratio}, {"Out": scale})
+            group["scale"] = scale
         dtype = compute_dtype(grad.dtype)
         clipped: Variable = ops.layer("elementwise_mul")(grad._of_dtype(dtype), group["scale"]._of_dtype(dtype))
         return clipped._of_dtype(grad.dtype)

@@ -239,6 +239,31 @@ def test_a_global_norm_is_as_wide_as_its_gradients_compute(dtypes: tuple[str, ..
         np.testing.assert_allclose(found.astype("float64"), wanted, 1e-2 if dtype == "bfloat16" else 1e-3)
 
 
+@pytest.mark.parametrize("place", list(map(str, fluid.places())))
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_bounds_at_both_ends(mode: str, place: str) -> None:
+    """A bound of infinity clips nothing, not even what has an infinite norm in the dtype; one of 0 leaves zeros."""
+    slopes = {"one": [3.0, 4.0], "none": [0.0, 0.0], "huge": [1e30, -1e30]}
+    for make in (clip.GradientClipByGlobalNorm, clip.GradientClipByNorm, clip.GradientClipByValue):
+        for bound in (float("inf"), 0.0):
+            main, startup = fluid.Program(), fluid.Program()
+            with fluid.program_guard(main, startup), fluid.unique_name.guard():
+                terms, params = [], []
+                for name, slope in slopes.items():
+                    params.append(layers.create_parameter([2], "float32", name=name))
+                    terms.append(layers.reduce_sum(params[-1] * layers.assign(np.array(slope, "float32"))))
+                    # each in a group of its own
+                    group = (name,) if make is clip.GradientClipByGlobalNorm else ()
+                    clip.set_gradient_clip(make(bound, *group), [params[-1]])
+                updates, _ = optimizer.SGD(1.0).minimize(layers.sums(terms))
+            exe, scope = fluid.Executor(place, mode=mode, fallback="allow"), fluid.Scope()
+            exe.run(startup, scope=scope)
+            found = exe.run(main, fetch_list=[op.input("Grad")[0] for op in updates], scope=scope)
+            for op, grad in zip(updates, found, strict=True):
+                wanted = np.array(slopes[op.input("Param")[0]] if bound else [0, 0], "float32")
+                np.testing.assert_array_equal(grad, wanted, f"{make.__name__}({bound})")
+
+
 def test_groups_of_one_name_have_one_norm() -> None:
     loss = layers.elementwise_add(model("a"), model("b"))
     clip.set_gradient_clip(clip.GradientClipByGlobalNorm(0.5), ["a"])

@@ -65,19 +65,19 @@ class ModelRuns:
 
 def profile_script(
     path: Path, arguments: Sequence[str], place: str | None, state: str
-) -> tuple[Profile, ScriptError | None]:
-    """Run and profile a script; return the profile, and the script's exception or None.
+) -> tuple[Profile, ScriptError | SystemExit | None]:
+    """Run and profile a script; return the profile, and the script's exception (also of ``sys.exit``) or None.
 
     ``path``: a script that imports ``fluidlite`` or ``paddle.fluid``.
     ``arguments``: the script's.
     ``place``: the place of executors that the script creates for the host; others are not changed.
     Raises PlaceError, DeviceUnavailable, ProgramError: before the script runs.
     """
-    error = None
+    error: ScriptError | SystemExit | None = None
     with host_runs_on(place or "cpu"), recorded(state) as profile:
         try:
             run_script(str(path), list(arguments))
-        except ScriptError as exc:
+        except (ScriptError, SystemExit) as exc:
             error = exc
     return profile, error
 
@@ -95,11 +95,12 @@ def show(
 ) -> int:
     """Profile a script or a model, print the table or JSON, and write the trace; return the exit code.
 
-    A script that raises is profiled up to the exception, which is printed; the exit code is then 1.
+    A script that raises is profiled up to the exception, which is printed; the exit code is then 1. Where it calls
+    ``sys.exit``, its SystemExit is raised at the end.
     """
     check_sorted_key(sort)
     check_state(state)
-    error = None
+    error: ScriptError | SystemExit | None = None
     if script:
         profile, error = profile_script(model.path, arguments, place, state)
     else:
@@ -110,6 +111,8 @@ def show(
         print_json(profile.data(sort))
     else:
         out.print(profile.text(sort), soft_wrap=True)
+    if isinstance(error, SystemExit):
+        raise error
     if error is not None:
         report(error.error)
         return 1

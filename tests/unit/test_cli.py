@@ -357,6 +357,22 @@ def test_profile_of_a_script(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("ends", "code", "said"),
+    [("", 0, ""), ("None", 0, ""), ("0", 0, ""), ("3", 3, ""), ("'no data'", 1, "no data\n"), ("2.5", 1, "2.5\n")],
+)
+def test_profile_of_a_script_that_exits(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, ends: str, code: int, said: str
+) -> None:
+    """The table and the trace are there, and the exit code is the script's."""
+    path, trace = tmp_path / "script.py", tmp_path / "trace.json"
+    path.write_text(f"{SCRIPT}sys.exit({ends})\n")
+    assert main(["profile", str(path), "--trace", str(trace), "2"]) == code
+    out, err = capsys.readouterr()
+    assert "tanh" in out and "run on cpu:0" in out and err == said
+    assert {"tanh"} <= {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
+
+
+@pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["missing.py"], "missing.py"),

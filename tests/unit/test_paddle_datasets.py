@@ -356,6 +356,57 @@ def test_mq2007(folder: Path) -> None:
             list(dataset.mq2007.test()())
 
 
+def read_all(folder: Path, inner: str, end: str) -> list[Any]:
+    """What the sets of lines give, with a character inside of lines, and with an end of lines."""
+
+    def text(*lines: str) -> str:
+        return "".join(line.replace("_", inner) + end for line in lines)
+
+    place(folder, "wmt14/wmt14.tgz", tar({
+        **{f"wmt14/{side}.dict": text("<s>", "<e>", "<unk>", "the_cat", "dog").encode() for side in ("src", "trg")},
+        "wmt14/train/train": text("a_dog\tdog", "dog\tdog").encode(),
+    }))  # fmt: skip
+    place(folder, "wmt16/wmt16.tar.gz", tar({"wmt16/train": text("a_cat\teine Katze", "a dog\tein_Hund").encode()}))
+    part = "simple-examples/data/ptb.{}.txt"
+    texts = {part.format(name): text("the_cat", "a dog_").encode() for name in ("train", "valid")}
+    place(folder, "imikolov/simple-examples.tgz", tar(texts))
+    place(folder, "conll05st/conll05st-tests.tar.gz", conll(text("He", "ran_on", ""), text("-  (A0*)", "run_(V*)", "")))
+    for name, names in (("word", ("He", "ran_on")), ("verb", ("run", "do_it")), ("target", ("B-A0", "B-V", "O"))):
+        place(folder, f"conll05st/{name}Dict.txt", text(*names).encode("latin-1"))
+    place(folder, "movielens/ml-1m.zip", zipped({
+        "ml-1m/movies.dat": text("1::Toy_Story (1995)::A_B"), "ml-1m/users.dat": text("5::F::25::12::55117"),
+        "ml-1m/ratings.dat": text("5::1::4::978300760", ""),
+    }))  # fmt: skip
+    documents = text("1 qid:1 1:0.5 #a_b", "0 qid:1 1:0.25 #")
+    place(folder, "MQ2007/MQ2007/Fold1/train.txt", documents.encode())
+    return [
+        dataset.wmt14.get_dict(5, reverse=False)[0],
+        list(dataset.wmt14.train(5)()),
+        list(dataset.wmt16.train(9, 9)()),
+        sorted(dataset.imikolov.build_dict(0).items()),
+        list(dataset.imikolov.train(dataset.imikolov.build_dict(0), 0, dataset.imikolov.DataType.SEQ)()),
+        dataset.conll05.get_dict(),
+        list(dataset.conll05.test()()),
+        [(movie.title, movie.categories) for movie in dataset.movielens.movie_info().values()],
+        [*dataset.movielens.train()(), *dataset.movielens.test()()],
+        [(query, relevance, values[0]) for query, relevance, values in dataset.mq2007.train("plain_txt")()],
+    ]
+
+
+@pytest.mark.parametrize("inner", ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+def test_lines_end_at_newlines_only(folder: Path, inner: str) -> None:
+    """As those of the files that Paddle iterates over; and a carriage return before the end is no part of a word."""
+    if inner < "\x80":
+        wanted = read_all(folder, " ", "\n")
+        assert [len(wanted[index]) for index in (0, 1, 2, 4, 6, 7, 9)] == [5, 2, 2, 2, 1, 1, 2]
+        for end in ("\n", "\r\n"):
+            found = read_all(folder, inner, end)
+            assert str(found).replace(repr(inner)[1:-1], " ") == str(wanted)
+    content = f"a{inner}b\r\n\nc{inner}".encode()
+    assert files.lines(content) == [f"a{inner}b\r", "", f"c{inner}"]
+    assert files.lines(content + b"\n") == files.lines(content) and files.lines(b"") == []
+
+
 def picture(array: Any, format: str, mode: str | None = None) -> bytes:
     pillow = pytest.importorskip("PIL.Image")
     out, drawn = io.BytesIO(), pillow.fromarray(array)

@@ -43,8 +43,7 @@ def get_dict() -> tuple[Dict, Dict, Dict]:
 
 
 def _entries(path: Path) -> list[str]:
-    lines = files.read(path).decode("utf-8", "replace").splitlines()
-    return [line.strip() for line in lines if line.strip()]
+    return [line.strip() for line in files.lines(files.read(path)) if line.strip()]
 
 
 def get_embedding() -> str:
@@ -122,7 +121,7 @@ def _unpacked_lines(path: Path, name: str, content: bytes) -> list[str]:
         raise LoaderError(f"{path}: {name} cannot be read: {exc}") from None
     if len(text) > _MAX_BYTES:
         raise LoaderError(f"{path}: {name} unpacks to more than {_MAX_BYTES:,} bytes")
-    return text.decode("latin-1").splitlines()
+    return files.lines(text, "latin-1")
 
 
 def _roles(path: Path, sentence: list[str], columns: list[list[str]]) -> Iterator[Tagged]:

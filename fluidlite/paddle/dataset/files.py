@@ -107,6 +107,15 @@ def read(path: Path) -> bytes:
     return content
 
 
+def lines(content: bytes, encoding: str = "utf-8") -> list[str]:
+    """The lines of a text; as those of a Python file of bytes they end at ``b"\\n"`` only.
+
+    ``str.splitlines`` would divide them at U+0085, U+2028 or form feeds too. A ``"\\r"`` before the end is kept.
+    """
+    texts = content.decode(encoding, "replace").split("\n")
+    return texts if texts[-1] else texts[:-1]
+
+
 def members(
     path: Path, is_member: Callable[[str], bool], description: str, max_bytes: int = MAX_MEMBER_BYTES
 ) -> Iterator[tuple[str, bytes]]:

@@ -71,7 +71,7 @@ def _lines(part: str) -> Iterator[list[str]]:
         return
     member_name = f"simple-examples/data/ptb.{part}.txt"
     for _, content in files.members(path, member_name.__eq__, member_name):
-        for line in content.decode("utf-8", "replace").splitlines():
+        for line in files.lines(content):
             yield line.split()
         return
 

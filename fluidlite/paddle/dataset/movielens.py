@@ -81,7 +81,7 @@ def _from_file(path: Path) -> _Tables:
     for name, columns in (("movies.dat", 3), ("users.dat", 5), ("ratings.dat", 4)):
         if name not in contents:
             raise LoaderError(f"{path} has no file ml-1m/{name}")
-        rows[name] = [line.split("::") for line in contents[name].decode("latin-1").splitlines() if line]
+        rows[name] = [line.strip().split("::") for line in files.lines(contents[name], "latin-1") if line.strip()]
         for number, row in enumerate(rows[name]):
             if len(row) != columns:
                 raise LoaderError(f"{path}: ml-1m/{name}, line {number + 1}, has {len(row)} columns of {columns}")

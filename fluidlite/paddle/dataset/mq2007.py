@@ -82,7 +82,7 @@ def _queries(part: str) -> Iterator[Query]:
         yield from _generated(part)
         return
     current: Query | None = None
-    for number, line in enumerate(files.read(path).decode("ascii", "replace").splitlines()):
+    for number, line in enumerate(files.lines(files.read(path), "ascii")):
         if not line.strip():
             continue
         query, document = _document(path, number, line)

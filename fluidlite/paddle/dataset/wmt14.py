@@ -50,7 +50,7 @@ def _dicts(dict_size: int) -> tuple[dict[str, int], dict[str, int]]:
     dictionaries: dict[str, dict[str, int]] = {}
     names = ("src.dict", "trg.dict")
     for name, content in files.members(path, lambda name: name.rsplit("/", 1)[-1] in names, names[0], _MAX_BYTES):
-        words = content.decode("utf-8", "replace").splitlines()[:size]
+        words = files.lines(content)[:size]
         dictionaries[name.rsplit("/", 1)[-1]] = {word.strip(): i for i, word in enumerate(words)}
     if len(dictionaries) != 2:
         raise LoaderError(f"{path} has no files src.dict and trg.dict")
@@ -81,4 +81,4 @@ def _lines(part: str) -> Iterator[str]:
         return
     member_suffix = f"{part}/{part}"
     for _, content in files.members(path, lambda name: name.endswith(member_suffix), member_suffix, _MAX_BYTES):
-        yield from content.decode("utf-8", "replace").splitlines()
+        yield from files.lines(content)

@@ -70,5 +70,5 @@ def _lines(part: str) -> Iterator[str]:
         return
     member_name = f"wmt16/{part}"
     for _, content in files.members(path, member_name.__eq__, member_name, _MAX_BYTES):
-        yield from content.decode("utf-8", "replace").splitlines()
+        yield from files.lines(content)
         return

@@ -13,7 +13,7 @@ from fluidlite.layer_helper import check_float, check_int
 from fluidlite.layers import nn, ops, tensor
 from fluidlite.optimizer.base import Optimizer, ParamAndGrad
 from fluidlite.program.block import Block
-from fluidlite.program.op_guards import name_scope
+from fluidlite.program.op_guards import device_guard, name_scope
 from fluidlite.program.operator import Operator
 from fluidlite.program.program import Program, default_main_program, program_guard
 from fluidlite.program.variable import Parameter, Variable
@@ -158,11 +158,10 @@ class ExponentialMovingAverage(_AveragedParameters):
         Prefix of the averages' names.
     """
 
-    _COUNTER = "@EMA_STEP_COUNTER@"
-
     def __init__(self, decay: float = 0.999, thres_steps: Variable | None = None, name: str | None = None) -> None:
         self._decay = check_float("decay", decay)
         self._name = name if name is not None else ""
+        self._counter = unique_name.generate("@EMA_STEP_COUNTER@")  # programs may share a scope
         program = default_main_program()
         super().__init__(program)
         with program.roles("optimize"), name_scope("moving_average"):
@@ -197,7 +196,7 @@ class ExponentialMovingAverage(_AveragedParameters):
                 "run the block\n  Do: call it outside of branches and loops"
             )
         with program.roles("optimize"), name_scope("moving_average"):
-            tensor.autoincreased_step_counter(self._COUNTER)
+            tensor.autoincreased_step_counter(self._counter)
             mul, add = ops.layer("elementwise_mul"), ops.layer("elementwise_add")
             for param, _ in self._backups:
                 average = self._averages[param.name]
@@ -206,13 +205,16 @@ class ExponentialMovingAverage(_AveragedParameters):
                 tensor.assign(add(decayed, added), average)
 
     def _prepare(self, block: Block) -> None:
-        counter = tensor.create_global_var([1], 0, "int64", persistable=True, name=self._COUNTER)
-        step = tensor.cast(counter, "float32")
-        power = ops.layer("elementwise_pow")(_declare(block, self._decay_var), step)
-        zero = tensor.fill_constant([1], "float32", 0.0)
-        before = tensor.cast(ops.layer("equal")(step, zero), "float32")  # 1 before the first update: 1 - power is 0
-        self._divisor = ops.layer("elementwise_add")(nn.scale(power, -1.0, 1.0), before)
+        counter = tensor.create_global_var([1], 0, "int64", persistable=True, name=self._counter)
+        with device_guard("cpu"):  # 1 - power cancels in float32, and not each device has float64
+            step = tensor.cast(counter, "float64")
+            power = ops.layer("elementwise_pow")(_declare(block, self._decay_var)._of_dtype("float64"), step)
+            zero = tensor.fill_constant([1], "float64", 0.0)
+            before = tensor.cast(ops.layer("equal")(step, zero), "float64")  # 1 before the first update: 1 - power is 0
+            self._divisor = ops.layer("elementwise_add")(nn.scale(power, -1.0, 1.0), before)
 
     def _append_average(self, block: Block, param: Parameter) -> Variable:
         average = _declare(block, self._averages[param.name])
-        return ops.layer("elementwise_div")(average, self._divisor._of_dtype(average.dtype))
+        with device_guard("cpu"):
+            divisor = self._divisor._of_dtype(average.dtype)
+        return ops.layer("elementwise_div")(average, divisor)

@@ -248,6 +248,47 @@ def test_averages_of_half_types_lose_no_small_addition(dtype: str, place: str) -
     assert value("w_sum_1_0").tolist() == [5005, 5005]
 
 
+@pytest.mark.parametrize("place", list(map(str, fluid.places())))
+@pytest.mark.parametrize("decay", [0.999, 0.9999, 0.999999])
+def test_averages_of_a_constant_are_it(decay: float, place: str) -> None:
+    """1 - decay^updates loses no digits, however near the decay is to 1."""
+    w = layers.create_parameter([2], "float32", name="w", default_initializer=fluid.initializer.Constant(3.0))
+    optimizer.SGD(0.0).minimize(layers.reduce_sum(w))
+    average = optimizer.ExponentialMovingAverage(decay)
+    average.update()
+    exe = fluid.Executor(place)
+    exe.run(fluid.default_startup_program())
+    for _ in range(4):
+        exe.run()
+        with average.apply(exe):
+            np.testing.assert_allclose(value(), [3, 3], rtol=5e-7)
+
+
+def test_moving_averages_count_their_own_updates() -> None:
+    """Of programs that share a scope, and of one program."""
+    exe, scope, averages = fluid.Executor("cpu"), fluid.global_scope(), []
+    for name in ("a", "b"):
+        program, startup = fluid.Program(), fluid.Program()
+        with fluid.program_guard(program, startup):
+            optimizer.SGD(0.1).minimize(model(name))
+            made = [optimizer.ExponentialMovingAverage(decay) for decay in (0.8, 0.5)]
+            for each in made:
+                each.update()
+        exe.run(startup)
+        averages.append((name, program, made))
+    for count, (_, program, _) in zip((4, 2), averages, strict=True):
+        for _ in range(count):
+            exe.run(program, feed={"x": ROWS})
+    for count, (name, _, made) in zip((4, 2), averages, strict=True):
+        for decay, average in zip((0.8, 0.5), made, strict=True):
+            want = np.zeros_like(START, "float64")
+            for w in descent(count):
+                want = decay * want + (1 - decay) * w
+            with average.apply(exe):
+                found = np.array(scope.find_var(name).get_tensor())
+            np.testing.assert_allclose(found, want / (1 - decay**count), rtol=1e-5)
+
+
 def test_the_decay_of_a_moving_average_may_follow_the_steps() -> None:
     optimizer.SGD(0.1).minimize(model())
     steps = layers.autoincreased_step_counter(begin=0)

@@ -31,14 +31,17 @@ class WeightedAverage:
         weight : float or numpy.ndarray of one
             Such as the size of the batch.
         """
-        if not _is_number(value) and not isinstance(value, np.ndarray):
-            raise ProgramError(f"WeightedAverage.add: value is {value!r}; expected a number or a numpy.ndarray")
-        if not _is_number(weight) and not (isinstance(weight, np.ndarray) and weight.size == 1):
+        term, share = _float64(value), _float64(weight)
+        if term is None:
+            raise ProgramError(f"WeightedAverage.add: value is {value!r}; expected a number or a numpy.ndarray of such")
+        if share is None or np.size(share) != 1:
             raise ProgramError(f"WeightedAverage.add: weight is {weight!r}; expected a number")
+        share = float(np.ravel(share)[0])
+        term = term * share
         if self.denominator is None:
-            self.numerator, self.denominator = value * weight, weight
+            self.numerator, self.denominator = term, share
         else:
-            self.numerator, self.denominator = self.numerator + value * weight, self.denominator + weight
+            self.numerator, self.denominator = self.numerator + term, self.denominator + share
 
     def eval(self) -> Any:
         """Return the mean.
@@ -53,5 +56,12 @@ class WeightedAverage:
         return self.numerator / self.denominator
 
 
-def _is_number(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, (int, float, np.integer, np.floating))
+def _float64(value: Any) -> Any:
+    """A number or an array in float64, in which sums of narrow dtypes do not overflow; None if it is neither."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating, np.ndarray)):
+        return None
+    try:
+        # Texts, complex numbers and objects are of another kind.
+        return value.astype(np.float64, casting="same_kind") if isinstance(value, np.ndarray) else float(value)
+    except (TypeError, OverflowError):
+        return None

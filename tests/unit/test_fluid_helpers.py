@@ -12,6 +12,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import core, layers
+from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import AttributeValueError, DeviceUnavailable, FeedError, ProgramError, TensorError
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.source_location import NOWHERE
@@ -176,9 +177,38 @@ def test_weighted_average() -> None:
     average.reset()
     with pytest.raises(ValueError, match="nothing"):
         average.eval()
-    for bad in (("1", 1), (1, "1"), (1, np.ones(2))):
+    texts, objects = np.array(["1"]), np.array([None])
+    for bad in (("1", 1), (1, "1"), (1, np.ones(2)), (texts, 1), (1, texts), (objects, 1), (1j, 1), (True, 1), (1, None)):
         with pytest.raises(ProgramError, match=r"WeightedAverage\.add"):
             average.add(*bad)
+    with pytest.raises(ProgramError, match="value is 1000"):
+        average.add(10**400, 1)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("weight_dtype", ["int8", "uint8", "float16", "int64"])
+def test_weighted_averages_are_of_float64(dtype: str, weight_dtype: str) -> None:
+    """Neither products nor sums overflow, nor do small terms vanish, in the dtypes of what is added."""
+    average = fluid.average.WeightedAverage()
+    values = np.array([100, 5]).astype(NUMPY[dtype])
+    for make in (np.array, lambda number, kind: np.array([number], kind), lambda number, kind: kind.type(number)):
+        average.reset()
+        for _ in range(3000):
+            average.add(values, make(100, np.dtype(weight_dtype)))
+        assert average.eval().tolist() == [100, 5] and average.eval().dtype == "float64"
+    average.reset()
+    for _ in range(3000):
+        average.add(values[0] if dtype != "bfloat16" else 100, np.dtype(weight_dtype).type(100))
+    assert average.eval() == 100
+
+
+def test_weighted_averages_keep_no_array() -> None:
+    average, value, weight = fluid.average.WeightedAverage(), np.zeros(2), np.zeros(1)
+    for number, share in ((10.0, 1.0), (20.0, 3.0)):
+        value[:], weight[:] = number, share
+        average.add(value, weight)
+        value[:], weight[:] = 99, 99
+    assert average.eval().tolist() == [17.5, 17.5]
 
 
 def test_inference_program() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import FluidError
 from fluidlite.cli.kernel_matrix import program_calls, sample_program
+from fluidlite.cli.model_runs import check_fits
 from fluidlite.cli.op_docs import forward_of
 from fluidlite.compiler.kernel_runs import prepare_kernel, run_kernel
 from fluidlite.compiler.policy import policy as user_policy
@@ -106,9 +107,11 @@ def bench(
     ``attrs``: attributes instead of the sample's.
     ``seconds``: time limit for each kernel.
     ``progress``: called with a text before each kernel.
-    Raises FluidError if the operator has no such sample, the place cannot be used, or dims do not fit.
+    Raises FluidError if the operator has no such sample, there is no such dtype, the place cannot be used, or dims do
+    not fit.
     """
     unit = devices.unit(place)
+    dtype = dtype_name(dtype) if dtype is not None else None
     definition = ops.get(op)
     forward = forward_of(definition) or definition
     selected = _samples(forward, samples, dims or {})
@@ -155,16 +158,18 @@ def _changed(op: OpDef, sample: Sample, dims: Mapping[str, Sequence[int]], attrs
             raise FluidError(
                 f"operator {op.type!r}: the sample has no input {slot!r}; it has {', '.join(sample.inputs)}"
             )
-    inputs = {slot: _resized(value, dims.get(slot)) for slot, value in sample.inputs.items()}
+    inputs = {slot: _resized(slot, value, dims.get(slot)) for slot, value in sample.inputs.items()}
     return replace(sample, inputs=inputs, attrs={**sample.attrs, **attrs}, lod={} if dims else sample.lod)
 
 
-def _resized(value: Any, dims: Sequence[int] | None) -> Any:
+def _resized(slot: str, value: Any, dims: Sequence[int] | None) -> Any:
     if dims is None:
         return value
     if isinstance(value, (list, tuple)):
-        return [np.resize(np.asarray(array), tuple(dims)) for array in value]
-    return np.resize(np.asarray(value), tuple(dims))
+        return [_resized(slot, array, dims) for array in value]
+    array = np.asarray(value)
+    check_fits(f"input {slot!r}", dims, array.dtype)
+    return np.resize(array, tuple(dims))
 
 
 def _values(one: OperatorProgram, op: Operator) -> dict[str, list[Any]]:

@@ -125,7 +125,7 @@ def book_programs(name: str) -> list[BookProgram]:
     Raises
     ------
     ProgramError
-        There is no such book or program, or the file lacks a name that a book has.
+        There is no such book or program, or the file is no Python or lacks a name that a book has.
     MissingExtraError
         It imports a package that is not installed.
     """
@@ -215,6 +215,8 @@ def _load(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
     except ModuleNotFoundError as exc:
         raise MissingExtraError(f"the book {path.stem} needs {exc.name}\n  Do: pip install {exc.name}") from exc
+    except SyntaxError as exc:
+        raise ProgramError(f"the book {path.stem} cannot be compiled: {exc}") from exc
     return module
 
 

@@ -133,6 +133,8 @@ def ops(
         raise typer.BadParameter(
             f"--family {name}: there is no such operator; families are {', '.join(sorted(families))}"
         )
+    if patterns and not any(fnmatchcase(each.type, pattern) for each in registry for pattern in patterns):
+        raise typer.BadParameter(f"no operator is called {', '.join(patterns)}")
     rows = [
         row
         for row in kernel_matrix(place or None, patterns or ())
@@ -160,8 +162,6 @@ def ops(
         return
     out = console()
     if not rows:
-        if patterns and not any(fnmatchcase(each.type, pattern) for each in registry for pattern in patterns):
-            raise typer.BadParameter(f"no operator is called {', '.join(patterns)}")
         filters = [*(f"--family {name}" for name in family or ()), *(f"--how {word}" for word in how or ())]
         out.print(f"no operator is of {' '.join([*filters, *([] if gradients else ['--no-gradients'])])}")
         return

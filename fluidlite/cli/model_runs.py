@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fluidlite.base.dtypes import NUMPY
-from fluidlite.base.errors import FeedError, FetchError
+from fluidlite.base.errors import FeedError, FetchError, OutOfMemoryError
 from fluidlite.executor import Executor
+from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.operator import EMPTY
 from fluidlite.program.program import Program
 from fluidlite.program.scope import Scope
+
+
+def check_fits(what: str, dims: Sequence[int], dtype: np.dtype[Any]) -> None:
+    """Raise OutOfMemoryError, before an array is allocated, if it is larger than the host's memory."""
+    nbytes, memory = prod(dims) * dtype.itemsize, devices.unit(devices.host()).info.memory
+    # NumPy has a limit of its own, also for arrays of no elements.
+    limit = sys.maxsize if memory is None else memory
+    if nbytes > limit or prod(max(dim, 1) for dim in dims) * dtype.itemsize > sys.maxsize:
+        raise OutOfMemoryError(
+            f"{what} of dims {list(dims)} is too large; the host has {limit:,} bytes\n  Do: give it smaller dims"
+        )
+
+
+def _zeros(what: str, dims: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
+    check_fits(what, dims, NUMPY[dtype])
+    return np.zeros(dims, NUMPY[dtype])
 
 
 def fetched_names(program: Program, fetches: Sequence[str]) -> list[str]:
@@ -45,7 +64,7 @@ def leaves(program: Program) -> list[str]:
 def zero_feeds(program: Program, feeds: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray[Any, Any]]:
     """Zeros for all feeds of a program; ``feeds`` has the dims of feeds with open dims.
 
-    Raises FeedError if a feed has open dims, or there is no such feed.
+    Raises FeedError if a feed has open dims, or there is no such feed; OutOfMemoryError if one is too large.
     """
     data = {variable.name: variable for variable in program.global_block().vars.values() if variable.is_data}
     unknown = [name for name in feeds if name not in data]
@@ -57,7 +76,7 @@ def zero_feeds(program: Program, feeds: Mapping[str, Sequence[int]]) -> dict[str
         dims = tuple(feeds.get(name, spec.dims))
         if -1 in dims:
             raise FeedError(f"the dims of {name!r} are {list(dims)}\n  Do: --feed {name}=4x8 says what -1 is")
-        arrays[name] = np.zeros(dims, NUMPY[spec.dtype])
+        arrays[name] = _zeros(f"{name!r}", dims, spec.dtype)
     return arrays
 
 
@@ -68,7 +87,8 @@ def set_zero_state(program: Program, scope: Scope, place: Place) -> None:
         if not variable.persistable or (holder is not None and holder.get_tensor().initialized):
             continue
         if variable.spec is not None and variable.spec.is_static:
-            scope.var(variable.name).get_tensor().set(np.zeros(variable.spec.dims, NUMPY[variable.dtype]), place)
+            zeros = _zeros(f"{variable.name!r}", variable.spec.dims, variable.dtype)
+            scope.var(variable.name).get_tensor().set(zeros, place)
 
 
 def write_sources(

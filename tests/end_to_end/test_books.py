@@ -105,6 +105,16 @@ def test_run_book_refuses(arguments: list[str], said: str, capfd: pytest.Capture
     assert said in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("text", [b"def f(:\n", b"\0", b"x = '\xff'\n", b"  x = 1\n y = 2\n", b"import bad_part\n"])
+def test_run_book_refuses_what_is_no_python(text: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad_part.py").write_text("return 3")
+    book = tmp_path / "bad.py"
+    book.write_bytes(text)
+    assert main(["run-book", str(book)]) == 2
+    printed = capfd.readouterr().err
+    assert printed.startswith("ProgramError: the book bad cannot be compiled: ") and "Traceback" not in printed
+
+
 @pytest.mark.parametrize(
     ("line", "verb", "tags"),
     [

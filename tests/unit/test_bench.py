@@ -92,6 +92,14 @@ def test_the_table_and_its_data(capsys: pytest.CaptureFixture[str]) -> None:
         (["relu", "--attr", "alpha"], "--attr 'alpha' is not name=value"),
         (["matmul", "--dims", "X=3x4"], "operator matmul"),
         (["relu", "--place", "nowhere"], "no device serves place 'nowhere:0'"),
+        (["relu", "--dtype", "nosuch"], "'nosuch' is not a data type of fluidlite; use one of"),
+        (["relu", "--dtype", ""], "'' is not a data type of fluidlite; use one of"),
+        (["relu", "--dtype", "int64"], "X is int64[5, 7]; expected dtype float16"),
+        *(
+            ([op, "--dims", f"X={dims}"], "OutOfMemoryError: input 'X' of dims [")
+            for op in ("softmax", "concat")
+            for dims in ("99999999999x9", "999999999999999999999x9", "999999999999999999999x0", "99999999999x99999999999")
+        ),
     ],
 )
 def test_what_cannot_be_timed_is_said(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

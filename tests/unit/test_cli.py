@@ -187,12 +187,19 @@ def test_explain(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
         (("explain", "{model}", "--feed", "x=ab"), 2, "FeedError: --feed 'x=ab'"),
         (("explain", "{model}", "--feed", "y=3x3"), 2, "no variable 'y'"),
         (("ops", "nothing_like_it"), 2, "no operator is called nothing_like_it"),
+        (("ops", "nothing_like_it", "--json"), 2, "no operator is called nothing_like_it"),
+        (("ops", "nothing_like_it", "--how", "fallback", "--json"), 2, "no operator is called nothing_like_it"),
         (("ops", "--place", "gpu"), 2, "PlaceError"),
         (("op", "reluu"), 2, "did you mean 'relu'"),
         (("explain", "{model}", "--html", "/nowhere/at/all.html"), 2, "there is no folder /nowhere/at"),
         (("certify", "cpu", "--html", "/nowhere/at/all.html"), 2, "there is no folder /nowhere/at"),
         (("certify", "cpu", "--html", "/"), 2, "/ is a folder"),
         (("sources", "{model}", "--to", __file__), 2, "is a file"),
+        *(
+            ((*command, "--feed", f"x={dims}"), 2, "OutOfMemoryError: 'x' of dims [")
+            for command in (("sources", "{model}", "--to", "/nowhere/to"), ("profile", "{model}"))
+            for dims in ("99999999999x3", "999999999999999999999x3", "0x999999999999999999999")
+        ),
         (("new-plugin", "acme", "--kind", "device", "--to", __file__), 2, "is a file"),
         (("fuzz", "--count", "-1"), 2, "--count"),
         (("bench", "relu", "--place", "gpu"), 2, "PlaceError"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,8 @@ class MetricBase:
             setattr(self, name, np.zeros_like(value) if isinstance(value, np.ndarray) else type(value)(0))
 
     def get_config(self) -> dict[str, Any]:
-        """The metric's name and state."""
-        return {"name": self._name, "states": dict(self._states())}
+        """The metric's name and a copy of its state."""
+        return {"name": self._name, "states": deepcopy(self._states())}
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Add one batch."""
@@ -86,7 +87,7 @@ def _binary(preds: Any, labels: Any, who: MetricBase) -> tuple[Array, Array]:
 def _numbers(what: str, value: Any) -> Array:
     """Return numbers as an array of float64, or raise."""
     try:
-        return np.asarray(value).astype(np.float64)
+        return np.asarray(value).astype(np.float64, casting="same_kind")  # texts are of another kind, also "1"
     except (TypeError, ValueError):
         raise ProgramError(f"{what} are {value!r:.80}; expected numbers") from None
 
@@ -261,14 +262,16 @@ class Auc(MetricBase):
 
     def update(self, preds: Any, labels: Any) -> None:
         """Add labels and scores of class 1, as [rows] or [rows, 1], or of both classes as [rows, 2]."""
-        scores, truth = _numbers(f"{self}: predictions", preds), np.asarray(labels).ravel()
-        if scores.ndim > 2 or (scores.ndim == 2 and scores.shape[1] > 2):
+        scores, truth = _numbers(f"{self}: predictions", preds), _numbers(f"{self}: labels", labels).ravel()
+        if scores.ndim > 2 or (scores.ndim == 2 and scores.shape[1] not in (1, 2)):
             raise ProgramError(f"{self}: predictions have dims {list(scores.shape)}; expected [rows, 2] or [rows, 1]")
         scores = scores[:, -1] if scores.ndim == 2 else scores.ravel()
         if scores.shape != truth.shape:
             raise ProgramError(f"{self}: {scores.size} predictions, but {truth.size} labels")
         if scores.size and not (np.all(scores >= 0) and np.all(scores <= 1)):
             raise ProgramError(f"{self}: predictions must be probabilities, from 0 to 1")
+        if np.any(np.isnan(truth)):
+            raise ProgramError(f"{self}: labels have NaN; expected 0 or 1")
         buckets = (scores * self._num_thresholds).astype(np.int64)
         size = self._num_thresholds + 1
         self.positives += np.bincount(buckets[truth != 0], minlength=size)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fluidlite import metrics
+from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import ProgramError
 
 
@@ -96,3 +97,43 @@ def test_a_metric_shows_its_state() -> None:
     assert metric.get_config() == {"name": "mine", "states": {"tp": 1, "fn": 0}}
     with pytest.raises(NotImplementedError, match="must define"):
         metrics.MetricBase().eval()
+
+
+@pytest.mark.parametrize("make", [metrics.Precision, metrics.Recall, metrics.Auc, metrics.EditDistance])
+@pytest.mark.parametrize("wrong", [["0", "1"], ["yes", "no"], [b"0", b"1"], [None, 1], [1j, 1]], ids=repr)
+def test_metrics_take_numbers(make: type[metrics.MetricBase], wrong: list[object]) -> None:
+    metric = make()
+    before = metric.get_config()
+    calls = [(np.array(wrong), np.array([0, 1]) if make is not metrics.EditDistance else 2)]
+    if make is not metrics.EditDistance:
+        calls.append((np.array([0.1, 0.9]), np.array(wrong)))
+    for arguments in calls:
+        with pytest.raises(ProgramError, match="expected numbers"):
+            metric.update(*arguments)
+    assert str(metric.get_config()) == str(before)
+    for dtype in ("bool", "int8", "uint64", "int64", "float16", NUMPY["bfloat16"]):
+        labels = np.array([0, 1]).astype(dtype)
+        metric.update(labels, labels if make is not metrics.EditDistance else 2)
+    assert metric.eval() == (1.0 if make is not metrics.EditDistance else (0.5, 0.5))
+
+
+def test_auc_refuses_what_it_cannot_count() -> None:
+    metric = metrics.Auc()
+    for dims in ((3, 0), (3, 3), (3, 1, 1), (0, 0)):
+        with pytest.raises(ProgramError, match=r"expected \[rows, 2\] or \[rows, 1\]"):
+            metric.update(np.zeros(dims), np.zeros((dims[0], 1)))
+    with pytest.raises(ProgramError, match="labels have NaN"):
+        metric.update([0.1, 0.9], [np.nan, 1])
+    metric.update(np.zeros((0, 2)), np.zeros((0, 1)))
+    assert not metric.positives.any() and not metric.negatives.any()
+
+
+def test_the_state_that_a_metric_shows_stays() -> None:
+    metric = metrics.Auc(num_thresholds=3)
+    metric.update([0.2, 0.8], [0, 1])
+    states = metric.get_config()["states"]
+    before = {name: value.tolist() for name, value in states.items()}
+    metric.update([0.2, 0.8], [0, 1])
+    assert before and {name: value.tolist() for name, value in states.items()} == before
+    states["positives"][:] = 7
+    assert metric.positives.sum() == 2

@@ -11,6 +11,8 @@ __all__ = ["floor_division", "get_exception_message", "int_type", "long_type", "
 
 int_type = long_type = int
 
+_MIN_WHOLE = 2.0**52  # floats from here on have no fraction, and adding 0.5 would change them
+
 
 def to_text(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
     """Decode bytes, also in nested lists and sets; other objects are returned unchanged.
@@ -60,17 +62,21 @@ def _converted(container: list[Any] | set[Any], items: list[Any], inplace: bool)
 
 
 def round(x: float, d: int = 0) -> float:
-    """Round ``x`` to ``d`` decimals, halves away from 0, as in Python 2.
+    """Round ``x`` to ``d`` decimals, halves away from 0, as in Python 2; infinity and NaN are returned unchanged.
 
     Parameters
     ----------
     x : float
     d : int
     """
-    if not math.isfinite(x):
+    try:
+        scale = 10**d
+        scaled = abs(x) * scale
+    except OverflowError:  # more decimals than a float has
         return x
-    scale = 10**d
-    return math.copysign(math.floor(abs(x) * scale + 0.5) / scale, x)
+    if not scaled < _MIN_WHOLE:
+        return x
+    return math.copysign(math.floor(scaled + 0.5) / scale, x)
 
 
 def floor_division(x: Any, y: Any) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.paddle import dataset, reader, run_script
+from fluidlite.paddle import compat, dataset, reader, run_script
 from fluidlite.paddle.__main__ import main
 from fluidlite.paddle.dataset import files
 from fluidlite.paddle.script import ScriptError
@@ -169,6 +169,22 @@ def test_what_scripts_for_both_pythons_ask(tmp_path: Path, capsys: pytest.Captur
         run_script(write(tmp_path, "import paddle.compat as cpt; cpt.to_bytes([3])"))
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_numbers_that_have_nothing_to_round(sign: int) -> None:
+    whole = [2.0**52, 2.0**52 + 1, 2.0**53 - 1, 2.0**60, 1e22, 1e308, sys.float_info.max, float("inf")]
+    for number in (sign * each for each in whole):
+        for decimals in (0, 1, 2, 17, 308, 400):
+            assert compat.round(number, decimals) == number
+    for number, decimals in ((5e-324, 400), (1.5, 400), (123.456, 308), (0.1 + 0.2, 20)):
+        assert compat.round(sign * number, decimals) == sign * number
+    assert np.isnan(compat.round(sign * float("nan"), 2))
+    for number, decimals, rounded in (
+        (2.0**52 - 1.5, 0, 2.0**52 - 1), (2.0**51 + 0.5, 0, 2.0**51 + 1), (2.5, 0, 3.0), (25, -1, 30.0),
+        (12345678901234567.0, -6, 12345678901000000.0), (0.0, 3, 0.0),
+    ):  # fmt: skip
+        assert compat.round(sign * number, decimals) == sign * rounded
+
+
 @pytest.mark.parametrize("order", [False, True])
 def test_xmap_readers(order: bool) -> None:
     assert list(reader.xmap_readers(lambda n: n * n, lambda: range(20), 3, 4, order)()) == [n * n for n in range(20)]
@@ -184,6 +200,13 @@ def test_other_readers() -> None:
     assert list(reader.decorator.Fake()(lambda: iter([7, 8]), 3)()) == [7, 7, 7]
     with pytest.raises(fluid.FluidError, match="no readers"):
         reader.multiprocess_reader([])
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_fake_needs_a_sample(length: int) -> None:
+    for empty in (list, tuple, lambda: iter([]), lambda: (sample for sample in ())):
+        with pytest.raises(fluid.errors.FeedError, match="has no sample"):
+            list(reader.decorator.Fake()(empty, length)())
 
 
 @pytest.mark.parametrize("library", ["sklearn", "none"])

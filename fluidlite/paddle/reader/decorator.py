@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fluidlite import reader as _reader
+from fluidlite.base.errors import FeedError
 from fluidlite.reader import *  # noqa: F403
 from fluidlite.reader import Reader
 
@@ -18,7 +19,10 @@ class Fake:
 
     def __call__(self, reader: Reader, length: int) -> Reader:
         def repeated() -> Iterator[Any]:
-            sample = next(iter(reader()))
+            try:
+                sample = next(iter(reader()))
+            except StopIteration:
+                raise FeedError("reader.Fake: the reader has no sample; expected one or more") from None
             for _ in range(length):
                 yield sample
 

@@ -207,7 +207,8 @@ class Recording:
 
     def _sites_of(self, frame: Frame, owners: Sequence[Step], items: Iterable[Any]) -> tuple[tuple[Site, ...], bool]:
         """Return the sites of some launches, and whether all are measured by the host's clock."""
-        key = (id(owners), *frame.contexts.values())  # threads share an interpreted plan, not its queues
+        # Threads share an interpreted plan, but not its queues.
+        key: tuple[int | Context, ...] = (id(owners), *frame.contexts.values())
         cached = self._sites.get(key)
         if cached is not None and cached[0] is owners:
             return cached[1], cached[2]

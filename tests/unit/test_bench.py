@@ -98,7 +98,12 @@ def test_the_table_and_its_data(capsys: pytest.CaptureFixture[str]) -> None:
         *(
             ([op, "--dims", f"X={dims}"], "OutOfMemoryError: input 'X' of dims [")
             for op in ("softmax", "concat")
-            for dims in ("99999999999x9", "999999999999999999999x9", "999999999999999999999x0", "99999999999x99999999999")
+            for dims in (
+                "99999999999x9",
+                "999999999999999999999x9",
+                "999999999999999999999x0",
+                "99999999999x99999999999",
+            )
         ),
     ],
 )

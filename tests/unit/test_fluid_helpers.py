@@ -178,7 +178,17 @@ def test_weighted_average() -> None:
     with pytest.raises(ValueError, match="nothing"):
         average.eval()
     texts, objects = np.array(["1"]), np.array([None])
-    for bad in (("1", 1), (1, "1"), (1, np.ones(2)), (texts, 1), (1, texts), (objects, 1), (1j, 1), (True, 1), (1, None)):
+    for bad in (
+        ("1", 1),
+        (1, "1"),
+        (1, np.ones(2)),
+        (texts, 1),
+        (1, texts),
+        (objects, 1),
+        (1j, 1),
+        (True, 1),
+        (1, None),
+    ):
         with pytest.raises(ProgramError, match=r"WeightedAverage\.add"):
             average.add(*bad)
     with pytest.raises(ProgramError, match="value is 1000"):

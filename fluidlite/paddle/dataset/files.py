@@ -108,9 +108,9 @@ def read(path: Path) -> bytes:
 
 
 def lines(content: bytes, encoding: str = "utf-8") -> list[str]:
-    """The lines of a text; as those of a Python file of bytes they end at ``b"\\n"`` only.
+    """The lines of a text; as those of a file opened in binary mode they end at line feeds only.
 
-    ``str.splitlines`` would divide them at U+0085, U+2028 or form feeds too. A ``"\\r"`` before the end is kept.
+    ``str.splitlines`` would divide them at U+0085, U+2028 or form feeds too. A carriage return before the end is kept.
     """
     texts = content.decode(encoding, "replace").split("\n")
     return texts if texts[-1] else texts[:-1]

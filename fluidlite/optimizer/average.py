@@ -12,6 +12,7 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import check_float, check_int
 from fluidlite.layers import nn, ops, tensor
 from fluidlite.optimizer.base import Optimizer, ParamAndGrad
+from fluidlite.platform.device_registry import devices
 from fluidlite.program.block import Block
 from fluidlite.program.op_guards import device_guard, name_scope
 from fluidlite.program.operator import Operator
@@ -20,6 +21,7 @@ from fluidlite.program.variable import Parameter, Variable
 from fluidlite.regularizer import WeightDecayRegularizer
 
 __all__ = ["ExponentialMovingAverage", "ModelAverage"]
+_COUNTER = "@EMA_STEP_COUNTER@"
 
 
 def _declare(block: Block, var: Variable) -> Variable:
@@ -161,7 +163,8 @@ class ExponentialMovingAverage(_AveragedParameters):
     def __init__(self, decay: float = 0.999, thres_steps: Variable | None = None, name: str | None = None) -> None:
         self._decay = check_float("decay", decay)
         self._name = name if name is not None else ""
-        self._counter = unique_name.generate("@EMA_STEP_COUNTER@")  # programs may share a scope
+        name = unique_name.generate(_COUNTER)  # of each average: programs may share a scope
+        self._counter = _COUNTER if name == f"{_COUNTER}_0" else name  # that of Paddle's files
         program = default_main_program()
         super().__init__(program)
         with program.roles("optimize"), name_scope("moving_average"):
@@ -206,7 +209,7 @@ class ExponentialMovingAverage(_AveragedParameters):
 
     def _prepare(self, block: Block) -> None:
         counter = tensor.create_global_var([1], 0, "int64", persistable=True, name=self._counter)
-        with device_guard("cpu"):  # 1 - power cancels in float32, and not each device has float64
+        with device_guard(devices.host().kind):  # 1 - power cancels in float32, and not each device has float64
             step = tensor.cast(counter, "float64")
             power = ops.layer("elementwise_pow")(_declare(block, self._decay_var)._of_dtype("float64"), step)
             zero = tensor.fill_constant([1], "float64", 0.0)
@@ -215,6 +218,6 @@ class ExponentialMovingAverage(_AveragedParameters):
 
     def _append_average(self, block: Block, param: Parameter) -> Variable:
         average = _declare(block, self._averages[param.name])
-        with device_guard("cpu"):
+        with device_guard(devices.host().kind):
             divisor = self._divisor._of_dtype(average.dtype)
         return ops.layer("elementwise_div")(average, divisor)

@@ -10,7 +10,7 @@ from weakref import ref
 
 from fluidlite.nodes.lent import LentAllocation
 from fluidlite.nodes.node import Node, ValueStorage
-from fluidlite.nodes.operator_node import OperatorNode
+from fluidlite.nodes.operator_node import OperatorNode, left_count
 from fluidlite.nodes.tensor import Tensor
 from fluidlite.program.scope import Scope
 from fluidlite.tensor.tensor_spec import Spec
@@ -39,6 +39,7 @@ class CompiledRun:
         self.scope = _NodeSeedScope()
         self.scope.private = frozenset(compiled.state)
         self.owner: Any = None
+        self._left_count = 0
         self.lent: dict[str, Tensor] = {}
         self._lists: _RunLists | None = None
         for name in compiled.state:
@@ -88,6 +89,8 @@ class CompiledRun:
             return False
         if self.owner is None or self.owner() is not graph or not self._is_unused(1):
             return False
+        if self._left_count == left_count[0]:
+            return True
         return all([tensor is None or nodes[at]._at._tensor is tensor for at, tensor, _ in self._run_lists().operators])
 
     def _is_unused(self, node_references: int) -> bool:
@@ -130,7 +133,12 @@ class CompiledRun:
     def run_forward(self, graph: Graph) -> None:
         """Compute all values, and store them in the nodes."""
         compiled, nodes = self.compiled, graph.nodes
+        is_first = self.owner is None or self.owner() is not graph
         self.owner = ref(graph)
+        if compiled.inplace or is_first or self._left_count != left_count[0]:
+            self._left_count = left_count[0]
+            for node in nodes:
+                node._overwriter = None
         if compiled.draws:
             self._draw(nodes)
         feed = self._feed(nodes, compiled.feeds)
@@ -139,10 +147,10 @@ class CompiledRun:
             [node for node in nodes if type(node) is OperatorNode and node._inplace >= 0] if compiled.inplace else []
         )
         for writer in written:
-            writer.take_over_storage()
+            writer._at = writer._inputs[writer._inplace]._at  # which may have left the storage that they shared
         for at, tensor, saved in self._run_lists().operators:
             node = nodes[at]
-            node._forwarded, node._overwriter = True, None
+            node._forwarded = True
             if tensor is not None:
                 storage = node._at
                 storage._tensor, storage._source = tensor, None

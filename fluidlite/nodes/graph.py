@@ -236,6 +236,8 @@ class Graph:
                     raise_deferred((context,), nodes)
                     return
         for node in nodes:
+            if not node._forwarded:
+                raise NodeError(f"backward of the graph of {sink}: {node} was reset since\n  Do: graph.forward() first")
             if not node._at.leaf:
                 node.reset_grad()
         value = sink.value()
@@ -296,7 +298,7 @@ class Graph:
         return "" if self._run is not None else str(self._not_compiled)
 
     def _check_forwarded(self, method: str) -> None:
-        if not all([node._forwarded for node in self.nodes]):
+        if not self.sink._forwarded:
             raise NodeError(f"{method} of the graph of {self.sink} before forward\n  Do: graph.forward() first")
 
     # Queues

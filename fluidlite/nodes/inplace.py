@@ -99,13 +99,15 @@ def choose_in_place(nodes: Sequence[Node], mode: str | bool) -> InPlaceReport:
         for state in before.values():
             state.drop()
         raise
-    kept = {id(node) for node, at, over in choices if id(node) in before and before[id(node)].is_kept(at, over)}
+    unchanged = {
+        id(node) for node, at, over in choices if id(node) in before and before[id(node)].is_unchanged(at, over)
+    }
     for key, state in reversed(before.items()):  # what one drops may have written over another itself
-        if key not in kept:
-            kept -= state.drop()
+        if key not in unchanged:
+            unchanged -= state.drop()
     for node, at, overwritten_nodes in choices:
         node.set_inplace(at, overwritten_nodes)
-        if id(node) in kept:
+        if id(node) in unchanged:
             before[id(node)].restore()
     return proof.report
 
@@ -142,7 +144,7 @@ class _State:
         self._at, self._overwritten = node._inplace, node._overwritten_nodes
         self._values = node._at, node._forwarded, node._gradient_moved
 
-    def is_kept(self, at: int, overwritten: Sequence[Node]) -> bool:
+    def is_unchanged(self, at: int, overwritten: Sequence[Node]) -> bool:
         """Whether it stays computed: it was, and writes over the same nodes again."""
         return self._values[1] and at == self._at and list(map(id, overwritten)) == list(map(id, self._overwritten))
 

@@ -18,6 +18,8 @@ from fluidlite.platform.context import Context
 from fluidlite.tensor.tensor import Tensor as PlacedTensor
 from fluidlite.tensor.tensor_spec import Spec
 
+left_count = [0]
+"""How often a node has left its storage: while it is unchanged, no value lies elsewhere than a run has stored it."""
 MAX_FAST_PATHS = 512  # entries of Kind.programs
 _ADVICE_PREFIX = "\n  Do: "
 _CAST_ADVICE = (
@@ -153,7 +155,7 @@ class OperatorNode(Node):
         else:
             target = values[0] if inplace == 0 and program.forward.is_aliasable and values[0].contiguous else None
             results = program.forward.run(context, values, devs, number, target, draw)
-            self.take_over_storage()
+            self._at = self._inputs[inplace]._at  # which may have left the storage that they shared
             self.mark_overwritten()
         self._at._value = results[0]
         self._saved = results[1:]
@@ -214,10 +216,6 @@ class OperatorNode(Node):
         self._at._grad = None
         self._gradient_moved = False
 
-    def take_over_storage(self) -> None:
-        """Share the storage of the input that it writes over, which may have left the one that they shared."""
-        self._at = self._inputs[self._inplace]._at
-
     def mark_overwritten(self) -> None:
         """Mark the values in the buffer that it has written over as overwritten."""
         self._gradient_moved = False
@@ -251,6 +249,7 @@ class OperatorNode(Node):
 
     def leave_storage(self) -> None:
         """Leave the storage to the node that has written over it, whose value stays."""
+        left_count[0] += 1
         self._at = ValueStorage(self._dev, False)
 
 

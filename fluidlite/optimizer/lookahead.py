@@ -55,7 +55,11 @@ class LookaheadOptimizer:
                 name = param.name + "@SLOW"
                 slow = block.create_var(name, param.shape, param.dtype, persistable=True, stop_gradient=True)
                 first = startup_block.create_var(name, param.shape, param.dtype, persistable=True, stop_gradient=True)
-                startup_block.append_op("assign", {"X": startup_block.var(param.name)}, {"Out": first})
+                if not startup_block.has_var(
+                    param.name
+                ):  # another program initializes it, as that of a network's layer
+                    startup_block.create_var(param.name, param.shape, param.dtype, persistable=True)
+                startup_block.append_op("assign", {"X": param.name}, {"Out": first})
                 program.current_block().append_op(
                     "lookahead_update",
                     {"Fast": param, "Slow": slow, "Step": step},

@@ -157,6 +157,23 @@ def test_a_network_saved_after_its_training_goes_on_with_the_next_epoch(
     equal(whole, second)
 
 
+def test_slow_weights_begin_at_the_parameters_of_the_layers(network: Make, batches: Any, digits: Any) -> None:
+    x, y = digits[0][:100], digits[1][:100]
+    found = []
+    for alpha in (None, 1.0, 0.0):  # 1: the slow weights are the fast ones; 0: the fast ones go back to the first
+        optimizer: Any = fluid.optimizer.SGD(0.1)
+        if alpha is not None:
+            optimizer = fluid.optimizer.LookaheadOptimizer(optimizer, alpha=alpha, k=2)
+        made = network([nn.Dense(10)], optimizer=optimizer, seed=11)
+        made.set_up()
+        first = made.parameters()
+        made.batched_train(batches(x, y, 50), epochs=2)
+        found.append((first, made.parameters()))
+    for name, value in found[0][1].items():
+        np.testing.assert_allclose(found[1][1][name], value, rtol=1e-6)
+        np.testing.assert_array_equal(found[2][1][name], found[2][0][name])
+
+
 class CountBatches(nn.Callback):
     """A callback that has counted more than at the last epoch's end."""
 

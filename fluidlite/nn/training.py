@@ -223,13 +223,15 @@ def predict(network: Network, source: Any, batch_size: int | None) -> np.ndarray
     programs = network.compile()
     parts: Iterable[Any]
     if isinstance(source, (np.ndarray, Tensor)) or hasattr(source, "__array__"):
-        size = len(source) if batch_size is None else batch_size
+        array = source if isinstance(source, Tensor) else np.asarray(source)
+        dims = array.dims if isinstance(array, Tensor) else array.shape
+        rows = dims[0] if dims else 0  # of a number, which forward refuses
+        size = rows if batch_size is None else batch_size
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             if batch_size is None:
                 return network.forward(source)
             raise NetworkError(f"predict: batch_size is {batch_size!r:.40}; expected an int of 1 or more")
-        array = source if isinstance(source, Tensor) else np.asarray(source)
-        parts = (array[first : first + size] for first in range(0, array.shape[0], size))  # type: ignore[index]
+        parts = (array[first : first + size] for first in range(0, rows, size))
     else:
         if batch_size is not None:
             raise NetworkError("predict: batch_size is for arrays; a loader has its own")

@@ -67,6 +67,9 @@ def test_digits_are_learnt_on_every_place(network: Make, batches: Any, digits: A
     assert scores.shape == (297, 10)
     assert np.mean(scores.argmax(1) == y[1500:, 0]) == pytest.approx(found["accuracy"], abs=1e-6)
     np.testing.assert_allclose(made(x[1500:]), scores, rtol=1e-5, atol=1e-5)
+    tensor = fluid.Tensor().set(x[1500:], place)
+    for size in (None, 100):
+        np.testing.assert_allclose(made.predict(tensor, batch_size=size), scores, rtol=1e-5, atol=1e-5)
     shifted = np.float64(scores) - scores.max(1, keepdims=True)
     logs = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
     assert found["loss"] == pytest.approx(-logs[np.arange(297), y[1500:, 0]].mean(), rel=1e-5)
@@ -228,6 +231,9 @@ def test_a_layer_that_comes_too_late_is_refused(network: Make) -> None:
         (lambda n, x, y: n.evaluate([]), "no batches"),
         (lambda n, x, y: n.predict(x, batch_size=0), "batch_size is 0"),
         (lambda n, x, y: n.predict([]), "no rows"),
+        (lambda n, x, y: n.predict(np.float32(3)), "got the number .*the rows"),
+        (lambda n, x, y: n.predict(np.array(3.0), batch_size=2), "no rows"),
+        (lambda n, x, y: n(3.0), "got the number .*the rows"),
         (lambda n, x, y: n.predict([x], batch_size=2), "is for arrays"),
     ],
 )

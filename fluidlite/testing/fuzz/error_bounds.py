@@ -267,7 +267,8 @@ class ErrorBounds:
                     unit = max(UNIT[_compute(op, d)] for d in (dtype, *float_dtypes(inputs)))
                     count = _reduced(inputs, array)
                     some = far[np.isfinite(far)]
-                    far = SAFETY * (far + (float(some.mean()) if some.size else 0.0))
+                    with np.errstate(over="ignore"):  # then the bound is infinite
+                        far = SAFETY * (far + (float(some.mean()) if some.size else 0.0))
                     if op.type in CANCELLING:
                         mean += sum(float(np.abs(b.value).sum()) for bs in inputs.values() for b in bs)
                     far = far + unit * (count + 16) * (np.abs(array) + mean) + 4 * rounding(array, dtype)

@@ -123,6 +123,7 @@ SUMS = frozenset(
         "scatter",
         "scatter_nd_add",
         "sum",
+        "sum_rows",
     }
 )
 """Sums of products of float operands: each term is a product of at most one element of each operand."""

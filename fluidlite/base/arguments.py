@@ -53,10 +53,15 @@ def check_mapping(what: str, value: Any, expected: str, error: type[FluidError] 
     return value
 
 
-def refuse_mask(what: str, value: Any, error: type[FluidError] = ProgramError) -> None:
-    """Raise ``error`` if ``value`` is a masked array, whose mask ``np.asarray`` would drop."""
+def is_masked(value: Any) -> bool:
+    """Whether ``value`` is a masked array, whose mask ``np.asarray`` would drop."""
     # np.ma takes 10 ms to import: no plain array asks for it
-    if type(value) is not np.ndarray and isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray):
+    return type(value) is not np.ndarray and isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray)
+
+
+def refuse_mask(what: str, value: Any, error: type[FluidError] = ProgramError) -> None:
+    """Raise ``error`` if ``value`` is a masked array."""
+    if is_masked(value):
         raise error(
             f"{what} is a masked array; no variable has a mask"
             "\n  Do: array.filled(0), or feed array.data and array.mask"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.arguments import refuse_mask
+from fluidlite.base.arguments import is_masked, refuse_mask
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import FeedError
 from fluidlite.compiler.arguments import holds
@@ -54,7 +54,7 @@ def _borrow(variable: Variable, value: Any, host: Context, of_places: bool) -> T
             "\n  Do: fetch its value from Executor.run, and feed that"
         )
     is_array = isinstance(value, np.ndarray)
-    if type(value) is not np.ndarray:
+    if is_masked(value):
         refuse_mask(f"the feed of {variable.name!r}", value, FeedError)
     try:
         array = np.asarray(value)

@@ -105,8 +105,9 @@ class Network:
         self.distributed = bool(distributed)
         self.group: Group = world() if distributed else single()
         self.checkpoint_loader: Any = None
-        self.active_callbacks: list[Callback] = []
         """The loader of the running training, whose position checkpoints store."""
+        self.active_callbacks: list[Callback] = []
+        """The callbacks of the running training, whose state checkpoints store."""
         self.layers: list[Layer] = []
         self.program = Program()
         self.scope = Scope()

@@ -77,12 +77,10 @@ def train(
             loop.epoch(active_callbacks, validation)
             is_over = any(callback.stop() for callback in active_callbacks)
     finally:
-        state.loader = position_of(loader)
         network.checkpoint_loader, network.active_callbacks = None, []
-        if loader is not source and hasattr(source, "load_state") and hasattr(loader, "state"):
-            source.load_state(
-                loader.state()
-            )  # a copy of it was iterated over: the next call goes on, and does not repeat
+        state.loader = position_of(loader)
+        if loader is not source and hasattr(source, "load_state") and state.loader is not None:
+            source.load_state(state.loader)  # a copy of it was iterated over: the next call goes on
         for callback in active_callbacks:
             callback.on_train_end(network)
     return state.history[first:]
@@ -178,9 +176,8 @@ class _Loop:
         state.epoch += 1
         state.begin_epoch(len(self.names))
         logs_of_epoch = {**entry, "rows": rows, "seconds": time.perf_counter() - start_time}
-        for callback in sorted(
-            callbacks, key=lambda each: isinstance(each, Checkpoint)
-        ):  # which save what others count
+        checkpoints_last = sorted(callbacks, key=lambda each: isinstance(each, Checkpoint))
+        for callback in checkpoints_last:  # they save what the others have counted
             callback.on_epoch_end(network, logs_of_epoch)
             state.callbacks[callback.name] = callback.state()
 

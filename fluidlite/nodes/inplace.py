@@ -141,12 +141,12 @@ class _State:
 
     def __init__(self, node: OperatorNode) -> None:
         self.node = node
-        self._at, self._overwritten = node._inplace, node._overwritten_nodes
+        self._input, self._overwritten = node._inplace, node._overwritten_nodes
         self._values = node._at, node._forwarded, node._gradient_moved
 
     def is_unchanged(self, at: int, overwritten: Sequence[Node]) -> bool:
         """Whether it stays computed: it was, and writes over the same nodes again."""
-        return self._values[1] and at == self._at and list(map(id, overwritten)) == list(map(id, self._overwritten))
+        return self._values[1] and at == self._input and list(map(id, overwritten)) == list(map(id, self._overwritten))
 
     def restore(self) -> None:
         node = self.node

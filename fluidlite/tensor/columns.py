@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.arguments import refuse_mask
+from fluidlite.base.arguments import is_masked, refuse_mask
 from fluidlite.base.dtypes import ALL_INTS, NUMPY, integer_limits, is_float
 from fluidlite.base.errors import FeedError
 from fluidlite.tensor.lod import lod_from_lengths
@@ -37,7 +37,8 @@ class Column:
         self._take(value, self.lengths, number)
 
     def _take(self, value: Any, lengths: list[list[int]], number: int) -> None:
-        refuse_mask(f"sample {number}: the value of {self.name!r}", value, FeedError)
+        if is_masked(value):  # of each row: no text is made for the others
+            refuse_mask(f"sample {number}: the value of {self.name!r}", value, FeedError)
         if not lengths:
             self.rows.append(value)
             return

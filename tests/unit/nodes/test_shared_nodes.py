@@ -146,3 +146,21 @@ def test_nothing_is_computed_where_an_index_was_refused(place: str) -> None:
         with pytest.raises(NodeError, match="before forward"):
             graph.backward()
     np.testing.assert_array_equal(weight.grad().numpy(), 0)
+
+
+def test_a_chain_that_another_graph_writes_over_in_part_is_computed_again(place: str) -> None:
+    """The second graph still writes over both ends of the chain, but no longer in its middle."""
+    x = gn.Data(gn.device(place), X)
+    one = x + x
+    two = gn.InPlaceAddScalar(one, 0.5)
+    four = gn.InPlaceTanh(gn.InPlaceProdScalar(two, 2.0))
+    gn.Graph(gn.Sum(four), inplace="copy").forward()
+    last = gn.InPlaceTanh(four + two)
+    graph = gn.Graph(gn.Sum(last), inplace="copy")
+    graph.forward()  # what the middle had overwritten is computed again, and before it what that had overwritten
+    wanted = 2 * np.float64(X) + 0.5
+    np.testing.assert_allclose(last.value().numpy(), np.tanh(np.tanh(2 * wanted) + wanted), rtol=1e-5)
+    graph.reset_grad()
+    graph.backward()
+    slope = (1 - np.tanh(np.tanh(2 * wanted) + wanted) ** 2) * (2 * (1 - np.tanh(2 * wanted) ** 2) + 1) * 2
+    np.testing.assert_allclose(x.grad().numpy(), slope, rtol=1e-3, atol=1e-5)
